@@ -263,7 +263,8 @@ def config_of_flags(family: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     config["attention_bias"] = "--add-qkv-bias" in flags
     if "--kv-lora-rank" in flags:
         config["num_key_value_heads"] = config["num_attention_heads"]
-        if (factor := flags.get("--rotary-scaling-factor", 1)) != 1:
+        factor = flags.get("--rotary-scaling-factor", 1)
+        if factor != 1:
             scaling = {
                 "type": "yarn",
                 "factor": factor,
@@ -279,7 +280,8 @@ def config_of_flags(family: str, flags: Mapping[str, Any]) -> dict[str, Any]:
         config["use_qk_norm"] = "--qk-layernorm" in flags
     if "--use-rope-scaling" in flags:
         config["rope_scaling"] = {**LLAMA3, "factor": flags["--rotary-scaling-factor"]}
-    if (width := flags.get("--moe-shared-expert-intermediate-size")) is not None:
+    width = flags.get("--moe-shared-expert-intermediate-size")
+    if width is not None:
         config["n_shared_experts"] = width // flags["--moe-ffn-hidden-size"]
     if "--num-experts" in flags:
         is_sigmoid = flags["--moe-router-score-function"] == "sigmoid"

@@ -38,7 +38,8 @@ def _check(lock: RuntimeLock) -> list[str]:
         for python in lock.pythons:
             resolved = Path(directory) / f"{python}.txt"
             _compile(lock, python, resolved, ["--constraints", str(lock.directory / LOCK)])
-            wanted, there = versions_in([resolved]), versions_in([lock.directory / LOCK])
+            wanted = versions_in([resolved])
+            there = versions_in([lock.directory / LOCK])
             for name in sorted({*wanted, *there}):
                 if wanted.get(name) != there.get(name):
                     found.append(
@@ -60,7 +61,8 @@ def _compile(lock: RuntimeLock, python: str, target: Path, more: Sequence[str]) 
         python,
     ]
     command += ["--python-platform", PLATFORM, "--output-file", str(target), *more]
-    command += ["--overrides", str(overrides)] if overrides.is_file() else []
+    if overrides.is_file():
+        command += ["--overrides", str(overrides)]
     subprocess.run([*command, "requirements.in"], check=True, cwd=lock.directory)
 
 

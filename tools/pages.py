@@ -139,7 +139,9 @@ def _keys() -> Mapping[str, tuple[Field, tuple[str, ...], ParityRow | None]]:
 
 
 def _section(path: str) -> str:
-    return path.partition(".")[0] if "." in path else "The run"
+    if "." in path:
+        return path.partition(".")[0]
+    return "The run"
 
 
 def _order(path: str) -> int:
@@ -154,7 +156,10 @@ def _order(path: str) -> int:
         "backend",
         "hardware",
     )
-    return sections.index(section) if (section := _section(path)) in sections else len(sections)
+    section = _section(path)
+    if section in sections:
+        return sections.index(section)
+    return len(sections)
 
 
 def _entry(field: Field, overrides: tuple[str, ...], row: ParityRow | None) -> Iterator[str]:
@@ -241,7 +246,7 @@ def parity_page() -> str:
 
 def _is_xps(row: ParityRow) -> bool:
     """Returns whether xp itself implements the field on every backend."""
-    return all(one.receives.startswith(BY_XP) for one in row.meanings.values())
+    return all(meaning.receives.startswith(BY_XP) for meaning in row.meanings.values())
 
 
 def _is_of_the_algorithm(field: str) -> bool:
@@ -258,8 +263,14 @@ def _parity_row(row: ParityRow, notes: dict[str, int]) -> str:
             cells.append("")
             continue
         note = with_proof(name, row.field, meaning.note)
-        mark = f" ({notes.setdefault(note, len(notes) + 1)})" if note else ""
-        receives = "" if meaning.support is Support.UNSUPPORTED else f"`{meaning.receives}`"
+        if note:
+            mark = f" ({notes.setdefault(note, len(notes) + 1)})"
+        else:
+            mark = ""
+        if meaning.support is Support.UNSUPPORTED:
+            receives = ""
+        else:
+            receives = f"`{meaning.receives}`"
         cells.append(f"{SIGNS[meaning.support]}{receives}{mark}".replace("|", "\\|").strip())
     return f"| `{row.field}` | `{row.value}` | " + " | ".join(cells) + " |"
 

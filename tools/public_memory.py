@@ -109,7 +109,8 @@ def judged(name: str) -> MemoryFit:
 def spec_of(name: str) -> RunSpec:
     entry = next(one for one in ENTRIES if one["name"] == name)
     network: list[str] = []
-    if (kind := entry.get("network")) in LARGE:
+    kind = entry.get("network")
+    if kind in LARGE:
         option, fields = LARGE[kind]
         network = [
             f"model={option}",
@@ -137,7 +138,10 @@ def peak_of(run: dict[str, Any]) -> float:
     """The plan's GiB of a measured run: of both phases at once, where its engine stays awake."""
     spec = compose(["hardware=h200x1", *run["overrides"]])
     found = estimate(spec)
-    beside = found.generation["engine"] if engine_stays_awake(spec) else 0
+    if engine_stays_awake(spec):
+        beside = found.generation["engine"]
+    else:
+        beside = 0
     return max(found.generation_peak, beside and found.training_peak + beside) / GIB
 
 
@@ -193,7 +197,8 @@ def stages() -> list[str]:
         "|---|---|---|---|---|",
     ]
     for entry in LARGEST:
-        found, host = states_of(entry), sum(judged(entry["name"]).worst.host.values()) / 1e9
+        found = states_of(entry)
+        host = sum(judged(entry["name"]).worst.host.values()) / 1e9
         lines.append(
             f"| {entry['name']} | {found:.1f} | {entry['states']} | {found / entry['states']:.2f} | {host:,.0f} |"
         )
@@ -219,13 +224,17 @@ def page() -> str:
     for entry in ENTRIES:
         found = judged(entry["name"])
         cases = (found.expected, found.worst)
-        peaks = [f"{max(one.training_peak, one.generation_peak) / GIB:.0f}" for one in cases]
+        peaks = [f"{max(case.training_peak, case.generation_peak) / GIB:.0f}" for case in cases]
         wrong = "" if "disagrees" not in entry else " (**wrong**)"
-        says = f"{entry['outcome']}: {entry['says']}" if entry["outcome"] == RUNS else entry["says"]
+        if entry["outcome"] == RUNS:
+            says = f"{entry['outcome']}: {entry['says']}"
+        else:
+            says = entry["says"]
         lines.append(
             f"| [{entry['name']}]({entry['source']}) | {says} | {' to '.join(dict.fromkeys(peaks))} of"
             f" {found.capacity / GIB:.0f} GiB | {found.verdict.value}{wrong} |"
         )
-        if text := entry.get("disagrees") or entry.get("note"):
+        text = entry.get("disagrees") or entry.get("note")
+        if text:
             notes.append(f"* {entry['name']}: {' '.join(text.split())}")
     return "\n".join([*lines, "", "Notes:", "", *notes, "", *stages(), "", *measured(), ""])

@@ -86,7 +86,10 @@ class PublicScript:
     def rows(self) -> list[NativeRow]:
         """What became of each key; raises XpError if xp refuses the words."""
         spec = compose([word for word in self.words if word != "--sft"])
-        plan = build_sft(spec, "r") if "--sft" in self.words else build_plan(spec, "r")
+        if "--sft" in self.words:
+            plan = build_sft(spec, "r")
+        else:
+            plan = build_plan(spec, "r")
         return PlanKeys(plan).diff(Script(self.keys))
 
     def reason(self, row: NativeRow) -> str:
@@ -96,8 +99,12 @@ class PublicScript:
             "the same for every run: "
         )
         if not reason:
-            return row.in_xp.removeprefix("the same for every run: ") if is_explained else ""
-        return f"{row.in_xp}; {reason}" if row.result is KeyResult.TAKEN else reason
+            if is_explained:
+                return row.in_xp.removeprefix("the same for every run: ")
+            return ""
+        if row.result is KeyResult.TAKEN:
+            return f"{row.in_xp}; {reason}"
+        return reason
 
 
 @cache
@@ -178,11 +185,10 @@ def _cell(text: str) -> str:
 def main(name: str, source: str, file: str) -> None:
     """Writes a script's keys into its facts, and leaves xp's words and the reasons as they are."""
     place = FACTS / f"{name}.yaml"
-    facts = (
-        yaml.safe_load(place.read_text(encoding="utf-8"))
-        if place.exists()
-        else {"shows": "", "words": []}
-    )
+    if place.exists():
+        facts = yaml.safe_load(place.read_text(encoding="utf-8"))
+    else:
+        facts = {"shows": "", "words": []}
     keys = {
         key: _short(value) for key, value in read_script(Path(file), lambda _: True).keys.items()
     }
@@ -205,7 +211,11 @@ def _short(value: Any) -> Any:
     if isinstance(value, str):
         return shortened(value, 120)
     if isinstance(value, list):
-        return True if not value else _short(value[0]) if len(value) == 1 else value
+        if not value:
+            return True
+        if len(value) == 1:
+            return _short(value[0])
+        return value
     return value
 
 

@@ -112,11 +112,10 @@ class Scope:
 
     def _is_check(self, node: ast.AST) -> bool:
         """A call of `raises` and the like, or of a function of the tests that asserts."""
-        name = (
-            getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if isinstance(node, ast.Call)
-            else ""
-        )
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        else:
+            name = ""
         return name in CHECKS or name in self.helpers or name.startswith("assert")
 
     def _may_be_empty(self, items: ast.expr) -> bool:

@@ -125,7 +125,8 @@ def texts(dialect: str, count: int) -> list[str]:
     from xp.episode.dialects import SYNTAX
     from xp.spec.dialect import Dialect
 
-    draw, syntax = random.Random(dialect), SYNTAX[Dialect(dialect)]
+    draw = random.Random(dialect)
+    syntax = SYNTAX[Dialect(dialect)]
     return [_turn(draw, syntax, number % 3) for number in range(count)]
 
 
@@ -259,7 +260,7 @@ def vllm_outcomes(dialect: str, batch: Sequence[str]) -> list[Outcome]:
 
         filters = (PyFilter(PyFilterOptions().cmd3()).process_full_text(text) for text in batch)
         return [
-            _read([(one.name, one.arguments) for one in result.tool_calls]) for result in filters
+            _read([(call.name, call.arguments) for call in result.tool_calls]) for result in filters
         ]
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "xp/builtin/tiny")
     tokenizer.add_special_tokens({"additional_special_tokens": [*TAGS]})
@@ -290,7 +291,10 @@ def sglang_outcomes(dialect: str, batch: Sequence[str]) -> list[Outcome]:
         parser = FunctionCallParser(tools, PARSERS[dialect][1])
         signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
         try:
-            calls = parser.parse_non_stream(text)[1] if parser.has_tool_call(text) else []
+            if parser.has_tool_call(text):
+                calls = parser.parse_non_stream(text)[1]
+            else:
+                calls = []
         except TimeoutError:
             print(f"SGLang does not return: {text!r}", file=sys.stderr)
             calls = []
@@ -331,7 +335,8 @@ def of_engine(
     )
     if done.returncode:
         raise SystemExit(f"{engine} failed:\n{done.stderr[-2000:]}")
-    if endless := [line for line in done.stderr.splitlines() if line.startswith("SGLang does not")]:
+    endless = [line for line in done.stderr.splitlines() if line.startswith("SGLang does not")]
+    if endless:
         print(
             f"{engine}: no answer within {MAX_SECONDS} s for {len(endless)} texts; {min(endless, key=len)}"
         )
@@ -350,14 +355,14 @@ def kind(ours: Outcome, theirs: Outcome) -> str:
     if _plain(ours) == _plain(theirs):
         return "same"
     if ours is None or theirs is None:
-        return "only the engine calls" if ours is None else "only xp calls"
-    return (
-        "fewer"
-        if len(ours) < len(theirs)
-        else "more"
-        if len(ours) > len(theirs)
-        else "other arguments"
-    )
+        if ours is None:
+            return "only the engine calls"
+        return "only xp calls"
+    if len(ours) < len(theirs):
+        return "fewer"
+    if len(ours) > len(theirs):
+        return "more"
+    return "other arguments"
 
 
 def main(words: Sequence[str]) -> int:

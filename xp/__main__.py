@@ -77,7 +77,10 @@ def _with_output(code: int, *, is_product: bool) -> int:
     if fault is None or (isinstance(fault, OSError) and fault.errno == errno.EPIPE):
         return code
     reason = fault.strerror if isinstance(fault, OSError) else fault
-    left = "the output is incomplete" if is_product else "the command went on without it"
+    if is_product:
+        left = "the output is incomplete"
+    else:
+        left = "the command went on without it"
     print(f"xp: standard output: {reason}; {left}", file=sys.stderr)
     return code or (int(ExitCode.RESOURCE) if is_product else code)
 

@@ -140,9 +140,11 @@ def compare(
 
     sides = []
     for one in (first, second):
-        word, root = str(one.directory if isinstance(one, Run) else one), Path(outputs)
+        word = str(one.directory if isinstance(one, Run) else one)
+        root = Path(outputs)
         if "/" in word and evaluation_place(root, word) is None:  # OUTPUTS/runs/RUN
-            root, word = load(word.partition("@")[0]).directory.parent.parent, Path(word).name
+            root = load(word.partition("@")[0]).directory.parent.parent
+            word = Path(word).name
         names = whole_names(root, [word])
         if len(names) != 1:
             raise XpError(
@@ -256,7 +258,8 @@ class Run:
         lines = [
             f"held-out reward {key}: {one.reward_mean:.3f}" for key, one in self.held_out.items()
         ]
-        lines += curves(progress) if progress is not None else []
+        if progress is not None:
+            lines += curves(progress)
         return f"<pre>{html.escape(chr(10).join((repr(self), *lines)))}</pre>"
 
 

@@ -76,12 +76,16 @@ class XpError(Exception):
 def nearest(word: str, legal: Iterable[str]) -> str:
     """Returns ` (did you mean x?)`, or an empty text where no legal name is close."""
     names = list(legal)
-    if len(word) >= 3 and len(longer := [name for name in names if name.startswith(word)]) == 1:
-        return f" (did you mean {longer[0]}?)"
+    if len(word) >= 3:
+        longer = [name for name in names if name.startswith(word)]
+        if len(longer) == 1:
+            return f" (did you mean {longer[0]}?)"
     match = difflib.get_close_matches(word, names, n=1, cutoff=0.55)
     by_last_part = difflib.get_close_matches(
         word.rpartition(".")[2], [n.rpartition(".")[2] for n in names], 1, 0.75
     )
     if not match and by_last_part:
         match = [n for n in names if n.rpartition(".")[2] == by_last_part[0]][:1]
-    return f" (did you mean {match[0]}?)" if match else ""
+    if match:
+        return f" (did you mean {match[0]}?)"
+    return ""

@@ -69,12 +69,13 @@ class Machine:
     def name(self) -> str:
         """The word for them, `h100x8` or `2x8xh100`."""
         # a100x4 is the older word, of the cards with 80 GB.
-        card = "a100" if self.card.name == "a100-80gb" else self.card.name
-        return (
-            f"{card}x{self.per_node}"
-            if self.num_nodes == 1
-            else f"{self.num_nodes}x{self.per_node}x{card}"
-        )
+        if self.card.name == "a100-80gb":
+            card = "a100"
+        else:
+            card = self.card.name
+        if self.num_nodes == 1:
+            return f"{card}x{self.per_node}"
+        return f"{self.num_nodes}x{self.per_node}x{card}"
 
     def option(self) -> dict[str, Any]:
         """The contents of an option file with the package `_global_`; a card that cannot run the defaults changes
@@ -128,15 +129,22 @@ def machine_of(word: str) -> Machine | None:
         name[3:]: card for name, card in spellings.items() if re.fullmatch(r"rtx\d+(ti)?", name)
     }
     if _letters(word) in spellings:
-        num_nodes, per_node, text = 1, 1, word
+        num_nodes = 1
+        per_node = 1
+        text = word
     elif (parts := _COUNT_FIRST.fullmatch(word)) is not None:
-        num_nodes, per_node, text = int(parts[1] or 1), int(parts[2]), parts[3]
+        num_nodes = int(parts[1] or 1)
+        per_node = int(parts[2])
+        text = parts[3]
     elif (parts := _CARD_FIRST.fullmatch(word)) is not None:
-        num_nodes, per_node, text = 1, int(parts[2]), parts[1]
+        num_nodes = 1
+        per_node = int(parts[2])
+        text = parts[1]
     else:
         return None
     refused: Mapping[str, str] = _table()["refused"]
-    if (reason := refused.get(_letters(text))) is not None:
+    reason = refused.get(_letters(text))
+    if reason is not None:
         raise XpError(f"hardware={word}: {reason}")
     card = spellings.get(_letters(text))
     if card is None:
@@ -162,7 +170,8 @@ def this_machine() -> Machine | None:
     rows = [row for row in rows if visible & {row[0], row[1]}]
     if not rows:
         return None
-    if len(kinds := sorted({row[2] for row in rows})) > 1:
+    kinds = sorted({row[2] for row in rows})
+    if len(kinds) > 1:
         raise XpError(
             f"hardware={AUTO}: this machine has different GPUs, {' and '.join(kinds)}; choose by CUDA_VISIBLE_DEVICES,"
             " or name the machine, as in hardware=1xRTX4090"
@@ -186,7 +195,10 @@ def _card_here(name: str, memory_mib: str, capability: str) -> Card:
     Raises:
         XpError: the card is older than Turing.
     """
-    memory_gb = round(float(memory_mib) / 1024, 1) if memory_mib.isdigit() else 0.0
+    if memory_mib.isdigit():
+        memory_gb = round(float(memory_mib) / 1024, 1)
+    else:
+        memory_gb = 0.0
     version = tuple(int(part) for part in re.findall(r"\d+", capability))
     if () < version < (7, 5):
         raise XpError(
@@ -199,7 +211,9 @@ def _card_here(name: str, memory_mib: str, capability: str) -> Card:
         return Card(short, "unknown", memory_gb, 0, 0, (1, 1), bf16=is_ampere, flash=is_ampere)
     # nvidia-smi counts a little more than the name says; another figure is another variant of the card.
     is_nominal = abs(memory_gb / card.memory_gb - 1) < 0.15
-    return card if is_nominal or not memory_gb else replace(card, memory_gb=memory_gb)
+    if is_nominal or not memory_gb:
+        return card
+    return replace(card, memory_gb=memory_gb)
 
 
 def card_named(name: str, memory_gb: float) -> Card | None:

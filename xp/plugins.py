@@ -111,11 +111,13 @@ def names(kind: Kind) -> list[str]:
 def is_built_in(kind: Kind, name: str) -> bool:
     """Returns whether a name is xp's. Raises XpError if a plugin has the same name."""
     is_xps = name in BUILT_IN.get(kind, {})
-    if is_xps and (takers := [plugin for plugin in plugins(kind) if plugin.name == name]):
-        raise XpError(
-            f"{kind.word}={name} is xp's own, and the package {takers[0].package} takes the name too (entry point"
-            f" {kind}): rename it there, or uninstall the package"
-        )
+    if is_xps:
+        takers = [plugin for plugin in plugins(kind) if plugin.name == name]
+        if takers:
+            raise XpError(
+                f"{kind.word}={name} is xp's own, and the package {takers[0].package} takes the name too (entry point"
+                f" {kind}): rename it there, or uninstall the package"
+            )
     return is_xps
 
 
@@ -128,7 +130,7 @@ def plugin(kind: Kind, name: str) -> Plugin:
             f"{kind.word}={name}: no such {kind.word}{nearest(name, known)}; there are: {', '.join(known)}"
         )
     if len(matches) > 1:
-        packages = " and ".join(one.package for one in matches)
+        packages = " and ".join(match.package for match in matches)
         raise XpError(
             f"{kind.word}={name} is offered twice (entry point {kind}), by {packages}: uninstall one of them"
         )
@@ -140,7 +142,9 @@ def in_job(kind: Kind, name: str) -> str:
 
     In a trainer's Python, the modules that a run ships can be imported, but their metadata cannot be read.
     """
-    return name if ":" in name or is_built_in(kind, name) else plugin(kind, name).reference
+    if ":" in name or is_built_in(kind, name):
+        return name
+    return plugin(kind, name).reference
 
 
 def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
@@ -164,7 +168,8 @@ def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
             f"{kind.word}={name}: the package {entry.package} offers it as {entry.reference}, which cannot be imported:"
             f" {type(error).__name__}: {error}"
         ) from error
-    if lacking := [need for need in needs if not hasattr(loaded, need)]:
+    lacking = [need for need in needs if not hasattr(loaded, need)]
+    if lacking:
         raise XpError(
             f"{kind.word}={name}: {entry.reference} of the package {entry.package} lacks {', '.join(lacking)};"
             " docs/extending.md says what it must have"
@@ -174,7 +179,9 @@ def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
 
 def shipped(kind: Kind, name: str) -> str | None:
     """Top-level module of a plugin, which is shipped with a job; None for xp's own names."""
-    return None if ":" in name or is_built_in(kind, name) else plugin(kind, name).top
+    if ":" in name or is_built_in(kind, name):
+        return None
+    return plugin(kind, name).top
 
 
 def top_modules() -> frozenset[str]:
@@ -191,9 +198,13 @@ def _directory(entry: Plugin) -> Path:
     """Directory of a plugin's package; raises XpError where it does not exist."""
     top, *below = entry.reference.split(".")
     spec = find_spec(top)
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if spec is not None:
+        places = list(spec.submodule_search_locations or ())
+    else:
+        places = []
     for place in places:
-        if (directory := Path(place, *below)).is_dir():
+        directory = Path(place, *below)
+        if directory.is_dir():
             return directory
     raise XpError(
         f"the package {entry.package} offers options in {entry.reference} (entry point {Kind.CONFIGS}), and there is no"
@@ -211,9 +222,8 @@ def _installed() -> Mapping[Kind, tuple[Plugin, ...]]:
 
 
 def _plugin(entry: EntryPoint) -> Plugin:
-    package = (
-        f"{entry.dist.name} {entry.dist.version}"
-        if entry.dist is not None
-        else "of an unknown name"
-    )
+    if entry.dist is not None:
+        package = f"{entry.dist.name} {entry.dist.version}"
+    else:
+        package = "of an unknown name"
     return Plugin(entry.name, entry.value.replace(" ", ""), package)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 PYTHONS = ("3.12", "3.11")
 """Python versions that the locks are resolved for, the preferred one first."""
-LOCK, AFTER_LOCK = "requirements.lock", "flash-attention.txt"
+LOCK = "requirements.lock"
+AFTER_LOCK = "flash-attention.txt"
 WHOLE = ".whole"
 """File that is written last into an environment; an environment without it is unfinished."""
 
@@ -38,7 +39,9 @@ class RuntimeLock:
     @property
     def pythons(self) -> tuple[str, ...]:
         """Python versions that the lock is for, the preferred one first; SkyRL requires 3.12."""
-        return PYTHONS[:1] if self.name == "skyrl" else PYTHONS
+        if self.name == "skyrl":
+            return PYTHONS[:1]
+        return PYTHONS
 
     @property
     def key(self) -> str:
@@ -55,7 +58,8 @@ def versions_in(files: Sequence[Path]) -> dict[str, str]:
     """Package (as the index spells it) -> version, of lines `name==version` and `name @ address-of-a-wheel`."""
     versions = {}
     for line in (line for file in files for line in file.read_text(encoding="utf-8").splitlines()):
-        if pinned := re.match(r"([a-z0-9][a-z0-9._-]*)(?:\[[^]]*\])?==([^ ;\\]+)", line):
+        pinned = re.match(r"([a-z0-9][a-z0-9._-]*)(?:\[[^]]*\])?==([^ ;\\]+)", line)
+        if pinned:
             versions[pinned[1]] = pinned[2]
         elif wheel := re.match(r"([a-z0-9][a-z0-9._-]*) @ \S*/[^/-]+-([^/+%-]+)[^/]*\.whl", line):
             versions[wheel[1]] = wheel[2]
@@ -101,7 +105,9 @@ def directory() -> Path:
 def installed(key: str) -> Path | None:
     """The interpreter of an installed environment; None where there is none, or an unfinished one."""
     place = directory() / key
-    return place / "bin" / "python" if (place / WHOLE).is_file() else None
+    if (place / WHOLE).is_file():
+        return place / "bin" / "python"
+    return None
 
 
 FILE = "checkouts.toml"
@@ -132,7 +138,7 @@ class Checkouts:
     @property
     def key(self) -> str:
         """`<name>-<digest>`: the directory of the checkouts, the same on every machine."""
-        content = json.dumps([asdict(one) for one in self.checkouts], sort_keys=True)
+        content = json.dumps([asdict(checkout) for checkout in self.checkouts], sort_keys=True)
         return f"{self.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
@@ -156,7 +162,8 @@ def checkouts_of(commits: Mapping[str, str], project: str | None) -> Checkouts |
 
 
 def _checkout(row: Mapping[str, object], commits: Mapping[str, str]) -> Checkout:
-    variable, patches = str(row["variable"]), row.get("patches", ())
+    variable = str(row["variable"])
+    patches = row.get("patches", ())
     assert isinstance(patches, Sequence)
     return Checkout(
         variable, str(row["folder"]), str(row["address"]), commits[variable], tuple(patches)

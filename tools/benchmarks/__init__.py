@@ -19,10 +19,12 @@ class Spent(NamedTuple):
 
 def spent(*words: str, **options: Any) -> Spent:
     """Runs `python -m xp` with these words; options are those of subprocess.run."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.monotonic()
     command = [sys.executable, "-m", "xp", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    after, wall_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall_s = time.monotonic() - began
     return Spent(
         (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime), wall_s, done
     )
@@ -40,7 +42,8 @@ class Clock:
     """Wall and CPU time since it was made."""
 
     def __init__(self) -> None:
-        self._wall, self._cpu = time.monotonic(), time.process_time()
+        self._wall = time.monotonic()
+        self._cpu = time.process_time()
 
     def rate(self, count: int) -> Rate:
         return Rate(

@@ -111,7 +111,8 @@ def trainer_of(spec: RunSpec) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    shape, lora = spec.model.architecture, spec.model.lora
+    shape = spec.model.architecture
+    lora = spec.model.lora
     assert shape is not None
     config = AutoConfig.for_model(
         shape.model_type,
@@ -150,7 +151,8 @@ def updates(trainer: Any, spec: RunSpec, number: int) -> None:
     """Updates of two micro-batches each, of episodes at their limit."""
     import torch
 
-    prompt, response = spec.training.max_prompt_tokens, spec.training.max_response_tokens
+    prompt = spec.training.max_prompt_tokens
+    response = spec.training.max_response_tokens
     for _ in range(number):
         for _ in range(2):
             inputs = {

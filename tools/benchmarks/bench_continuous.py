@@ -35,7 +35,9 @@ from xp.spec import Sampling
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
-MEDIAN_S, P99_S, MAX_S = 0.2, 5.0, 20.0
+MEDIAN_S = 0.2
+P99_S = 5.0
+MAX_S = 20.0
 SIGMA = math.log(P99_S / MEDIAN_S) / 2.3263
 SAMPLING = Sampling(
     temperature=1.0,
@@ -60,7 +62,8 @@ class SlowMix:
     """Episodes whose every turn is answered, late."""
 
     def __init__(self, places: int, turns: int) -> None:
-        self._places, self._turns = places, turns
+        self._places = places
+        self._turns = turns
 
     def episode(self, row: TaskRow) -> Episode:
         waits = iter(latencies(row.index, self._turns))
@@ -106,7 +109,8 @@ class LockStepPlay(EpisodePlay):
     def _continue_episode(self, turn: RolloutTurn, reply: Reply) -> None:
         self._held.append((turn, reply))
         if len(self._held) == self._num_writing:
-            held, self._held = self._held, []
+            held = self._held
+            self._held = []
             self._num_writing = sum(not reply.is_done for _, reply in held)
             for turn, reply in held:
                 super()._continue_episode(turn, reply)

@@ -24,7 +24,10 @@ def main() -> None:
                 (Path(directory) / "outputs/runs").iterdir(), key=lambda run: run.stat().st_ctime
             )
             before, after = (held_out(newest)[name] for name in ("before", "after"))
-            kind = "first run, nothing cached" if seed == SEEDS[0] else "later run"
+            if seed == SEEDS[0]:
+                kind = "first run, nothing cached"
+            else:
+                kind = "later run"
             print(
                 f"seed {seed} ({kind}): {wall_s / 60:.1f} min, peak {peak_gb:.2f} GB, held-out reward"
                 f" {before.reward_mean:.3f} -> {after.reward_mean:.3f}"

@@ -107,7 +107,8 @@ class ThreadTimes:
     """CPU time of this process by groups of threads, since it was made."""
 
     def __init__(self) -> None:
-        self._process, self._before = time.process_time(), _thread_times()
+        self._process = time.process_time()
+        self._before = _thread_times()
 
     def parts(self, step_s: float) -> dict[str, float]:
         """Shares of the CPU time; threads that began since then are those that play episodes.
@@ -116,14 +117,14 @@ class ThreadTimes:
             step_s: the engine's part of the calling thread's.
         """
         names = {thread.native_id: thread.name for thread in threading.enumerate()}
-        parts, total = defaultdict[str, float](float), time.process_time() - self._process
+        parts = defaultdict[str, float](float)
+        total = time.process_time() - self._process
         for thread, seconds in _thread_times().items():
             if thread in self._before:
-                name = (
-                    "tokens, events"
-                    if thread == threading.get_native_id()
-                    else "requests to the environment"
-                )
+                if thread == threading.get_native_id():
+                    name = "tokens, events"
+                else:
+                    name = "requests to the environment"
                 parts[name if thread in names else "engine's threads"] += (
                     seconds - self._before[thread]
                 )
@@ -214,11 +215,9 @@ class Bench:
         model = Path(shutil.copytree(options.model or SHIPPED, directory / "model"))
         self.llm = made_engine(model, config, options.at_once, spec.backend.engine.memory_fraction)
         self.chat = ChatTokens(AutoTokenizer.from_pretrained(model))
-        self.sampling, self.at_once, self.engine = (
-            config.spec.training,
-            options.at_once,
-            self.llm.llm_engine,
-        )
+        self.sampling = config.spec.training
+        self.at_once = options.at_once
+        self.engine = self.llm.llm_engine
 
     def rollout(
         self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str
@@ -235,12 +234,11 @@ class Bench:
             return engines[0]
 
         self.llm.reset_prefix_cache()
-        clock, times = Clock(), ThreadTimes()
+        clock = Clock()
+        times = ThreadTimes()
         rollouts = list(EpisodePlay(opened, self.chat, numbered, mix))
-        ours, parts = (
-            clock.rate(sum(sum(one.conversation.mask) for one in rollouts)),
-            times.parts(engine.step_s),
-        )
+        ours = clock.rate(sum(sum(one.conversation.mask) for one in rollouts))
+        parts = times.parts(engine.step_s)
         assert all(one.outcome.reward is not None for one in rollouts)
         steps = [engine.num_steps]
 
@@ -264,13 +262,15 @@ class Bench:
         prompts = [{"prompt_token_ids": list(request.ids)} for _, request in recorded.requests]
         parameters = [recorded._parameters(request) for _, request in recorded.requests]
         outputs = self.llm.generate(prompts, parameters, use_tqdm=False)
-        return sum(len(one.outputs[0].token_ids) for one in outputs)
+        return sum(len(output.outputs[0].token_ids) for output in outputs)
 
     def _in_order(self, recorded: RecordingEngine) -> int:
         episodes: dict[int, deque[GenerationRequest]] = {}
         for number, request in recorded.requests:
             episodes.setdefault(number, deque()).append(request)
-        waiting, engine, count = iter(list(episodes)), self.llm.llm_engine, 0
+        waiting = iter(list(episodes))
+        engine = self.llm.llm_engine
+        count = 0
 
         def add(number: int | None) -> None:
             if number is not None:

@@ -47,7 +47,9 @@ class Timed(ChatServer):
     def rate(self) -> float:
         """Requests a second since the last call."""
         found = len(self.ended) / (max(self.ended) - min(self.begun))
-        self.begun, self.ended, self.most_in_flight = [], [], 0
+        self.begun = []
+        self.ended = []
+        self.most_in_flight = 0
         self.requests.clear()
         self.headers.clear()
         return found

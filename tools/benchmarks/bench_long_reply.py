@@ -21,12 +21,12 @@ def measured(is_bounded: bool) -> tuple[float, float, int | None]:
     chat = ChatTokens(tokenizer_and_model()[0])
     reply = [Message(role="tool", content=("the quick brown fox " * (SIZE // 20 + 1))[:SIZE])]
     chat.reply_within(ROOM, [Message(role="tool", content="warm")], last_id=None)
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    ids = (
-        chat.reply_within(ROOM, reply, last_id=None)
-        if is_bounded
-        else chat.reply(reply, last_id=None)
-    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    if is_bounded:
+        ids = chat.reply_within(ROOM, reply, last_id=None)
+    else:
+        ids = chat.reply(reply, last_id=None)
     spent = time.monotonic() - began
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return spent, grown, None if ids is None else len(ids)
@@ -37,8 +37,14 @@ def main(argv: Sequence[str] = ()) -> None:
     for is_bounded in (True, False) if "--whole" in argv else (True,):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             spent, grown, tokens = pool.apply(measured, (is_bounded,))
-        how = f"by its beginning, against {ROOM} tokens of room" if is_bounded else "whole"
-        result = "does not fit" if tokens is None else f"{tokens} tokens"
+        if is_bounded:
+            how = f"by its beginning, against {ROOM} tokens of room"
+        else:
+            how = "whole"
+        if tokens is None:
+            result = "does not fit"
+        else:
+            result = f"{tokens} tokens"
         print(f"15 MB {how}: {spent:.3f} s, {grown:.0f} MB: {result}", flush=True)
 
 

@@ -29,7 +29,8 @@ def main() -> None:
 
 def pythons() -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Backend -> its interpreter, and variables that it needs (None: not set here)."""
-    slime, megatron = os.environ.get("SLIME_PATH"), os.environ.get("MEGATRON_PATH")
+    slime = os.environ.get("SLIME_PATH")
+    megatron = os.environ.get("MEGATRON_PATH")
     stubs = ROOT / "tests" / "trainers" / "slime_stubs"
     of_slime = {
         "SLIME_PATH": slime,
@@ -78,11 +79,11 @@ def slopes(points: Sequence[Point]) -> tuple[float, float, float]:
     import numpy as np
 
     rows = [
-        [one["tokens"] * one["vocabulary"], one["tokens"], one["vocabulary"] * HIDDEN]
-        for one in points
+        [point["tokens"] * point["vocabulary"], point["tokens"], point["vocabulary"] * HIDDEN]
+        for point in points
     ]
     found = np.linalg.lstsq(
-        np.array(rows, dtype=float), np.array([one["peak"] for one in points]), rcond=None
+        np.array(rows, dtype=float), np.array([point["peak"] for point in points]), rcond=None
     )[0]
     return float(found[0]), float(found[1]), float(found[2])
 

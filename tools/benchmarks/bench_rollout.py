@@ -53,7 +53,8 @@ class Bench:
     """
 
     def __init__(self, directory: Path, steps: int) -> None:
-        self.directory, self.steps = directory, steps
+        self.directory = directory
+        self.steps = steps
         self.spec = compose(list(SPEC))
         places = RunPaths(str(directory / "run"), 1, str(directory / "tasks"))
         made = {stage.name: stage.job for stage in render(self.spec, places)}
@@ -136,7 +137,8 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
     from xp.episode.tokens import ChatTokens
     from xp.episode.upload import Recorder
 
-    found, chat = Timed(), ChatTokens(bench.tokenizer)
+    found = Timed()
+    chat = ChatTokens(bench.tokenizer)
 
     class Log(TRLStepLog):
         def episodes(self, played: Any, rollout_s: float, more: Any = None) -> None:
@@ -171,8 +173,8 @@ def play_theirs(bench: Bench, server: Any, num_tasks: int) -> Timed:
     )
 
     def reward(environments: Any, **_: Any) -> list[float]:
-        found.turns.append(fmean(len(one.rewards) for one in environments))
-        return [one.reward or 0.0 for one in environments]
+        found.turns.append(fmean(len(environment.rewards) for environment in environments))
+        return [environment.reward or 0.0 for environment in environments]
 
     max_turns = next(iter(bench.spec.env.members.values())).max_turns
     trainer = timed(GRPOTrainer, found)(
@@ -241,7 +243,8 @@ def main(argv: list[str] | None = None) -> None:
             server = next(iter(mix._providers.values())).server  # type: ignore[attr-defined]
             rounds = []
             for _ in range(options.rounds):
-                ours, theirs = play_ours(bench, mix, rows), play_theirs(bench, server, len(rows))
+                ours = play_ours(bench, mix, rows)
+                theirs = play_theirs(bench, server, len(rows))
                 rounds.append((ours, theirs))
                 _print_round(ours, theirs)
             _print_result(bench, rounds)

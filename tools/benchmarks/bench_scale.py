@@ -54,7 +54,7 @@ def sessions(number: int) -> None:
     task = Task("bench", "train", 0)
     with LocalServer(COUNTER) as server, ThreadPoolExecutor(CALLERS) as callers:
         own = psutil.Process()
-        (serving,) = (one for one in own.children() if one.is_running())
+        (serving,) = (child for child in own.children() if child.is_running())
         environ = {**os.environ, "OPENREWARD_API_KEY": server.key}
         limits = {"max_sessions": number, "create_timeout_s": 600.0, "call_timeout_s": 600.0}
         provider = OpenRewardProvider(
@@ -63,7 +63,8 @@ def sessions(number: int) -> None:
         )
         provider.open(task).close()
         list(callers.map(lambda _: time.sleep(0.1), range(CALLERS)))
-        before, served_before = Held.by(own), Held.by(serving)
+        before = Held.by(own)
+        served_before = Held.by(serving)
         began = time.monotonic()
         opened = list(callers.map(lambda _: provider.open(task), range(number)))
         took = time.monotonic() - began
@@ -71,7 +72,8 @@ def sessions(number: int) -> None:
         with highest(own) as calling:
             list(callers.map(lambda session: session.call("say", {"value": "x" * 200}), opened))
         called = time.monotonic() - began
-        full, served = Held.by(own), Held.by(serving)
+        full = Held.by(own)
+        served = Held.by(serving)
         list(callers.map(lambda session: session.close(), opened))
         after = Held.by(own)
         provider.close()
@@ -89,7 +91,8 @@ def sessions(number: int) -> None:
 @contextmanager
 def highest(process: psutil.Process) -> Iterator[dict[str, int]]:
     """The largest numbers of sockets and threads while the block lasts."""
-    found, is_over = {"sockets": 0, "threads": 0}, threading.Event()
+    found = {"sockets": 0, "threads": 0}
+    is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(0.05):

@@ -37,7 +37,8 @@ class Place:
     """A running server, with its address and key for a client."""
 
     def __init__(self, url: str, key: str) -> None:
-        self.url, self.key = url, key
+        self.url = url
+        self.key = key
 
     def provider(self, **limits: Any) -> OpenRewardProvider:
         environ = {**os.environ, "OPENREWARD_API_KEY": self.key}
@@ -56,7 +57,8 @@ def cpu_per_turn(place: Place, turns: int) -> dict[str, float]:
     session = provider.open(TASK)
     episode = Episode(TASK, lambda: provider.open(TASK), replace(RULES, max_turns=10**9))
     connection = http.client.HTTPConnection(urlsplit(place.url).netloc)
-    body, headers = json.dumps(CALL), place.headers(session._live.sid)
+    body = json.dumps(CALL)
+    headers = place.headers(session._live.sid)
     text = call("say", value="x" * 200)
 
     def raw() -> None:
@@ -123,7 +125,8 @@ async def _ceiling(sessions: int, seconds: float, place: Place) -> Rate:
         *(asyncio.to_thread(provider.open, TASK) for _ in range(sessions))
     )
     body = json.dumps(SLEEP).encode()
-    host, port = urlsplit(place.url).hostname, urlsplit(place.url).port
+    host = urlsplit(place.url).hostname
+    port = urlsplit(place.url).port
     until = time.monotonic() + seconds
     total = 0
 

@@ -50,11 +50,13 @@ def main() -> None:
 def fill_runs(outputs: Path, num_runs: int) -> None:
     """Runs of four learning rates and many seeds."""
     first = make_run(outputs, "run-0000", num_steps=10)
-    spec, record = yaml.safe_load((first / "spec.yaml").read_text()), read_record(first)
+    spec = yaml.safe_load((first / "spec.yaml").read_text())
+    record = read_record(first)
     for number in range(1, num_runs):
         run = first.with_name(f"run-{number:04}")
         shutil.copytree(first, run)
-        rate, seed = RATES[number % len(RATES)], number // len(RATES)
+        rate = RATES[number % len(RATES)]
+        seed = number // len(RATES)
         own = {**spec, "seed": seed, "training": {**spec["training"], "learning_rate": rate}}
         # The listings read the spec from the plan; spec.yaml is the same for all runs here.
         (run / "attempt_1/plan.json").write_text(json.dumps({"spec": own}))

@@ -26,7 +26,9 @@ from xp.spec import Sampling
 
 SHAPES = ((96, 2), (192, 4), (256, 4), (320, 6), (576, 12))
 """Hidden size and number of layers; the first is the embedded default's, the last SmolLM2-135M's width."""
-PROMPT, GROUP, END = 300, 8, 2
+PROMPT = 300
+GROUP = 8
+END = 2
 THREADS = (1, 2)
 
 
@@ -66,7 +68,8 @@ def make_model(hidden_size: int, num_layers: int) -> Any:
 def step_ms(model: Any, num_threads: int, episodes: int, tokens: int) -> float:
     """Milliseconds of a step that generates one token for every episode."""
     torch.set_num_threads(num_threads)
-    small, engine.SMALL = engine.SMALL, 0
+    small = engine.SMALL
+    engine.SMALL = 0
     try:
         prompts = (
             torch.randint(3, 700, (episodes // GROUP, PROMPT)).repeat_interleave(GROUP, 0).tolist()
@@ -88,7 +91,8 @@ def step_ms(model: Any, num_threads: int, episodes: int, tokens: int) -> float:
         for number in range(len(prompts)):
             writing.begin(number)
         writing.step(True)
-        began, steps = time.perf_counter(), 0
+        began = time.perf_counter()
+        steps = 0
         while writing.is_generating:
             writing.step(True)
             steps += 1

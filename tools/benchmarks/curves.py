@@ -62,8 +62,6 @@ def _band(values: Sequence[float]) -> tuple[float, float]:
     """Student's 95 % interval of a mean over runs; of runs that are all alike, the mean twice."""
     found = mean([[value] for value in values])
     assert found is not None  # there is a run
-    return (
-        (found.value, found.value)
-        if found.low is None or found.high is None
-        else (found.low, found.high)
-    )
+    if found.low is None or found.high is None:
+        return found.value, found.value
+    return found.low, found.high

@@ -92,11 +92,10 @@ def compared(
     """
     first, second = ({str(seed): [pair[side]] for seed, pair in pairs.items()} for side in (0, 1))
     found = compare(names, first, second, pass_threshold=1.0, margin=margin)
-    bounds = (
-        interval(found.difference, found.stderr, found.num_tasks, 1 - 2 * LEVEL)
-        if found.stderr
-        else None
-    )
+    if found.stderr:
+        bounds = interval(found.difference, found.stderr, found.num_tasks, 1 - 2 * LEVEL)
+    else:
+        bounds = None
     return Comparison(
         figure=figure,
         first=names[0],
@@ -140,7 +139,9 @@ def comparisons(runs: Mapping[str, Sequence[TrainedRun]], margin: float) -> list
 
 
 def _value(run: TrainedRun, key: str) -> float:
-    return run.area if key == "area" else run.after.reward_mean
+    if key == "area":
+        return run.area
+    return run.after.reward_mean
 
 
 def table(runs: Mapping[str, Sequence[TrainedRun]], found: Sequence[Comparison]) -> str:
@@ -169,15 +170,15 @@ def table(runs: Mapping[str, Sequence[TrainedRun]], found: Sequence[Comparison])
 
 
 def _spread(runs: Sequence[TrainedRun]) -> str:
-    before, after = (
-        [run.before.reward_mean for run in runs],
-        [run.after.reward_mean for run in runs],
-    )
+    before = [run.before.reward_mean for run in runs]
+    after = [run.after.reward_mean for run in runs]
     return " | ".join(map(_mean_sd, (before, after, [run.area for run in runs])))
 
 
 def _mean_sd(values: Sequence[float]) -> str:
-    return f"{fmean(values):.3f}, {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}, -"
+    if len(values) > 1:
+        return f"{fmean(values):.3f}, {stdev(values):.3f}"
+    return f"{values[0]:.3f}, -"
 
 
 def _comparison_table(found: Sequence[Comparison]) -> list[str]:
@@ -204,7 +205,9 @@ def _comparison_table(found: Sequence[Comparison]) -> list[str]:
 
 
 def _bounds(bounds: tuple[float, float] | None) -> str:
-    return "-" if bounds is None else f"{bounds[0]:+.4f} to {bounds[1]:+.4f}"
+    if bounds is None:
+        return "-"
+    return f"{bounds[0]:+.4f} to {bounds[1]:+.4f}"
 
 
 def sweep_words(
@@ -222,7 +225,8 @@ def sweep_words(
     words = [f"backend={backend}", "env=whodunit_mini", f"outputs={outputs}"]
     words += [*ON_GPUS, *shipped_model()] if backend == "slime" else ["hardware=cpu", "model=tiny"]
     words.append(f"seed={','.join(map(str, seeds))}")
-    words += [f"training.num_steps={steps}"] if steps is not None else []
+    if steps is not None:
+        words += [f"training.num_steps={steps}"]
     return words + ([f"backend.runtime.python={python}"] if python is not None else [])
 
 
@@ -294,7 +298,7 @@ def _write(
 
 def numbers(text: str) -> list[int]:
     """Whole numbers by comma, of a command line."""
-    return [int(one) for one in text.split(",")]
+    return [int(part) for part in text.split(",")]
 
 
 def _parser() -> argparse.ArgumentParser:

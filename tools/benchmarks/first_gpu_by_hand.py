@@ -22,7 +22,8 @@ from statistics import median
 from typing import Any
 
 BEGAN = time.time()
-HELD_OUT, GROUP = 128, 8
+HELD_OUT = 128
+GROUP = 8
 NUMBER = re.compile(r"-?\d+")
 
 
@@ -75,7 +76,8 @@ def main(argv: Sequence[str]) -> None:
         {"prompt": [{"role": "user", "content": f"What is {x} + {y}?"}], "answer": str(x + y)}
         for x, y in sums
     ]
-    test, train = rows[:HELD_OUT], rows[HELD_OUT:]
+    test = rows[:HELD_OUT]
+    train = rows[HELD_OUT:]
     config = GRPOConfig(
         output_dir=options.output,
         max_steps=options.steps,
@@ -134,9 +136,9 @@ def main(argv: Sequence[str]) -> None:
             [row["prompt"] for row in test], sampling, use_tqdm=False
         )
         pairs = [
-            (one.text, str(row["answer"]))
+            (output.text, str(row["answer"]))
             for row, asked in zip(test, answers, strict=True)
-            for one in asked.outputs
+            for output in asked.outputs
         ]
         rewards = [grade(text, right) for text, right in pairs]
         say(f"held-out reward {when}: {sum(rewards) / len(rewards):.3f}")

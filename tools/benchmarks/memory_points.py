@@ -225,7 +225,8 @@ def skyrl(
     )
     model = str(scratch / "model")
     cfg = SkyRLTrainConfig.from_cli_overrides(config.native(model, scratch, model))
-    cfg.trainer.bf16, cfg.trainer.logprobs_chunk_size = True, chunk
+    cfg.trainer.bf16 = True
+    cfg.trainer.logprobs_chunk_size = chunk
     cfg.trainer.policy.fsdp_config.mixed_precision = MixedPrecisionConfig("bf16", "fp32", "fp32")
     torch_utils.cross_entropy_loss = in_place_cross_entropy(torch)
     plain = vars(torch_utils).setdefault("plain", torch_utils.logprobs_from_logits_v2)

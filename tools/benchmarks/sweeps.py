@@ -78,7 +78,8 @@ def rewards_of(run: Path) -> tuple[float, ...]:
 
 def _trained(run: Path, seed: int) -> TrainedRun:
     results = held_out(run)
-    if missing := {"before", "after"} - set(results):
+    missing = {"before", "after"} - set(results)
+    if missing:
         raise XpError(
             f"{run} has no held-out result {' and '.join(sorted(missing))} training",
             ExitCode.RUN_DIR,

@@ -34,7 +34,8 @@ def fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, str 
     """Key path, and type and default, of every leaf below a configuration class, including optional sections."""
     types = typing.get_type_hints(section)
     for field in dataclasses.fields(section):
-        path, kind = f"{prefix}{field.name}", types[field.name]
+        path = f"{prefix}{field.name}"
+        kind = types[field.name]
         inner = [part for part in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(part)]
         if inner:
             yield from fields(inner[0], f"{path}.")
@@ -43,11 +44,9 @@ def fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, str 
 
 
 def _name(kind: Any) -> str:
-    return (
-        kind.__name__
-        if isinstance(kind, type) and not typing.get_args(kind)
-        else str(kind).replace("typing.", "")
-    )
+    if isinstance(kind, type) and not typing.get_args(kind):
+        return kind.__name__
+    return str(kind).replace("typing.", "")
 
 
 def _default(field: dataclasses.Field[Any]) -> str | None:

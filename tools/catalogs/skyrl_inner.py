@@ -16,10 +16,8 @@ from pathlib import Path
 from xp.backends.skyrl.control.overrides import VERSION
 
 FILE = Path(__file__).parents[2] / f"xp/backends/skyrl/control/catalog_{VERSION}_inner.json"
-ENGINE, MEGATRON = (
-    "generator.inference_engine",
-    ("trainer.policy.megatron_config", "trainer.ref.megatron_config"),
-)
+ENGINE = "generator.inference_engine"
+MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
 CORE = "megatron/core"
 CLASSES: Mapping[str, Sequence[tuple[str, str, Sequence[str]]]] = {
     f"{ENGINE}.engine_init_kwargs": [
@@ -68,11 +66,11 @@ def fields(file: Path, name: str) -> Iterator[str]:
 
 def main() -> None:
     keys = {
-        f"{key}.{one}"
+        f"{key}.{field}"
         for key, sources in CLASSES.items()
         for root, file, names in sources
         for name in names
-        for one in fields(Path(os.environ[root]) / file, name)
+        for field in fields(Path(os.environ[root]) / file, name)
     }
     found = {"fields": {key: {"type": "Any"} for key in sorted(keys)}}
     FILE.write_text(json.dumps(found, indent=1) + "\n")

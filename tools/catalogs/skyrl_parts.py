@@ -121,8 +121,10 @@ def _inside(module: str, node: ast.AST, name: str) -> Found | None:
                 return module, one
         for base in (base.id for base in node.bases if isinstance(base, ast.Name)):
             parent = _inside(module, ast.Module([], []), base)
-            if parent is not None and (found := _inside(*parent, name)) is not None:
-                return found
+            if parent is not None:
+                found = _inside(*parent, name)
+                if found is not None:
+                    return found
         return None
     if not isinstance(node, ast.Module):
         return None
@@ -150,7 +152,9 @@ def _inside(module: str, node: ast.AST, name: str) -> Found | None:
     if any((alias.asname or alias.name) == name for alias in modules):
         return module, ast.Import(modules)
     below = f"{module}.{name}"
-    return (below, ast.Module([], [])) if _tree(below) is not None else None
+    if _tree(below) is not None:
+        return below, ast.Module([], [])
+    return None
 
 
 def _absolute(module: str, imported: ast.ImportFrom) -> str:
@@ -170,7 +174,10 @@ def _form(node: ast.AST) -> str:
                 if isinstance(argument, ast.arg):
                     argument.annotation = None
             decorators = "".join(f"@{ast.unparse(one)} " for one in node.decorator_list)
-            keyword = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+            if isinstance(node, ast.AsyncFunctionDef):
+                keyword = "async def"
+            else:
+                keyword = "def"
             return f"{decorators}{keyword} ({ast.unparse(arguments)})"
         case ast.ClassDef():
             return f"class ({', '.join(map(ast.unparse, node.bases))})"
@@ -220,7 +227,10 @@ def _modules() -> tuple[str, ...]:
 def _tree(module: str) -> ast.Module | None:
     package, *rest = module.split(".")
     place = _directory(package).joinpath(*rest)
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    if place.is_dir():
+        file = place / "__init__.py"
+    else:
+        file = place.with_suffix(".py")
     return parsed(file) if file.is_file() else None
 
 

@@ -102,11 +102,15 @@ def _flag(origin: str, option: str, action: argparse.Action) -> dict[str, Any]:
 
 def _word(choice: Any) -> str:
     """A choice as a word of the command line; Megatron's enumerations by their names."""
-    return choice.name if isinstance(choice, Enum) else str(choice)
+    if isinstance(choice, Enum):
+        return choice.name
+    return str(choice)
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
 
 
 def _commit(name: str) -> str:

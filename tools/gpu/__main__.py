@@ -26,7 +26,9 @@ from xp.lib import processes
 from xp.planning.memory.fit import memory_json
 from xp.spec import RunSpec
 
-STEP, GAP, REWARD = "time/step_s", "training/logprob_gap", "reward/avg_raw_reward"
+STEP = "time/step_s"
+GAP = "training/logprob_gap"
+REWARD = "reward/avg_raw_reward"
 FIRST = {"start_s": "time/start_s", "first_step_s": STEP, "first_gap": GAP, "first_reward": REWARD}
 """Figures of the first step -> their metrics."""
 MEDIANS = {
@@ -80,7 +82,8 @@ class PeakMemory(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.mib, self._has_ended = 0, threading.Event()
+        self.mib = 0
+        self._has_ended = threading.Event()
 
     def run(self) -> None:
         query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -124,7 +127,8 @@ def main(argv: Sequence[str]) -> int:
     if options.entry == "table":
         print_table(options.directory)
         return 0
-    entry, gpu = ENTRIES[options.entry], card()
+    entry = ENTRIES[options.entry]
+    gpu = card()
     if gpu is None and not options.rehearse:
         raise SystemExit("no GPU is visible (nvidia-smi); on a CPU: --rehearse")
     out = options.out / (f"rehearsal-{options.entry}" if options.rehearse else options.entry)
@@ -141,11 +145,9 @@ def main(argv: Sequence[str]) -> int:
 def planned_mib(spec: RunSpec) -> int | None:
     """The plan's peak, with the longest episodes; None if it has no estimate."""
     found = memory_json(spec)
-    return (
-        None
-        if found is None
-        else int(max(found["worst"][f"{when}_peak"] for when in ("training", "generation"))) >> 20
-    )
+    if found is None:
+        return None
+    return int(max(found["worst"][f"{when}_peak"] for when in ("training", "generation"))) >> 20
 
 
 def text_of(part: Mapping[str, Any]) -> str:
@@ -158,11 +160,14 @@ def run_entry(entry: Entry, is_rehearsal: bool, out: Path, limit_s: int) -> list
 
     Parts that differ in what a CPU lacks are one rehearsal.
     """
-    end, found, rehearsals = time.monotonic() + limit_s, [], dict[tuple[str, ...], dict[str, Any]]()
+    end = time.monotonic() + limit_s
+    found = []
+    rehearsals = dict[tuple[str, ...], dict[str, Any]]()
     for part in entry.parts:
-        words = (
-            tuple(sorted(rehearsed(part.words))) if is_rehearsal and part.is_run else (part.name,)
-        )
+        if is_rehearsal and part.is_run:
+            words = tuple(sorted(rehearsed(part.words)))
+        else:
+            words = (part.name,)
         if words in rehearsals:
             found.append(
                 {
@@ -172,8 +177,10 @@ def run_entry(entry: Entry, is_rehearsal: bool, out: Path, limit_s: int) -> list
                 }
             )
             continue
-        log, runs = out / f"{part.name}.log".replace(" ", "-"), out / part.name.replace(" ", "-")
-        began, memory = time.monotonic(), None if is_rehearsal else PeakMemory()
+        log = out / f"{part.name}.log".replace(" ", "-")
+        runs = out / part.name.replace(" ", "-")
+        began = time.monotonic()
+        memory = None if is_rehearsal else PeakMemory()
         if memory is not None:
             memory.start()
         code = run_part(command_of(part, runs, is_rehearsal=is_rehearsal), log, end - began)
@@ -229,7 +236,10 @@ def run_part(command: Sequence[str], log: Path, limit_s: float) -> int:
 def figures_of_run(runs: Path) -> dict[str, Any]:
     """Figures of the latest run below an outputs root: its steps, gaps and rewards."""
     files = sorted(runs.glob("runs/*/metrics.jsonl"), key=lambda file: file.stat().st_mtime)
-    lines = [json.loads(line) for line in files[-1].read_text().splitlines()] if files else []
+    if files:
+        lines = [json.loads(line) for line in files[-1].read_text().splitlines()]
+    else:
+        lines = []
     steps = [line for line in lines if STEP in line]
     if not steps:
         return {"steps": 0}
@@ -263,12 +273,15 @@ def figures_of_run(runs: Path) -> dict[str, Any]:
 
 def figures_of_log(log: Path) -> dict[str, Any]:
     """Figures that a program has printed as its last line of JSON."""
-    lines = (
-        [line for line in log.read_text(errors="replace").splitlines() if line.startswith("{")]
-        if log.exists()
-        else []
-    )
-    return dict(json.loads(lines[-1])) if lines else {}
+    if log.exists():
+        lines = [
+            line for line in log.read_text(errors="replace").splitlines() if line.startswith("{")
+        ]
+    else:
+        lines = []
+    if lines:
+        return dict(json.loads(lines[-1]))
+    return {}
 
 
 def print_table(directory: Path) -> None:

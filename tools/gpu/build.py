@@ -77,7 +77,8 @@ def wanted(freeze: str, *, has_skyrl: bool) -> dict[str, dict[str, str]]:
     there = {
         name.lower().replace("_", "-").replace(".", "-"): version for name, version in there.items()
     }
-    skyrl, trl = locks()["skyrl"].versions(), locks()["trl"].versions()
+    skyrl = locks()["skyrl"].versions()
+    trl = locks()["trl"].versions()
     demo = versions_in([LOCKS.parent / "requirements/demo.lock"])
     site = {name: version for name, version in skyrl.items() if has_skyrl or name in trl}
     site |= {name: demo[name] for name in OF_COMMAND_LINE if name in demo} | OF_MODELS
@@ -207,8 +208,12 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="compress less, to try the script")
     options = parser.parse_args(argv)
     options.dest.mkdir(parents=True, exist_ok=True)
-    freeze = options.installed.read_text() if options.installed else ""
-    parts, preset = {}, "-0" if options.quick else "-6"
+    if options.installed:
+        freeze = options.installed.read_text()
+    else:
+        freeze = ""
+    parts = {}
+    preset = "-0" if options.quick else "-6"
     for folder, packages in wanted(freeze, has_skyrl=options.skyrl).items():
         text = f"{sorted(packages.items())} {options.python} {options.arch} {UNUSED}"
         file = options.dest / f"{folder}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.tar.xz"

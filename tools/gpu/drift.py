@@ -37,18 +37,26 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--rank", type=int, default=16)
     options = parser.parse_args(argv)
     (published,) = options.outputs.glob("runs/*/model")
-    base, after = tensors(options.base), tensors(published)
-    ranks, elsewhere, squares, total = [], 0.0, 0.0, 0.0
+    base = tensors(options.base)
+    after = tensors(published)
+    ranks = []
+    elsewhere = 0.0
+    squares = 0.0
+    total = 0.0
     for name in base.keys() & after.keys():
         change = after[name] - base[name]
-        squares, total = (
-            squares + float(change.square().sum()),
-            total + float(base[name].square().sum()),
-        )
+        squares = squares + float(change.square().sum())
+        total = total + float(base[name].square().sum())
         if not change.any():
             continue
-        values = torch.linalg.svdvals(change) if change.ndim == 2 else None
-        rank = None if values is None else int((values > SHARE * values[0]).sum())
+        if change.ndim == 2:
+            values = torch.linalg.svdvals(change)
+        else:
+            values = None
+        if values is None:
+            rank = None
+        else:
+            rank = int((values > SHARE * values[0]).sum())
         if rank is None or rank > options.rank:
             elsewhere = max(elsewhere, float(change.abs().max()))
         else:

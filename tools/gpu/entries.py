@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tools.benchmarks.equivalence import ON_GPUS, shipped_model
 
-SMOLLM2, LARGE = "models/SmolLM2-135M-Instruct", "models/Qwen2.5-1.5B-Instruct"
+SMOLLM2 = "models/SmolLM2-135M-Instruct"
+LARGE = "models/Qwen2.5-1.5B-Instruct"
 """Made by tools.gpu.models: a trained model of 135 million parameters, and one of 1.5 billion with random weights."""
 
 

@@ -10,7 +10,9 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-MAGIC, PTX, MACHINE_CODE = 0xBA55ED50, 1, 2
+MAGIC = 0xBA55ED50
+PTX = 1
+MACHINE_CODE = 2
 
 
 def prune(source: Path, target: Path, arch: int) -> tuple[int, int]:
@@ -21,7 +23,9 @@ def prune(source: Path, target: Path, arch: int) -> tuple[int, int]:
         target: the copy.
         arch: the architecture, as 90 for sm_90 and sm_90a.
     """
-    data, kept, removed = bytearray(source.read_bytes()), 0, 0
+    data = bytearray(source.read_bytes())
+    kept = 0
+    removed = 0
     for offset, size in _sections(data, b".nv_fatbin"):
         at = offset
         while at + 16 <= offset + size:

@@ -26,7 +26,8 @@ from xp.engines.completions import MODEL
 from xp.engines.server import RunningServer, running
 from xp.planning.engine import vllm_server
 
-SEQUENCES, NUM_TOKENS = 64, 3
+SEQUENCES = 64
+NUM_TOKENS = 3
 COUNTER = re.compile(r"^vllm:(\w+)_total\{.*\} (\S+)$", re.MULTILINE)
 
 
@@ -41,7 +42,8 @@ def counters(metrics: str) -> Counter[str]:
 def figures(counts: Counter[str], seconds: float) -> dict[str, float]:
     """Tokens/s; with a draft, the share of its tokens that were accepted, and the tokens of a pass."""
     found = {"tokens_per_s": counts["generation_tokens"] / seconds}
-    if drafts := counts["spec_decode_num_drafts"]:
+    drafts = counts["spec_decode_num_drafts"]
+    if drafts:
         accepted = counts["spec_decode_num_accepted_tokens"]
         found["acceptance"] = accepted / counts["spec_decode_num_draft_tokens"]
         found["tokens_per_pass"] = 1 + accepted / drafts
@@ -72,7 +74,8 @@ def measured(words: Sequence[str], model: str, log: Path, num_answers: int) -> d
     devices = "" if spec.hardware.accelerator == "cpu" else "0"
     with running(vllm_server(spec, 1, takes_weights=True), model, devices, log) as served:
         answer(0)
-        before, began = counters(asked(served, "/metrics")), time.monotonic()
+        before = counters(asked(served, "/metrics"))
+        began = time.monotonic()
         with ThreadPoolExecutor(SEQUENCES) as threads:
             list(threads.map(answer, range(len(prompts))))
         seconds = time.monotonic() - began
@@ -100,7 +103,8 @@ def main(argv: Sequence[str]) -> None:
         f"backend.engine.memory_fraction={0.1 if options.cpu else 0.4}",
     ]
     words += [f"backend.engine.max_sequences={SEQUENCES}"]
-    log, num_answers = options.outputs / "vllm.log", 8 if options.cpu else 256
+    log = options.outputs / "vllm.log"
+    num_answers = 8 if options.cpu else 256
     alone = measured(words, model, log, num_answers)["tokens_per_s"]
     found = {"tokens_per_s_alone": alone}
     if not options.cpu:

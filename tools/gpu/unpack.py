@@ -23,9 +23,11 @@ def unpack(pieces: list[str], name: str, into: str, digest: str, place: Path) ->
     if done.exists():
         return "as before"
     files = [place / piece for piece in pieces]
-    if missing := [file.name for file in files if not file.exists()]:
+    missing = [file.name for file in files if not file.exists()]
+    if missing:
         return f"{len(missing)} of {len(files)} pieces to come"
-    whole, sha256 = place / name, hashlib.sha256()
+    whole = place / name
+    sha256 = hashlib.sha256()
     with whole.open("wb") as out:
         for file in files:
             data = file.read_bytes()

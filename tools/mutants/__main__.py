@@ -66,7 +66,10 @@ def main(argv: Sequence[str]) -> int:
         for m in mutants(path, (ROOT / path).read_text())
         if m.key not in equivalent
     ]
-    wanted = options.rooms.split(",") if options.rooms else sorted(set(room_of.values()))
+    if options.rooms:
+        wanted = options.rooms.split(",")
+    else:
+        wanted = sorted(set(room_of.values()))
     sample = [m for m in sample if room_of[m.path] in wanted and options.files in m.path]
     total = len(sample)
     sample = random.Random(options.seed).sample(sample, min(options.count, total))
@@ -103,7 +106,10 @@ def _id(mutant: Mutant) -> str:
 
 
 def _results() -> dict[str, dict[str, Any]]:
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    if RESULTS.exists():
+        lines = RESULTS.read_text().splitlines()
+    else:
+        lines = []
     return {line["id"]: line for line in map(json.loads, lines)}
 
 
@@ -208,7 +214,8 @@ class Reach:
         tests: list[str] = []
         left = BUDGET
         for test in sorted(found, key=lambda test: cost[test]):
-            if (left := left - self.seconds[test]) < 0 and tests:
+            left = left - self.seconds[test]
+            if left < 0 and tests:
                 break
             tests.append(test)
         # Golden plans reach everything and are specific of nothing, but pin every value of a job.
@@ -225,8 +232,10 @@ def _run_all(workers: dict[str, Any], queue: Any, number: int) -> None:
         source = texts[mutant.path]
         module = mutant.path.removesuffix(".py").replace("/", ".")
         began = time.monotonic()
-        if worker := workers.get(mutant.path):
-            parts, python = [worker["tests"]], str(ROOT / worker["python"])
+        worker = workers.get(mutant.path)
+        if worker:
+            parts = [worker["tests"]]
+            python = str(ROOT / worker["python"])
             os.environ["PYTHONPATH"] = os.path.expandvars(os.pathsep.join(worker.get("path", ())))
         else:
             package, _, name = module.rpartition(".")
@@ -238,8 +247,11 @@ def _run_all(workers: dict[str, Any], queue: Any, number: int) -> None:
                     if module in text or f"from {package} import {name}" in text
                 ],
             )
-            parts, python = [part for part in (tests[:FIRST], tests[FIRST:]) if part], ""
-        result, test, num_tests = "passed", "", sum(map(len, parts))
+            parts = [part for part in (tests[:FIRST], tests[FIRST:]) if part]
+            python = ""
+        result = "passed"
+        test = ""
+        num_tests = sum(map(len, parts))
         while parts and result == "passed":
             part = parts.pop(0)
             limit = 300 if python else 30 + 4 * sum(reach.seconds[test] for test in part)
@@ -254,7 +266,8 @@ def _run_all(workers: dict[str, Any], queue: Any, number: int) -> None:
                 and tree.test([test] if test else part, limit, python=python)[0] != "passed"
             ):
                 result = "passed"
-                if rest := [one for one in part if one != test] if test in part else []:
+                rest = [one for one in part if one != test] if test in part else []
+                if rest:
                     parts.insert(0, rest)
         entry = {
             "id": _id(mutant),
@@ -278,7 +291,8 @@ def _report(
 ) -> None:
     table: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for mutant in sample:
-        if (entry := results.get(_id(mutant))) is None:
+        entry = results.get(_id(mutant))
+        if entry is None:
             continue
         for room in (room_of[mutant.path], "all"):
             table[room][entry["result"] == "killed"] += 1

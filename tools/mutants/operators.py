@@ -125,11 +125,10 @@ def _walk(
         ):
             for replacement in ("False",) if isinstance(node, ast.While) else ("True", "False"):
                 yield scope, statement, node.test, replacement
-    inner = (
-        f"{scope}.{node.name}".strip(".")
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        else scope
-    )
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        inner = f"{scope}.{node.name}".strip(".")
+    else:
+        inner = scope
     for name, value in ast.iter_fields(node):
         if name in {"annotation", "returns", "decorator_list"} or (
             name in {"slice", "lower", "upper"} and _is_number(value)
@@ -143,11 +142,10 @@ def _walk(
 def _is_message(node: ast.AST) -> bool:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
-    name = (
-        getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if isinstance(node, ast.Call)
-        else ""
-    )
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    else:
+        name = ""
     return name in MESSAGES
 
 
@@ -184,9 +182,8 @@ def _replacements(node: ast.AST) -> Iterator[str]:
             yield _with(node, slice=ast.Constant(0))
         case ast.Subscript(slice=ast.Slice(lower=lower, upper=upper)) if lower or upper:
             for bound in ("lower", "upper"):
-                if isinstance(number := getattr(node.slice, bound), ast.Constant) and isinstance(
-                    number.value, int
-                ):
+                number = getattr(node.slice, bound)
+                if isinstance(number, ast.Constant) and isinstance(number.value, int):
                     yield _with(
                         node, slice=_changed(node.slice, **{bound: ast.Constant(number.value + 1)})
                     )
@@ -234,4 +231,6 @@ def _changed(node: ast.AST, **fields: object) -> ast.AST:
 
 def _with(node: ast.AST, **fields: object) -> str:
     text = ast.unparse(ast.fix_missing_locations(_changed(node, **fields)))
-    return text if isinstance(node, ast.stmt) else f"({text})"
+    if isinstance(node, ast.stmt):
+        return text
+    return f"({text})"

@@ -85,7 +85,8 @@ class Tree:
             "not slow",
         ]
         options += [] if reached else ["-x"]
-        if (child := os.fork()) == 0:
+        child = os.fork()
+        if child == 0:
             os.setsid()
             output = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0), os.dup2(output, 1), os.dup2(output, 2)
@@ -100,7 +101,10 @@ class Tree:
                 name for name in sys.modules if name.split(".")[0] in {"tools", "xp", "tests"}
             ]:
                 del sys.modules[name]
-            plugin = Reached(self.directory, reached) if reached else None
+            if reached:
+                plugin = Reached(self.directory, reached)
+            else:
+                plugin = None
             code = pytest.main([*options, *arguments], plugins=[plugin] if plugin else [])
             if plugin:
                 plugin.write()

@@ -41,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
     print("\n".join(table(measured)), flush=True)
     if given.out is not None:
         given.out.write_text(measured.to_json(), encoding="utf-8")
-    if faults := unexplained(measured):
+    faults = unexplained(measured)
+    if faults:
         raise XpError("\n".join(faults), ExitCode.STAGE_FAILED)
     return ExitCode.OK
 

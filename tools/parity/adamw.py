@@ -22,7 +22,9 @@ class AdamW:
     """
 
     def __init__(self, rule: UpdateRule, weights: Mapping[str, Any], num_updates: int) -> None:
-        self._rule, self._weights, self._num_updates = rule, weights, num_updates
+        self._rule = rule
+        self._weights = weights
+        self._num_updates = num_updates
         self._moments: dict[str, tuple[Any, Any]] = {}
         self._update = 0
 
@@ -52,7 +54,8 @@ class AdamW:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _step(self, cut: float, rate: float) -> dict[str, torch.Tensor]:
         """One step along the gradient times `cut`; gives back that gradient."""
-        rule, number = self._rule, self._update + 1
+        rule = self._rule
+        number = self._update + 1
         named = {name: weight for name, weight in self._weights.items() if weight.grad is not None}
         gradients = {name: weight.grad * cut for name, weight in named.items()}
         for name, weight in named.items():

@@ -55,7 +55,9 @@ class ExactCritic:
         ids = torch.tensor([[*episode.prompt_ids, *episode.response_ids]])
         hidden = self._network(input_ids=ids).last_hidden_state[0, len(episode.prompt_ids) - 1 : -1]
         found: torch.Tensor = hidden @ self._trained[HEAD][0]
-        return found + self._trained[BIAS][0] if BIAS in self._trained else found
+        if BIAS in self._trained:
+            return found + self._trained[BIAS][0]
+        return found
 
     def weights(self) -> Weights:
         """Copies of the parameters."""
@@ -73,7 +75,8 @@ def generalized(
     arXiv:1506.02438, eq. 16, as the sum that it is: of all later errors of an episode, over its trained tokens alone.
     The reward comes with the last one.
     """
-    advantages, returns = [], []
+    advantages = []
+    returns = []
     for reward, own, mask in zip(rewards, values, masks, strict=True):
         found = _of_episode(rule, reward, own[mask > 0])
         advantages.append(torch.zeros_like(own).masked_scatter(mask > 0, found))

@@ -72,4 +72,6 @@ def _of_all(found: Weights, wanted: Weights) -> float:
 
 def _relative(gap: torch.Tensor, whole: torch.Tensor) -> float:
     # Adapters begin with a product of 0, so that one factor's first gradient is exactly 0.
-    return float(gap.norm() / whole.norm()) if bool(whole.any()) else float(gap.norm())
+    if bool(whole.any()):
+        return float(gap.norm() / whole.norm())
+    return float(gap.norm())

@@ -40,7 +40,10 @@ class Found:
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in float64; a sharded tensor is gathered."""
-    tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    else:
+        tensor = tensor
     return tensor.detach().to(torch.float64).clone()
 
 

@@ -74,7 +74,8 @@ def measure(
     Raises:
         XpError: a backend cannot be measured, or a spec does not compose.
     """
-    if unknown := sorted({*backends, *pythons} - set(PROGRAMS)):
+    unknown = sorted({*backends, *pythons} - set(PROGRAMS))
+    if unknown:
         raise XpError(
             f"parity measure: {', '.join(unknown)} cannot be measured; expected {', '.join(PROGRAMS)}"
         )
@@ -83,7 +84,7 @@ def measure(
     }
     return ParityMeasure(
         tuple(overrides),
-        {one.name: {n: by_backend[n][one.name] for n in backends} for one in options},
+        {option.name: {n: by_backend[n][option.name] for n in backends} for option in options},
     )
 
 
@@ -109,9 +110,10 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
         sections["critic"] = CriticRule(**sections["critic"], scale=CRITIC_SCALE[spec.backend.name])
     for name in ("overlong", "sapo"):
         sections[name] = sections[name] and tuple(sections[name].values())
-    if (distill := spec.algorithm.distill) is not None:
+    distill = spec.algorithm.distill
+    if distill is not None:
         sections["distill"] = DistillRule(distill.coef, distill.beside_reward)
-    rule = UpdateRule(**{one.name: sections[one.name] for one in fields(UpdateRule)})
+    rule = UpdateRule(**{field.name: sections[field.name] for field in fields(UpdateRule)})
     num_updates = spec.training.updates_per_step * spec.training.passes_per_step
     lora = spec.model.lora
     scale = None if lora is None else lora.alpha / lora.rank
@@ -126,7 +128,8 @@ def _of_backend(
     cells: dict[str, Cell] = {}
     cases = []
     for option in options:
-        if reason := option.not_on.get(name):
+        reason = option.not_on.get(name)
+        if reason:
             cells[option.name] = {SKIPPED: reason}
             continue
         try:
@@ -134,7 +137,8 @@ def _of_backend(
         except XpError as error:
             cells[option.name] = {"refused": str(error).splitlines()[0]}
             continue
-        if refusals := spec_refusals(spec):
+        refusals = spec_refusals(spec)
+        if refusals:
             cells[option.name] = {"refused": str(refusals[0])}
             continue
         python = python or spec.backend.runtime.python or sys.executable
@@ -190,7 +194,9 @@ def largest(cell: Cell) -> float | None:
 def shown(cell: Cell) -> str:
     """Short text of a cell."""
     value = largest(cell)
-    return next(iter(cell)) if value is None else f"{value:.0e}"
+    if value is None:
+        return next(iter(cell))
+    return f"{value:.0e}"
 
 
 def unexplained(measured: ParityMeasure) -> list[str]:
@@ -301,14 +307,12 @@ def _of_metrics(measured: ParityMeasure, backends: Sequence[str]) -> list[str]:
 def _of_metric(backend: str, metric: str, by_option: Mapping[str, float]) -> str:
     reasons = {option: reason_of(backend, metric, option) for option in by_option}
     exact = [value for option, value in by_option.items() if reasons[option] is None]
-    shown_reasons = dict.fromkeys(one for one in reasons.values() if one is not None)
+    shown_reasons = dict.fromkeys(reason for reason in reasons.values() if reason is not None)
     return "; ".join([*([f"{max(exact):.0e}"] if exact else []), *shown_reasons])
 
 
 def _with_reason(cell: Cell, reason: str | None) -> str:
     value = largest(cell)
-    return (
-        f"{shown(cell)}: {reason}"
-        if reason is not None and value is not None and value > BAR
-        else shown(cell)
-    )
+    if reason is not None and value is not None and value > BAR:
+        return f"{shown(cell)}: {reason}"
+    return shown(cell)

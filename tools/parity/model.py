@@ -130,7 +130,10 @@ class _Adapted:
     """
 
     def __init__(self, layer: Any, first: torch.Tensor, second: torch.Tensor, scale: float) -> None:
-        self._weight, self._first, self._second, self._scale = layer.weight, first, second, scale
+        self._weight = layer.weight
+        self._first = first
+        self._second = second
+        self._scale = scale
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden @ self._weight.T + self._scale * (hidden @ self._first.T) @ self._second.T

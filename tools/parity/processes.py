@@ -58,4 +58,6 @@ def _fault_of(scratch: Path, rank: int) -> Path:
 
 def _said(scratch: Path, rank: int) -> str:
     file = _fault_of(scratch, rank)
-    return file.read_text() if file.exists() else "it was killed"
+    if file.exists():
+        return file.read_text()
+    return "it was killed"

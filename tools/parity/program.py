@@ -59,15 +59,21 @@ def measured(
     """One case: the trainer first, since it says which episodes are in which update."""
     found = trainer(case, episodes, model, scratch)
     policy = ExactPolicy(model, None if case.lora_scale is None else found.start, case.lora_scale)
-    critic = None if found.critic is None else ExactCritic(model, found.critic.start)
-    teacher = None if case.rule.distill is None else ExactPolicy(model.with_name(TEACHER))
+    if found.critic is None:
+        critic = None
+    else:
+        critic = ExactCritic(model, found.critic.start)
+    if case.rule.distill is None:
+        teacher = None
+    else:
+        teacher = ExactPolicy(model.with_name(TEACHER))
     wanted = reference(case.rule, episodes, policy, found.members, critic, teacher)
-    of_critic = (
-        {}
-        if found.critic is None or wanted.critic is None
-        else _of_critic(found.critic, wanted.critic)
-    )
-    size, named = fmean(wanted.sizes), wanted.reported
+    if found.critic is None or wanted.critic is None:
+        of_critic = {}
+    else:
+        of_critic = _of_critic(found.critic, wanted.critic)
+    size = fmean(wanted.sizes)
+    named = wanted.reported
     both = {
         name: [value, named[name], size if name in OF_PARTS else max(abs(named[name]), LEAST)]
         for name, value in found.reported.items()

@@ -13,7 +13,8 @@ from xp.lib.codec import JsonFile
 BAR = 1e-5
 """Relative difference of an update; a larger one is of meaning, not of rounding."""
 SEED = 29
-FIRST_ID, LAST_ID = 16, 95
+FIRST_ID = 16
+LAST_ID = 95
 """Range of the token ids that occur."""
 REWARDS: tuple[tuple[float | None, ...], ...] = (
     (1.0, None, 0.0, 0.5),
@@ -26,7 +27,8 @@ TRUNCATED = ((2, 2), (3, 1))
 """Group and number of each truncated episode."""
 SPREAD = 0.2
 """Standard deviation of the engine's log-probabilities around the policy's."""
-LOWER, UPPER = 0.5, 2.0
+LOWER = 0.5
+UPPER = 2.0
 """Bounds of the importance correction that the planted ratios are about."""
 PLANTED: Mapping[tuple[int, int], tuple[float, ...]] = {
     (0, 3): (
@@ -70,8 +72,13 @@ class RecordedEpisode:
 
 def settled(episode: RecordedEpisode, overlong: Overlong | None) -> float | None:
     """The reward as xp's rollout settles it."""
-    penalty = 0.0 if overlong is None else overlong.penalty(len(episode.response_ids))
-    return None if episode.reward is None else episode.reward + penalty
+    if overlong is None:
+        penalty = 0.0
+    else:
+        penalty = overlong.penalty(len(episode.response_ids))
+    if episode.reward is None:
+        return None
+    return episode.reward + penalty
 
 
 @dataclass(frozen=True)

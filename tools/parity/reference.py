@@ -43,13 +43,17 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
         found[members] = (
             centred / (own.std() + EPSILON) if rule.advantage_scale == "group_std" else centred
         )
-    scaled = found / (rewards.std() + EPSILON) if rule.advantage_scale == "batch_std" else found
+    if rule.advantage_scale == "batch_std":
+        scaled = found / (rewards.std() + EPSILON)
+    else:
+        scaled = found
     return [float(one) for one in scaled]
 
 
 def reward_of(rule: UpdateRule, episode: RecordedEpisode) -> float:
     """The reward with the soft overlong punishment (DAPO, arXiv:2503.14476, eq. 13)."""
-    reward, length = episode.reward or 0.0, len(episode.response_ids)
+    reward = episode.reward or 0.0
+    length = len(episode.response_ids)
     if episode.reward is None or rule.overlong is None:
         return reward
     cache, largest = rule.overlong
@@ -64,9 +68,9 @@ def reward_of(rule: UpdateRule, episode: RecordedEpisode) -> float:
 def flat_groups(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> set[int]:
     """Groups that are left out for want of variance."""
     rewards: dict[int, set[float]] = {}
-    for one in episodes:
-        if one.reward is not None:
-            rewards.setdefault(one.group, set()).add(reward_of(rule, one))
+    for episode in episodes:
+        if episode.reward is not None:
+            rewards.setdefault(episode.group, set()).add(reward_of(rule, episode))
     return {group for group, own in rewards.items() if rule.zero_variance_filter and len(own) == 1}
 
 
@@ -130,7 +134,8 @@ def kept_and_ratio(
     rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Whether the mask keeps each token, and the ratio of the weight's level over what a token mask keeps."""
-    ratio, num_tokens = ((old - engine) * mask).exp(), mask.sum().clamp(min=1)
+    ratio = ((old - engine) * mask).exp()
+    num_tokens = mask.sum().clamp(min=1)
     levels = {
         "none": ratio**0,
         "token": ratio,
@@ -139,7 +144,10 @@ def kept_and_ratio(
     }
     of_mask = levels[rule.importance_mask].expand_as(ratio)
     is_kept = (rule.mask_lower <= of_mask) & (of_mask <= rule.mask_upper)
-    left = torch.where(is_kept, ratio, 1.0) if rule.importance_mask == "token" else ratio
+    if rule.importance_mask == "token":
+        left = torch.where(is_kept, ratio, 1.0)
+    else:
+        left = ratio
     level = rule.importance_correction.partition("_")[0]
     return is_kept, {"none": ratio**0, "token": left, "sequence": left.prod()}[level].expand_as(
         ratio
@@ -175,10 +183,8 @@ def penalty(rule: UpdateRule, now: torch.Tensor, reference: torch.Tensor) -> tor
 
 def shares(rule: UpdateRule, masks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Weight of each token in the mean over an update; an episode without a trained token counts nowhere."""
-    num_tokens, num_episodes = (
-        sum(mask.sum() for mask in masks),
-        sum(bool(mask.any()) for mask in masks),
-    )
+    num_tokens = sum(mask.sum() for mask in masks)
+    num_episodes = sum(bool(mask.any()) for mask in masks)
     divisors: dict[str, Callable[[torch.Tensor], Any]] = {
         "token_mean": lambda _: num_tokens,
         "sequence_mean": lambda mask: mask.sum().clamp(min=1) * num_episodes,
@@ -207,9 +213,9 @@ def reference(
     """
     flat = flat_groups(rule, episodes)
     masks = [
-        torch.tensor(one.trained(rule.mask_truncated), dtype=torch.float64)
-        * (one.group not in flat)
-        for one in episodes
+        torch.tensor(episode.trained(rule.mask_truncated), dtype=torch.float64)
+        * (episode.group not in flat)
+        for episode in episodes
     ]
     with torch.no_grad():
         before = [policy.says(episode, rule.temperature)[0] for episode in episodes]
@@ -222,19 +228,24 @@ def reference(
             [],
             [],
             policy.weights(),
-            [list(one) for one in members],
+            [list(member) for member in members],
         )
     else:
         gains, taught = _taught(rule, episodes, masks, critic, members)
         found = Found(
-            _trained(gains, masks), [], [], [], policy.weights(), [list(one) for one in members]
+            _trained(gains, masks),
+            [],
+            [],
+            [],
+            policy.weights(),
+            [list(member) for member in members],
         )
     if teacher is not None:
         gains, kl = distilled(rule, episodes, gains, before, masks, teacher)
         found = replace(
             found, advantages=_trained(gains, masks), reported={"training/distill_kl": kl}
         )
-    noises = [torch.tensor(one.noise, dtype=torch.float64) for one in episodes]
+    noises = [torch.tensor(episode.noise, dtype=torch.float64) for episode in episodes]
     engines = [own + noise for own, noise in zip(before, noises, strict=True)]
     weights = [correction(rule, *parts) for parts in zip(before, engines, masks, strict=True)]
     if (rule.importance_correction, rule.importance_mask) != ("none", "none"):
@@ -246,11 +257,15 @@ def reference(
     )
     adam = AdamW(rule, policy.trained(), len(members))
     for chosen in members:
-        terms, parts = [], Parts()
+        terms = []
+        parts = Parts()
         num_tokens = sum(masks[at].sum() for at in chosen)
         for at, share in zip(chosen, shares(rule, [masks[at] for at in chosen]), strict=True):
             now, entropy = policy.says(episodes[at], rule.temperature)
-            old = engines[at] if rule.ratio_from == "engine" else before[at]
+            if rule.ratio_from == "engine":
+                old = engines[at]
+            else:
+                old = before[at]
             gain = objective(rule, now, old, gains[at], masks[at])
             is_clipped = clipped(rule, now, old, gains[at], masks[at])
             gain = gain * weights[at]
@@ -305,10 +320,10 @@ def _taught(
     with torch.no_grad():
         values = [critic.values(episode) for episode in episodes]
         gains, returns = generalized(
-            rule.critic, [reward_of(rule, one) for one in episodes], values, masks
+            rule.critic, [reward_of(rule, episode) for episode in episodes], values, masks
         )
     found = Found(
-        _trained(returns, masks), [], [], [], critic.weights(), [list(one) for one in members]
+        _trained(returns, masks), [], [], [], critic.weights(), [list(member) for member in members]
     )
     own = replace(rule, learning_rate=rule.critic_learning_rate or rule.learning_rate)
     adam = AdamW(own, critic.trained(), len(members))
@@ -318,7 +333,8 @@ def _taught(
             value_errors(rule.critic, own, values[at], returns[at])
             for own, at in zip(now, chosen, strict=True)
         ]
-        weights, parts = shares(rule, [masks[at] for at in chosen]), Parts()
+        weights = shares(rule, [masks[at] for at in chosen])
+        parts = Parts()
         num_tokens = sum(masks[at].sum() for at in chosen)
         for own, at in zip(now, chosen, strict=True):
             parts.add("value", (own * masks[at]).sum() / num_tokens)
@@ -346,7 +362,10 @@ class Parts:
         self.sums: dict[str, float] = {}
 
     def add(self, name: str, value: torch.Tensor | float) -> None:
-        value = value.item() if isinstance(value, torch.Tensor) else value
+        if isinstance(value, torch.Tensor):
+            value = value.item()
+        else:
+            value = value
         self.sums[f"training/{name}"] = self.sums.get(f"training/{name}", 0.0) + value
 
     def end(self, found: Found, num_updates: int) -> None:

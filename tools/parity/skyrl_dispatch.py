@@ -70,7 +70,10 @@ class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
                 sequence_parallel_size=1,
             )
             worker.init_worker_process_group()
-            place = cfg.trainer.ref.model.path if name == "ref" else str(model)
+            if name == "ref":
+                place = cfg.trainer.ref.model.path
+            else:
+                place = str(model)
             worker.init_model(
                 place, **({} if name == "ref" else {"num_training_steps": num_updates})
             )
@@ -129,7 +132,8 @@ class Gathered:
     """
 
     def __init__(self, rank: int, num_ranks: int) -> None:
-        self._rank, self._num_ranks = rank, num_ranks
+        self._rank = rank
+        self._num_ranks = num_ranks
 
     def put(self, value: Any) -> Any:
         return value
@@ -146,7 +150,8 @@ def in_precision(precision: str) -> Iterator[None]:
     """Context in which SkyRL's workers build their model in this precision; their default is float32."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    shard, load = fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict
+    shard = fsdp_strategy.apply_fsdp2
+    load = fsdp_strategy.fsdp2_load_full_state_dict
 
     def double_and_shard(model: Any, kwargs: dict[str, Any], config: Any) -> Any:
         keep_precision(model.double())
@@ -157,11 +162,10 @@ def in_precision(precision: str) -> Iterator[None]:
         return load(model, {name: weight.double() for name, weight in weights.items()}, *args)
 
     if precision == "float64":
-        fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict = (
-            double_and_shard,
-            load_double,
-        )
+        fsdp_strategy.apply_fsdp2 = double_and_shard
+        fsdp_strategy.fsdp2_load_full_state_dict = load_double
     try:
         yield
     finally:
-        fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict = shard, load
+        fsdp_strategy.apply_fsdp2 = shard
+        fsdp_strategy.fsdp2_load_full_state_dict = load

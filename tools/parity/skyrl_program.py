@@ -118,7 +118,10 @@ def _watched(case: ParityCase, worker: Any) -> Iterator[Found]:
     """Watches the updates of a worker's network."""
     from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
 
-    network = worker.model.model if isinstance(worker.model, HFModelWrapper) else worker.model
+    if isinstance(worker.model, HFModelWrapper):
+        network = worker.model.model
+    else:
+        network = worker.model
     for group in worker.optimizer.param_groups:
         group["eps"] = case.rule.adam_eps
     trained = partial(_trained, network)
@@ -156,7 +159,10 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     from xp.episode.advantages import advantage_rule
 
     register_estimator()
-    reference = model if config.spec.algorithm.distill is None else model.with_name(TEACHER)
+    if config.spec.algorithm.distill is None:
+        reference = model
+    else:
+        reference = model.with_name(TEACHER)
     cfg = SkyRLTrainConfig.from_cli_overrides(config.native(str(model), scratch, str(reference)))
     validate_cfg(cfg)
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -185,12 +191,14 @@ def generated_of(case: ParityCase, episodes: Sequence[RecordedEpisode]) -> dict[
     from xp.backends.skyrl.worker.generator import VOID
 
     return {
-        "prompt_token_ids": [list(one.prompt_ids) for one in episodes],
-        "response_ids": [list(one.response_ids) for one in episodes],
-        "rewards": [[0.0] * (len(one.mask) - 1) + [one.reward or 0.0] for one in episodes],
-        "loss_masks": [list(one.trained(case.rule.mask_truncated)) for one in episodes],
-        "stop_reasons": [VOID if one.reward is None else "stop" for one in episodes],
-        "rollout_logprobs": [list(one.noise) for one in episodes],
+        "prompt_token_ids": [list(episode.prompt_ids) for episode in episodes],
+        "response_ids": [list(episode.response_ids) for episode in episodes],
+        "rewards": [
+            [0.0] * (len(episode.mask) - 1) + [episode.reward or 0.0] for episode in episodes
+        ],
+        "loss_masks": [list(episode.trained(case.rule.mask_truncated)) for episode in episodes],
+        "stop_reasons": [VOID if episode.reward is None else "stop" for episode in episodes],
+        "rollout_logprobs": [list(episode.noise) for episode in episodes],
     }
 
 

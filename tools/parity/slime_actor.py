@@ -16,7 +16,8 @@ from tools.parity.model import TEACHER
 from xp.backends.slime.worker.checkpoints import TRACKER
 from xp.backends.slime.worker.config import ROLES, SlimeTrainConfig
 
-POLICY, CRITIC = "policy", "critic"
+POLICY = "policy"
+CRITIC = "critic"
 HEADS = {"output_layer.weight": HEAD, "output_layer.bias": BIAS}
 """Suffixes of Megatron's parameter names of a critic's head -> the reference's names."""
 
@@ -74,7 +75,8 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
         flags[flags.index("--opd-teacher-load") + 1] = str(scratch / TEACHER)
         # Slime's parser wants a converted checkpoint; its loader takes the model's files without this one.
         (scratch / TEACHER / TRACKER).touch()
-    before, sys.argv = sys.argv, ["train.py", *flags, "--custom-config-path", str(settings)]
+    before = sys.argv
+    sys.argv = ["train.py", *flags, "--custom-config-path", str(settings)]
     try:
         args = parse_args()
     finally:
@@ -110,7 +112,8 @@ def made_actor(args: Any, rank: Rank) -> Any:
     meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": str(rank.port)}
     os.environ |= {**meeting, "WORLD_SIZE": str(rank.of), "RANK": str(rank.number)}
     actor = object.__new__(MegatronTrainRayActor)
-    actor._rank, actor._world_size = rank.number, rank.of
+    actor._rank = rank.number
+    actor._world_size = rank.of
     args.distributed_backend = "gloo"
     if rank.role == CRITIC:
         name_head()
@@ -141,7 +144,10 @@ def parameters(actor: Any) -> dict[str, Any]:
     ):
         for own, part in named(name, weight.detach()):
             found[own] = part.clone().requires_grad_()
-        gradient = weight.main_grad if actor.args.use_distributed_optimizer else weight.grad
+        if actor.args.use_distributed_optimizer:
+            gradient = weight.main_grad
+        else:
+            gradient = weight.grad
         if gradient is not None:
             for own, part in named(name, gradient):
                 found[own].grad = part.clone()

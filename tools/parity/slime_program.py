@@ -97,7 +97,10 @@ def in_ranks(
         return in_processes(run, case.num_ranks, scratch)
 
     # As in Slime, the critic is trained first, and gives the values that it had before to the policy.
-    critic = None if config.critic_checkpoints is None else of_role(CRITIC)
+    if config.critic_checkpoints is None:
+        critic = None
+    else:
+        critic = of_role(CRITIC)
     policy = of_role(POLICY)
     reported = policy.reported | ({} if critic is None else critic.reported)
     return replace(policy, critic=critic, reported=reported)
@@ -109,7 +112,10 @@ def _place(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Pat
     from safetensors.torch import load_file, save_file
 
     place = scratch / config.reference
-    teacher = {} if case.rule.distill is None else {model.with_name(TEACHER): scratch / TEACHER}
+    if case.rule.distill is None:
+        teacher = {}
+    else:
+        teacher = {model.with_name(TEACHER): scratch / TEACHER}
     for source, target in {model: place, **teacher}.items():
         shutil.copytree(source, target)
         if case.precision == "float64":
@@ -154,11 +160,10 @@ def _updates(
                 json.dumps([one.tolist() for one in actor.train_critic(0, data)["values"]])
             )
         else:
-            given = (
-                [torch.tensor(one) for one in json.loads(values.read_text())]
-                if values.exists()
-                else None
-            )
+            if values.exists():
+                given = [torch.tensor(load) for load in json.loads(values.read_text())]
+            else:
+                given = None
             actor.train_actor(0, data, external_data=None if given is None else {"values": given})
     found.advantages.extend(
         _in_order(data, "returns" if rank.role == CRITIC else "advantages", config)
@@ -194,15 +199,14 @@ def _rollout_data(
     from slime.utils.misc import load_function
 
     manager = object.__new__(rollout.RolloutManager.__ray_metadata__.modified_class)
-    manager.args, manager.train_parallel_config = args, actor.train_parallel_config
+    manager.args = args
+    manager.train_parallel_config = actor.train_parallel_config
     manager.custom_reward_post_process_func = load_function(args.custom_reward_post_process_path)
     manager.custom_convert_samples_to_train_data_func = None
     policy = ExactPolicy(model)
     samples = [_sample(at, one, policy, args, config) for at, one in enumerate(episodes)]
-    rollout.ray, data.ray = (
-        SimpleNamespace(put=lambda one: one),
-        SimpleNamespace(get=lambda one: one),
-    )
+    rollout.ray = SimpleNamespace(put=lambda one: one)
+    data.ray = SimpleNamespace(get=lambda one: one)
     references = manager._split_train_data_by_dp(manager._convert_samples_to_train_data(samples))
     return actor._get_rollout_data(references)
 
@@ -224,8 +228,14 @@ def _sample(
     sample.response_length = len(episode.response_ids)
     sample.loss_mask = list(episode.mask)
     sample.rollout_log_probs = (own + own.new_tensor(episode.noise)).tolist()
-    status = EpisodeStatus.TRUNCATED if episode.is_truncated else EpisodeStatus.FINISHED
-    status = EpisodeStatus.VOID if episode.reward is None else status
+    if episode.is_truncated:
+        status = EpisodeStatus.TRUNCATED
+    else:
+        status = EpisodeStatus.FINISHED
+    if episode.reward is None:
+        status = EpisodeStatus.VOID
+    else:
+        status = status
     result = EpisodeResult(status, settled(episode, Overlong.of(config.spec)), (), 1, 0, 0)
     close_sample(sample, result, 0, mask_truncated=config.spec.algorithm.mask_truncated)
     return sample

@@ -82,9 +82,9 @@ def _merged(own: Found) -> Found:
     )
     return replace(
         own,
-        advantages=[sum(one) for one in advantages],
-        losses=[fmean(one) for one in losses],
-        members=[[at for share in one for at in share] for one in members],
+        advantages=[sum(advantage) for advantage in advantages],
+        losses=[fmean(loss) for loss in losses],
+        members=[[at for share in member for at in share] for member in members],
     )
 
 
@@ -107,7 +107,8 @@ def _updates(
         found.advantages[:] = [value for at in range(len(episodes)) for value in of_tokens[at]]
     lines = [line for line in trainer.state.log_history if "loss" in line]
     for name, ours in NATIVE.items():
-        if values := [line[name] for line in lines if name in line]:
+        values = [line[name] for line in lines if name in line]
+        if values:
             found.reported[ours] = fmean(values)
     weighed = trainer._xp_log._episodes
     measured = (DISTILL_KL, *OF_WEIGHTS, "training/logprob_gap")
@@ -156,7 +157,9 @@ class RecordedRun:
     def __init__(
         self, case: ParityCase, episodes: Sequence[RecordedEpisode], config: TRLTrainConfig
     ) -> None:
-        self._case, self._episodes, self._config = case, episodes, config
+        self._case = case
+        self._episodes = episodes
+        self._config = config
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Recorded episodes in the form in which xp.backends.trl.worker.rollout.Rollouts returns played ones."""
@@ -206,7 +209,8 @@ def _watch_losses(
     """
     of_tokens: dict[int, list[float]] = {}
     places = {episode.response_ids: at for at, episode in enumerate(episodes)}
-    compute, count = trainer._compute_loss, trainer.args.gradient_accumulation_steps
+    compute = trainer._compute_loss
+    count = trainer.args.gradient_accumulation_steps
     seen = 0
 
     def watching(model: Any, inputs: Any) -> Any:

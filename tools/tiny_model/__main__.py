@@ -32,7 +32,8 @@ def ship(target: Path = SHIPPED) -> float:
     Returns:
         The warm-up's final loss, nats per weighted token.
     """
-    spec, build = compose([]), Build()
+    spec = compose([])
+    build = Build()
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         loss = build_model(

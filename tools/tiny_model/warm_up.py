@@ -70,7 +70,10 @@ class Warmup:
     ) -> None:
         import torch
 
-        self._model, self._tokenizer, self._build, self._tools = model, tokenizer, build, tools
+        self._model = model
+        self._tokenizer = tokenizer
+        self._build = build
+        self._tools = tools
         self._system = system_block(tools)
         self._system_ids = torch.tensor(
             [tokenizer(self._system, add_special_tokens=False)["input_ids"]]
@@ -117,7 +120,8 @@ class Warmup:
         hidden = self._model.model(
             input_ids=batch.ids, past_key_values=cache, use_cache=not is_bare
         ).last_hidden_state
-        targets, weights = batch.ids[:, 1:], batch.weights[:, 1:]
+        targets = batch.ids[:, 1:]
+        weights = batch.weights[:, 1:]
         counted = weights > 0
         losses = cross_entropy(
             self._model.lm_head(hidden[:, :-1][counted]), targets[counted], reduction="none"
@@ -125,7 +129,8 @@ class Warmup:
         return (losses * weights[counted]).sum() / weights.sum()
 
     def _batches(self) -> Iterator[Batch]:
-        size, index = self._build.warmup_batch_size, 0
+        size = self._build.warmup_batch_size
+        index = 0
         while True:
             numbers = range(index, index + size * POOL_BATCHES)
             texts = [render_demonstration(number, self._build, self._tools) for number in numbers]
@@ -151,14 +156,17 @@ class Warmup:
     def _weights(self, tokens: Sequence[int]) -> list[float]:
         """1 for what the assistant writes (more for its choices), less for replies, 0 for the prompt."""
         end = self._tokenizer.convert_tokens_to_ids(END)
-        weights, is_own, num_ended = [], False, 0
+        weights = []
+        is_own = False
+        num_ended = 0
         for position, token in enumerate(tokens):
             if is_own:
                 weights.append(self._build.choice_weight if token in self._choices else 1.0)
             else:
                 weights.append(self._build.reply_weight if num_ended else 0.0)
             if token == end:
-                is_own, num_ended = False, num_ended + 1
+                is_own = False
+                num_ended = num_ended + 1
             elif list(tokens[max(0, position - 2) : position + 1]) == self._opening:
                 is_own = True
         return weights

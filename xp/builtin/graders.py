@@ -91,7 +91,10 @@ def ready(
 def right_answers(row: Mapping[str, Any]) -> list[Any]:
     """The right answers of a row; raises ValueError if it has none, or an empty one."""
     right = row.get("answer")
-    several = list(right) if isinstance(right, (list, tuple)) else [right]
+    if isinstance(right, (list, tuple)):
+        several = list(right)
+    else:
+        several = [right]
     for one in several or [None]:
         is_nan = isinstance(one, float) and not math.isfinite(one)
         if is_nan or not isinstance(one, str | Number) or not str(one).strip():
@@ -110,7 +113,10 @@ def none(answer: str, row: Mapping[str, Any]) -> float:  # noqa: ARG001
 @ready()
 def exact(answer: str, right: Any) -> bool:
     """The whole answer, apart from case, white space, marks around it and a full stop; or the number of a number."""
-    value = _value(str(right)) if isinstance(right, (int, float)) else None
+    if isinstance(right, (int, float)):
+        value = _value(str(right))
+    else:
+        value = None
     return plain(answer) == plain(str(right)) or (
         value is not None and _value(plain(answer)) == value
     )
@@ -120,21 +126,26 @@ def exact(answer: str, right: Any) -> bool:
 def contains(answer: str, right: Any) -> bool:
     """The right answer anywhere, as whole words or a whole number."""
     text = _spaced(str(right)).strip()
-    before = (
-        r"(?<!\w)(?<!\d[.,])(?<![^\w]-)"
-        if text[0].isdigit()
-        else r"(?<!\w)"
-        if text[0].isalnum()
-        else ""
-    )
-    after = r"(?!\w)(?![.,]\d)" if text[-1].isdigit() else r"(?!\w)" if text[-1].isalnum() else ""
+    if text[0].isdigit():
+        before = r"(?<!\w)(?<!\d[.,])(?<![^\w]-)"
+    elif text[0].isalnum():
+        before = r"(?<!\w)"
+    else:
+        before = ""
+    if text[-1].isdigit():
+        after = r"(?!\w)(?![.,]\d)"
+    elif text[-1].isalnum():
+        after = r"(?!\w)"
+    else:
+        after = ""
     return bool(re.search(before + re.escape(text) + after, f" {_spaced(answer)}"))
 
 
 @ready()
 def number(answer: str, right: Any, tolerance: float = 0.0) -> bool:
     """The first number of the final part (`####`, `\\boxed{}`), or without such a part the last one of the answer."""
-    expected, given = _right_number(right), _number_of(answer)
+    expected = _right_number(right)
+    given = _number_of(answer)
     return given is not None and abs(given - expected) <= Fraction(tolerance)
 
 
@@ -148,7 +159,8 @@ def gsm8k(answer: str, right: Any) -> bool:
 @ready(lambda right: str(right) if final_part(str(right), only_box=True) else f"\\boxed{{{right}}}")
 def boxed(answer: str, right: Any) -> bool:
     """The last `\\boxed{}`, apart from spaces, case and the typesetting of LaTeX, or with an equal number."""
-    box, right_box = final_part(answer, only_box=True), final_part(str(right), only_box=True)
+    box = final_part(answer, only_box=True)
+    right_box = final_part(str(right), only_box=True)
     if box is None:
         return False
     text, right_text = map(_unset, (box, str(right) if right_box is None else right_box))
@@ -231,18 +243,25 @@ def unwrapped(latex: str) -> str:
 
 def final_part(text: str, *, only_box: bool = False) -> str | None:
     """The content of the last whole `\\boxed{}`, or the line after the last `####`, whichever is later; else None."""
-    begin, end, opened = -1, -1, list[int]()
+    begin = -1
+    end = -1
+    opened = list[int]()
     for mark in _MARKS.finditer(text):
         if mark[0].startswith("#"):
             begin, end = (begin, end) if only_box else (mark.end(), -1)
         elif mark[0] == "}":
-            if opened and (start := opened.pop()) > begin:
-                begin, end = start, mark.start()
+            if opened:
+                start = opened.pop()
+                if start > begin:
+                    begin = start
+                    end = mark.start()
         elif mark[0] not in (r"\{", r"\}"):  # An escaped one is a character.
             opened.append(-1 if mark[0] == "{" else mark.end())
     if begin < 0:
         return None
-    return text[begin:].partition("\n")[0] if end < 0 else text[begin:end]
+    if end < 0:
+        return text[begin:].partition("\n")[0]
+    return text[begin:end]
 
 
 def _numerals(text: str) -> str:
@@ -265,12 +284,10 @@ def _numerals(text: str) -> str:
 
 
 def _plain_fraction(latex: re.Match[str]) -> str:
-    whole, above, below = (one for one in latex.groups() if one is not None)
-    return (
-        f"{Decimal(whole) * Decimal(below) + Decimal(above)}/{below}"
-        if whole
-        else f"{above}/{below}"
-    )
+    whole, above, below = (group for group in latex.groups() if group is not None)
+    if whole:
+        return f"{Decimal(whole) * Decimal(below) + Decimal(above)}/{below}"
+    return f"{above}/{below}"
 
 
 def _value(text: str) -> Fraction | None:
@@ -282,7 +299,9 @@ def _value(text: str) -> Fraction | None:
 def _fraction(number: re.Match[str]) -> Fraction | None:
     above, _, below = number[0].replace(",", "").partition("/")
     divisor = Fraction(Decimal(below or "1"))
-    return Fraction(Decimal(above)) / divisor if divisor else None
+    if divisor:
+        return Fraction(Decimal(above)) / divisor
+    return None
 
 
 def _number_of(text: str, *, is_right: bool = False) -> Fraction | None:
@@ -292,8 +311,12 @@ def _number_of(text: str, *, is_right: bool = False) -> Fraction | None:
         is_right: whether the text is a right answer, which is a final part itself, and has one number alone.
     """
     part = final_part(text)
-    is_part, numerals = is_right or part is not None, _numerals(text if part is None else part)
-    numerals = _EQUALS.split(numerals)[-1] if is_part else numerals
+    is_part = is_right or part is not None
+    numerals = _numerals(text if part is None else part)
+    if is_part:
+        numerals = _EQUALS.split(numerals)[-1]
+    else:
+        numerals = numerals
     found = list(_NUMBER.finditer(numerals))
     if not found or (is_right and part is None and len(found) > 1):
         return None
@@ -305,7 +328,8 @@ def _number_of(text: str, *, is_right: bool = False) -> Fraction | None:
 
 
 def _right_number(right: Any) -> Fraction:
-    if (value := _number_of(str(right), is_right=True)) is None:
+    value = _number_of(str(right), is_right=True)
+    if value is None:
         raise ValueError(f"its answer is {right!r:.60}, which is not one number")
     return value
 

@@ -54,13 +54,16 @@ def _made(split: str, number: int) -> Row:
 
 
 def _shop(draw: random.Random) -> tuple[str, int]:
-    count, price, paid = draw.randint(2, 9), draw.randint(2, 9), draw.randint(81, 99)
+    count = draw.randint(2, 9)
+    price = draw.randint(2, 9)
+    paid = draw.randint(81, 99)
     text = f"Ana buys {count} pens at ${price} each and pays with ${paid}. How much is her change?"
     return text, paid - count * price
 
 
 def _herd(draw: random.Random) -> tuple[str, int]:
-    cows, hens = draw.randint(2, 20), draw.randint(2, 20)
+    cows = draw.randint(2, 20)
+    hens = draw.randint(2, 20)
     return (
         f"A farm has {cows} cows and {hens} hens. How many legs do they have in all?",
         4 * cows + 2 * hens,
@@ -68,7 +71,9 @@ def _herd(draw: random.Random) -> tuple[str, int]:
 
 
 def _road(draw: random.Random) -> tuple[str, int]:
-    speed, hours, left = draw.randint(30, 90), draw.randint(2, 5), draw.randint(10, 60)
+    speed = draw.randint(30, 90)
+    hours = draw.randint(2, 5)
+    left = draw.randint(10, 60)
     text = f"A train runs {hours} hours at {speed} km/h and then has {left} km to go. How long is the way in km?"
     return text, speed * hours + left
 

@@ -25,7 +25,8 @@ for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 parse = partial(_parse, parsing_timeout=None)
-LATEX, PLAIN = LatexExtractionConfig(), ExprExtractionConfig()
+LATEX = LatexExtractionConfig()
+PLAIN = ExprExtractionConfig()
 WHOLE = replace(LATEX, normalization_config=replace(LATEX.normalization_config, units=False))
 """LaTeX with what may be a unit at its end."""
 CHOICES: Final = StringExtractionConfig(strings=tuple("ABCDEFGH"))
@@ -63,13 +64,18 @@ def _right(text: str) -> tuple[list[Any], LatexExtractionConfig]:
     Raises:
         ValueError: it is not read whole.
     """
-    marked, latex = text if _MARKED.search(text) else f"${text}$", LATEX
+    marked = text if _MARKED.search(text) else f"${text}$"
+    latex = LATEX
     read = parse(marked, (LATEX,))
-    whole = parse(marked, (WHOLE,)) if read and len(read[-1]) < len(text.strip("$ ")) else read
+    if read and len(read[-1]) < len(text.strip("$ ")):
+        whole = parse(marked, (WHOLE,))
+    else:
+        whole = read
     if read and not (
         whole[-1].startswith(read[-1]) and _UNIT.fullmatch(whole[-1][len(read[-1]) :])
     ):
-        read, latex = whole, WHOLE
+        read = whole
+        latex = WHOLE
     if (not read or isinstance(read[0], str)) and _NUMBER.fullmatch(text):
         read = [*parse(text, (PLAIN,)), *read]
     if not read or read[-1].count("{") != read[-1].count("}"):

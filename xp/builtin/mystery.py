@@ -107,18 +107,18 @@ class Game:
         if room not in self.case.rooms:
             return "There is no such room here."
         weapon = self.case.weapons[self.case.rooms.index(room)]
-        return (
-            f"There is blood on the {weapon}."
-            if room == self.case.room
-            else f"There is a {weapon} here."
-        )
+        if room == self.case.room:
+            return f"There is blood on the {weapon}."
+        return f"There is a {weapon} here."
 
     def accuse(self, suspect: str, weapon: str, room: str) -> str:
         case = self.case
         num_right = sum((suspect == case.culprit, weapon == case.weapon, room == case.room))
         self.is_over = True
         self.reward = SOLVED if num_right == CASE_SIZE else PER_PART * num_right
-        return "The case is solved." if num_right == CASE_SIZE else "The true culprit walks free."
+        if num_right == CASE_SIZE:
+            return "The case is solved."
+        return "The true culprit walks free."
 
 
 def _tool(name: str, description: str, arguments: Sequence[str]) -> ToolSpec:

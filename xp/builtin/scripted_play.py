@@ -66,7 +66,10 @@ class Notebook:
         """Accuses by what is known, guesses the rest among what is not ruled out, and names the weapon seen last."""
         suspect = self.culprit or _any(rng, self.case.suspects, self.cleared)
         room = self.room or _any(rng, self.case.rooms, self.found)
-        weapon = list(self.found.values())[-1] if self.found else rng.choice(WEAPONS)
+        if self.found:
+            weapon = list(self.found.values())[-1]
+        else:
+            weapon = rng.choice(WEAPONS)
         self._take("accuse", {"suspect": suspect, "weapon": weapon, "room": room})
 
     def _take(self, tool: str, arguments: dict[str, str]) -> None:

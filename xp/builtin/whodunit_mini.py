@@ -106,7 +106,7 @@ class WhodunitMini(Environment):  # type: ignore[misc]
         """The next call of a detective who asks until nothing is open (sft.data=solve)."""
         case = generate_case(str(task["split"]), int(str(task["index"])))
         step = play(case, Player.DILIGENT, random.Random(0))[
-            sum(one["role"] == "assistant" for one in messages)
+            sum(message["role"] == "assistant" for message in messages)
         ]
         return step.tool, step.arguments
 

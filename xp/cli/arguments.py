@@ -499,8 +499,8 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     )
     _add_episode(add_parser(actions, "episode", "the text of one episode"))
     _add_compare(add_parser(actions, "compare", "runs by held-out reward, best first"))
-    for one in actions.choices.values():
-        _outputs(one)
+    for choice in actions.choices.values():
+        _outputs(choice)
 
 
 COMMANDS: Final[Mapping[str, Command]] = {

@@ -34,7 +34,8 @@ def run(args: Namespace) -> int:
     if args.cfg:
         return show_config(args)
     if not args.multirun:
-        if (file := recorded_file(args.overrides)) is not None:
+        file = recorded_file(args.overrides)
+        if file is not None:
             from xp.cli.reproduce import run_recorded
 
             return run_recorded(file, args)
@@ -150,7 +151,8 @@ def doctor(args: Namespace) -> int:
     from xp.doctor import examine, exit_code
     from xp.planning.refusals import check_model_files
 
-    spec, findings = compose(args.overrides, args.config_dir), []
+    spec = compose(args.overrides, args.config_dir)
+    findings = []
     check_model_files(spec)
     for finding in examine(spec, args.slots):
         if not args.json:
@@ -172,7 +174,10 @@ def show_config(args: Namespace) -> int:
     node = yaml.safe_load(text)
     for part in args.package.split("."):
         if not isinstance(node, dict) or part not in node:
-            known = ", ".join(node) if isinstance(node, dict) else "no keys"
+            if isinstance(node, dict):
+                known = ", ".join(node)
+            else:
+                known = "no keys"
             raise XpError(f"--package {args.package}: no section {part}; there are: {known}")
         node = node[part]
     print(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), end="")

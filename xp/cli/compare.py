@@ -96,7 +96,10 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
             print(f"{one_line(env) or 'unreadable'}:")
         keys = list(dict.fromkeys(key for line in of_env for key in line.differs))
         plain = [name for name in PLAIN if name not in ("run", "env", "ranked_by", "incomparable")]
-        first = "passes" if of_env[0].ranked_by == "passes" else "after"
+        if of_env[0].ranked_by == "passes":
+            first = "passes"
+        else:
+            first = "after"
         ends = [key.rpartition(".")[2] for key in keys]
         # On a terminal the end of `training.learning_rate`, so that all keys fit 80 columns.
         is_short = sys.stdout.isatty() and len({*ends, *RANKS}) == len(ends) + len(RANKS)
@@ -118,14 +121,20 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         ]
         show_table(columns, rows)
         settings = settings_of(of_env)
-        if len(settings) > 1 and any(len(one.seeds) > 1 for one in settings):
+        if len(settings) > 1 and any(len(setting.seeds) > 1 for setting in settings):
             print()
             rows_of_settings = [
-                {"setting": one.label, "mean": one.mean, "stderr": one.stderr, "n": len(one.seeds)}
-                for one in settings
+                {
+                    "setting": setting.label,
+                    "mean": setting.mean,
+                    "stderr": setting.stderr,
+                    "n": len(setting.seeds),
+                }
+                for setting in settings
             ]
             show_table(SETTINGS, rows_of_settings)
-        if (verdict := sentence(outputs, of_env)) is not None:
+        verdict = sentence(outputs, of_env)
+        if verdict is not None:
             print(wrapped(one_line(verdict)))
         if env != envs[-1]:
             print()

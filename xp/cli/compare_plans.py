@@ -59,7 +59,8 @@ def compare_plans(args: Namespace) -> None:
 
 def _figures(spec: RunSpec) -> dict[str, str]:
     """Cells from the expected lengths to every episode at its limit."""
-    outputs, found = Path(spec.outputs), {}
+    outputs = Path(spec.outputs)
+    found = {}
     if works(spec):
         result = fit(spec, outputs)
         peaks = [
@@ -70,11 +71,14 @@ def _figures(spec: RunSpec) -> dict[str, str]:
             "fits": FITS.get(result.verdict, "no"),
             "GiB": f"{interval_text(*peaks)} of {result.capacity / GIB:.0f}",
         }
-    if (step := duration(spec, outputs)) is not None:
+    step = duration(spec, outputs)
+    if step is not None:
         found["s/step"] = interval_text(step.low, step.high)
-        if (wall := wall_s(spec, step)) is not None:
+        wall = wall_s(spec, step)
+        if wall is not None:
             hours = [seconds / 3600 for seconds in wall]
             found["hours"] = interval_text(*hours)
-            if price := spec.hardware.usd_per_hour:
-                found["USD"] = interval_text(*(price * one for one in hours))
+            price = spec.hardware.usd_per_hour
+            if price:
+                found["USD"] = interval_text(*(price * hour for hour in hours))
     return found

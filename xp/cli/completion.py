@@ -69,7 +69,7 @@ def _with_command(line: str, commands: Iterable[str]) -> dict[str, str]:
     if (
         first in commands
         or first.startswith("-")
-        or (not is_more and any(one.startswith(first) for one in commands))
+        or (not is_more and any(command.startswith(first) for command in commands))
     ):
         return {}
     return {"COMP_LINE": f"{program} run {rest}", "COMP_POINT": str(len(f"{program} run {rest}"))}
@@ -84,7 +84,10 @@ def words(prefix: str, **_: Any) -> Iterator[str]:
         if group in GROUPS:
             values: Iterable[str] = options(group)
         else:
-            values = _runs() if group in ("run", "resume") else _values(group)
+            if group in ("run", "resume"):
+                values = _runs()
+            else:
+                values = _values(group)
         yield from (f"{group}={value}" for value in values)
         return
     yield from sorted(

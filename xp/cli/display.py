@@ -84,7 +84,10 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 
     out = console()
     out.print(title(plan), style="bold")
-    of_training = (*time_lines([plan.spec], outputs), *disk_line(plan.spec)) if plan.trains else ()
+    if plan.trains:
+        of_training = *time_lines([plan.spec], outputs), *disk_line(plan.spec)
+    else:
+        of_training = ()
     lines = [
         machine_line(plan.spec),
         *arithmetic(plan),
@@ -100,13 +103,18 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     for line in lines:
         out.print(wrapped(f"  {line}"))
     for stage in plan.stages:
-        there = (
-            " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
-        )
-        after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
-        within = (
-            f", played in the {stage.made_in} stage; if that did not end" if stage.made_in else ""
-        )
+        if stage.done is not None and (outputs / stage.done).exists():
+            there = " (there already)"
+        else:
+            there = ""
+        if stage.needs:
+            after = f", after {' and '.join(stage.needs)}"
+        else:
+            after = ""
+        if stage.made_in:
+            within = f", played in the {stage.made_in} stage; if that did not end"
+        else:
+            within = ""
         argv = stage.job.argv
         last = max((at for at, word in enumerate(argv) if word == "-m"), default=1)
         out.print(headed(stage.name, f"{within or after}: {shlex.join(argv[: last + 2])}"))
@@ -120,7 +128,10 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     ]
     lines += [
         *named_code(plan.spec),
-        *(f"open: {one}" for one in backend_of(plan.spec).unauthenticated_endpoints(plan.spec)),
+        *(
+            f"open: {endpoint}"
+            for endpoint in backend_of(plan.spec).unauthenticated_endpoints(plan.spec)
+        ),
     ]
     if not with_files:
         lines += files_lines(plan.spec)
@@ -140,9 +151,14 @@ def files_lines(spec: RunSpec) -> list[str]:
     """A line for a place of the run or a tracker that is not this machine's own, which points to the whole texts."""
     from xp.spec import LauncherName
 
-    names = [] if spec.launcher.name == LauncherName.LOCAL else [f"launcher={spec.launcher.name}"]
+    if spec.launcher.name == LauncherName.LOCAL:
+        names = []
+    else:
+        names = [f"launcher={spec.launcher.name}"]
     names += [f"tracking={name}" for name in spec.tracking]
-    return [f"{' and '.join(names)}: --files shows every file of the jobs"] if names else []
+    if names:
+        return [f"{' and '.join(names)}: --files shows every file of the jobs"]
+    return []
 
 
 def _has_value(variable: str) -> bool:
@@ -197,16 +213,24 @@ def notice_lines(plan: Plan) -> list[str]:
     from xp.planning.refusals import sandbox_lines
     from xp.planning.values import untried_lines, value_warnings
 
-    unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
-    hint = (
-        [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"]
-        if unused
-        else []
-    )
-    replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stubs)
-    stubs = [f"not the real one: {', '.join(replaced)}"] if replaced else []
+    if plan.spec.hardware.accelerator == "cpu":
+        unused = gpu_rows("name", "index")
+    else:
+        unused = []
+    if unused:
+        hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"]
+    else:
+        hint = []
+    replaced = dict.fromkeys(stub for stage in plan.stages for stub in stage.job.stubs)
+    if replaced:
+        stubs = [f"not the real one: {', '.join(replaced)}"]
+    else:
+        stubs = []
     backend = backend_of(plan.spec)
-    overridden = backend.override_lines(plan.spec) if hasattr(backend, "override_lines") else []
+    if hasattr(backend, "override_lines"):
+        overridden = backend.override_lines(plan.spec)
+    else:
+        overridden = []
     return [
         *stubs,
         *sandbox_lines(plan.spec),
@@ -244,7 +268,8 @@ def arithmetic(plan: Plan) -> list[str]:
     if not plan.trains:
         update = f"an update of the fine-tuning: {counted(plan.spec.sft.batch_size, 'episode')}"
         return [update, evaluation_line(plan.spec)]
-    episodes, updates = training.episodes_per_step, training.all_updates_per_step
+    episodes = training.episodes_per_step
+    updates = training.all_updates_per_step
     return [
         f"a step: {counted(training.prompts_per_step, 'task')} x {counted(training.group_size, 'episode')}"
         f" = {counted(episodes, 'episode')},"
@@ -266,7 +291,8 @@ def show_summary(plan: Plan, outputs: Path) -> None:
     is_evaluated = any(stage.name == "evaluate" for stage in plan.stages)
     results = held_out(run) if is_evaluated else {}
     was_tuned = any(stage.name == "sft" for stage in plan.stages)
-    size, record = _made(run, "train" if plan.trains else "sft"), read_record(run)
+    size = _made(run, "train" if plan.trains else "sft")
+    record = read_record(run)
     out.print(headed(f"\n{'Trained' if plan.trains else 'Fine-tuned'}", f" {title(plan)}{size}"))
     lines = notice_lines(plan)
     lines += [
@@ -306,17 +332,17 @@ def _made(run: Path, stage: str) -> str:
     sums = [
         counted(int(sum(made[name])), word) for name, word in MADE.items() if made[name] and word
     ]
-    idle = (
-        f" ({made['training/updates'].count(0)} without an update)"
-        if 0 in made["training/updates"]
-        else ""
-    )
+    if 0 in made["training/updates"]:
+        idle = f" ({made['training/updates'].count(0)} without an update)"
+    else:
+        idle = ""
     rate = ""
     if made[RATE]:
         low, high = (f"{end(made[RATE]):.3g}" for end in (min, max))
-        rate = (
-            f" at learning rate {low}" if low == high else f" at learning rates of {low} to {high}"
-        )
+        if low == high:
+            rate = f" at learning rate {low}"
+        else:
+            rate = f" at learning rates of {low} to {high}"
     return f": {counted(len(lines), 'step')}{idle} = {', '.join(sums)}{rate}"
 
 
@@ -347,11 +373,15 @@ def symptom_lines(run: Path) -> list[str]:
     from xp.evaluation.verdict import diagnose
 
     observed = [
-        one for one in diagnose(run, read_record(run)).symptoms if one.severity is not Severity.NOTE
+        symptom
+        for symptom in diagnose(run, read_record(run)).symptoms
+        if symptom.severity is not Severity.NOTE
     ]
     lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in observed]
     command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
-    return [*lines, f"              {command}"] if lines else []
+    if lines:
+        return [*lines, f"              {command}"]
+    return []
 
 
 def environment_lines(run: Path) -> list[str]:
@@ -362,10 +392,19 @@ def environment_lines(run: Path) -> list[str]:
 def _reward(result: HeldOutResult) -> str:
     """Mean reward, with its confidence interval over tasks unless there is one task or all rewards are equal."""
     low, high = interval_of(result)
-    interval = "" if low is None or high is None else f" (95 %: {low:.3f} to {high:.3f})"
+    if low is None or high is None:
+        interval = ""
+    else:
+        interval = f" (95 %: {low:.3f} to {high:.3f})"
     is_full = result.pass_threshold == FULL_REWARD
-    passed = "full reward" if is_full else f"a reward of at least {result.pass_threshold:g}"
+    if is_full:
+        passed = "full reward"
+    else:
+        passed = f"a reward of at least {result.pass_threshold:g}"
     text = f"{result.reward_mean:.3f}{interval} over {counted(result.num_scored, 'episode')}"
     text += f", {result.pass_share:.0%} with {passed}"
-    text += f", {result.num_void} void" if result.num_void else ""
-    return f"{text} ({result.label})" if result.label else text
+    if result.num_void:
+        text += f", {result.num_void} void"
+    if result.label:
+        return f"{text} ({result.label})"
+    return text

@@ -60,9 +60,9 @@ def check_command(args: Namespace) -> int:
     else:
         for one in reports:
             show_report(one)
-    return (
-        ExitCode.ENVIRONMENT if any(one.faults or one.stopped for one in reports) else ExitCode.OK
-    )
+    if any(one.faults or one.stopped for one in reports):
+        return ExitCode.ENVIRONMENT
+    return ExitCode.OK
 
 
 def check(
@@ -73,7 +73,10 @@ def check(
     num_slots: int | None = None,
 ) -> list[EnvReport]:
     """A report for each member of the mixture, in its order; all together take at most about `seconds`."""
-    count = token_counter(tokenizer, spec) if tokenizer else None
+    if tokenizer:
+        count = token_counter(tokenizer, spec)
+    else:
+        count = None
     ends = time.monotonic() + seconds
     return [
         _check_member(spec, name, num_tasks, num_slots, count, Watch(name, ends))
@@ -89,12 +92,14 @@ def _check_member(
     count: TokenCounter | None,
     watch: Watch,
 ) -> EnvReport:
-    member, group_size = spec.env.members[name], spec.training.group_size
+    member = spec.env.members[name]
+    group_size = spec.training.group_size
     rules = episode_config(spec).members[name]
     # The check must find faults, so no retry on a second session may hide one.
     limits = rules.limits.model_copy(update={"retries_per_episode": 0})
     rules = rules.model_copy(update={"limits": limits})
-    measured, raised = Measured(), list[BaseException]()
+    measured = Measured()
+    raised = list[BaseException]()
     providers: list[Provider] = []
 
     def work() -> None:
@@ -175,7 +180,8 @@ def show_report(one: EnvReport) -> None:
 
 def _as_overrides(rest: Sequence[str]) -> list[str]:
     """Replaces a bare target by the option for its kind of environment; other words are unchanged."""
-    target, others = rest[0], list(rest[1:])
+    target = rest[0]
+    others = list(rest[1:])
     key, is_override, _ = target.partition("://")[0].partition("=")
     if is_override and ":" not in key:  # An address may have an equals sign too.
         return list(rest)
@@ -186,7 +192,10 @@ def _as_overrides(rest: Sequence[str]) -> list[str]:
             f" a URL, Org/Name or package.module:Class; options of env are {', '.join(known)}"
         )
     address = "serve" if CLASS.fullmatch(target) else "target"
-    chosen = [] if any(text.startswith("env=") for text in others) else ["env=openreward"]
+    if any(text.startswith("env=") for text in others):
+        chosen = []
+    else:
+        chosen = ["env=openreward"]
     return [*chosen, f"env.{address}='{target}'", *others]
 
 
@@ -216,7 +225,10 @@ def new_command(name: str, kind: str) -> int:
     has_script = kind != "harness" and "def solve(" in Path(f"{name}.py").read_text(
         encoding="utf-8"
     )
-    run = f"xp {words} sft.data=solve" if has_script else f"xp {words}"
+    if has_script:
+        run = f"xp {words} sft.data=solve"
+    else:
+        run = f"xp {words}"
     for command in (*install, f"pytest test_{name}.py", f"xp env check {words}", run):
         print(f"  python -m {command}")
     return ExitCode.OK
@@ -235,9 +247,11 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
             f"env new {name}: a name is small letters, digits and _, and begins with a letter"
         )
     texts = {folder / f"{name}.py": f"{kind}.txt", folder / f"test_{name}.py": f"{kind}_test.txt"}
-    if there := [str(path) for path in texts if path.exists() or path.is_symlink()]:
+    there = [str(path) for path in texts if path.exists() or path.is_symlink()]
+    if there:
         raise XpError(f"env new {name}: {' and '.join(there)}: already there, and left alone")
-    if (spec := importlib.util.find_spec(name)) is not None:
+    spec = importlib.util.find_spec(name)
+    if spec is not None:
         raise XpError(
             f"env new {name}: there is a module of that name ({spec.origin or 'a package'}); take another"
         )
@@ -257,4 +271,6 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
 
 def env_command(args: Namespace) -> int:
     """Environments: check one or each of a mixture, or create one."""
-    return new_command(args.name, args.kind) if args.action == "new" else check_command(args)
+    if args.action == "new":
+        return new_command(args.name, args.kind)
+    return check_command(args)

@@ -31,7 +31,8 @@ def show_episode(args: Namespace) -> int:
     if args.json:
         print(json.dumps(record, indent=2, ensure_ascii=False))
         return ExitCode.OK
-    row, out = index.rows[number], console()
+    row = index.rows[number]
+    out = console()
     reward = "void" if row.reward is None else f"{row.reward:g}"
     out.print(f"{row.task}  {row.phase} step {row.step} sample {row.sample}", style="bold")
     out.print(
@@ -114,7 +115,10 @@ def _call(call: Mapping[str, Any]) -> str:
     result = call.get("result")
     if result is None:
         return f"  call {call.get('name', 'answer')}: not executed"
-    reward = "no reward" if result["reward"] is None else f"reward {result['reward']:g}"
+    if result["reward"] is None:
+        reward = "no reward"
+    else:
+        reward = f"reward {result['reward']:g}"
     flags = "".join(
         f", {text}"
         for key, text in (("is_call_error", "call error"), ("finished", "episode over"))

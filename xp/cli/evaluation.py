@@ -80,7 +80,8 @@ def evaluations(
 def _tell_played(runs: Sequence[EvaluationRun]) -> None:
     """Prints how many episodes of unfinished evaluations are on record, if there are any."""
     with suppress(XpError):  # unreadable records are the fault that is being raised
-        if num_played := sum(run.num_played() for run in runs):
+        num_played = sum(run.num_played() for run in runs)
+        if num_played:
             on_record = f"{counted(num_played, 'played episode')} {'is' if num_played == 1 else 'are'} on record"
             print(f"xp: {on_record}; the same command continues from there", file=sys.stderr)
 
@@ -95,39 +96,50 @@ def show_paired(args: Namespace) -> int:
         raise XpError(
             "compare --paired is shown as text or with --json; leave out --csv and --markdown"
         )
-    margin = default_margin() if args.margin is None else args.margin
+    if args.margin is None:
+        margin = default_margin()
+    else:
+        margin = args.margin
     pairs = compare_all(args.outputs, args.names, margin)
     if args.json:
-        print(json.dumps([asdict(one) for one in pairs], indent=2))
+        print(json.dumps([asdict(pair) for pair in pairs], indent=2))
         return ExitCode.OK
     out = console()
-    for one in pairs:
-        for line in paired_lines(one):
+    for pair in pairs:
+        for line in paired_lines(pair):
             out.print(wrapped(line))
     return ExitCode.OK
 
 
-def paired_lines(one: PairedComparison) -> list[str]:
+def paired_lines(comparison: PairedComparison) -> list[str]:
     """A comparison as lines of text."""
-    passes = one.passes
-    left_out = f", {one.num_left_out} left out as void" if one.num_left_out else ""
-    interval = "" if one.low is None else f", 95 % interval {one.low:+.3f} to {one.high:+.3f}"
+    passes = comparison.passes
+    if comparison.num_left_out:
+        left_out = f", {comparison.num_left_out} left out as void"
+    else:
+        left_out = ""
+    if comparison.low is None:
+        interval = ""
+    else:
+        interval = f", 95 % interval {comparison.low:+.3f} to {comparison.high:+.3f}"
     lines = [
-        f"{one.second} against {one.first}, {counted(one.num_tasks, 'task')}{left_out}",
-        f"  reward   {one.mean_first:.3f} -> {one.mean_second:.3f}: {one.difference:+.3f}{interval}",
-        f"  passes   both {passes.both}, only {one.first} {passes.only_first}, only {one.second} {passes.only_second},"
+        f"{comparison.second} against {comparison.first}, {counted(comparison.num_tasks, 'task')}{left_out}",
+        f"  reward   {comparison.mean_first:.3f} -> {comparison.mean_second:.3f}: {comparison.difference:+.3f}{interval}",
+        f"  passes   both {passes.both}, only {comparison.first} {passes.only_first},"
+        f" only {comparison.second} {passes.only_second},"
         f" neither {passes.neither} (first episode of each task; McNemar p {p_text(passes.p_value)})",
     ]
-    if one.smallest:
+    if comparison.smallest:
         lines.append(
-            f"  smallest difference that {one.num_tasks} tasks show with a probability of 80 %: {one.smallest:.3f}"
+            f"  smallest difference that {comparison.num_tasks} tasks show with a probability of 80 %: {comparison.smallest:.3f}"
         )
-    return [*lines, f"  {one.verdict}"]
+    return [*lines, f"  {comparison.verdict}"]
 
 
 def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     """Prints every evaluation below the outputs root, oldest first, as JSON or a table of those with a result."""
-    if strange := [word for word in words if not word.startswith("outputs=")]:
+    strange = [word for word in words if not word.startswith("outputs=")]
+    if strange:
         raise XpError(
             f"{strange[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex"
         )
@@ -143,13 +155,21 @@ def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     out = console()
     evaluations = records.summaries(outputs)
     if args.json or args.markdown or args.latex:
-        _show(args, [dict(one.summary) for one in evaluations if one.summary is not None], outputs)
-        for one in evaluations:
-            if one.fault:
-                print(f"xp: {shown(records.line_of(one))}", file=sys.stderr)
+        _show(
+            args,
+            [
+                dict(evaluation.summary)
+                for evaluation in evaluations
+                if evaluation.summary is not None
+            ],
+            outputs,
+        )
+        for evaluation in evaluations:
+            if evaluation.fault:
+                print(f"xp: {shown(records.line_of(evaluation))}", file=sys.stderr)
         return ExitCode.OK
-    for one in evaluations:
-        out.print(records.line_of(one))
+    for evaluation in evaluations:
+        out.print(records.line_of(evaluation))
     if not evaluations:
         out.print(f"no evaluations below {outputs / records.ROOM}")
     return ExitCode.OK
@@ -169,8 +189,8 @@ def show_table(results: Sequence[dict[str, Any]]) -> None:
         table.add_row(*(shown(cell) for cell in row))
     out.width = UNLIMITED
     out.print(table)
-    for one in results:
-        for line in tables.notes(one):
+    for result in results:
+        for line in tables.notes(result):
             out.print(f"  {line}")
 
 
@@ -183,19 +203,21 @@ def _show(args: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> 
         print(tables.latex(results), end="")
     else:
         show_table(results)
-        for one in results:
-            print(f"  everything  {outputs / records.ROOM / one['id']}")
-        if len(results) > 1 and len({one["task_set"] for one in results}) == 1:
-            names = " ".join(one["id"] for one in results)
+        for result in results:
+            print(f"  everything  {outputs / records.ROOM / result['id']}")
+        if len(results) > 1 and len({result["task_set"] for result in results}) == 1:
+            names = " ".join(result["id"] for result in results)
             print(f"  compare     {xp_command(f'runs compare {names} --paired', outputs)}")
 
 
 def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
     """Returns OK, or UNHEALTHY with a message on standard error."""
     for spec, one in zip(specs, results, strict=True):
-        summary, most = one["summary"], spec.training.max_void_fraction
+        summary = one["summary"]
+        most = spec.training.max_void_fraction
         if summary["num_void"] > most * summary["num_episodes"]:
-            void, total = summary["num_void"], summary["num_episodes"]
+            void = summary["num_void"]
+            total = summary["num_episodes"]
             raise XpError(
                 f"{one['env']} / {one['model']['name']}: {void} of {total} episodes are void, more than"
                 f" training.max_void_fraction={most}: environment or endpoint is failing"
@@ -222,11 +244,12 @@ def profile_command(args: Namespace) -> int:
         f"evaluation.samples_per_task={args.tries}",
         f"outputs={args.outputs}",
     )
-    if taken := [
+    taken = [
         word
         for word in args.overrides
         if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))
-    ]:
+    ]
+    if taken:
         raise XpError(f"{taken[0]}: a profile plays the training tasks; --tries N says how often")
     words = read([*args.overrides, *fixed], args.config_dir)
     profiled = entries(words)
@@ -236,7 +259,8 @@ def profile_command(args: Namespace) -> int:
         )
     with stopping(), redirect_stdout(sys.stderr):
         result = EvaluationRun(profiled[0], words.settings, Allowance(None, None)).run(again=False)
-    tries, threshold = result["playing"]["samples_per_task"], result["playing"]["pass_threshold"]
+    tries = result["playing"]["samples_per_task"]
+    threshold = result["playing"]["pass_threshold"]
     # None means that every episode of a task was void.
     rates = {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
     if args.json:
@@ -251,7 +275,9 @@ def profile_command(args: Namespace) -> int:
             f" passed from a reward of {threshold:g} on"
         )
         _show_rates(head, list(rates.values()), result["id"], 1 / tries / 2)
-    return ExitCode.OK if result["status"] == "finished" else ExitCode.UNHEALTHY
+    if result["status"] == "finished":
+        return ExitCode.OK
+    return ExitCode.UNHEALTHY
 
 
 def _logged_command(args: Namespace) -> int:
@@ -278,7 +304,8 @@ def _show_rates(head: str, rates: Sequence[float | None], profile: str, lowest: 
     print(shown(head))
     for label, number in (("never", known.count(0.0)), *between, ("always", known.count(1.0))):
         print(f"  {label:<22}{number:>6}  {bar(number / max(1, len(known)))}")
-    if void := len(rates) - len(known):
+    void = len(rates) - len(known)
+    if void:
         print(f"  {'every try was void':<22}{void:>6}  left out of a training by pass rate")
     print("train on what is neither always nor never passed:")
     print(f"  env.train.profile={profile} env.train.pass_rate=[{lowest:g},{1 - lowest:g}]")

@@ -78,13 +78,14 @@ class KeyExplainer:
     """
 
     def __init__(self, overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> None:
-        self._overrides, self._config_dirs = overrides, config_dirs
+        self._overrides = overrides
+        self._config_dirs = config_dirs
         self._spec = compose(overrides, config_dirs)
         self._fields = fields_of(self._spec)
         specs = specs_of(overrides, config_dirs)
         self._meanings = {name: backend_of(spec).meanings(spec) for name, spec in specs.items()}
         self._refusals = {
-            name: [str(one) for one in spec_refusals(spec)] for name, spec in specs.items()
+            name: [str(refusal) for refusal in spec_refusals(spec)] for name, spec in specs.items()
         }
 
     def lines(self, path: str) -> Iterator[str]:
@@ -94,8 +95,8 @@ class KeyExplainer:
         found = entries[0]
         if found["key"] != path:
             yield f"{path}: {_section_meaning(self._spec, path)}"
-            for one in entries:
-                yield f"  {one['key']} = {as_yaml(one['value'])}  {_first_sentence(one['means'])}".rstrip()
+            for entry in entries:
+                yield f"  {entry['key']} = {as_yaml(entry['value'])}  {_first_sentence(entry['means'])}".rstrip()
             return
         yield f"{path} = {as_yaml(found['value'])}"
         if found["null_because"]:
@@ -173,18 +174,19 @@ def fields_of(spec: RunSpec) -> dict[str, Field]:
     fields = {field.path: field for field in _walk(spec, "")}
     if len(spec.env.members) == 1:
         prefix = f"env.members.{next(iter(spec.env.members))}."
-        short = [replace(one, path=one.path.replace(prefix, "env.", 1)) for one in fields.values()]
+        short = [
+            replace(field, path=field.path.replace(prefix, "env.", 1)) for field in fields.values()
+        ]
         return {field.path: field for field in short}
     return fields
 
 
 def _walk(section: Section, path: str) -> Iterator[Field]:
-    properties, meanings = (
-        type(section).model_json_schema(mode="validation"),
-        _meanings(type(section)),
-    )
+    properties = type(section).model_json_schema(mode="validation")
+    meanings = _meanings(type(section))
     for name in type(section).model_fields:
-        value, below = getattr(section, name), f"{path}.{name}" if path else name
+        value = getattr(section, name)
+        below = f"{path}.{name}" if path else name
         if isinstance(value, Section):
             yield from _walk(value, below)
         elif (
@@ -203,7 +205,7 @@ def _meanings(section: type[Section]) -> dict[str, str]:
     """Field -> its docstring, inherited fields too. pydantic would read them at each start of a process."""
     parents = [one for one in reversed(section.__mro__) if issubclass(one, Section)]
     documented = [
-        param for one in parents for param in docstring_parser.parse_from_object(one).params
+        param for parent in parents for param in docstring_parser.parse_from_object(parent).params
     ]
     return {param.arg_name: " ".join((param.description or "").split()) for param in documented}
 
@@ -226,7 +228,10 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         )
         if key in schema
     ]
-    pattern = f" like {schema['pattern']}" if "pattern" in schema else ""
+    if "pattern" in schema:
+        pattern = f" like {schema['pattern']}"
+    else:
+        pattern = ""
     names = {
         "integer": "a whole number",
         "number": "a number",
@@ -241,11 +246,15 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 def _places(origin: Origin) -> list[str]:
     """Origin of the value, then the origins of the values that it replaced."""
-    places = [f"the command line: {origin.override}"] if origin.override else []
+    if origin.override:
+        places = [f"the command line: {origin.override}"]
+    else:
+        places = []
     for mark in reversed(origin.marks):
-        file = (
-            os.path.relpath(mark.file, ROOT) if mark.file.is_relative_to(ROOT) else str(mark.file)
-        )
+        if mark.file.is_relative_to(ROOT):
+            file = os.path.relpath(mark.file, ROOT)
+        else:
+            file = str(mark.file)
         places.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
     return places or ["xp itself"]
 
@@ -264,14 +273,22 @@ def comment_of(origin: Origin) -> str:
 def _section_meaning(spec: RunSpec, path: str) -> str:
     value: Any = spec
     for part in path.split("."):
-        members = value.members if part != "members" and hasattr(value, "members") else None
+        if part != "members" and hasattr(value, "members"):
+            members = value.members
+        else:
+            members = None
         value = next(iter(members.values())) if members else value
-        value = value[part] if isinstance(value, dict) else getattr(value, part)
+        if isinstance(value, dict):
+            value = value[part]
+        else:
+            value = getattr(value, part)
     return _first_sentence((type(value).__doc__ or "").strip().replace("\n", " "))
 
 
 def _first_sentence(text: str) -> str:
-    return text.split(". ")[0].rstrip(".") + "." if text else ""
+    if text:
+        return text.split(". ")[0].rstrip(".") + "."
+    return ""
 
 
 ALL: Final = "metrics"
@@ -308,7 +325,7 @@ def explain_metric(name: str) -> Iterator[str]:
     """Yields the explanation's lines; raises XpError for an unknown metric."""
     entries = metric_json(name)
     if name == ALL:
-        yield from (f"{one['metric']}  {_first_sentence(one['means'])}" for one in entries)
+        yield from (f"{entry['metric']}  {_first_sentence(entry['means'])}" for entry in entries)
         return
     (one,), full = entries, next(iter(_of_last_part(name)), name)
     yield full if full == one["metric"] else f"{full}  ({one['metric']})"

@@ -62,12 +62,17 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
     Raises:
         XpError: RUNTIME if uv or git is missing or failed; no partial environment is left.
     """
-    if sources := install_sources(spec):
+    sources = install_sources(spec)
+    if sources:
         for variable, place in sources.items():
             print(f"{variable}={place}")
-        return None if spec.backend.runtime.python is not None else interpreter_for(spec, python)
+        if spec.backend.runtime.python is not None:
+            return None
+        return interpreter_for(spec, python)
     lock = runtime_lock(spec)
-    return None if lock is None else install_lock(lock, python)
+    if lock is None:
+        return None
+    return install_lock(lock, python)
 
 
 def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
@@ -89,12 +94,14 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
         )
         pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
         for file in lock.files:
-            hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
-            without = (
-                f"; backend.attention=sdpa does without {file.name}"
-                if file.name == AFTER_LOCK
-                else ""
-            )
+            if "--hash" in file.read_text(encoding="utf-8"):
+                hashes = ["--require-hashes"]
+            else:
+                hashes = []
+            if file.name == AFTER_LOCK:
+                without = f"; backend.attention=sdpa does without {file.name}"
+            else:
+                without = ""
             run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
         return place / "bin" / "python"
 
@@ -126,7 +133,10 @@ def why_not(spec: RunSpec) -> str:
         gpus = f"for GPUs, name them: python -m xp install backend={spec.backend.name} hardware=8xH100 (or hardware=auto)"
         if spec.backend.name != BackendName.SKYRL:
             return f"on hardware=cpu the job runs in xp's own Python; {gpus}"
-        steps = SKYRL_ON_A_CPU if not IS_CLONE else ("make .venv-skyrl/.done",)
+        if not IS_CLONE:
+            steps = SKYRL_ON_A_CPU
+        else:
+            steps = ("make .venv-skyrl/.done",)
         use_it = "then add to a command: backend.runtime.python=.venv-skyrl/bin/python"
         return "\n  ".join(
             (f"SkyRL on hardware=cpu has a Python of its own; {gpus}; for a CPU:", *steps, use_it)
@@ -141,12 +151,15 @@ def cannot_run_here(spec: RunSpec) -> str | None:
 
     if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
         return f"launcher={spec.launcher.name} makes the job's Python where it runs"
-    num_gpus = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
-    if spec.launcher.name is LauncherName.LOCAL and len(there := visible_gpus()) < num_gpus:
-        shown = counted(len(there), "GPU")
-        return (
-            f"the run needs {num_gpus} x {spec.hardware.accelerator} and this machine shows {shown}"
-        )
+    if spec.hardware.accelerator == "cpu":
+        num_gpus = 0
+    else:
+        num_gpus = spec.hardware.accelerators_per_node
+    if spec.launcher.name is LauncherName.LOCAL:
+        there = visible_gpus()
+        if len(there) < num_gpus:
+            shown = counted(len(there), "GPU")
+            return f"the run needs {num_gpus} x {spec.hardware.accelerator} and this machine shows {shown}"
     return None
 
 
@@ -154,9 +167,9 @@ def _python(program: list[str], versions: Sequence[str]) -> str:
     """The first of these versions on this machine, else the first of all, which uv then downloads."""
     find = [*program, "python", "find", "--no-python-downloads"]
     there = (
-        one
-        for one in versions
-        if subprocess.run([*find, one], capture_output=True, check=False).returncode == 0
+        version
+        for version in versions
+        if subprocess.run([*find, version], capture_output=True, check=False).returncode == 0
     )
     return next(there, versions[0])
 
@@ -164,9 +177,11 @@ def _python(program: list[str], versions: Sequence[str]) -> str:
 def install_command(args: Namespace) -> int:
     """Installs the Python environment of the spec's trainer."""
     spec = compose(args.overrides, args.config_dir)
-    if args.for_run and (reason := cannot_run_here(spec)):
-        print(f"nothing installed: {reason}")
-        return ExitCode.OK
+    if args.for_run:
+        reason = cannot_run_here(spec)
+        if reason:
+            print(f"nothing installed: {reason}")
+            return ExitCode.OK
     python = install(spec, args.python)
     print(f"nothing to install: {why_not(spec)}" if python is None else f"installed: {python}")
     return ExitCode.OK
@@ -184,12 +199,16 @@ def install_sources(spec: RunSpec) -> dict[str, str]:
     Raises:
         XpError: RUNTIME if git or uv fails, or the user's own checkout is at another commit.
     """
-    if (sources := runtime_checkouts(spec)) is None:
+    sources = runtime_checkouts(spec)
+    if sources is None:
         return {}
     checkouts = {
-        one.variable: place for one in sources.checkouts if (place := os.environ.get(one.variable))
+        checkout.variable: place
+        for checkout in sources.checkouts
+        if (place := os.environ.get(checkout.variable))
     }
-    if wrong := list(differing(spec.backend.commits)):
+    wrong = list(differing(spec.backend.commits))
+    if wrong:
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     if len(checkouts) == len(sources.checkouts):
         return checkouts
@@ -200,15 +219,25 @@ def make_checkouts(sources: Checkouts) -> dict[str, str]:
     """Makes missing checkouts; returns variable -> directory. A second process waits for the first."""
     with _unfinished(sources.key) as place:
         if place is not None:
-            for one in sources.checkouts:
-                _clone(one, place)
-            for one in sources.checkouts:
-                for file in (place / name for name in one.patches):
+            for checkout in sources.checkouts:
+                _clone(checkout, place)
+            for checkout in sources.checkouts:
+                for file in (place / name for name in checkout.patches):
                     if file.is_file():
-                        run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
+                        run(
+                            [
+                                "git",
+                                "-C",
+                                str(place / checkout.folder),
+                                "apply",
+                                "--3way",
+                                str(file),
+                            ]
+                        )
             write_atomically(
                 place / PLACES,
-                json.dumps({one.variable: one.folder for one in sources.checkouts}) + "\n",
+                json.dumps({checkout.variable: checkout.folder for checkout in sources.checkouts})
+                + "\n",
             )
     return installed_checkouts(sources.key)
 
@@ -253,7 +282,8 @@ def python_above(candidates: Sequence[str], packages: Sequence[str], place: Path
     """
     added = added_to_image()
     names = {line.partition("==")[0] for line in added}
-    program, reasons = place / "bin" / "python", []
+    program = place / "bin" / "python"
+    reasons = []
     for python in candidates:
         absent = _lacks(python, packages)
         if not absent:
@@ -281,7 +311,7 @@ def _on_path() -> list[str]:
     places = os.environ.get("PATH", "").split(os.pathsep)
     names = ("python3.12", "python3", "python")
     paths = [shutil.which(name, path=place) for name in names for place in places if place]
-    return list(dict.fromkeys(os.path.abspath(one) for one in paths if one is not None))
+    return list(dict.fromkeys(os.path.abspath(path) for path in paths if path is not None))
 
 
 def _lacks(python: str, packages: Sequence[str]) -> list[str]:
@@ -313,7 +343,8 @@ def uv() -> list[str]:
     """The command that starts uv; raises XpError(RUNTIME) where there is none."""
     if find_spec("uv") is not None:
         return [sys.executable, "-m", "uv"]
-    if (program := shutil.which("uv")) is not None:
+    program = shutil.which("uv")
+    if program is not None:
         return [program]
     raise XpError(f"install needs uv: {sys.executable} -m pip install uv", ExitCode.RUNTIME)
 

@@ -70,7 +70,9 @@ def check_judge(spec: RunSpec, labels: Path, budget_usd: float | None, *, as_jso
         print(json.dumps(asdict(result), indent=2))
     else:
         _show(name, member.judge, result, spec.training.group_size)
-    return ExitCode.OK if result.rows else ExitCode.ENVIRONMENT
+    if result.rows:
+        return ExitCode.OK
+    return ExitCode.ENVIRONMENT
 
 
 def labelled_rows(file: Path, config: JudgeSpec) -> list[tuple[LabelledRow, str]]:
@@ -85,7 +87,10 @@ def labelled_rows(file: Path, config: JudgeSpec) -> list[tuple[LabelledRow, str]
             rows.append((row, rubric_of(config.rubric, row.model_extra or {})))
         except (ValueError, JudgeFault) as error:
             expected = f"{{prompt: text, answers: [{least} or more texts], labels: [a number for each, larger is better]}}"
-            reason = f" ({error})" if isinstance(error, JudgeFault) else ""
+            if isinstance(error, JudgeFault):
+                reason = f" ({error})"
+            else:
+                reason = ""
             raise XpError(
                 f"{file}:{number}: expected {expected}, got {line[:100]!r}{reason}"
             ) from None
@@ -104,7 +109,8 @@ def measured(
     usage: dict[str, float] = {}
     groups: list[list[tuple[float, float]]] = []
     turned: list[float] = []
-    failed, stopped = 0, None
+    failed = 0
+    stopped = None
     for number, (row, rubric) in enumerate(rows, start=1):
         if budget_usd is not None and usage and COST not in usage:
             raise XpError("the endpoint counts no tokens (`usage`), so that no budget can be kept")
@@ -121,7 +127,9 @@ def measured(
         usage = total_usage([usage, scores.judges])
         groups.append(list(zip(row.labels, scores.values, strict=True)))
         turned += [
-            one["judge_order_decides"] for one in scores.entries if "judge_order_decides" in one
+            entry["judge_order_decides"]
+            for entry in scores.entries
+            if "judge_order_decides" in entry
         ]
     if judge.config.scoring is JudgeScoring.POINTWISE:
         groups = [[one for group in groups for one in group]]
@@ -147,11 +155,10 @@ def _show(name: str, config: JudgeSpec, result: Agreement, group_size: int) -> N
     if result.order_decides is not None:
         print(f"the order of two answers decided {result.order_decides:.0%} of the comparisons")
     read, written = (result.usage.get(key, 0.0) for key in ("prompt_tokens", "completion_tokens"))
-    cost = (
-        f", {result.usage[COST]:.4f} US dollars"
-        if COST in result.usage
-        else ", price unknown" * bool(read)
-    )
+    if COST in result.usage:
+        cost = f", {result.usage[COST]:.4f} US dollars"
+    else:
+        cost = ", price unknown" * bool(read)
     print(f"tokens: {read:,.0f} read, {written:,.0f} written{cost}")
     if config.scoring is JudgeScoring.PAIRWISE:
         print(

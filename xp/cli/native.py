@@ -140,7 +140,10 @@ class PlanKeys:
         is_trl = script.calls_trl and self.backend == BackendName.TRL
         # Another framework's script leaves defaults of its own.
         is_native = is_trl or 2 * num_native >= len(set_keys)
-        defaults = catalogs()[self.backend] if self._stage == "train" and is_native else {}
+        if self._stage == "train" and is_native:
+            defaults = catalogs()[self.backend]
+        else:
+            defaults = {}
         unset = [
             self._unset_row(key, defaults[key].get("default"), ours)
             for key, ours in self.rendered.items()
@@ -180,8 +183,14 @@ class PlanKeys:
         if key in self.keys.owners or (key in self.rendered and kind is not AnswerKind.OWNER):
             # A key that is left out has the trainer's default, which the field may state.
             ours = self.rendered.get(key, self._fields.get(self.keys.owners.get(key, "")))
-            result = KeyResult.EQUAL if is_same(value, ours) else KeyResult.DIFFERENT
-            plan = as_text(self.rendered[key]) if key in self.rendered else None
+            if is_same(value, ours):
+                result = KeyResult.EQUAL
+            else:
+                result = KeyResult.DIFFERENT
+            if key in self.rendered:
+                plan = as_text(self.rendered[key])
+            else:
+                plan = None
             return NativeRow(typed, text, plan, result, self._home(key, sentence))
         if key in self.rendered and key not in RENAMED and is_same(value, self.rendered[key]):
             return NativeRow(
@@ -220,11 +229,9 @@ class PlanKeys:
             return typed.removeprefix("--").replace("-", "_")
         if self.backend == BackendName.SKYRL:
             policy = f"trainer.policy.{typed}"
-            return (
-                policy
-                if self.keys.answer(typed) is None and self.keys.answer(policy) is not None
-                else typed
-            )
+            if self.keys.answer(typed) is None and self.keys.answer(policy) is not None:
+                return policy
+            return typed
         flags = flag_catalog().flags
         same = (
             one
@@ -240,7 +247,9 @@ class PlanKeys:
             return self._with_value(field)
         if key in self.keys.pins:
             return f"the same for every run: {self.keys.pins[key].reason}"
-        return sentence if field is None else "the machine and the model"
+        if field is None:
+            return sentence
+        return "the machine and the model"
 
     def _is_another_model(self, value: Any) -> bool:
         """Returns whether a script's model has another name; what only the machine knows has none."""
@@ -252,7 +261,9 @@ class PlanKeys:
         return name.rpartition("/")[2].lower() != ours.rpartition("/")[2].lower()
 
     def _with_value(self, field: str) -> str:
-        return f"{field}={as_yaml(self._fields[field])}" if field in self._fields else field
+        if field in self._fields:
+            return f"{field}={as_yaml(self._fields[field])}"
+        return field
 
     def _of_field(self, key: str, value: Any, field: str, *, is_same_value: bool) -> NativeRow:
         """Row of a key that a field answers.
@@ -267,7 +278,10 @@ class PlanKeys:
             return NativeRow(key, as_text(value), None, KeyResult.TAKEN, field)
         ours = self._fields[field]
         is_other = is_same_value or (field == MODEL and self._is_another_model(value))
-        result = KeyResult.DIFFERENT if is_other else KeyResult.TAKEN
+        if is_other:
+            result = KeyResult.DIFFERENT
+        else:
+            result = KeyResult.TAKEN
         result = KeyResult.EQUAL if is_same(value, ours) else result
         return NativeRow(key, as_text(value), None, result, self._with_value(field))
 
@@ -276,12 +290,15 @@ def as_text(value: Any) -> str:
     """A value as a word of a command line; a flag without words is a switch."""
     if isinstance(value, list):
         return " ".join(map(str, value)) or "true"
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)
 
 
 def is_same(one: Any, other: Any) -> bool:
     """Returns whether two texts or values mean the same to a trainer; 1 and 1.0 do, 1 and true do not."""
-    left, right = _plain(one), _plain(other)
+    left = _plain(one)
+    right = _plain(other)
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
@@ -289,7 +306,9 @@ def _plain(value: Any) -> Any:
     """A value that compares: numbers as numbers, words of a flag as one value or a list."""
     if isinstance(value, list | tuple):
         values = [_plain(one) for one in value]
-        return True if not values else values[0] if len(values) == 1 else values
+        if not values:
+            return True
+        return values[0] if len(values) == 1 else values
     if not isinstance(value, str):
         return value
     text = str(value)  # of an enumeration too
@@ -301,4 +320,8 @@ def _plain(value: Any) -> Any:
         )
     except (ValueError, yaml.YAMLError):
         return text
-    return None if read == "None" else _plain(read) if isinstance(read, list) else read
+    if read == "None":
+        return None
+    if isinstance(read, list):
+        return _plain(read)
+    return read

@@ -40,9 +40,9 @@ def options_command(args: Namespace) -> int:
     if group == "env":
         environments = listed(args.config_dir, is_opened=args.open)
         if args.json:
-            print(json.dumps([asdict(one) for one in environments], indent=2))
+            print(json.dumps([asdict(environment) for environment in environments], indent=2))
         else:
-            show_options({one.name: _line(one) for one in environments})
+            show_options({environment.name: _line(environment) for environment in environments})
         return ExitCode.OK
     sentences = {
         name: first_sentence(file) for name, file in options(group, args.config_dir).items()
@@ -125,17 +125,18 @@ def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[Installe
         yield _opened(env, spec) if is_opened and not needs and len(members) == 1 else env
 
 
-def _line(one: InstalledEnvironment) -> str:
+def _line(environment: InstalledEnvironment) -> str:
     """Description, needs without the explanations in brackets, which --json has, and results of opening it."""
-    parts = [one.about]
-    if one.max_turns is not None:
-        parts.append(f"{'+'.join(one.providers)}, {counted(one.max_turns, 'turn')}")
-    if needs := [need for need in one.needs if need not in one.about]:
+    parts = [environment.about]
+    if environment.max_turns is not None:
+        parts.append(f"{'+'.join(environment.providers)}, {counted(environment.max_turns, 'turn')}")
+    needs = [need for need in environment.needs if need not in environment.about]
+    if needs:
         parts.append("needs " + re.sub(r" \([^)]*\)", "", ", ".join(needs)))
-    if one.splits is not None and one.tools is not None:
-        parts.append(", ".join(f"{split} {size:,}" for split, size in one.splits.items()))
-        parts.append(f"tools: {', '.join(one.tools) or 'none'}")
-    return "; ".join([*parts, *([one.fault] if one.fault else [])])
+    if environment.splits is not None and environment.tools is not None:
+        parts.append(", ".join(f"{split} {size:,}" for split, size in environment.splits.items()))
+        parts.append(f"tools: {', '.join(environment.tools) or 'none'}")
+    return "; ".join([*parts, *([environment.fault] if environment.fault else [])])
 
 
 def _what_is_missing(error: str) -> str:

@@ -36,7 +36,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         XpError: CONFIG for an unknown command, a flag of another command, or arguments that are missing or illegal.
     """
     words = list(arguments)
-    if bare := next((word for word in words if word.startswith("=")), None):
+    bare = next((word for word in words if word.startswith("=")), None)
+    if bare:
         raise XpError(
             f"{bare}: no key before `=`; an override is written key=value, without spaces"
         )
@@ -55,8 +56,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         words = [word for word in words if not word.startswith("outputs=")]
     words = _with_action(words, parsers)
     args, unknown = parser.parse_known_args(words)
-    if names_none and (late := next((word for word in args.overrides if word in COMMANDS), None)):
-        raise XpError(f"{late}: a command is the first word: python -m xp {late} ...")
+    if names_none:
+        late = next((word for word in args.overrides if word in COMMANDS), None)
+        if late:
+            raise XpError(f"{late}: a command is the first word: python -m xp {late} ...")
     unknown = unknown if is_open else _with_rest(args, unknown)
     action = getattr(args, "action", None)
     args.called = f"{args.command} {action}" if action else args.command
@@ -134,10 +137,15 @@ def _with_action(words: list[str], parsers: Mapping[str, Parser]) -> list[str]:
         return words
     place = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
     if place is None:
-        return [command, "list", *rest] if command == "runs" else words
+        if command == "runs":
+            return [command, "list", *rest]
+        return words
     if rest[place] not in actions:
         instead = INSTEAD.get(f"{command} {rest[place]}")
-        guess = f"; use `python -m xp {instead}`" if instead else nearest(rest[place], actions)
+        if instead:
+            guess = f"; use `python -m xp {instead}`"
+        else:
+            guess = nearest(rest[place], actions)
         raise XpError(
             f"{rest[place]}: no such action of {command}{guess}; actions are {', '.join(actions)}"
         )
@@ -163,7 +171,10 @@ def _no_command(text: str) -> str:
     if text.partition(".")[0] in RunSpec.model_fields:
         return f"{text}: no such command; a key is set as {text}=VALUE, and shown by `python -m xp explain {text}`"
     actions = [name for name in build()[1] if name.endswith(f" {text}")]
-    guess = f" (did you mean {' or '.join(actions)}?)" if actions else nearest(text, COMMANDS)
+    if actions:
+        guess = f" (did you mean {' or '.join(actions)}?)"
+    else:
+        guess = nearest(text, COMMANDS)
     return (
         f"{text}: no such command{guess}; commands are {', '.join(COMMANDS)}; an override is written key=value or"
         " group=option"
@@ -188,7 +199,8 @@ def _not_taken(word: str, called: str) -> str:
         name for name in build()[1][called].flags if name.startswith("--") and name != "--help"
     )
     takes = f"{called} takes {', '.join(legal)}; {see}"
-    if owners := _owners(word, called):
+    owners = _owners(word, called)
+    if owners:
         return f"{flag} is a flag of {' and '.join(owners)}, not of {called}; {takes}"
     return f"{flag}: no such flag of {called}{nearest(flag, legal)}; {takes}"
 
@@ -197,8 +209,14 @@ def _check_configuration(args: argparse.Namespace) -> None:
     """Refuses flags of `--cfg` without `--cfg`, since the command would then start a run."""
     misplaced = [name for name in ("package", "resolve") if getattr(args, name, None)]
     if misplaced and not args.cfg:
-        value = f" {args.package}" if misplaced[0] == "package" else ""
-        command = "" if args.command == "run" else f" {args.command}"
+        if misplaced[0] == "package":
+            value = f" {args.package}"
+        else:
+            value = ""
+        if args.command == "run":
+            command = ""
+        else:
+            command = f" {args.command}"
         raise XpError(
             f"--{misplaced[0]} belongs to --cfg job, which prints the configuration and runs nothing; write\n"
             f"  python -m xp{command} --cfg job --{misplaced[0]}{value}"
@@ -207,7 +225,8 @@ def _check_configuration(args: argparse.Namespace) -> None:
 
 def _with_values(words: Sequence[str], flags: Collection[str]) -> list[str]:
     """The words, with another program's flag joined to its value, so that one message is about both."""
-    rest, found = list(words), list[str]()
+    rest = list(words)
+    found = list[str]()
     while rest:
         word = rest.pop(0)
         is_foreign = (

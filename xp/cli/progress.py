@@ -37,9 +37,9 @@ LAST_BYTES: Final = 4096
 def clock(seconds: float) -> str:
     """Minutes and seconds, with hours if there are any."""
     minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
-    )
+    if minutes >= 60:
+        return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+    return f"{minutes}:{rest:02}"
 
 
 def curves(progress: RunProgress) -> list[str]:
@@ -53,7 +53,10 @@ def curves(progress: RunProgress) -> list[str]:
 
 def last_problem(run: Path, record: RunRecord) -> str | None:
     """Last line of a failed stage's log, or the most severe symptom. None means that neither exists."""
-    stages = record.attempts[-1].stages if record.attempts else ()
+    if record.attempts:
+        stages = record.attempts[-1].stages
+    else:
+        stages = ()
     failed = next((stage for stage in stages if stage.status is RunStatus.FAILED), None)
     if failed is not None:
         return f"problem  {failed.name}: exit {failed.exit_code}: {_last_words(run, failed)}"
@@ -61,7 +64,7 @@ def last_problem(run: Path, record: RunRecord) -> str | None:
         problems = symptoms(metrics_history(run, record))
     except XpError:
         return None
-    alarms = [one for one in problems if one.severity is not Severity.NOTE]
+    alarms = [problem for problem in problems if problem.severity is not Severity.NOTE]
     if not alarms:
         return None
     one = min(alarms, key=lambda alarm: (alarm.severity is not Severity.BROKEN, -alarm.step))
@@ -86,13 +89,12 @@ def _last_words(run: Path, stage: StageRecord) -> str:
         for line in words
         if line.startswith(("xp: ", "Traceback")) and not line.startswith("xp: symptom")
     ]
-    last = (
-        heads[-1]
-        if heads and heads[-1].startswith("xp: ")
-        else words[-1]
-        if words
-        else "an empty log"
-    )
+    if heads and heads[-1].startswith("xp: "):
+        last = heads[-1]
+    elif words:
+        last = words[-1]
+    else:
+        last = "an empty log"
     return shown(last[:300])
 
 
@@ -106,11 +108,12 @@ CELLS: Final = 10
 def sparkline(values: Sequence[float]) -> str:
     """One character per value, scaled from the smallest to the largest; more than `WIDTH` values are averaged."""
     means = averaged(values, WIDTH)
-    low, high = min(means, default=0.0), max(means, default=0.0)
+    low = min(means, default=0.0)
+    high = max(means, default=0.0)
     marks = _marks(MARKS_OF_CURVES, PLAIN_MARKS)
     steps = len(marks) - 1
     return "".join(
-        marks[0 if high == low else round((one - low) / (high - low) * steps)] for one in means
+        marks[0 if high == low else round((mean - low) / (high - low) * steps)] for mean in means
     )
 
 
@@ -209,9 +212,15 @@ class Panel:
         from rich.text import Text
 
         known = self._now()
-        parts = [] if known is None else [_stages(known[0]), *map(Text, _training(known[1]))]
+        if known is None:
+            parts = []
+        else:
+            parts = [_stages(known[0]), *map(Text, _training(known[1]))]
         with self._lock:
-            lines = [] if self._is_over else [*self._lines, plain(self._rest).strip()]
+            if self._is_over:
+                lines = []
+            else:
+                lines = [*self._lines, plain(self._rest).strip()]
         body = [
             Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines if line
         ]
@@ -224,7 +233,9 @@ class Panel:
         with suppress(XpError, LookupError, TypeError):
             spec = from_container(dict(spec_of(self._run, len(read_record(self._run).attempts))))
             expected = duration(spec, self._run.parent.parent)
-            return None if expected is None else (expected.low + expected.high) / 2
+            if expected is None:
+                return None
+            return (expected.low + expected.high) / 2
         return None
 
     def _now(self) -> tuple[RunRecord, RunProgress | None] | None:
@@ -238,7 +249,8 @@ class Panel:
                 progress = progress_of(self._run, record)
                 if progress is not None and progress.step_s is None and not progress.is_tuning:
                     progress = replace(progress, step_s=self._expected_step_s)
-                self._known, self._seen = (record, progress), seen
+                self._known = (record, progress)
+                self._seen = seen
         except (OSError, XpError):
             return self._known  # the record is being written; it is read again in half a second
         return self._known
@@ -260,10 +272,19 @@ def _training(progress: RunProgress | None) -> list[str]:
     """Lines with the step, the completed share, the time left, and the curves."""
     if progress is None:
         return []
-    total = f" of {progress.num_steps}" if progress.num_steps else ""
-    done = "" if progress.share is None else f"  {bar(progress.share)}"
+    if progress.num_steps:
+        total = f" of {progress.num_steps}"
+    else:
+        total = ""
+    if progress.share is None:
+        done = ""
+    else:
+        done = f"  {bar(progress.share)}"
     about = "" if progress.step else "about "
-    left = "" if not progress.seconds_left else f"  {about}{clock(progress.seconds_left)} left"
+    if not progress.seconds_left:
+        left = ""
+    else:
+        left = f"  {about}{clock(progress.seconds_left)} left"
     return [
         f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{done}{left}",
         *curves(progress),

@@ -62,25 +62,34 @@ def replay_command(args: Namespace) -> int:
     from xp.replay.replay import LEVELS, Outcome
     from xp.run_records.named import run_directory
 
-    if unknown := set(args.levels) - LEVELS.keys():
+    unknown = set(args.levels) - LEVELS.keys()
+    if unknown:
         raise XpError(
             f"--levels {args.levels}: no level {min(unknown)}; levels are {', '.join(LEVELS)}"
         )
     is_bundle = args.run.endswith(".zip")
-    source = Path(args.run) if is_bundle else run_directory(args.outputs, args.run)
-    outputs = args.outputs if is_bundle else source.parent.parent
+    if is_bundle:
+        source = Path(args.run)
+    else:
+        source = run_directory(args.outputs, args.run)
+    if is_bundle:
+        outputs = args.outputs
+    else:
+        outputs = source.parent.parent
     recorded = RecordedRun.open(source, (f"outputs={outputs}",))
     recorded.check_trusted()
     done: list[Level] = []
-    for one in _levels(recorded, args.levels, args.episodes, outputs):
-        done.append(one)
-        print(shown(f"{one.level}  {one.verdict:11}  {LEVELS[one.level]}"))
-        for line in (one.summary, *one.differences):
+    for level in _levels(recorded, args.levels, args.episodes, outputs):
+        done.append(level)
+        print(shown(f"{level.level}  {level.verdict:11}  {LEVELS[level.level]}"))
+        for line in (level.summary, *level.differences):
             print(wrapped(shown(f"     {line}")))
     file = outputs / "replays" / source.stem / "replay.json"
     write_atomically(file, json.dumps([asdict(one) for one in done], indent=2) + "\n")
     print(shown(f"result: {file}"))
-    return ExitCode.DIFFERS if any(one.verdict is Outcome.DIFFERS for one in done) else ExitCode.OK
+    if any(one.verdict is Outcome.DIFFERS for one in done):
+        return ExitCode.DIFFERS
+    return ExitCode.OK
 
 
 def _levels(recorded: RecordedRun, levels: str, most: int, outputs: Path) -> Iterator[Level]:

@@ -42,7 +42,8 @@ def rescore_command(args: Namespace) -> int:
     episodes = [rescore(run, rule) for run in runs]
     specs = [validated(recorded_spec(run / "spec.yaml"), run.name) for run in runs]
     lines = [list(steps(one, spec)) for one, spec in zip(episodes, specs, strict=True)]
-    pair, reason = None, ""
+    pair = None
+    reason = ""
     try:
         pair = compared((runs[0], runs[-1]), episodes[0], episodes[-1], specs[0], default_margin())
     except XpError as error:
@@ -56,11 +57,10 @@ def rescore_command(args: Namespace) -> int:
             f"xp: the rule scores {len(void)} of {len(scored)} episodes as void; the first: {void[0]}",
             file=sys.stderr,
         )
-    code = (
-        ExitCode.UNHEALTHY
-        if len(void) > specs[0].training.max_void_fraction * len(scored)
-        else ExitCode.OK
-    )
+    if len(void) > specs[0].training.max_void_fraction * len(scored):
+        code = ExitCode.UNHEALTHY
+    else:
+        code = ExitCode.OK
     if args.json:
         by_run = {
             run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)

@@ -72,20 +72,20 @@ def _grouped(plans: Sequence[Plan]) -> list[tuple[SweepLauncher, dict[str, Seque
     from xp.launchers.choice import make_launcher
 
     sweeps: dict[str, tuple[SweepLauncher, dict[str, Sequence[Stage]]]] = {}
-    for one in plans:
-        if not one.spec.launcher.array:
+    for plan in plans:
+        if not plan.spec.launcher.array:
             continue
-        key = one.spec.launcher.model_dump_json() + one.spec.outputs
+        key = plan.spec.launcher.model_dump_json() + plan.spec.outputs
         if key not in sweeps:
-            launcher = make_launcher(one.spec.launcher, Path(one.spec.outputs))
+            launcher = make_launcher(plan.spec.launcher, Path(plan.spec.outputs))
             assert isinstance(launcher, SweepLauncher)  # LauncherSpec: array is of Slurm
             sweeps[key] = launcher, {}
-        sweeps[key][1][one.run_id] = one.stages
+        sweeps[key][1][plan.run_id] = plan.stages
     return list(sweeps.values())
 
 
 def run_plan(
-    one: Plan,
+    plan: Plan,
     *,
     has_panel: bool = True,
     launcher: Launcher | None = None,
@@ -107,37 +107,38 @@ def run_plan(
     from xp.run_records.reuse import finished
     from xp.run_records.supervise import dispatch
 
-    outputs = Path(one.spec.outputs)
-    check_model_files(one.spec)
-    has_summary = len(one.stages) > 1  # not a preparation alone
-    if has_summary and not one.spec.launcher.detach:
+    outputs = Path(plan.spec.outputs)
+    check_model_files(plan.spec)
+    has_summary = len(plan.stages) > 1  # not a preparation alone
+    if has_summary and not plan.spec.launcher.detach:
         require("the summary of a run", "scipy", "statsmodels")
-    launcher = launcher or make_launcher(one.spec.launcher, outputs)
-    if (reason := finished(one, outputs, is_here=launcher.is_here)) is not None:
+    launcher = launcher or make_launcher(plan.spec.launcher, outputs)
+    reason = finished(plan, outputs, is_here=launcher.is_here)
+    if reason is not None:
         console().print(reason)
         return
-    console().print(headed(one.run_id, f"  {title(one)}"))
-    for line in (*notice_lines(one), *row_lines(one.spec)):
+    console().print(headed(plan.run_id, f"  {title(plan)}"))
+    for line in (*notice_lines(plan), *row_lines(plan.spec)):
         console().print(line)
     try:
         with screen(
-            outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach
+            outputs / "runs" / plan.run_id, has_panel=has_panel and not plan.spec.launcher.detach
         ) as echo:
             record = dispatch(
-                one, launcher, outputs, echo=echo, modules=user_modules(one.spec), resume=resume
+                plan, launcher, outputs, echo=echo, modules=user_modules(plan.spec), resume=resume
             )
     except XpError as error:
-        _tell_places(one, outputs / "runs" / one.run_id, error.code)
+        _tell_places(plan, outputs / "runs" / plan.run_id, error.code)
         raise
     if record.status is RunStatus.RUNNING:
-        shows = f"left to {one.spec.launcher.name}; {xp_command(f'runs show|logs|cancel {one.run_id}', outputs)}"
-        report = xp_command(f"report {one.run_id}", outputs)
+        shows = f"left to {plan.spec.launcher.name}; {xp_command(f'runs show|logs|cancel {plan.run_id}', outputs)}"
+        report = xp_command(f"report {plan.run_id}", outputs)
         console().print(f"{shows}; its report: {report}")
     elif has_summary:
-        show_summary(one, outputs)
+        show_summary(plan, outputs)
 
 
-def _tell_places(one: Plan, run: Path, code: ExitCode) -> None:
+def _tell_places(plan: Plan, run: Path, code: ExitCode) -> None:
     """Prints the health of a failed run's environments and its files, and writes its report, unless the user stopped
     it."""
     from xp.cli.display import console, environment_lines
@@ -146,7 +147,7 @@ def _tell_places(one: Plan, run: Path, code: ExitCode) -> None:
     # With RUN_DIR another process may hold the run, and writes its report.
     is_left = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.RUN_DIR)
     places = () if is_left else (*environment_lines(run), *places_of_failed(run))
-    for line in (*tracked_places(one.spec.tracking, run), *places):
+    for line in (*tracked_places(plan.spec.tracking, run), *places):
         console(stderr=True).print(f"xp: {line}")
 
 
@@ -170,11 +171,10 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
     if args.multirun:
         return plans_of_sweep(args)[0]
     file = recorded_file(args.overrides)
-    spec = (
-        compose(overrides, args.config_dir)
-        if file is None
-        else RecordedRun.open(file, overrides[1:]).spec
-    )
+    if file is None:
+        spec = compose(overrides, args.config_dir)
+    else:
+        spec = RecordedRun.open(file, overrides[1:]).spec
     return [
         build_plan(spec, new_run_id(spec), command=command_of(args, Point(tuple(overrides), spec)))
     ]
@@ -201,7 +201,8 @@ def points_of(args: Namespace) -> list[Point]:
     """The points of a sweep, or the only point of a command line without one."""
     if args.multirun:
         return compose_sweep(args.overrides, args.config_dir)
-    if (file := recorded_file(args.overrides)) is not None:
+    file = recorded_file(args.overrides)
+    if file is not None:
         recorded = RecordedRun.open(file, args.overrides[1:])
         recorded.check_trusted()
         recorded.bring_tasks()
@@ -230,9 +231,10 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
     faults: dict[str, list[str]] = {}
     codes: list[ExitCode] = []
     for one in todo:
-        command = (
-            ("run", *points[one.number].overrides, *config_words(args)) if one.attempt == 1 else ()
-        )
+        if one.attempt == 1:
+            command = "run", *points[one.number].overrides, *config_words(args)
+        else:
+            command = ()
         planned.append((one.spec, one.run_id or new_run_id(one.spec), one.attempt, command))
         try:
             build_plan(*planned[-1])

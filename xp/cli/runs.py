@@ -182,8 +182,12 @@ def _row(run: Path) -> dict[str, Any]:
         row |= {"environment": listed.env, "model": listed.model, "algorithm": listed.algorithm}
         row |= {"before": listed.before, "after": listed.after}
         notes.append(listed.note)
-        if (progress := progress_of(run, record)) is not None and progress.step:
-            total = f"/{progress.num_steps}" if progress.num_steps else ""
+        progress = progress_of(run, record)
+        if progress is not None and progress.step:
+            if progress.num_steps:
+                total = f"/{progress.num_steps}"
+            else:
+                total = ""
             row |= {"steps": f"{progress.step}{total}", "progress": progress.share}
     except XpError as error:
         notes.append(str(error))
@@ -221,7 +225,8 @@ def show(run: Path, *, as_json: bool = False) -> None:
 def recipe(run: Path) -> str:
     """The command line that began a run, with the changes by later attempts; raises XpError(RUN_DIR) if it is not on
     record."""
-    if not (command := read_record(run).command):
+    command = read_record(run).command
+    if not command:
         raise XpError(
             f"{run.name} was not begun on the command line; do it again: python -m xp run {run / SPEC}",
             ExitCode.RUN_DIR,
@@ -238,7 +243,10 @@ def show_lock(run: Path, *, as_json: bool) -> None:
     print(shown(f"{run.name}  attempt_{lock.attempt}"))
     width = max(map(len, lock.facts))
     for name in sorted(lock.facts):
-        note = "  (a change is accepted)" if name in lock.accepted else ""
+        if name in lock.accepted:
+            note = "  (a change is accepted)"
+        else:
+            note = ""
         print(shown(f"  {name:{width}}  {lock.facts[name]}{note}"))
 
 
@@ -248,11 +256,9 @@ def _show_progress(run: Path, record: RunRecord) -> None:
     from xp.cli.progress import curves, last_problem
     from xp.cli.report import episodes_line, report_line
 
-    found, problem, episodes = (
-        progress_of(run, record),
-        last_problem(run, record),
-        episodes_line(run),
-    )
+    found = progress_of(run, record)
+    problem = last_problem(run, record)
+    episodes = episodes_line(run)
     places = [episodes, report_line(run)] if episodes else []
     for line in [*(curves(found) if found else ()), *([problem] if problem else ()), *places]:
         console().print(line)
@@ -265,7 +271,8 @@ def logs(run: Path, *, follow: bool) -> None:
         run: directory of the run.
         follow: whether this log and those of later stages are followed until the run ends.
     """
-    outputs, record = run.parent.parent, detached.current(run)
+    outputs = run.parent.parent
+    record = detached.current(run)
     first = max(0, len(_logs(outputs, record)) - 1)
     tails: dict[Path, Tail] = {}
     while True:
@@ -333,7 +340,10 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
     brought = detached.fetch_results(run, record, with_checkpoints=with_checkpoints)
     if brought is None:
         return f"nothing to fetch: what {record.run_id} wrote is below {run}"
-    left = "" if with_checkpoints else "\nits checkpoints stay there: --checkpoints brings them"
+    if with_checkpoints:
+        left = ""
+    else:
+        left = "\nits checkpoints stay there: --checkpoints brings them"
     return "\n".join(brought or ["no directory of results is there yet"]) + left
 
 
@@ -379,9 +389,11 @@ def show_diagnosis(run: Path, *, as_json: bool) -> int:
         print(json.dumps(asdict(diagnosis), indent=2))
         return diagnosis.code
     lines = [f"{diagnosis.run}: {diagnosis.verdict.value}: {diagnosis.reason}"]
-    for one in diagnosis.symptoms:
-        lines += [f"  {one.severity.value:<6} {one.rule}, step {one.step}: {one.found}."]
-        lines += [f"         {one.cause}", f"         {one.change}"]
+    for symptom in diagnosis.symptoms:
+        lines += [
+            f"  {symptom.severity.value:<6} {symptom.rule}, step {symptom.step}: {symptom.found}."
+        ]
+        lines += [f"         {symptom.cause}", f"         {symptom.change}"]
     if not diagnosis.symptoms:
         lines += ["  no symptom was found in the metrics"]
     lines += [f"  {line}" for line in labelled("environment", diagnosis.environment)]

@@ -60,7 +60,10 @@ def wrapped(line: str) -> str:
     if not sys.stdout.isatty() or len(line) <= width:
         return line
     labels = re.match(r"\s*(?:\S+ {2,}){0,2}", line)
-    indent = len(labels[0]) if labels and labels[0].strip() else len(line) - len(line.lstrip()) + 4
+    if labels and labels[0].strip():
+        indent = len(labels[0])
+    else:
+        indent = len(line) - len(line.lstrip()) + 4
     hanging = " " * min(indent, width // 2)
     return textwrap.fill(
         line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
@@ -108,5 +111,8 @@ def _cell(column: Column, row: Mapping[str, Any]) -> str:
     value = row.get(column.name)
     if value is None:
         return "-"
-    text = f"{value:.{column.digits}f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        text = f"{value:.{column.digits}f}"
+    else:
+        text = str(value)
     return " ".join(shown(text).split()) or "-"

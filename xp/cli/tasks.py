@@ -42,7 +42,10 @@ def tasks_command(args: Namespace) -> int:
             print(f"task sets in {store}")
         show_table(COLUMNS, [_row(item) for item in list_sets(store)], as_json=args.json)
     elif args.action == "show":
-        purpose = None if args.purpose is None else Purpose(args.purpose)
+        if args.purpose is None:
+            purpose = None
+        else:
+            purpose = Purpose(args.purpose)
         for row in show_tasks(find_set(store, args.key), args.num_tasks, purpose, args.task):
             _print_task(row)
             if not is_read():
@@ -83,7 +86,9 @@ def _verify(store: Path, keys: list[str], *, as_json: bool) -> int:
             print(line, flush=True)
     if as_json:
         print(json.dumps(results, indent=2))
-    return ExitCode.OK if all(one["is_whole"] for one in results) else ExitCode.TASKS
+    if all(result["is_whole"] for result in results):
+        return ExitCode.OK
+    return ExitCode.TASKS
 
 
 def _row(item: StoreEntry) -> dict[str, Any]:

@@ -46,9 +46,11 @@ def explain_unknown_key(
     if hint:
         return f"{path}: unknown key; {hint}"
     below = (path.rpartition(".") for path in every_key())
-    if node is None and (keys := [name for section, _, name in below if section == parent]):
-        section = ", ".join(f"{name}: ..." for name in keys)
-        return f"{path}: {parent} is null; set the whole section: '{parent}={{{section}}}'"
+    if node is None:
+        keys = [name for section, _, name in below if section == parent]
+        if keys:
+            section = ", ".join(f"{name}: ..." for name in keys)
+            return f"{path}: {parent} is null; set the whole section: '{parent}={{{section}}}'"
     if not isinstance(node, dict):
         return f"{path}: unknown key; {parent} is {node!r} and has no keys below it"
     legal = {f"{parent}.{key}" if parent else key: None for key in node}
@@ -73,12 +75,16 @@ def nearest_key(path: str, everything: Iterable[str], legal: Iterable[str] = ())
     if not path.startswith("sft."):
         paths = _without_twins(paths)
     same = same_key(path, paths)
-    return f" (did you mean {same}?)" if same else nearest(path, list(legal) or paths)
+    if same:
+        return f" (did you mean {same}?)"
+    return nearest(path, list(legal) or paths)
 
 
 def _without_twins(paths: Sequence[str]) -> list[str]:
     """The paths without those of `sft` that repeat a name of `training`: a word alone means the training's."""
-    return [one for one in paths if not (one.startswith("sft.") and f"training.{one[4:]}" in paths)]
+    return [
+        path for path in paths if not (path.startswith("sft.") and f"training.{path[4:]}" in paths)
+    ]
 
 
 def same_key(path: str, everything: Iterable[str]) -> str | None:

@@ -111,7 +111,8 @@ def _is_well_formed(file: Path, text: str, user_file: UserFile) -> bool:
     try:
         for event in yaml.parse(text, Loader=LOADER):
             place = _place(file, event.start_mark)
-            if (tag := getattr(event, "tag", None)) is not None:
+            tag = getattr(event, "tag", None)
+            if tag is not None:
                 user_file.fault(place, f"the tag {tag} is not supported; write a plain value")
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
@@ -138,23 +139,28 @@ def _is_well_formed(file: Path, text: str, user_file: UserFile) -> bool:
 
 def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
     """Place and text."""
-    mark, begin = error.problem_mark or error.context_mark, error.context_mark
+    mark = error.problem_mark or error.context_mark
+    begin = error.context_mark
     problem = str(error.problem or error.context)
     at = mark.index if mark is not None else 0
-    hint = "; indent with spaces, not with tabs" if text[at : at + 1] == "\t" else ""
+    if text[at : at + 1] == "\t":
+        hint = "; indent with spaces, not with tabs"
+    else:
+        hint = ""
     if "mapping values are not allowed" in problem:
         hint = "; quote a text that holds `: `, and indent keys of one section alike"
     is_far = begin is not None and mark is not None and begin.line != mark.line
-    since = (
-        f" ({error.context} that begins in line {begin.line + 1})"
-        if begin is not None and is_far
-        else ""
-    )
+    if begin is not None and is_far:
+        since = f" ({error.context} that begins in line {begin.line + 1})"
+    else:
+        since = ""
     return _place(file, mark), f"YAML syntax: {problem}{since}{hint}"
 
 
 def _place(file: Path, mark: Any) -> str:
-    return f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+    if mark:
+        return f"{file}:{mark.line + 1}:{mark.column + 1}"
+    return str(file)
 
 
 def _scalars(node: Any) -> Iterator[yaml.ScalarNode]:
@@ -181,7 +187,10 @@ class _Walk:
                         self.mapping(part, path)
                 continue
             if key.tag != _STRING or not isinstance(key.value, str):
-                shown = key.value if isinstance(key.value, str) else "this key"
+                if isinstance(key.value, str):
+                    shown = key.value
+                else:
+                    shown = "this key"
                 self._fault(key, f"YAML does not read {shown} as text; quote the key: '{shown}'")
                 continue
             below = f"{path}.{key.value}" if path else key.value

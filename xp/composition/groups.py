@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 GROUPS = ("env", "model", "algorithm", "backend", "hardware", "launcher", "recipes")
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
+if (_PACKAGE / "conf").is_dir():
+    ROOT = _PACKAGE
+else:
+    ROOT = _PACKAGE.parent
 """Holds conf/ and recipes/: the checkout, or the package itself where it is installed."""
 
 HYDRAS_OWN = ("help", "hydra_help", "hydra_logging", "job_logging", "launcher", "sweeper", "output")
@@ -122,9 +125,9 @@ def merge_order(
             "config", _lines(dict(chosen), config_dirs, []), RunMode.RUN
         )
     return [
-        (one.config_path, one.package or "")
-        for one in defaults.defaults
-        if one.config_path is not None
+        (default.config_path, default.package or "")
+        for default in defaults.defaults
+        if default.config_path is not None
     ]
 
 
@@ -139,7 +142,10 @@ def _resolve(
         except XpError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
             continue
-        names = members_of(requested) if group == MIXED and requested not in legal else [requested]
+        if group == MIXED and requested not in legal:
+            names = members_of(requested)
+        else:
+            names = [requested]
         matches = [option_alias(group, name, legal) for name in names]
         if group == "hardware" and matches == [None]:
             try:
@@ -150,7 +156,8 @@ def _resolve(
         for name in (name for name, option in zip(names, matches, strict=True) if option is None):
             faults.append(_no_option(group, name, legal, config_dirs))
         legal_names = [option for option in matches if option is not None]
-        if (twice := given_twice(legal_names)) is not None:
+        twice = given_twice(legal_names)
+        if twice is not None:
             faults.append(twice)
         elif len(legal_names) == len(names) and requested != "None":
             chosen[group] = mix_name(legal_names)
@@ -166,22 +173,23 @@ def machine_option(word: str, legal: Sequence[str]) -> str | None:
     if word.lower() == AUTO:
         return "cpu" if this_machine() is None else AUTO
     machine = machine_of(word)
-    return (
-        None if machine is None else option_alias("hardware", machine.name, legal) or machine.name
-    )
+    if machine is None:
+        return None
+    return option_alias("hardware", machine.name, legal) or machine.name
 
 
 def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
     if group == "model" and "/" in name:
         return f"model={name}: no option, and no option has a slash; set model=hf model.path={name}"
-    if group == "env" and (words := _words_of_env(name)) is not None:
-        return f"env={name}: no option; set {words}"
+    if group == "env":
+        words = _words_of_env(name)
+        if words is not None:
+            return f"env={name}: no option; set {words}"
     stray = "".join(_stray(group, name, config_dirs))
-    words = (
-        f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100"
-        if group == "hardware"
-        else ""
-    )
+    if group == "hardware":
+        words = f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100"
+    else:
+        words = ""
     return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{words}{stray}"
 
 
@@ -210,7 +218,10 @@ def _stray(group: str, name: str, config_dirs: tuple[Path, ...]) -> Iterator[str
 
 
 def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
-    names = [option, *members_of(option)] if group == MIXED else [option]
+    if group == MIXED:
+        names = [option, *members_of(option)]
+    else:
+        names = [option]
     return any(
         os.path.lexists(directory / group / f"{name}.yaml")
         for directory in config_dirs
@@ -237,7 +248,8 @@ def _merge(
         container = cast(
             "dict[str, Any]", with_texts(OmegaConf.to_container(config, resolve=False), unescaped)
         )
-        if (nested := mix_in_mix(env_name, container["env"])) is not None:
+        nested = mix_in_mix(env_name, container["env"])
+        if nested is not None:
             return [nested], None, ""
     except (
         HydraException,

@@ -74,12 +74,14 @@ def _one(
         kinds = " or ".join(dict.fromkeys(name.partition("_")[0] for name in types))
         message = f"should be one of: {kinds}"
     else:
-        word = foreign_hint(f"{path}={value}") if error["type"] == "enum" else None
-        form = (
-            FORMS.get(error["ctx"]["pattern"])
-            if error["type"] == "string_pattern_mismatch"
-            else None
-        )
+        if error["type"] == "enum":
+            word = foreign_hint(f"{path}={value}")
+        else:
+            word = None
+        if error["type"] == "string_pattern_mismatch":
+            form = FORMS.get(error["ctx"]["pattern"])
+        else:
+            form = None
         message = f"{form or error['msg'].removeprefix('Input ')}{f'; {word}' if word else _fix(error, value)}"
         if path == "training.num_steps" and value == 0:
             message += "; `python -m xp eval` plays a model untrained (model=NAME, or run=RUN@0)"
@@ -91,7 +93,9 @@ def _one(
 def _native(path: str, value: Any) -> str:
     """xp's words for keys of a trainer's own configuration that were put into a file."""
     hints = [f"{key} is {word}" for key in all_paths(value, path) if (word := hint(key))]
-    return f"; {', '.join(hints[:5])}" if hints else ""
+    if hints:
+        return f"; {', '.join(hints[:5])}"
+    return ""
 
 
 def _fix(error: Any, value: Any) -> str:
@@ -136,13 +140,12 @@ def _is_number(text: str) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return f"<{type(value).__name__} of {len(value)}>"
-    text = (
-        "null"
-        if value is None
-        else repr(value)
-        if isinstance(value, str) and _is_number(value)
-        else str(value)
-    )
+    if value is None:
+        text = "null"
+    elif isinstance(value, str) and _is_number(value):
+        text = repr(value)
+    else:
+        text = str(value)
     return shortened(text)
 
 
@@ -158,11 +161,9 @@ def _key(loc: Sequence[int | str], schema: Any) -> tuple[int | str, ...]:
     """The key that an error is about: without the names that pydantic gives the branches of a union."""
     names = {"bool", "int", "float", "str", "[key]"}
     loc = tuple(part for part in loc if not BRANCH.fullmatch(str(part)))
-    return (
-        loc[:-1]
-        if len(loc) > 1 and loc[-1] in names and loc[-1] not in _fields(schema, loc[:-1])
-        else loc
-    )
+    if len(loc) > 1 and loc[-1] in names and loc[-1] not in _fields(schema, loc[:-1]):
+        return loc[:-1]
+    return loc
 
 
 def _fields(schema: Any, loc: Sequence[int | str]) -> list[str]:

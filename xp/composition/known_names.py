@@ -15,7 +15,9 @@ WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
     Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8"), Loader=LOADER
 )
 """Names of other projects and of xp, as the file has them."""
-RENAMED, SENTENCES, OPTION_ALIASES = WORDS["renamed"], WORDS["sentences"], WORDS["options"]
+RENAMED = WORDS["renamed"]
+SENTENCES = WORDS["sentences"]
+OPTION_ALIASES = WORDS["options"]
 
 
 SCRIPT_VARIABLES = (
@@ -41,7 +43,7 @@ def foreign_hint(text: str) -> str | None:
         SECTIONS.sub("", key, 1),
         key.replace("_", "-") if key.startswith("--") else key,
     )
-    words = (_word(one, value.strip("'\"")) for one in spellings)
+    words = (_word(spelling, value.strip("'\"")) for spelling in spellings)
     word = next((one for one in words if one is not None), None)
     if word is None and key.partition(".")[0] in NESTED:
         word = SENTENCES[key.partition(".")[0]]
@@ -49,9 +51,11 @@ def foreign_hint(text: str) -> str | None:
 
 
 def _word(key: str, value: str) -> str | None:
-    if (word := WORDS["by_value"].get(key, {}).get(value)) is not None:
+    word = WORDS["by_value"].get(key, {}).get(value)
+    if word is not None:
         return str(word)
-    if (group := WORDS["chooses"].get(key)) is not None and value.lower() in OPTION_ALIASES[group]:
+    group = WORDS["chooses"].get(key)
+    if group is not None and value.lower() in OPTION_ALIASES[group]:
         return f"{group}={OPTION_ALIASES[group][value.lower()]}"
     if key in RENAMED:
         return f"{RENAMED[key]}={value}" if PLAIN.fullmatch(value) else RENAMED[key]

@@ -56,15 +56,19 @@ def env_name(option: str, env: Mapping[str, Any], default: Mapping[str, Any]) ->
     ]
     names = (_short(value) for value in values if isinstance(value, str))
     name = next((name for name in names if is_name(name)), option)
-    return (
-        option if name.replace("_", "") == option.replace("_", "") else name
-    )  # WhoDunit is `whodunit`
+    if name.replace("_", "") == option.replace("_", ""):
+        return option
+    return name
 
 
 def general_option(env: Mapping[str, Any]) -> str:
     """The option that takes any environment of a provider."""
     provider = str(env.get("provider"))
-    return "graded" if provider == "local" else "openreward" if ":" in provider else provider
+    if provider == "local":
+        return "graded"
+    if ":" in provider:
+        return "openreward"
+    return provider
 
 
 def _short(value: str) -> str:
@@ -74,7 +78,10 @@ def _short(value: str) -> str:
     module, _, word = value.rpartition(":") if "/" not in value else ("", "", value)
     path = PurePosixPath(word.rpartition(".py@")[2])
     stem = re.sub(r"\.(jsonl?|csv|parquet|py)$", "", path.name)
-    short = path.parent.name if stem in SPLITS else stem.partition(":")[0]
+    if stem in SPLITS:
+        short = path.parent.name
+    else:
+        short = stem.partition(":")[0]
     if module and stem == path.name:
         packages = [name for name in module.split(".") if name not in GENERIC] or [
             _folder_of(module) or word
@@ -100,7 +107,10 @@ def given_twice(options: Sequence[str]) -> str | None:
 
 def mix_in_mix(name: str, env: Any) -> str | None:
     """Returns the fault of a mixture with a mixture as a member; None if there is none."""
-    members = env.get("members") if isinstance(env, dict) else None
+    if isinstance(env, dict):
+        members = env.get("members")
+    else:
+        members = None
     if not isinstance(members, dict) or SIGN not in name:
         return None
     flat = [
@@ -121,7 +131,9 @@ def defaults_of(name: str) -> list[Any]:
 
 def with_mixes_named(defaults: Any) -> Any:
     """A file's defaults list, with a list of environments as the mixture's name: Hydra would merge their files."""
-    return [_named(item) for item in defaults] if isinstance(defaults, list) else defaults
+    if isinstance(defaults, list):
+        return [_named(item) for item in defaults]
+    return defaults
 
 
 def _named(item: Any) -> Any:

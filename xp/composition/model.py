@@ -56,13 +56,18 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         container: the sections, with the command line's values.
         options: the sections before these.
     """
-    model, option, outputs = _below(container, "model"), options["model"], _outputs(container)
+    model = _below(container, "model")
+    option = options["model"]
+    outputs = _outputs(container)
     path = model.get("path")
     if path is None and option.get("name") is None:
         yield Fault(
             _KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model"
         )
-    place = Path(path).expanduser() if isinstance(path, str) else Path()
+    if isinstance(path, str):
+        place = Path(path).expanduser()
+    else:
+        place = Path()
     # No other machine could have the path.
     if (
         place.is_absolute()
@@ -89,9 +94,11 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         return
     model["path"] = path = resolved
     config = config_of(path, outputs, model.get("revision"))
-    if config is not None and (why := not_causal(config)):
-        yield _fault(_KEY, path, f"not a causal language model: {why}")
-        return
+    if config is not None:
+        why = not_causal(config)
+        if why:
+            yield _fault(_KEY, path, f"not a causal language model: {why}")
+            return
     if option.get("name") is not None and path != option.get("path"):
         yield from _same_network(model, option, config)
     elif isinstance(written := model.get("architecture"), dict) and config is not None:
@@ -101,14 +108,18 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
                 f"{line} in {path}; correct it, or leave model.architecture out",
             )
     _fill(model, option, container, config)
-    if option.get("name") is None and isinstance(training := container.get("training"), dict):
-        _fit_lengths(training, options["training"], path, model["max_context_tokens"])
+    if option.get("name") is None:
+        training = container.get("training")
+        if isinstance(training, dict):
+            _fit_lengths(training, options["training"], path, model["max_context_tokens"])
 
 
 def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
     """Replaces the revision of a hub's model by its commit in place; `key`: key of the model's name."""
     parent, _, name = key.rpartition(".")
-    path, revision, pin = section.get(name), section.get("revision"), f"{parent}.revision"
+    path = section.get(name)
+    revision = section.get("revision")
+    pin = f"{parent}.revision"
     if not isinstance(path, str) or not _is_of_hub(path, outputs):
         if revision is not None:
             yield _fault(pin, revision, f"only a hub's model ({key}=ORG/NAME) has revisions")
@@ -123,7 +134,8 @@ def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
 
 def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
     """Fills in the date for a chat template that asks for it, of the model or of a served judge, in place."""
-    model, outputs = _below(container, "model"), _outputs(container)
+    model = _below(container, "model")
+    outputs = _outputs(container)
     arguments = model.get("chat_template")
     if not isinstance(arguments, dict):
         return
@@ -179,7 +191,10 @@ def _fit_lengths(
     ):
         return
     if prompt in unset:
-        limit = context // 4 if response in unset else context - training[response]
+        if response in unset:
+            limit = context // 4
+        else:
+            limit = context - training[response]
         training[prompt] = max(1, min(training[prompt], limit))
     if response in unset:
         training[response] = max(1, min(training[response], context - training[prompt]))
@@ -206,14 +221,17 @@ def _resolved(path: str, outputs: Path) -> str | None:
         return str(place.absolute())
     if (outputs / path / "config.json").is_file() or HUB_ID.fullmatch(path) or place.is_absolute():
         return path
-    return path if path.startswith(("runs/", "models/")) else None
+    if path.startswith(("runs/", "models/")):
+        return path
+    return None
 
 
 def _same_network(
     model: Mapping[str, Any], option: Mapping[str, Any], config: Any
 ) -> Iterator[Fault]:
     """An option's name is in every record, its network in every plan: another model is another option."""
-    path, name = model["path"], option["name"]
+    path = model["path"]
+    name = option["name"]
     fix = f"set model={GENERAL} {_KEY}={path}"
     if config is None or not isinstance(model.get("architecture"), dict):
         yield _fault(_KEY, path, f"nothing here says that it is the network of model={name}; {fix}")
@@ -264,7 +282,8 @@ _START: Final = "training.initial_checkpoint"
 
 def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
-    training, outputs = _below(container, "training"), _outputs(container)
+    training = _below(container, "training")
+    outputs = _outputs(container)
     start = training.get("initial_checkpoint")
     if not isinstance(start, str) or ADDRESS.match(start):
         return  # None, or a fault that the schema reports
@@ -275,7 +294,10 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
         )
         return
     training["initial_checkpoint"] = str(place.absolute())
-    config = config_of(str(place), outputs) if (place / "config.json").is_file() else None
+    if (place / "config.json").is_file():
+        config = config_of(str(place), outputs)
+    else:
+        config = None
     if config is None:
         reason = "the directory has no readable config.json; a Megatron checkpoint must be exported first"
         if (place / "adapter_config.json").is_file():
@@ -291,11 +313,13 @@ _TEACHER: Final = "algorithm.distill.teacher"
 
 def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the teacher's path absolute in place; yields what is wrong with it."""
-    distill, outputs = _below(container, "algorithm", "distill"), _outputs(container)
+    distill = _below(container, "algorithm", "distill")
+    outputs = _outputs(container)
     teacher = distill.get("teacher")
     if distill.get("url") is not None or not isinstance(teacher, str) or ADDRESS.match(teacher):
         return  # a server has it, or the schema reports a fault
-    place, directory = _resolved(teacher, outputs), local_directory(teacher, outputs)
+    place = _resolved(teacher, outputs)
+    directory = local_directory(teacher, outputs)
     is_path = teacher.startswith(("runs/", "models/")) or Path(teacher).is_absolute()
     if place is None or (is_path and directory is None and _is_local(container)):
         yield _fault(_TEACHER, teacher, NO_DIRECTORY)
@@ -313,10 +337,12 @@ def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
         ("backend.engine.speculative.model", _below(container, "backend", "engine", "speculative"))
     ]
     for path, section in (*models, *_judges(container)):
-        key, value = path.rpartition(".")[2], section.get(path.rpartition(".")[2])
+        key = path.rpartition(".")[2]
+        value = section.get(path.rpartition(".")[2])
         if not isinstance(value, str) or ADDRESS.match(value):
             continue  # there is none, or the schema reports a fault
-        if (place := _resolved(value, _outputs(container))) is None:
+        place = _resolved(value, _outputs(container))
+        if place is None:
             yield _fault(path, value, NO_DIRECTORY)
         else:
             section[key] = place
@@ -339,8 +365,13 @@ def _members(container: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _below(section: Any, *keys: str) -> dict[str, Any]:
     """The section below these keys; empty where there is none."""
     for key in keys:
-        section = section.get(key) if isinstance(section, dict) else None
-    return section if isinstance(section, dict) else {}
+        if isinstance(section, dict):
+            section = section.get(key)
+        else:
+            section = None
+    if isinstance(section, dict):
+        return section
+    return {}
 
 
 def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
@@ -352,7 +383,10 @@ def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
         return
     path, colon, config = data.partition(":")
     if path in ROOMS:
-        places = places_of(data, _outputs(container)) if is_name(config) else []
+        if is_name(config):
+            places = places_of(data, _outputs(container))
+        else:
+            places = []
         if len(places) == 1:
             sft["data"] = f"{path}:{places[0].name}"
         return
@@ -370,10 +404,12 @@ def _network_of_start(
     """Checks that the checkpoint has the model's network, which the reference, memory and Slime's flags rely on."""
     network = model.get("architecture")
     if not isinstance(network, dict):
-        known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)
-        why = (
-            "cannot be read by xp" if known else "is not on this machine: download the model first"
-        )
+        path = model.get("path")
+        known = isinstance(path, str) and local_directory(path, outputs)
+        if known:
+            why = "cannot be read by xp"
+        else:
+            why = "is not on this machine: download the model first"
         yield _fault(_START, start, f"cannot be compared with the model, whose config.json {why}")
     elif lines := mismatches(network, config):
         fix = f"to train it alone, set model=hf model.path={start}"
@@ -383,7 +419,10 @@ def _network_of_start(
 def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes paths absolute in place, from the working directory; yields a fault for each file that is not there."""
     for key, member in _members(container):
-        rows = member.get("rows") if isinstance(member, dict) else None
+        if isinstance(member, dict):
+            rows = member.get("rows")
+        else:
+            rows = None
         if isinstance(rows, str):
             member["rows"] = yield from _absolute(rows, f"{key}.rows")
         elif isinstance(rows, dict):
@@ -400,12 +439,14 @@ def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
     place = Path(path).expanduser().absolute()
     if not os.path.exists(place):
         folder = place.parent
-        files = sorted(os.listdir(folder)) if os.access(folder, os.R_OK) and folder.is_dir() else []
-        hub = (
-            f"; a data set of the hub is {HUB}{name}"
-            if "." not in name and name.count("/") == 1
-            else ""
-        )
+        if os.access(folder, os.R_OK) and folder.is_dir():
+            files = sorted(os.listdir(folder))
+        else:
+            files = []
+        if "." not in name and name.count("/") == 1:
+            hub = f"; a data set of the hub is {HUB}{name}"
+        else:
+            hub = ""
         yield _fault(
             key, name, f"there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}"
         )

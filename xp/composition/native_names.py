@@ -33,20 +33,28 @@ _VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 
 def hint(text: str) -> str | None:
     """Returns the replacement for a key from a trainer's own documentation, or None. `text` may carry `=value`."""
-    if known := foreign_hint(text):
+    known = foreign_hint(text)
+    if known:
         return known
     typed = text.partition("=")[0].lstrip("+~")
     spellings = (typed, f"--{typed}", SECTIONS.sub("", typed, 1))
     key = next(
-        (one for one in spellings if any(one in keys for keys in catalogs().values())), typed
+        (
+            spelling
+            for spelling in spellings
+            if any(spelling in keys for keys in catalogs().values())
+        ),
+        typed,
     )
     backends = [name for name, keys in catalogs().items() if key in keys]
     for name in backends:
-        if field := _fields(name).get(key):
+        field = _fields(name).get(key)
+        if field:
             return f"in xp: {field}"
     keys = {name: _keys(name, {}) for name in backends}
     faults = {name: keys[name].fault(key, _spec(name, {})) for name in backends}
-    if taken_by := [name for name, fault in faults.items() if fault is None]:
+    taken_by = [name for name, fault in faults.items() if fault is None]
+    if taken_by:
         passed = " or ".join(
             f"backend={name} 'backend.overrides.{key.lstrip('-')}=...'" for name in taken_by
         )

@@ -46,7 +46,8 @@ def _marks_in_order(
         files = (
             directory / f"{config_path}.yaml" for directory in (ROOT / "conf", ROOT, *config_dirs)
         )
-        if (file := next((file for file in files if file.is_file()), None)) is not None:
+        file = next((file for file in files if file.is_file()), None)
+        if file is not None:
             yield marks_under(read_file(file).marks, package)
 
 
@@ -102,10 +103,9 @@ def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
     """Keys of assignments that give a value, a section's (`training={epochs: 3}`) spelled out."""
     by_path: dict[str, bool] = {}
     for key, value in values:
-        spelled = (
-            {f"{key}.{name}": one for name, one in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
+        if isinstance(value, dict):
+            spelled = {f"{key}.{name}": one for name, one in value.items()}
+        else:
+            spelled = {key: value}
         by_path |= {path: one is not None for path, one in spelled.items()}
     return {path for path, has_value in by_path.items() if has_value}

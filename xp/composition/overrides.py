@@ -49,9 +49,10 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
     faults = []
     for typed in overrides:
         # `+recipes=x`, as Hydra's users add an option: every group has a place in the defaults here.
-        text = (
-            typed[1:] if typed.startswith("+") and typed[1:].partition("=")[0] in GROUPS else typed
-        )
+        if typed.startswith("+") and typed[1:].partition("=")[0] in GROUPS:
+            text = typed[1:]
+        else:
+            text = typed
         try:
             override = _read(parser, text)
         except HydraException as error:
@@ -95,7 +96,8 @@ def _read(parser: OverridesParser, text: str) -> Override:
 def _unread(text: str) -> str:
     """Describes the fault of a text that is no override. A value that may be a secret is not repeated."""
     key, equals, _ = text.partition("=")
-    if known := _elsewhere(text):
+    known = _elsewhere(text)
+    if known:
         return f"{key}: {known}"
     if text.startswith("-"):
         same = same_key(key.lstrip("-").replace("-", "_"), every_key())
@@ -115,31 +117,34 @@ def _unread(text: str) -> str:
 def _elsewhere(text: str) -> str | None:
     """Hint for another program's key; None for a key that xp has under the same name."""
     known = hint(text)
-    return None if known == f"in xp: {text.partition('=')[0].lstrip('+~')}" else known
+    if known == f"in xp: {text.partition('=')[0].lstrip('+~')}":
+        return None
+    return known
 
 
 def _shape_fault(override: Override) -> str | None:
     """Returns a fault that does not depend on the override's key and value; None if there is none."""
     key = override.key_or_group
-    if (override.is_delete() or override.is_add()) and (
-        known := _elsewhere(override.input_line or key)
-    ):
-        return known
+    if override.is_delete() or override.is_add():
+        known = _elsewhere(override.input_line or key)
+        if known:
+            return known
     if override.is_delete() or override.is_add() or key.startswith("hydra"):
         return "write it as key=value; keys are neither added (+) nor deleted (~), set one to null"
     if override.package is not None or "/" in key:
         return "a group is chosen as group=option; packages (@) and sub-groups (/) are for files"
-    value = None if override.is_sweep_override() else override.value()
+    if override.is_sweep_override():
+        value = None
+    else:
+        value = override.value()
     if is_group(override) and not override.is_sweep_override() and not isinstance(value, str):
         if value is None and key == "recipes":
             return None
         if isinstance(value, list):
             is_mix = key == MIXED and all(isinstance(one, str) for one in value)
-            return (
-                None
-                if is_mix
-                else f"only one option can be chosen; -m {key}=a,b sweeps over several"
-            )
+            if is_mix:
+                return None
+            return f"only one option can be chosen; -m {key}=a,b sweeps over several"
         if not isinstance(value, (int, float)):
             return f"{key}=NAME chooses an option; set a single value as {key}.KEY=VALUE"
     return None
@@ -157,7 +162,8 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         if not override.is_sweep_override():
             choices.append([override])
             continue
-        line, key = override.input_line or "", override.key_or_group
+        line = override.input_line or ""
+        key = override.key_or_group
         if key == TRACKING and is_sweep:
             values = line.partition("=")[2]
             faults.append(
@@ -191,7 +197,7 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             )
     if math.prod(map(len, choices)) > MAX_POINTS:
         faults.append(TOO_MANY)
-        choices = [one[:1] for one in choices]
+        choices = [choice[:1] for choice in choices]
     return choices, faults
 
 
@@ -229,7 +235,8 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
         )
         return
     node: Any = container
-    parts, typed = path.split("."), override.input_line or path
+    parts = path.split(".")
+    typed = override.input_line or path
     for depth, part in enumerate(parts[:-1]):
         if isinstance(node, dict) and node.get(part) is None and FREE_FORM.match(path):
             node[part] = {}

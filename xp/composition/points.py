@@ -90,7 +90,8 @@ def compose_recorded(
     validated(dict(container), source)
     container = copy.deepcopy(dict(container)) | {"outputs": "outputs"}
     parsed = _assignments(overrides)
-    name, members = "env", container["env"]["members"]
+    name = "env"
+    members = container["env"]["members"]
     if len(members) == 1 and not any(one.key_or_group.startswith("env.members.") for one in parsed):
         ((name, container["env"]),) = members.items()
     faults = [str(fault) for override in parsed for fault in apply(container, override)]
@@ -288,11 +289,10 @@ def _placed(
     already = {fault.partition(": ")[0] for fault in composed.faults}
     for fault in faults:
         is_typed = any(_are_related(fault.path, path) for path in overridden)
-        mark = (
-            None
-            if is_typed
-            else file_history(composed.chosen, config_dirs).get(fault.path, (None,))[-1]
-        )
+        if is_typed:
+            mark = None
+        else:
+            mark = file_history(composed.chosen, config_dirs).get(fault.path, (None,))[-1]
         if mark is None:
             yield str(fault)
         elif mark.place not in already:

@@ -94,9 +94,15 @@ class PythonScript:
 
     def _resolved(self, node: ast.expr, depth: int = 0) -> ast.expr:
         """The value of a variable that the file sets once, or the default of an option; other expressions as they are."""
-        source = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+        if isinstance(node, ast.Name | ast.Attribute):
+            source = ast.unparse(node)
+        else:
+            source = ""
         # `args.lr` is the option `--lr`; a module's attribute of the same name is not.
-        option = f"--{node.attr}" if isinstance(node, ast.Attribute) else ""
+        if isinstance(node, ast.Attribute):
+            option = f"--{node.attr}"
+        else:
+            option = ""
         value = self._values.get(source) or self._values.get(option)
         if value is None or depth > 20:
             return node

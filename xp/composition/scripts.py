@@ -173,30 +173,26 @@ class _Shell:
         while words and (assigned := _ASSIGNED.fullmatch(words[0])) is not None:
             name, more, value = assigned.groups()
             is_array = not value and words[1:2] == ["("]
-            new = (
-                [one for word in words[2:-1] for one in self._words(word)]
-                if is_array
-                else [self._text(value)]
-            )
+            if is_array:
+                new = [one for word in words[2:-1] for one in self._words(word)]
+            else:
+                new = [self._text(value)]
             self.variables[name] = [*self.variables.get(name, ()), *new] if more else new
             words = () if is_array else words[1:]
         expanded = [one for word in words for one in self._words(word)]
         if expanded[1:] and expanded[0] in ("source", ".", "bash", "sh"):
-            variables = (
-                self.variables
-                if expanded[0] in ("source", ".")
-                else {**self.variables, "@": expanded[2:]}
-            )
+            if expanded[0] in ("source", "."):
+                variables = self.variables
+            else:
+                variables = {**self.variables, "@": expanded[2:]}
             # The directory of the script is often a variable or a command's output.
             place = (
                 re.sub(rf"^(?:\$\w+|{_BRACED}|{_COMMAND})", "", expanded[1]).lstrip("/").split("/")
             )
             ends = ("/".join(place[first:]) for first in range(len(place)))
             files = (up / end for end in ends for up in self.path.resolve().parents)
-            file, callers = (
-                next((one for one in files if one.is_file()), None),
-                (*self.callers, self.path.resolve()),
-            )
+            file = next((one for one in files if one.is_file()), None)
+            callers = (*self.callers, self.path.resolve())
             if file is not None and file.resolve() not in callers:
                 yield from _Shell(file, variables, callers)._commands(
                     file.read_text(encoding="utf-8")
@@ -215,7 +211,8 @@ class _Shell:
         return any(_is_true(test) for test in tests)
 
     def _words(self, word: str) -> list[str]:
-        if (array := _ARRAY.fullmatch(word)) is not None:
+        array = _ARRAY.fullmatch(word)
+        if array is not None:
             return self.variables.get(array[1] or "@", [word.strip('"')] if array[1] else [])
         text = self._text(word)
         is_split = "$(" not in text and re.fullmatch(rf"\$\w+|{_BRACED}", word)
@@ -232,7 +229,8 @@ class _Shell:
         return re.sub(r"\\(.)", r"\1", _VARIABLE.sub(self._value, text), flags=re.S)
 
     def _value(self, match: re.Match[str]) -> str:
-        if (formula := match["sum"]) is not None:
+        formula = match["sum"]
+        if formula is not None:
             names = re.sub(
                 r"\$?\{?\b([A-Za-z_]\w*)\b\}?",
                 lambda one: self._variable(one[1]) or one[0],
@@ -251,7 +249,9 @@ class _Shell:
         return match[0] if value is None else value
 
     def _variable(self, name: str) -> str | None:
-        return " ".join(self.variables[name]) if name in self.variables else None
+        if name in self.variables:
+            return " ".join(self.variables[name])
+        return None
 
 
 def _with_most_keys(calls: Sequence[tuple[str, dict[str, Any]]]) -> Script:
@@ -290,7 +290,8 @@ def _statements(text: str) -> Iterator[list[str]]:
     is_redirected = False
     end_of_word = -1
     for token in _TOKEN.finditer(text):
-        word, other = token["word"], token["other"]
+        word = token["word"]
+        other = token["other"]
         if word is not None:
             if not is_redirected:
                 words.append(word)
@@ -312,7 +313,8 @@ def _statements(text: str) -> Iterator[list[str]]:
             words.append(other)
             is_array = False
         elif other == "|" and words and words[0] in ("if", "elif"):
-            words += ["or"] if words[-1] != "or" else []
+            if words[-1] != "or":
+                words += ["or"]
         elif other is not None and other in "\n;&|" and not is_array:
             is_redirected = False
             yield words
@@ -344,7 +346,8 @@ def keys_of(words: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     values: list[str] | None = None
     for word in words:
-        if (key := _KEY.fullmatch(word)) is not None and (key[2] or values is None):
+        key = _KEY.fullmatch(word)
+        if key is not None and (key[2] or values is None):
             found[key[1]], values = key[3], None
         elif word.startswith("--") or _ARRAY.fullmatch(word):
             name, is_given, value = word.partition("=")

@@ -144,11 +144,12 @@ def _range(override: Override) -> BaseDistribution:
         )
     if isinstance(value, ChoiceSweep) or (isinstance(value, RangeSweep) and value.shuffle):
         listed = value.list if isinstance(value, ChoiceSweep) else ()
-        if odd := [
+        odd = [
             one
             for one in listed
             if not isinstance(one, (str, int, float, QuotedString, type(None)))
-        ]:
+        ]
+        if odd:
             raise ValueError(
                 f"a searched value is a text, a number, true, false or null; got {odd[0]}"
             )
@@ -157,7 +158,10 @@ def _range(override: Override) -> BaseDistribution:
     low: Any = value.start
     high: Any = value.end if isinstance(value, IntervalSweep) else value.stop
     if low > high:
-        call = "interval" if isinstance(value, IntervalSweep) else "range"
+        if isinstance(value, IntervalSweep):
+            call = "interval"
+        else:
+            call = "range"
         raise ValueError(f"the lower bound is first; write {call}({high},{low})")
     if isinstance(value, IntervalSweep) and "log" in value.tags and low <= 0:
         raise ValueError(f"the logarithm needs a lower bound above 0; got {low}")

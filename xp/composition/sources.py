@@ -23,7 +23,9 @@ from xp.composition.values import escaped, with_texts
 from xp.hardware import AUTO, machine_of, this_machine
 from xp.lib.yaml_loader import over_libyaml
 
-XP_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"
+XP_FILES = "xp-own"
+USER_FILES = "xp-user"
+MACHINES = "xp-machines"
 """Schemes of Hydra's search path. The last is of words such as `8xB200`, after all files."""
 
 
@@ -110,7 +112,10 @@ class Machines(Files):
 
     def load_config(self, config_path: str) -> ConfigResult:
         word = _word(config_path) or ""
-        machine = this_machine() if word == AUTO else machine_of(word)
+        if word == AUTO:
+            machine = this_machine()
+        else:
+            machine = machine_of(word)
         if machine is None:
             return super().load_config("hardware/cpu")
         return self._result(machine.option(), {"package": "_global_"})
@@ -139,7 +144,9 @@ def _is_mix(config_path: str) -> bool:
 def _word(config_path: str) -> str | None:
     """The name of an option of the hardware group. None means that the path is of another group."""
     path = Path(config_path)
-    return path.name.removesuffix(".yaml") if path.parent.name == "hardware" else None
+    if path.parent.name == "hardware":
+        return path.name.removesuffix(".yaml")
+    return None
 
 
 def _with_named_mixes(loaded: ConfigResult) -> ConfigResult:

@@ -32,7 +32,8 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    config, paths = OmegaConf.create(copy.deepcopy(container)), all_paths(container)
+    config = OmegaConf.create(copy.deepcopy(container))
+    paths = all_paths(container)
     for path, holder, key in open_values:
         text = holder[key]
         holder[key] = None
@@ -57,7 +58,9 @@ def with_texts(node: Any, change: Callable[[str], str]) -> Any:
         return {key: with_texts(child, change) for key, child in node.items()}
     if isinstance(node, list):
         return [with_texts(child, change) for child in node]
-    return change(node) if isinstance(node, str) else node
+    if isinstance(node, str):
+        return change(node)
+    return node
 
 
 def escaped(text: str) -> str:
@@ -65,7 +68,9 @@ def escaped(text: str) -> str:
 
     Hydra would keep the earlier file's value although one is required, and would expand references while it merges.
     """
-    return ESCAPED_MISSING if text == MISSING else text.replace("${", ESCAPED_REFERENCE)
+    if text == MISSING:
+        return ESCAPED_MISSING
+    return text.replace("${", ESCAPED_REFERENCE)
 
 
 def unescaped(text: str) -> str:
@@ -75,7 +80,10 @@ def unescaped(text: str) -> str:
 
 def _texts(node: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Every text below a container: its path, and its holder and key."""
-    pairs = list(node.items()) if isinstance(node, dict) else list(enumerate(node))
+    if isinstance(node, dict):
+        pairs = list(node.items())
+    else:
+        pairs = list(enumerate(node))
     for key, child in pairs:
         below = f"{path}.{key}" if path else str(key)
         if isinstance(child, (dict, list)):
@@ -93,4 +101,6 @@ def _resolved(config: Any, path: str) -> Any:
         value = value[int(part) if OmegaConf.is_list(value) else part]
     if value in (MISSING, ESCAPED_MISSING):
         raise KeyError(path)
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    if OmegaConf.is_config(value):
+        return OmegaConf.to_container(value, resolve=True)
+    return value

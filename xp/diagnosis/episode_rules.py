@@ -17,7 +17,8 @@ MAX_SHOWN: Final = 160
 """Largest number of a turn's characters in a message."""
 MANY_VOID: Final = 0.05
 VOID_STEPS: Final = 4
-MANY_TRUNCATED, RISE_OF_TRUNCATED = 0.5, 0.2
+MANY_TRUNCATED = 0.5
+RISE_OF_TRUNCATED = 0.2
 
 
 @rule(
@@ -64,11 +65,10 @@ def malformed(history: History) -> Finding | None:
     Source: xp.episode.dialects; a model writes calls in the format of its chat template, another format is malformed.
     """
     tools = history.tools
-    example = (
-        ""
-        if tools is None or tools.malformed is None
-        else f", such as {tools.malformed[:MAX_SHOWN]!r}"
-    )
+    if tools is None or tools.malformed is None:
+        example = ""
+    else:
+        example = f", such as {tools.malformed[:MAX_SHOWN]!r}"
     if (
         tools is not None
         and example
@@ -142,7 +142,9 @@ def unused_tool(history: History) -> Finding | None:
         return None
     unused = sorted(tools.offered - set(tools.calls))
     text = f"{', '.join(unused)}: never called in {tools.num_episodes} episodes"
-    return (Severity.NOTE, history.last_step, text) if unused else None
+    if unused:
+        return Severity.NOTE, history.last_step, text
+    return None
 
 
 @rule(

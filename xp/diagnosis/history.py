@@ -38,7 +38,9 @@ class Facts:
     def num_updates(self) -> int | None:
         """Optimizer updates of the whole run. None means that its epochs' steps are not known."""
         steps = self.training.num_steps
-        return None if steps is None else steps * self.training.all_updates_per_step
+        if steps is None:
+            return None
+        return steps * self.training.all_updates_per_step
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ class History:
     @property
     def last_step(self) -> int:
         """The last step with metrics. 0 means that none has any."""
-        return int(self.lines[-1]["step"]) if self.lines else 0
+        if self.lines:
+            return int(self.lines[-1]["step"])
+        return 0
 
     def series(self, name: str) -> Points:
         """Steps and values of a metric, for the steps that have it."""
@@ -119,7 +123,9 @@ def change(points: Points) -> Change | None:
 
 def latest(points: Points, number: int = FEWEST) -> float | None:
     """Mean of the last `number` values. None means that there are fewer."""
-    return fmean(value for _, value in points[-number:]) if len(points) >= number else None
+    if len(points) >= number:
+        return fmean(value for _, value in points[-number:])
+    return None
 
 
 def points_of(lines: Sequence[Mapping[str, Any]], name: str) -> Points:

@@ -25,7 +25,8 @@ class SymptomWatch:
     """
 
     def __init__(self, spec: RunSpec, metrics: Path) -> None:
-        self._action, self._metrics = spec.training.on_symptom, metrics
+        self._action = spec.training.on_symptom
+        self._metrics = metrics
         self._facts = Facts(spec.training, tuple(spec.env.members))
         self._lines: dict[int, Mapping[str, Any]] | None = None
         self._reported: set[str] = set()
@@ -49,4 +50,6 @@ class SymptomWatch:
             print(f"xp: {text}", file=sys.stderr, flush=True)
 
     def _read(self, stage: str) -> list[dict[str, Any]]:
-        return read_metrics(self._metrics, stage) if self._metrics.is_file() else []
+        if self._metrics.is_file():
+            return read_metrics(self._metrics, stage)
+        return []

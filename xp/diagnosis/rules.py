@@ -73,7 +73,8 @@ def collapse(history: History) -> Finding | None:
     means = [
         fmean(rewards[at : at + COLLAPSE_STEPS]) for at in range(len(rewards) - COLLAPSE_STEPS + 1)
     ]
-    best, last = max(range(len(means)), key=means.__getitem__), means[-1]
+    best = max(range(len(means)), key=means.__getitem__)
+    last = means[-1]
     usual_difference = median(
         abs(after - before) for before, after in pairwise(rewards[: best + COLLAPSE_STEPS])
     )
@@ -96,7 +97,8 @@ def equal_groups(history: History) -> Finding | None:
     Source: the baseline of GRPO is the group's mean (Shao et al. 2024, arXiv:2402.03300, section 4.1); DAPO's dynamic
     sampling removes such groups for this reason (Yu et al. 2025, arXiv:2503.14476, section 3.2).
     """
-    shares, rewards = history.series(EQUAL_REWARDS), history.series(REWARD)
+    shares = history.series(EQUAL_REWARDS)
+    rewards = history.series(REWARD)
     share = latest(shares, STEPS)
     # A teacher (algorithm.distill) teaches by its log-probabilities, which differ within such groups too.
     if (
@@ -107,11 +109,10 @@ def equal_groups(history: History) -> Finding | None:
     ):
         return None
     is_ever = all(value == 1 for _, value in shares)
-    never = (
-        " and no reward has varied so far"
-        if is_ever and len({reward for _, reward in rewards}) == 1
-        else ""
-    )
+    if is_ever and len({reward for _, reward in rewards}) == 1:
+        never = " and no reward has varied so far"
+    else:
+        never = ""
     mean = f"(mean reward {latest(rewards, 1) or 0:.3f})"
     text = f"{share:.0%} of the tasks have the same reward in all their episodes {mean}{never}"
     return Severity.BROKEN if is_ever else Severity.ALARM, shares[-1][0], text
@@ -119,7 +120,8 @@ def equal_groups(history: History) -> Finding | None:
 
 def is_saturated(history: History) -> bool:
     """Returns whether tasks pass and all episodes of a task have equal rewards."""
-    passes, equal = latest(history.passes(), STEPS), latest(history.series(EQUAL_REWARDS), STEPS)
+    passes = latest(history.passes(), STEPS)
+    equal = latest(history.series(EQUAL_REWARDS), STEPS)
     return passes is not None and equal is not None and passes >= 0.95 and equal >= 0.8
 
 
@@ -151,7 +153,8 @@ def hacked(history: History) -> Finding | None:
     A share above 0.9 can hardly rise; a rise by less than a tenth of the distance to 1 counts as none.
     Source: reward hacking (Amodei et al. 2016, arXiv:1606.06565, section 4; Skalse et al. 2022, arXiv:2209.13085).
     """
-    reward, passes = change(history.series(REWARD)), change(history.passes())
+    reward = change(history.series(REWARD))
+    passes = change(history.passes())
     if reward is None or passes is None or reward.by < RISE or passes.before >= 0.9:
         return None
     if passes.by > 0.1 * (1 - passes.before):
@@ -195,7 +198,8 @@ def entropy(history: History) -> Finding | None:
     Source: "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models" (Cui et al. 2025,
     arXiv:2505.22617): without entropy the reward does not rise further.
     """
-    nats, reward = change(history.series("training/entropy")), change(history.series(REWARD))
+    nats = change(history.series("training/entropy"))
+    reward = change(history.series(REWARD))
     if nats is None or reward is None or reward.by > 0.05 or is_saturated(history):
         return None
     if nats.before <= 0 or nats.after > min(0.05, 0.2 * nats.before):

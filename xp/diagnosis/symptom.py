@@ -55,7 +55,9 @@ def rule(
         @wraps(find)
         def symptom(history: History) -> Symptom | None:
             finding = find(history)
-            return None if finding is None else Symptom(name, *finding, cause, change)
+            if finding is None:
+                return None
+            return Symptom(name, *finding, cause, change)
 
         return symptom
 

@@ -46,4 +46,6 @@ def examine(spec: RunSpec, num_slots: int | None = None) -> Iterator[Finding]:
 
 def exit_code(findings: list[Finding]) -> ExitCode:
     """Exit code of the first fault; OK if there is none."""
-    return next((one.code for one in findings if one.verdict is Verdict.FAULT), ExitCode.OK)
+    return next(
+        (finding.code for finding in findings if finding.verdict is Verdict.FAULT), ExitCode.OK
+    )

@@ -46,7 +46,10 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
         return
     for package, pin in spec.backend.pins.items():
         if package in differing:
-            there = f"is {installed[package]}" if installed[package] else "is not installed"
+            if installed[package]:
+                there = f"is {installed[package]}"
+            else:
+                there = "is not installed"
             fix = f"{python} -m pip install '{package}=={pin}'"
             yield fault(
                 "version", f"{package} {there}, and xp's rendering was proven with {pin}; {fix}"
@@ -104,7 +107,8 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
         )
         return
     for name, memory_gb in there[: hardware.accelerators_per_node]:
-        family, card = hardware.accelerator.partition("-")[0], None
+        family = hardware.accelerator.partition("-")[0]
+        card = None
         if hardware.accelerator in cards():
             card = card_named(name, memory_gb)
         if not (family in name.lower() if card is None else card.name.startswith(family)):
@@ -137,7 +141,8 @@ def host(spec: RunSpec) -> Iterator[Finding]:
         return
     import psutil
 
-    cores, memory_gb = os.cpu_count() or 1, psutil.virtual_memory().total / GB
+    cores = os.cpu_count() or 1
+    memory_gb = psutil.virtual_memory().total / GB
     expected = f"hardware={spec.hardware.name} says {spec.hardware.num_cpus} cores and {spec.hardware.memory_gb:g} GB"
     text = f"{cores} cores, {memory_gb:.0f} GB of memory"
     if memory_gb < spec.hardware.memory_gb or cores < spec.hardware.num_cpus:

@@ -65,7 +65,10 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
             for name in spec.tracking
             if isinstance(place, TrackingLauncher) and name in place.tells
         ]
-        tracking = node_tracking(job_trackers, spec.project, {}) if job_trackers else None
+        if job_trackers:
+            tracking = node_tracking(job_trackers, spec.project, {})
+        else:
+            tracking = None
         place.check(stages, replace(context, tracking=tracking))
         yield ok("launcher", f"{spec.launcher.name} takes every stage")
     except XpError as error:
@@ -109,7 +112,10 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
 
 def _splits_of_run(member: EnvMember, splits: Sequence[str]) -> list[str]:
     """Names of the splits that a run needs; an environment with splits for evaluation only needs no training split."""
-    held_out = member.held_out.split if member.held_out is not None else None
+    if member.held_out is not None:
+        held_out = member.held_out.split
+    else:
+        held_out = None
     train = (
         ()
         if member.train.split == ("train",) and {*splits} <= {*HELD_OUT_SPLITS}

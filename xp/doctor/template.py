@@ -71,7 +71,8 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
 def check_template_on_tasks(specs: Sequence[RunSpec]) -> None:
     """Prints how each model's template renders its prepared tasks; raises XpError(PLAN) if it leaves out tools."""
     findings = {str(one): one for spec in specs for one in chat_template(spec, Path(spec.outputs))}
-    if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:
+    faults = [finding for finding in findings.values() if finding.verdict is Verdict.FAULT]
+    if faults:
         raise XpError(
             "\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code
         )
@@ -82,4 +83,6 @@ def check_template_on_tasks(specs: Sequence[RunSpec]) -> None:
 def _prepared(spec: RunSpec, outputs: Path) -> list[str]:
     """Path of the prepared task set, whose tools the template must render; empty if there is none."""
     place = outputs / task_set_place(spec)
-    return [str(place.absolute())] if (place / TABLE).is_file() else []
+    if (place / TABLE).is_file():
+        return [str(place.absolute())]
+    return []

@@ -50,10 +50,13 @@ class CompletionClient:
         never: Sequence[int] = (),
     ) -> None:
         self._never = never
-        self._url, self.sampling, self._log = url, sampling, log
+        self._url = url
+        self.sampling = sampling
+        self._log = log
         self.end_ids = list(end_ids)
         self._headers = {"Content-Type": "application/json"}
-        self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
+        if key is not None:
+            self._headers |= {"Authorization": f"Bearer {key}"}
         # The server is on this machine, so proxies in the environment are ignored.
         self._opener = direct_opener()
 
@@ -89,7 +92,10 @@ class CompletionClient:
             with self._opener.open(sent, timeout=TIMEOUT_S) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            code = ExitCode.ENGINE if error.code >= 500 else ExitCode.STAGE_FAILED
+            if error.code >= 500:
+                code = ExitCode.ENGINE
+            else:
+                code = ExitCode.STAGE_FAILED
             raise self._fault(
                 f"{error.code}: {error.read(500).decode(errors='replace')}", code
             ) from None
@@ -104,7 +110,9 @@ class CompletionClient:
 
 def biases(never: Sequence[int]) -> dict[str, dict[int, float]]:
     """The parameter of vLLM and SGLang that keeps tokens from being sampled; empty if there are none."""
-    return {"logit_bias": dict.fromkeys(never, NEVER)} if never else {}
+    if never:
+        return {"logit_bias": dict.fromkeys(never, NEVER)}
+    return {}
 
 
 def sampling_parameters(

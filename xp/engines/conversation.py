@@ -88,8 +88,11 @@ class EpisodeEngine(ABC):
         seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
-        self._opening, self._end_ids, self.sampling = opening, frozenset(end_ids), sampling
-        self._seed, self._is_stop = seed, is_stop
+        self._opening = opening
+        self._end_ids = frozenset(end_ids)
+        self.sampling = sampling
+        self._seed = seed
+        self._is_stop = is_stop
         self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
         """Conversations by the episodes' numbers; a finished one may be replaced."""
 

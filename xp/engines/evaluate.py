@@ -93,8 +93,10 @@ class RunEvaluation:
 
     def __init__(self, config: EvaluateConfig, episodes: Path, root: Path = Path()) -> None:
         self.samples_per_task = config.spec.evaluation.samples_per_task
-        self._config, self._stage = config, root / config.stage_dir
-        self._metrics, self._tasks = root / config.places.metrics, root / config.places.tasks
+        self._config = config
+        self._stage = root / config.stage_dir
+        self._metrics = root / config.places.metrics
+        self._tasks = root / config.places.tasks
         self._scored_by = scoring(EpisodeConfig.from_json(episodes.read_text(encoding="utf-8")))
         # Before the episodes, which a damaged table must not lose.
         self._hashes = {
@@ -117,7 +119,8 @@ class RunEvaluation:
         Raises:
             XpError: (UNHEALTHY) too many episodes are void, or all.
         """
-        spec, places = self._config.spec, self._config.places
+        spec = self._config.spec
+        places = self._config.places
         check_health(played, spec.training.max_void_fraction)
         if all(one.outcome.reward is None for one in played):
             reasons = void_reasons(one.outcome.void_reason for one in played)
@@ -129,13 +132,17 @@ class RunEvaluation:
             return
         model = self._config.models[name]
         # A checkpoint's step is not known here; what the run trained has that of the last update.
-        trained = last_step(self._metrics) if model == places.model else None
+        if model == places.model:
+            trained = last_step(self._metrics)
+        else:
+            trained = None
         metrics = MetricsFile(self._metrics, "evaluate", places.attempt)
         metrics.write(
             trained or 0,
             evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks),
         )
-        run, rules = Path(places.run).name, read_manifest(self._tasks).held_out
+        run = Path(places.run).name
+        rules = read_manifest(self._tasks).held_out
         about = {
             "id": f"{run}/{name}",
             "env": "+".join(self._scored_by),
@@ -204,7 +211,8 @@ def evaluated_while_training(
     Raises:
         XpError: (UNHEALTHY) too many episodes are void.
     """
-    spec, places = config.spec, config.places
+    spec = config.spec
+    places = config.places
     check_health(played, spec.training.max_void_fraction)
     metrics = evaluation_metrics(
         "during", played, spec.evaluation.pass_threshold, root / places.tasks

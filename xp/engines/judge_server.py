@@ -36,18 +36,20 @@ def serving_judge(config: JudgeServer, python: str = sys.executable) -> Iterator
         XpError: (RUNTIME) the server did not start, or the machine has too few accelerators; (ENGINE) it ended or
             hung during use.
     """
-    settings, log = config.server, Path(config.log)
+    settings = config.server
+    log = Path(config.log)
     devices, judge_devices = server.split_devices(
         config.trainer_accelerators, settings.num_accelerators
     )
     settings = replace(settings, arguments=(*settings.arguments, *_dated_template(config)))
-    running = (
-        sglang.running(settings.arguments, str(config.judge.serve), judge_devices, log, python)
-        if config.is_sglang
-        else server.running(
+    if config.is_sglang:
+        running = sglang.running(
+            settings.arguments, str(config.judge.serve), judge_devices, log, python
+        )
+    else:
+        running = server.running(
             settings, str(config.judge.serve), judge_devices, log, python, config.judge.name
         )
-    )
     with running as served:
         yield {
             SERVER_URL: f"{served.url}/v1",

@@ -48,12 +48,16 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         slots = self._slots
-        if more := slots.capacity - self.keys.shape[2]:
+        more = slots.capacity - self.keys.shape[2]
+        if more:
             self.keys, self.values = (
                 pad(self.keys, (0, 0, 0, more)),
                 pad(self.values, (0, 0, 0, more)),
             )
-        rows = torch.arange(slots.num_rows) if slots.rows is None else slots.rows
+        if slots.rows is None:
+            rows = torch.arange(slots.num_rows)
+        else:
+            rows = slots.rows
         self.keys[rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
         self.values[rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
         which: Any = slice(slots.num_rows) if slots.rows is None else slots.rows
@@ -88,13 +92,15 @@ class SlotCache:
     """
 
     def __init__(self, count: int, capacity: int) -> None:
-        self.count, self.capacity = count, capacity
+        self.count = count
+        self.capacity = capacity
         self.cache = Cache(layer_class_to_replicate=partial(SlotLayer, self))
         self.lengths = torch.zeros(count, dtype=torch.long)
         """Tokens in each slot."""
         self.rows: torch.Tensor | None = None
         """Slots of this forward pass. None means the first `num_rows` ones, whose buffers are read in place."""
-        self.num_rows, self.width = 0, 0
+        self.num_rows = 0
+        self.width = 0
         """Number of slots of this forward pass, and of columns for attention."""
         self.columns = torch.zeros(0, 0, dtype=torch.long)
         """Column of each new token, [rows, new tokens]."""
@@ -107,8 +113,12 @@ class SlotCache:
             num_rows: number of rows.
             new: number of tokens per row, with padding.
         """
-        lengths = self.lengths[:num_rows] if rows is None else self.lengths[rows]
-        self.rows, self.num_rows = rows, num_rows
+        if rows is None:
+            lengths = self.lengths[:num_rows]
+        else:
+            lengths = self.lengths[rows]
+        self.rows = rows
+        self.num_rows = num_rows
         self.columns = lengths[:, None] + torch.arange(new)
         self.width = int(lengths.max()) + new
         while self.width > self.capacity:

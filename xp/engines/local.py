@@ -44,7 +44,8 @@ def local_engine(
     Raises:
         XpError: (RUNTIME) the weights cannot be loaded, or the server did not start; (ENGINE) it ended during use.
     """
-    sampling, seed = evaluation_sampling(spec), evaluation_seed(spec)
+    sampling = evaluation_sampling(spec)
+    seed = evaluation_seed(spec)
     if settings is None:
         import torch
         from transformers.utils import logging
@@ -62,22 +63,19 @@ def local_engine(
     kind: type[CompletionClient]
     if name is EngineName.VLLM:
         settings, base, served_as = server.with_adapters(settings, model)
-        running, kind = (
-            server.running(settings, base, devices, log, python, served_as),
-            CompletionClient,
-        )
+        running = server.running(settings, base, devices, log, python, served_as)
+        kind = CompletionClient
     else:
-        arguments, adapters = settings.arguments, adapters_of(model)
+        arguments = settings.arguments
+        adapters = adapters_of(model)
         kind = sglang.SGLangClient
         if adapters is not None and not devices:  # it would pin their memory
             raise XpError(
                 "SGLang takes a model's adapters on accelerators alone; set vllm", ExitCode.PLAN
             )
         if adapters is not None:
-            arguments, model = (
-                (*arguments, "--lora-paths", f"{MODEL}={adapters}"),
-                base_of(adapters),
-            )
+            arguments = (*arguments, "--lora-paths", f"{MODEL}={adapters}")
+            model = base_of(adapters)
             kind = sglang.AdapterClient
         running = sglang.running(arguments, model, devices, log, python)
     adapters = adapters_of(model)
@@ -106,7 +104,8 @@ def loading(model: str, part: str) -> Iterator[None]:
         fault = f"no such model on the hub, no access, or no network ({reason})"
         fix = "check the name, set HF_TOKEN for a gated model, or give a directory"
         if Path(model).is_dir():
-            fault, fix = reason, "give a whole Hugging Face directory"
+            fault = reason
+            fix = "give a whole Hugging Face directory"
         raise XpError(
             f"model={model}: its {part} cannot be loaded: {fault}; {fix}", ExitCode.RUNTIME
         ) from error

@@ -96,13 +96,17 @@ class EpisodePlay:
         overlong: Overlong | None = None,
         in_order: bool = True,
     ) -> None:
-        self._open_engine, self._chat, self._numbered, self._mix = open_engine, chat, numbered, mix
-        most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
-        self._num_places, self._group_size, self._in_order = (
-            min(most, len(numbered)),
-            group_size,
-            in_order,
-        )
+        self._open_engine = open_engine
+        self._chat = chat
+        self._numbered = numbered
+        self._mix = mix
+        if places is None:
+            most = mix.max_sessions()
+        else:
+            most = min(places, mix.max_sessions())
+        self._num_places = min(most, len(numbered))
+        self._group_size = group_size
+        self._in_order = in_order
         self._inbox: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
         self._episodes = {number: mix.episode(row) for number, (row, _) in enumerate(numbered)}
         for number, episode in self._episodes.items():
@@ -113,7 +117,8 @@ class EpisodePlay:
         self._outcomes: dict[int, EpisodeResult] = {}
         self._ungrouped: dict[int, list[int]] = {}
         """Settled episodes of each group that has not ended, by its number."""
-        self._num_begun, self._num_all = 0, len(numbered)
+        self._num_begun = 0
+        self._num_all = len(numbered)
 
     def __iter__(self) -> Iterator[Rollout]:
         """Plays until all episodes are settled.
@@ -149,9 +154,10 @@ class EpisodePlay:
                 self.engine.step(self._is_live)
             self._take_all()
             while num_ended < len(self._outcomes):
-                number = (
-                    num_ended if self._in_order else next(islice(self._outcomes, num_ended, None))
-                )
+                if self._in_order:
+                    number = num_ended
+                else:
+                    number = next(islice(self._outcomes, num_ended, None))
                 if number not in self._outcomes:
                     break
                 yield self._ended(number)
@@ -178,7 +184,8 @@ class EpisodePlay:
         del self._rows[number]
         self.engine.conversations[number] = Conversation([])
         prompt = self._chat.prompt_text(rows.all[0].prompt_ids)
-        episode, outcome = self._episodes.pop(number), self._outcomes[number]
+        episode = self._episodes.pop(number)
+        outcome = self._outcomes[number]
         rows.leave_out(episode.undelivered)
         return Rollout(row, sample, rows.all, episode, outcome, prompt)
 
@@ -257,7 +264,8 @@ class EpisodePlay:
         return partial(self._opened, number, None if ids is None else Conversation(ids))
 
     def _continue_episode(self, turn: RolloutTurn, reply: Reply) -> None:
-        episode, rows = self._episodes[turn.number], self._rows_of(turn.number)
+        episode = self._episodes[turn.number]
+        rows = self._rows_of(turn.number)
         rows.end_turn(len(turn.ids))
         if not reply.is_done and reply.follows is None:
             ids = reply_ids(self._chat, episode, reply, self.engine.room(turn.number), turn.last_id)

@@ -36,7 +36,10 @@ def is_answering(url: str, key: str | None, timeout_s: float = PROBE_S) -> bool:
 
 def tail(log: Path) -> str:
     """The end of a server's log, on one line."""
-    lines = log.read_text(errors="replace").splitlines()[-5:] if log.is_file() else []
+    if log.is_file():
+        lines = log.read_text(errors="replace").splitlines()[-5:]
+    else:
+        lines = []
     return f"the end of {log}: " + " | ".join(lines)
 
 

@@ -74,7 +74,8 @@ class Rows:
 
     def _join(self, row: Conversation) -> None:
         """Moves the trained tokens of a row to one that has all of its tokens as its history; removes an empty one."""
-        size, others = len(row.completion_ids), [one for one in self.all if one is not row]
+        size = len(row.completion_ids)
+        others = [one for one in self.all if one is not row]
         for other in others:
             is_history = not any(other.mask[:size]) and other.prompt_ids == row.prompt_ids
             if is_history and other.completion_ids[:size] == row.completion_ids:
@@ -125,8 +126,9 @@ async def play_rows(
 
 def tokens_of(rows: Sequence[Conversation]) -> Tokens:
     """Token counts of an episode, over its rows."""
-    num_generated, num_all = sum(sum(one.mask) for one in rows), sum(len(one.mask) for one in rows)
-    return Tokens(sum(len(one.prompt_ids) for one in rows), num_generated, num_all - num_generated)
+    num_generated = sum(sum(row.mask) for row in rows)
+    num_all = sum(len(row.mask) for row in rows)
+    return Tokens(sum(len(row.prompt_ids) for row in rows), num_generated, num_all - num_generated)
 
 
 def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversation | None:
@@ -134,6 +136,8 @@ def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversat
     try:
         length = chat.prompt_length(reply.messages, reply.tools, limit)
         is_short = length is not None and length <= limit
-        return Conversation(chat.prompt(reply.messages, reply.tools)) if is_short else None
+        if is_short:
+            return Conversation(chat.prompt(reply.messages, reply.tools))
+        return None
     except TemplateFault:
         return None

@@ -165,13 +165,12 @@ class _Watch:
         deadline_s: float,
         log: Path,
     ) -> None:
-        self._process, self._name, self._log, self._patience_s = (
-            process,
-            program.name,
-            log,
-            deadline_s,
-        )
-        self._url, self._key = served.url + program.probe, served.key
+        self._process = process
+        self._name = program.name
+        self._log = log
+        self._patience_s = deadline_s
+        self._url = served.url + program.probe
+        self._key = served.key
         self._hang = ""
         self._is_over = threading.Event()
 

@@ -89,7 +89,8 @@ def running(
     )
     # Its default for the second one is the first plus 10,000, which may not exist.
     environ = {"CUDA_VISIBLE_DEVICES": devices, "SGLANG_GRPC_PORT": str(second_port)}
-    environ |= {"SGLANG_USE_CPU_ENGINE": "1"} if not devices else {}
+    if not devices:
+        environ |= {"SGLANG_USE_CPU_ENGINE": "1"}
     return serving(
         Program("SGLang", model, command, environ), port, START_TIMEOUT_S, DEADLINE_S, log
     )

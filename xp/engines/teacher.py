@@ -31,7 +31,10 @@ def check_teacher(rule: Distill, tokenizer: Any, environ: Mapping[str, str]) -> 
     """
     from transformers import AutoTokenizer
 
-    policy = AutoTokenizer.from_pretrained(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    if isinstance(tokenizer, str):
+        policy = AutoTokenizer.from_pretrained(tokenizer)
+    else:
+        policy = tokenizer
     if rule.url is not None:
         TeacherApi(rule, environ).check_vocabulary(policy)
         return
@@ -53,7 +56,8 @@ class TeacherApi(Api):
 
     def __init__(self, rule: Distill, environ: Mapping[str, str]) -> None:
         assert rule.url is not None
-        name, limit = teacher_place(rule), LimitName.MAX_TOKENS
+        name = teacher_place(rule)
+        limit = LimitName.MAX_TOKENS
         unused: dict[str, Any] = dict.fromkeys(("seed", "price_in", "price_out"))
         endpoint = Endpoint(
             url=rule.url,
@@ -88,7 +92,8 @@ class TeacherApi(Api):
             *sorted(tokenizer.all_special_ids),
         ]
         for number, token in zip(probed[1:], self._tokens(probed)[1:], strict=True):
-            here, there = tokenizer.decode([number]), str(token.get("decoded_token"))
+            here = tokenizer.decode([number])
+            there = str(token.get("decoded_token"))
             # vLLM restores a space at the beginning, which SentencePiece's tokenizers leave out.
             if here.strip(" ") != there.strip(" ") and UNKNOWN not in here + there:
                 raise XpError(

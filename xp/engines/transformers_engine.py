@@ -131,7 +131,7 @@ class TransformersEngine(EpisodeEngine):
         logits = torch.cat([part for part in parts if part is not None])
         penalizes = self.sampling.repetition_penalty != 1
         rows = [self.conversations[one.number] for one in self._active if penalizes]
-        contexts = [[*one.prompt_ids, *one.completion_ids] for one in rows]
+        contexts = [[*row.prompt_ids, *row.completion_ids] for row in rows]
         tokens, logprobs = draw(
             logits,
             self.sampling,
@@ -170,7 +170,8 @@ class TransformersEngine(EpisodeEngine):
         """Logits after the environments' replies since the last step."""
         if not self._replies:
             return None
-        replies, self._replies = self._replies, {}
+        replies = self._replies
+        self._replies = {}
         logits = self._fed([self._slots[number] for number in replies], list(replies.values()))
         self._begin_turns(replies)
         return logits
@@ -179,7 +180,8 @@ class TransformersEngine(EpisodeEngine):
         """Logits after the prompts of the episodes that begin."""
         if not self._begins:
             return None
-        begins, self._begins = self._begins, []
+        begins = self._begins
+        self._begins = []
         self._prefill(begins)
         logits = []
         for prompt, numbers in grouped(
@@ -201,7 +203,8 @@ class TransformersEngine(EpisodeEngine):
         self._prompts[number], self.conversations[number] = prompt, conversation
         num_shared = _common_prefix([self._first[: self._num_shared + 1], prompt])
         if num_shared < self._num_shared:
-            self._num_shared, self._shared = num_shared, None
+            self._num_shared = num_shared
+            self._shared = None
 
     def _expect(self, prompt: tuple[int, ...], more: int) -> None:
         """Counts the episodes of a prompt that have not begun; forgets a prompt after its last one."""
@@ -259,7 +262,10 @@ class TransformersEngine(EpisodeEngine):
         """
         count = len(ids)
         positions = self._cache.aim(None if is_padded else slots, count, ids.shape[1])
-        columns = torch.zeros(count, dtype=torch.long) if lengths is None else lengths - 1
+        if lengths is None:
+            columns = torch.zeros(count, dtype=torch.long)
+        else:
+            columns = lengths - 1
         kept, places = (
             (columns[:1], columns) if lengths is None else columns.unique(return_inverse=True)
         )
@@ -294,7 +300,10 @@ class RecomputingEngine(TransformersEngine):
         is_padded: bool = False,
     ) -> torch.Tensor:
         rows = ids[slots] if is_padded else ids
-        counts = [1] * len(slots) if lengths is None else lengths.tolist()
+        if lengths is None:
+            counts = [1] * len(slots)
+        else:
+            counts = lengths.tolist()
         for slot, row, count in zip(slots.tolist(), rows.tolist(), counts, strict=True):
             self._cache.append(slot, row[:count])
         sequences = [self._cache.tokens(slot) for slot in slots.tolist()]
@@ -324,7 +333,10 @@ def check_decoding(model: Any) -> type[TransformersEngine]:
     if checked is not None:
         return checked
     shape = stated(model.config.to_dict())
-    kind = TransformersEngine if has_own_decoding(shape) else RecomputingEngine
+    if has_own_decoding(shape):
+        kind = TransformersEngine
+    else:
+        kind = RecomputingEngine
     _check(model, kind)
     _CHECKED[model] = kind
     return kind
@@ -336,7 +348,8 @@ def _check(model: Any, kind: type[TransformersEngine]) -> None:
     sampling = Sampling(
         temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, stop=(), **limits
     )
-    opening, gaps = Opening([[*range(5, 12)], [7, 8, 9]], ["a", "b"], 2, lambda _: None), []
+    opening = Opening([[*range(5, 12)], [7, 8, 9]], ["a", "b"], 2, lambda _: None)
+    gaps = []
     try:
         engine = kind(model, opening, [-1], sampling, "check")
         for act in (engine.begin, lambda number: engine.continue_with(number, [6] * (number + 1))):
@@ -344,14 +357,12 @@ def _check(model: Any, kind: type[TransformersEngine]) -> None:
             act(1)
             while engine.is_generating:
                 engine.step(is_live=True)
-        for one in engine.conversations:
-            ids, mask = (
-                torch.tensor([*one.prompt_ids, *one.completion_ids]),
-                torch.tensor(one.mask) > 0,
-            )
+        for conversation in engine.conversations:
+            ids = torch.tensor([*conversation.prompt_ids, *conversation.completion_ids])
+            mask = torch.tensor(conversation.mask) > 0
             logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
             own = logits.log_softmax(-1).gather(1, ids[1:, None])[-len(mask) :, 0]
-            gaps += (own - torch.tensor(one.logprobs))[mask].abs().tolist()
+            gaps += (own - torch.tensor(conversation.logprobs))[mask].abs().tolist()
         is_exact = model.dtype is torch.float32
         if not mean(gaps) <= (1e-3 if is_exact else 0.1):
             raise ValueError(f"its log-probabilities differ by {mean(gaps):.2g}")
@@ -405,10 +416,14 @@ def draw(
         kinds = ((MinPLogitsWarper, 0.0), (TopKLogitsWarper, None), (TopPLogitsWarper, 1.0))
         values = (sampling.min_p, sampling.top_k, sampling.top_p)
         for (cut, off), value in zip(kinds, values, strict=True):
-            candidates = candidates if value == off else cut(value)(None, candidates)
+            if value == off:
+                candidates = candidates
+            else:
+                candidates = cut(value)(None, candidates)
         heights = candidates.double().exp().cumsum(-1)
         points = (
-            torch.tensor([one.random() for one in randoms], dtype=torch.float64) * heights[:, -1]
+            torch.tensor([random.random() for random in randoms], dtype=torch.float64)
+            * heights[:, -1]
         )
         # The first token whose cumulative probability is above the number; tokens of probability 0 are never chosen.
         points = torch.minimum(points, torch.nextafter(heights[:, -1], torch.zeros(())))

@@ -31,7 +31,8 @@ def hidden_exception(
     """
     process = ChildProcess(TRACED, rules, environ)
     try:
-        child, limits = process.child(), rules.limits
+        child = process.child()
+        limits = rules.limits
         child.ask("open", 0, dict(row), limits.create_timeout_s, "the grader's beginning")
         text: str | None = child.ask("take", 0, answer, limits.call_timeout_s, "the grader")
     except (EnvFault, XpError):

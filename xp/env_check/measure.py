@@ -81,11 +81,9 @@ class Plays:
 
     def share(self, status: EpisodeStatus) -> float:
         outcomes = self.outcomes
-        return (
-            sum(outcome.status is status for outcome in outcomes) / len(outcomes)
-            if outcomes
-            else 0.0
-        )
+        if outcomes:
+            return sum(outcome.status is status for outcome in outcomes) / len(outcomes)
+        return 0.0
 
     def share_without_variance(self) -> float | None:
         """Share of groups without variance, which have no advantage, among those with two or more scored episodes.
@@ -94,7 +92,9 @@ class Plays:
         """
         scored = [[o.reward for o in group if o.reward is not None] for group in self.groups]
         scored = [group for group in scored if len(group) > 1]
-        return sum(min(group) == max(group) for group in scored) / len(scored) if scored else None
+        if scored:
+            return sum(min(group) == max(group) for group in scored) / len(scored)
+        return None
 
     def with_episode(self, number: int, episode: Episode) -> Plays:
         """The episodes with one more, of the group with this number."""
@@ -198,7 +198,8 @@ class Measured:
                 seconds["first open" if request == "open" and number == 0 else request].append(
                     taken
                 )
-        if turns := [*self.random.turn_s, *self.scripted.turn_s]:
+        turns = [*self.random.turn_s, *self.scripted.turn_s]
+        if turns:
             seconds["turn"] = turns
         return seconds
 
@@ -212,7 +213,9 @@ class Measured:
             for pair in pairs
             if all(outcome.status is not EpisodeStatus.VOID for outcome in pair)
         ]
-        return all(one == other for one, other in pairs) if pairs else None
+        if pairs:
+            return all(one == other for one, other in pairs)
+        return None
 
     def schemas(self, dialect: Dialect | str) -> str:
         """The tools that a chat template gets; none for a dialect that writes calls as text."""
@@ -302,7 +305,8 @@ def _measure_plays(
     watch: Watch,
 ) -> Generator[Measured, None, Measured]:
     """Plays the random and the scripted policy on each task; yields and returns the measurements so far."""
-    tools, dialect = measured.tools, rules.dialect
+    tools = measured.tools
+    dialect = rules.dialect
     random = []
     for n, task in enumerate(tasks):
         words = _words(measured.prompts.get(task.id, ()))
@@ -388,7 +392,8 @@ def _visits_after_restart(
     Preparation and training are two processes, too.
     """
     visits: list[Visit] = []
-    limit_s, process = rules.limits.create_timeout_s, ChildProcess(PROGRAM, rules, environ)
+    limit_s = rules.limits.create_timeout_s
+    process = ChildProcess(PROGRAM, rules, environ)
     try:
         child = process.child()
         child.ask(

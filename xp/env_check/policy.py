@@ -106,12 +106,13 @@ def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
     options: Sequence[Schema] = branches(schema, root)
     if depth >= MAX_DEPTH:  # the shortest end of a schema that contains itself
         options = [
-            one for one in options if allowed_types(one).isdisjoint(("object", "array"))
+            option for option in options if allowed_types(option).isdisjoint(("object", "array"))
         ] or options
     branch = draw.choice(options)
     if depth and "default" in branch and (not _RESPECTED.issuperset(branch) or draw.random() < 0.5):
         return branch["default"]
-    if (values := allowed_values(branch)) is not None:
+    values = allowed_values(branch)
+    if values is not None:
         return draw.choice(values)
     kinds = allowed_types(branch)
     match "string" if kinds == TYPES else draw.choice(sorted(kinds)):
@@ -127,7 +128,10 @@ def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
             }
         case "array":
             least = int(branch.get("minItems", 0))
-            count = max(least, draw.randint(0, MAX_ITEMS)) if depth < MAX_DEPTH else least
+            if depth < MAX_DEPTH:
+                count = max(least, draw.randint(0, MAX_ITEMS))
+            else:
+                count = least
             return [_value(branch.get("items", {}), root, draw, depth + 1) for _ in range(count)]
         case "integer":
             return draw.randint(*map(int, _bounds(branch, 1, SMALL)))
@@ -140,7 +144,8 @@ def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
 
 def _bounds(schema: Schema, step: float, width: float) -> tuple[float, float]:
     """Smallest and largest number to draw; a range without one of its bounds has this width."""
-    least, most = schema.get("minimum"), schema.get("maximum")
+    least = schema.get("minimum")
+    most = schema.get("maximum")
     if least is None and "exclusiveMinimum" in schema:
         least = schema["exclusiveMinimum"] + step
     if most is None and "exclusiveMaximum" in schema:
@@ -162,7 +167,8 @@ def faults_of(tool: ToolSpec) -> Iterator[str]:
     if not tool.description.strip():
         yield f"tool {tool.name}: {NO_DESCRIPTION}"
     declared = properties(tool.parameters)
-    if missing := [name for name in required(tool.parameters) if name not in declared]:
+    missing = [name for name in required(tool.parameters) if name not in declared]
+    if missing:
         yield f"tool {tool.name}: required parameters {missing} are not declared"
     try:
         json.dumps(dict(tool.parameters), allow_nan=False)

@@ -62,8 +62,12 @@ def report(
         count_tokens: counts the tokens of a prompt with its tools, by the model's tokenizer. None means that there is
             no tokenizer.
     """
-    schemas, prompts = measured.schemas(rules.dialect), measured.prompts.values()
-    lengths = [count_tokens(prompt, schemas) for prompt in prompts] if count_tokens else []
+    schemas = measured.schemas(rules.dialect)
+    prompts = measured.prompts.values()
+    if count_tokens:
+        lengths = [count_tokens(prompt, schemas) for prompt in prompts]
+    else:
+        lengths = []
     flat = measured.random.share_without_variance()
     facts = {
         "version": measured.version or "none given",
@@ -81,7 +85,8 @@ def report(
         "scripted policy": _plays_fact(measured.scripted),
         "groups without variance": "unknown" if flat is None else f"{flat:.0%}",
     }
-    if numbers := _grader_fact([*measured.random.outcomes, *measured.scripted.outcomes]):
+    numbers = _grader_fact([*measured.random.outcomes, *measured.scripted.outcomes])
+    if numbers:
         facts["grader"] = numbers
     if measured.right_answers is not None:
         facts["right answers"] = measured.right_answers
@@ -94,18 +99,20 @@ def report(
 
 
 def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
-    faults = (
-        [f"{len(measured.faults)} sessions failed: {measured.faults[0]}"] if measured.faults else []
-    )
+    if measured.faults:
+        faults = [f"{len(measured.faults)} sessions failed: {measured.faults[0]}"]
+    else:
+        faults = []
     faults += [fault for fault in _tool_faults(measured) if not fault.endswith(NO_DESCRIPTION)]
-    if rules.prompt is PromptSource.PREPARED and (differences := measured.prompt_differences):
-        reason = f"a task's prompt is not the same again, so that its episodes would be void ({differences[0]})"
-        faults.append(f"{reason}; {WAY_OUT}")
+    if rules.prompt is PromptSource.PREPARED:
+        differences = measured.prompt_differences
+        if differences:
+            reason = f"a task's prompt is not the same again, so that its episodes would be void ({differences[0]})"
+            faults.append(f"{reason}; {WAY_OUT}")
     if measured.num_opened and not measured.tools and not measured.takes_answer:
         faults.append("there is neither a tool to call nor an answer to give")
-    if void := [
-        outcome for outcome in measured.random.outcomes if outcome.status is EpisodeStatus.VOID
-    ]:
+    void = [outcome for outcome in measured.random.outcomes if outcome.status is EpisodeStatus.VOID]
+    if void:
         faults.append(
             f"{len(void)} of {len(measured.random.outcomes)} random episodes are void: {void[0].void_reason}"
         )
@@ -123,7 +130,10 @@ def _reward_faults(measured: Measured) -> Iterator[str]:
     if measured.stopped or not right.outcomes:
         return
     number = len(right.groups)
-    share = MOST_UNSCORED if measured.right_source == ANSWERS else 1 - 1 / number
+    if measured.right_source == ANSWERS:
+        share = MOST_UNSCORED
+    else:
+        share = 1 - 1 / number
     if len(measured.unscored) > share * number:
         reasons = [outcome.void_reason for outcome in right.outcomes if outcome.void_reason]
         if measured.hidden is not None:
@@ -160,15 +170,14 @@ def _warnings(
         warnings.append(
             f"{flat:.0%} of random groups have no variance: a model that starts at random learns nothing"
         )
-    num_calls, num_errors = (
-        sum(one.num_tool_calls for one in measured.random.outcomes),
-        measured.random.num_call_errors,
-    )
+    num_calls = sum(outcome.num_tool_calls for outcome in measured.random.outcomes)
+    num_errors = measured.random.num_call_errors
     if num_calls and num_errors > LOUD * num_calls:
         warnings.append(
             f"{num_errors} of {num_calls} random calls, legal by their schemas, were refused"
         )
-    if over := sum(length > limit for length in lengths):
+    over = sum(length > limit for length in lengths)
+    if over:
         warnings.append(
             f"{over} of {len(lengths)} prompts are longer than training.max_prompt_tokens={limit}"
         )
@@ -188,7 +197,10 @@ def _prompt_fact(
     measured: Measured, dialect: Dialect | str, lengths: Sequence[int], limit: int
 ) -> str:
     schemas = measured.schemas(dialect)
-    tools = " with its tools" if measured.tools and dialect is not Dialect.ACTION else ""
+    if measured.tools and dialect is not Dialect.ACTION:
+        tools = " with its tools"
+    else:
+        tools = ""
     if lengths:
         return f"{min(lengths)} to {max(lengths)} tokens{tools}, of {limit} allowed"
     counts = [
@@ -200,15 +212,17 @@ def _prompt_fact(
 
 def _plays_fact(plays: Plays) -> str:
     rewards = plays.rewards
-    scored = (
-        f"reward {min(rewards):.3g} to {max(rewards):.3g}, mean {fmean(rewards):.3g}"
-        if rewards
-        else "no reward"
-    )
+    if rewards:
+        scored = f"reward {min(rewards):.3g} to {max(rewards):.3g}, mean {fmean(rewards):.3g}"
+    else:
+        scored = "no reward"
     ends = ", ".join(
         f"{plays.share(status):.0%} {status}" for status in EpisodeStatus if plays.share(status)
     )
-    turns = fmean(outcome.num_turns for outcome in plays.outcomes) if plays.outcomes else 0.0
+    if plays.outcomes:
+        turns = fmean(outcome.num_turns for outcome in plays.outcomes)
+    else:
+        turns = 0.0
     return f"{scored}; {ends or 'not played'}; {turns:.1f} turns"
 
 
@@ -220,9 +234,10 @@ def _grader_fact(outcomes: Sequence[EpisodeResult]) -> str:
 
 def _right_fact(measured: Measured) -> str:
     rewards = [outcome.reward for outcome in measured.right.outcomes]
-    what = (
-        "episodes" if measured.right_source == "`solve`" else "right answers, written as they are,"
-    )
+    if measured.right_source == "`solve`":
+        what = "episodes"
+    else:
+        what = "right answers, written as they are,"
     text = f"{rewards.count(1.0)} of {len(rewards)} {what} score 1"
     others = Counter(
         "void" if reward is None else f"{reward:g}" for reward in rewards if reward != 1.0
@@ -248,7 +263,10 @@ def _unset_variables(rules: EnvConfig) -> Iterator[str]:
         for name in READS.findall(file.read_text(encoding="utf-8", errors="replace"))
     }
     for name in sorted((read & os.environ.keys()) - given):
-        override = f"set env.overrides.{name}, or " if rules.serve else ""
+        if rules.serve:
+            override = f"set env.overrides.{name}, or "
+        else:
+            override = ""
         yield (
             f"its code reads {name}, which is set in this shell and absent in its process; {override}pass it by"
             f" XP_PASS_ENV={name}"
@@ -258,9 +276,12 @@ def _unset_variables(rules: EnvConfig) -> Iterator[str]:
 def _latency(seconds: Sequence[float]) -> str:
     if len(seconds) == 1:
         return _duration(seconds[0])
-    within, slowest = quantiles(seconds, n=20)[-1], max(seconds)
+    within = quantiles(seconds, n=20)[-1]
+    slowest = max(seconds)
     return f"{_duration(median(seconds))}, 95% within {_duration(min(within, slowest))}, slowest {_duration(slowest)}"
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1.0 else f"{1000 * seconds:.1f} ms"
+    if seconds >= 1.0:
+        return f"{seconds:.1f} s"
+    return f"{1000 * seconds:.1f} ms"

@@ -23,15 +23,18 @@ class Watch:
     """
 
     def __init__(self, name: str, ends: float | None = None) -> None:
-        self._name, self._ends = name, ends
+        self._name = name
+        self._ends = ends
         self._began = self._since = time.monotonic()
-        self._phase, self._part = "starting", ""
+        self._phase = "starting"
+        self._part = ""
 
     def doing(self, phase: str, part: str = "") -> None:
         """Records the current phase and part; a new phase is printed."""
         self._part = part
         if phase != self._phase:
-            self._phase, self._since = phase, time.monotonic()
+            self._phase = phase
+            self._since = time.monotonic()
             self._say(self.now)
 
     @property

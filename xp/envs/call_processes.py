@@ -33,7 +33,9 @@ class Worker:
     """A forked process, for one call at a time."""
 
     def __init__(self, child: Child, connection: Connection, number: int) -> None:
-        self._child, self._connection, self.number = child, connection, number
+        self._child = child
+        self._connection = connection
+        self.number = number
         self.is_gone = False
         self.asked_at = NEVER
         self.is_used = False
@@ -101,7 +103,9 @@ class CallProcesses:
     """
 
     def __init__(self, process: ChildProcess, create_timeout_s: float, what: str) -> None:
-        self._process, self._start_s, self._what = process, create_timeout_s, what
+        self._process = process
+        self._start_s = create_timeout_s
+        self._what = what
         self._loading = threading.Lock()
         self._loaded: Child | None = None
         self._can_fork = True
@@ -133,7 +137,8 @@ class CallProcesses:
         Args:
             is_new: whether the process must have had no call.
         """
-        child, began = self._ready_child(), time.monotonic()
+        child = self._ready_child()
+        began = time.monotonic()
         with self._changed:
             worker = self._free_one(is_new)
             while worker is None and not self._may_start(time.monotonic() - began):

@@ -33,7 +33,9 @@ class Catalog:
     """
 
     def __init__(self, transport: Transport, session: BorrowedSession, config: EnvConfig) -> None:
-        self._transport, self._session, self._config = transport, session, config
+        self._transport = transport
+        self._session = session
+        self._config = config
         self._env: str | None = None
 
     async def env(self) -> str:

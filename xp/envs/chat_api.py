@@ -104,7 +104,9 @@ class Api:
                 ExitCode.SECRET,
             )
         self.name = name
-        self._endpoint, self._sleep, self._section = endpoint, sleep, section
+        self._endpoint = endpoint
+        self._sleep = sleep
+        self._section = section
         self._max_attempts = max_attempts
         self._headers = {
             "Content-Type": "application/json",
@@ -181,18 +183,21 @@ class Api:
                 status, headers, reply = self._send(body)
             except FAILURES as error:
                 is_busy = False
-                wait, fault = backoff_s(attempt), f"{type(error).__name__}: {error}"
+                wait = backoff_s(attempt)
+                fault = f"{type(error).__name__}: {error}"
             else:
                 has_failed = status == 200 and is_failure(reply)
                 if status == 200 and not has_failed:
                     return reply
-                fault, is_busy = f"HTTP {status}: {self._message(reply)}", status == 429
+                fault = f"HTTP {status}: {self._message(reply)}"
+                is_busy = status == 429
                 if status != 429 and status < 500 and not has_failed:
                     self._refuse(status, reply)
                 requested_s = retry_after_s(headers.get("Retry-After"), time.time())
-                wait = (
-                    backoff_s(attempt) if requested_s is None else requested_s + backoff_s(1) * 0.2
-                )
+                if requested_s is None:
+                    wait = backoff_s(attempt)
+                else:
+                    wait = requested_s + backoff_s(1) * 0.2
                 if wait > MOST_WAIT_S:
                     raise Unavailable(
                         f"{self.url} asks for a pause of {wait:.0f} s ({fault})",
@@ -252,16 +257,17 @@ class Api:
             raise ConnectionError(f"{type(error).__name__}: {error}") from None
 
     def _refuse(self, status: int, reply: bytes) -> None:
-        text, section, fix = self._message(reply), self._section, ""
+        text = self._message(reply)
+        section = self._section
+        fix = ""
         if status == 400 and is_too_long(reply):
             raise TooLong(text)
         if status in (401, 403):
             key = self._endpoint.key
-            source = (
-                f"it is read from {key}"
-                if key
-                else f"give {section}.key=VARIABLE, the variable that holds one"
-            )
+            if key:
+                source = f"it is read from {key}"
+            else:
+                source = f"give {section}.key=VARIABLE, the variable that holds one"
             raise XpError(
                 f"{self.url} refuses the key ({status}): {text}\n{source}", ExitCode.SECRET
             )

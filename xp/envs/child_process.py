@@ -36,7 +36,9 @@ class ChildProcess:
     """
 
     def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._program, self._config, self._environ = program, config, environ
+        self._program = program
+        self._config = config
+        self._environ = environ
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._child: Child | None = None
@@ -64,7 +66,8 @@ class ChildProcess:
     def close(self, *, now: bool = True) -> None:
         """Ends the child; with `now=False`, one with its own shutdown gets processes.GRACE_S seconds for it."""
         with self._lock:
-            child, self._child = self._child, None
+            child = self._child
+            self._child = None
         if child is not None:
             child.end("it is closed", now=now)
 
@@ -89,7 +92,8 @@ class Child:
         python: str,
     ) -> None:
         self._owner = os.getpid()
-        self._lock, self._ending = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self._ending = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
         self._gone: str | None = None
@@ -165,7 +169,8 @@ class Child:
             except Exception as error:
                 self.end(f"something else than its answers came from it ({type(error).__name__})")
                 break
-            if (done := self._waiting.pop(number, None)) is not None:
+            done = self._waiting.pop(number, None)
+            if done is not None:
                 done.set_result(answer)
         with (
             self._ending

@@ -104,9 +104,9 @@ class ConversationSession(ABC):
     def _say(self, message: dict[str, Any]) -> ToolResult:
         """Answers the episode's request; returns its next messages or its score."""
         before, episode = self._exchange(message)
-        return (
-            self._end(episode) if self._request is None else self._observed(before, self._request)
-        )
+        if self._request is None:
+            return self._end(episode)
+        return self._observed(before, self._request)
 
     def _exchange(self, message: Any) -> tuple[ModelRequest, Any]:
         """Answers the episode's request; returns that request, and the finished episode if no other one followed."""
@@ -142,12 +142,12 @@ class ConversationSession(ABC):
                 "a second seat asks for the trained model: give it an endpoint by options.seats"
             )
         messages = request.messages[len(before.messages) + 1 :]
-        if not messages or any(one["role"] == "assistant" for one in messages):
+        if not messages or any(message["role"] == "assistant" for message in messages):
             raise ProtocolError(
                 "the environment rewrote the conversation, which no trainer's tokens can follow"
             )
         text = "\n\n".join(one["content"] for one in messages_of(messages))
-        return ToolResult(text, awaits_reply=all(one["role"] == "user" for one in messages))
+        return ToolResult(text, awaits_reply=all(message["role"] == "user" for message in messages))
 
     async def _next(self) -> Any:
         """Waits for the finished episode; returns None if there is a new request, which is then in `_request`."""
@@ -165,7 +165,9 @@ class ConversationSession(ABC):
 
 def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """The messages for a chat template; raises ProtocolError for content other than text."""
-    return chat_messages([{**one, "content": one.get("content") or ""} for one in messages])
+    return chat_messages(
+        [{**message, "content": message.get("content") or ""} for message in messages]
+    )
 
 
 def tool_of(schema: Mapping[str, Any]) -> ToolSpec:

@@ -174,7 +174,8 @@ class ImageServer:
         """Removes the container, and says so if it had ended by itself."""
         if self._container is not None and self._container.is_ours:
             with suppress(XpError):
-                if ended := self._ended():
+                ended = self._ended()
+                if ended:
                     print(f"xp: {ended}", file=sys.stderr, flush=True)
             self._container.remove()
 
@@ -186,7 +187,8 @@ class ImageServer:
             raise
 
     def _check_running(self) -> None:
-        if ended := self._ended():
+        ended = self._ended()
+        if ended:
             raise XpError(ended, ExitCode.ENVIRONMENT)
 
     def _ended(self) -> str | None:
@@ -202,7 +204,9 @@ class ImageServer:
         """The last lines of the container's log."""
         with suppress(XpError):
             output = _docker("logs", "--tail", str(LOG_LINES), self._id, with_errors=True)
-            return f"; it said\n{output}" if output else "; it said nothing"
+            if output:
+                return f"; it said\n{output}"
+            return "; it said nothing"
         return ""
 
 

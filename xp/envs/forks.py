@@ -98,17 +98,17 @@ class ForkServer(InTurn):
             time.sleep(0.01)
             pid, status = os.waitpid(process, os.WNOHANG)
         code = os.waitstatus_to_exitcode(status)
-        return (
-            f"it ended with code {code}" if code >= 0 else f"{signal.Signals(-code).name} ended it"
-        )
+        if code >= 0:
+            return f"it ended with code {code}"
+        return f"{signal.Signals(-code).name} ended it"
 
 
 def _kill(process: int) -> None:
     import psutil
 
     with suppress(psutil.Error):
-        for one in psutil.Process(process).children(recursive=True):
-            one.kill()
+        for child in psutil.Process(process).children(recursive=True):
+            child.kill()
     os.kill(process, signal.SIGKILL)
 
 

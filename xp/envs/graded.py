@@ -64,7 +64,10 @@ class GradedProvider(IndexedProvider):
 
     def version(self) -> str:
         grader = self._config.grader
-        code = source_version(grader) if grader else f"skyrl_gym {self._config.env_class}"
+        if grader:
+            code = source_version(grader)
+        else:
+            code = f"skyrl_gym {self._config.env_class}"
         content = json.dumps(
             {split: list(map(dict, rows)) for split, rows in self._rows().items()}, default=str
         )
@@ -156,8 +159,11 @@ class GradedSession(HostedSession):
         reads_thinking: bool,
         limit_s: float | None,
     ) -> None:
-        self._processes, self._row, self._limits = processes, dict(row), limits
-        self.reads_thinking, self._limit_s = reads_thinking, limit_s
+        self._processes = processes
+        self._row = dict(row)
+        self._limits = limits
+        self.reads_thinking = reads_thinking
+        self._limit_s = limit_s
         self._is_closed = False
         self._opening = self._begin()
 
@@ -170,7 +176,8 @@ class GradedSession(HostedSession):
 
     def answer(self, text: str) -> ToolResult:
         self._check_open()
-        limit_s, call = self._limits.call_timeout_s, (self._row, text)
+        limit_s = self._limits.call_timeout_s
+        call = (self._row, text)
         if self._limit_s is None:
             return self._graded(call, limit_s)
         try:
@@ -192,7 +199,8 @@ class SteppedSession(GradedSession):
 
     def _begin(self) -> list[Message]:
         self._worker = self._processes.take()
-        limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
+        limit_s = self._limits.create_timeout_s
+        what = "the grader's beginning"
         try:
             opening: list[Message] = self._worker.ask("open", self._row, limit_s, what)
         except BaseException:

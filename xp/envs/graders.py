@@ -70,11 +70,10 @@ def grader_of(config: EnvConfig) -> Any:
 
 def rows_of(grader: Any, config: EnvConfig) -> Callable[[], Any] | None:
     """The method of a grader that returns its tasks; None if it has none."""
-    owner = (
-        grader(**config.grader_args)
-        if inspect.isclass(grader) and not _has_steps(grader)
-        else grader
-    )
+    if inspect.isclass(grader) and not _has_steps(grader):
+        owner = grader(**config.grader_args)
+    else:
+        owner = grader
     return getattr(owner, "rows", None)
 
 
@@ -90,7 +89,10 @@ def _check_call(grader: Any, config: EnvConfig) -> None:
         raise XpError(
             f"environment {config.name}: env.grader_args: {error}; {config.grader}{signature}"
         ) from None
-    names = ["answer"] if inspect.isclass(grader) else list(signature.parameters)
+    if inspect.isclass(grader):
+        names = ["answer"]
+    else:
+        names = list(signature.parameters)
     marks = {
         "solution_str": GraderForm.VERL,
         "completions": GraderForm.TRL,
@@ -121,13 +123,13 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
 
     def fault(row: Row) -> str | None:
         try:
-            for one in own.right_answers(row):
-                text = own.as_answer(one) if own.as_answer else ""
+            for answer in own.right_answers(row):
+                text = own.as_answer(answer) if own.as_answer else ""
                 reward = (grade or partial(own, **config.grader_args))(
-                    text, {PROMPT: "", ANSWER: one}
+                    text, {PROMPT: "", ANSWER: answer}
                 )
                 if own.as_answer and reward != 1.0:
-                    return f"its answer is {one!r:.60}, which gets {reward:g} itself"
+                    return f"its answer is {answer!r:.60}, which gets {reward:g} itself"
         except (TypeError, ValueError, EnvFault) as error:
             return str(error)
         return None
@@ -218,7 +220,7 @@ def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row)
         named = {name: [value] for name, value in row.items() if name != PROMPT}
         named |= {"prompts": [row[PROMPT]], "completions": [completion]}
     parameters = inspect.signature(grade).parameters
-    has_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    has_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return grade(
         **{name: named[name] for name in named if has_any or name in parameters},
         **config.grader_args,
@@ -232,12 +234,14 @@ def _verdict(result: Any) -> ToolResult:
         result, entries = result[0], dict(result[1])
     elif isinstance(result, Mapping):
         entries = dict(result)
-        if not (keys := [key for key in ("score", "reward") if key in entries]):
+        keys = [key for key in ("score", "reward") if key in entries]
+        if not keys:
             raise ProtocolError(
                 f"the grader's mapping has no score and no reward, only {', '.join(map(str, entries))}"
             )
         result = entries.pop(keys[0])
-    if (number := _number(result)) is None:
+    number = _number(result)
+    if number is None:
         raise ProtocolError(NO_REWARD)
     # verl's functions give texts as well.
     return ToolResult("", number, finished=True, metrics=metrics_of(entries))
@@ -362,7 +366,8 @@ class GraderHandler:
         return self._conversations[conversation].take(text)
 
     def close(self, conversation: int, _: None) -> None:
-        if (known := self._conversations.pop(conversation, None)) is not None:
+        known = self._conversations.pop(conversation, None)
+        if known is not None:
             known.close()
 
 

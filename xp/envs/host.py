@@ -67,15 +67,18 @@ class HostHandler:
         return self._session(number).answer(text)
 
     def close(self, number: int, _: None) -> None:
-        if (session := self._sessions.pop(number, None)) is not None:
+        session = self._sessions.pop(number, None)
+        if session is not None:
             session.close()
 
     def shut(self, _: int, __: None) -> None:
         """Closes all sessions and the provider."""
-        sessions, self._sessions = list(self._sessions.values()), {}
+        sessions = list(self._sessions.values())
+        self._sessions = {}
         for session in sessions:
             session.close()
-        provider, self._provider = self._provider, None
+        provider = self._provider
+        self._provider = None
         if provider is not None:
             with suppress(Exception):
                 provider.close()

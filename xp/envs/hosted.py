@@ -61,7 +61,8 @@ class HostedProvider(IndexedProvider):
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        child, number = self._host.child(), self._host.number()
+        child = self._host.child()
+        number = self._host.number()
         limit_s = self._config.limits.create_timeout_s
         opened = child.ask("open", number, (task.split, task.index), limit_s, f"opening {task.id}")
         return HostedSession(child, number, opened, self._config.limits)
@@ -99,7 +100,9 @@ class HostedSession:
     def __init__(
         self, child: Child, number: int, opened: Mapping[str, Any], limits: EnvLimits
     ) -> None:
-        self._child, self._number, self._limits = child, number, limits
+        self._child = child
+        self._number = number
+        self._limits = limits
         self._opening: list[Message] = opened["prompt"]
         self._tools: tuple[ToolSpec, ...] = opened["tools"]
         self.takes_answer: bool = opened["takes_answer"]
@@ -142,7 +145,8 @@ class _Host(ChildProcess):
         self, hosted: str, package: str, config: EnvConfig, environ: Mapping[str, str]
     ) -> None:
         super().__init__(PROGRAM, config, environ)
-        self._hosted, self._package = hosted, package
+        self._hosted = hosted
+        self._package = package
 
     def _start(self) -> Child:
         tried = {}

@@ -50,7 +50,8 @@ def usage_of_judges(
     }
     cost = 0.0
     for call in calls:
-        if (price := prices.get(call.model)) is not None:
+        price = prices.get(call.model)
+        if price is not None:
             cost += (call.read * price[0] + call.written * price[1]) / 1e6
         elif call.cost_usd is not None:
             cost += call.cost_usd

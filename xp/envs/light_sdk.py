@@ -84,14 +84,19 @@ class _VendorName:
     """Name in a module that is imported at the name's first use; an annotation does not use it."""
 
     def __init__(self, finder: _VendorFinder, module: str, path: tuple[str, ...]) -> None:
-        self._finder, self._module, self._path = finder, module, path
+        self._finder = finder
+        self._module = module
+        self._path = path
 
     def _real(self) -> Any:
         target: Any = importlib.import_module(self._module)
         at = self._module
         for name in self._path:
             at = f"{at}.{name}"
-            target = getattr(target, name) if hasattr(target, name) else importlib.import_module(at)
+            if hasattr(target, name):
+                target = getattr(target, name)
+            else:
+                target = importlib.import_module(at)
         return target
 
     def __getattr__(self, name: str) -> Any:

@@ -19,7 +19,8 @@ def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
         XpError: there is no such provider.
     """
     providers = BUILT_IN[Kind.PROVIDER]
-    where, known = f"environment {config.name}: provider {config.provider}", ", ".join(providers)
+    where = f"environment {config.name}: provider {config.provider}"
+    known = ", ".join(providers)
     if ":" not in config.provider and config.provider not in providers:
         raise XpError(f"{where} is none of {known}, and no module:Class")
     try:

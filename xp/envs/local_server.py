@@ -60,13 +60,15 @@ class LocalServer:
     ) -> None:
         self.serve = serve
         self._overrides = dict(overrides or {})
-        self._kind, self._memory_gb = kind, memory_gb
+        self._kind = kind
+        self._memory_gb = memory_gb
         self._environ = os.environ if environ is None else environ
         self._pythons = candidates(python, self._environ)
         self.url = ""
         self.key = secrets.token_hex(32)
         """Key that the server requires in each request, as `X-API-Key`."""
-        self._report, self._call_timeout_s = report, call_timeout_s
+        self._report = report
+        self._call_timeout_s = call_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         """The guard of the server."""
         self.pid: int | None = None
@@ -119,7 +121,8 @@ class LocalServer:
             raise XpError(
                 f"cannot serve {self.serve}: {reason}{more if lacks else ''}", ExitCode.ENVIRONMENT
             )
-        self.url, self.pid = f"http://127.0.0.1:{report['port']}", int(report["pid"])
+        self.url = f"http://127.0.0.1:{report['port']}"
+        self.pid = int(report["pid"])
 
     def stop(self) -> None:
         """Ends the child; idempotent. A forked process does not end its parent's server."""
@@ -133,7 +136,9 @@ class LocalServer:
             self._end()
 
     def _end(self) -> None:
-        process, self._process, self.pid = self._process, None, None
+        process = self._process
+        self._process = None
+        self.pid = None
         if process is not None:
             processes.end(process)
 
@@ -197,7 +202,9 @@ class LocalServer:
                 return None
         except OSError as error:
             is_late = isinstance(getattr(error, "reason", error), TimeoutError)
-            return f"has answered nothing for {limit_s:g} s" if is_late else None
+            if is_late:
+                return f"has answered nothing for {limit_s:g} s"
+            return None
 
     def _spawn(self, python: str, port: int) -> int:
         reading, writing = os.pipe()

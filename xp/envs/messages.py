@@ -24,8 +24,13 @@ ROLES: Final = {
 
 def role_of(message: Any) -> str | None:
     """Role of a message in the words of chat completions. None means that it has none of them."""
-    role = message.get("role") if isinstance(message, Mapping) else None
-    return ROLES.get(role.lower()) if isinstance(role, str) else None
+    if isinstance(message, Mapping):
+        role = message.get("role")
+    else:
+        role = None
+    if isinstance(role, str):
+        return ROLES.get(role.lower())
+    return None
 
 
 def call_id(number: int) -> str:
@@ -54,7 +59,8 @@ def chat_messages(value: Any) -> list[Message]:
     """Id of each call without a result -> name of its tool."""
     num_calls = 0
     for number, one in enumerate(value):
-        if (role := role_of(one)) is None:
+        role = role_of(one)
+        if role is None:
             expected = f"{{role, content}} with a role of {', '.join(sorted({*ROLES.values()}))}"
             raise ProtocolError(f"message {number}: expected {expected}, got {one!r:.80}")
         given = one.get("tool_calls") or filter(None, [one.get("function_call")])
@@ -68,7 +74,8 @@ def chat_messages(value: Any) -> list[Message]:
         if message["role"] == "tool" and not answered:
             of_name = (key for key, name in unanswered.items() if name == one.get("name"))
             answered = next(of_name, next(iter(unanswered), ""))
-        if name := one.get("name") or unanswered.get(answered):
+        name = one.get("name") or unanswered.get(answered)
+        if name:
             message["name"] = str(name)
         if answered:
             message["tool_call_id"] = answered
@@ -113,7 +120,10 @@ def _text(content: Any, number: int, has_calls: bool) -> str:
     """Content as text: the texts of its parts on lines of their own."""
     if content is None and has_calls:
         return ""
-    parts = content if isinstance(content, list | tuple) else [content]
+    if isinstance(content, list | tuple):
+        parts = content
+    else:
+        parts = [content]
     texts = [
         part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part
         for part in parts
@@ -128,7 +138,8 @@ def _call(call: Any, number: int, place: int) -> dict[str, Any]:
     """A call with an id and its arguments as an object; most chat templates refuse them as JSON text."""
     try:
         function = call.get("function") or call
-        name, arguments = function["name"], function.get("arguments")
+        name = function["name"]
+        arguments = function.get("arguments")
         value = (
             json.loads((arguments if isinstance(arguments, str) else json.dumps(arguments)) or "{}")
             or {}

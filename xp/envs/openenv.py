@@ -82,7 +82,8 @@ def mcp_tools(reply: Mapping[str, Any], what: str) -> tuple[ToolSpec, ...]:
 def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
     """Text, reward and end from a step's observation."""
     observation = wire.mapping(reply.get("observation"), f"{what}: observation")
-    is_done, reward = reply.get("done", False), wire.reward_of(reply.get("reward"), what)
+    is_done = reply.get("done", False)
+    reward = wire.reward_of(reply.get("reward"), what)
     if not isinstance(is_done, bool):
         wire.refuse(what, "done", is_done)
     error = observation.get("error")
@@ -103,20 +104,24 @@ def text_of(observation: Mapping[str, Any], what: str) -> str:
     }
     if fields.keys() >= {"tool_name", "result"}:
         return _mcp_text(fields["result"], what)
-    if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
-        return text
+    if len(fields) == 1:
+        text = next(iter(fields.values()))
+        if isinstance(text, str):
+            return text
     return json.dumps(fields, ensure_ascii=False)
 
 
 def refusal(error: Any, what: str) -> ToolResult:
     """Result for an answer of type `error` that is the model's fault; raises EnvFault for any other error."""
     detail = wire.mapping(error, what)
-    code, message = detail.get("code"), str(detail.get("message"))[:MAX_ERROR_CHARS]
+    code = detail.get("code")
+    message = str(detail.get("message"))[:MAX_ERROR_CHARS]
     if code == "VALIDATION_ERROR":
         # Whatever the form of the server's errors, the model is at fault, and gets the message.
         entries = [one for one in _list(detail.get("errors")) if isinstance(one, Mapping)]
         errors = [
-            f"{'.'.join(map(str, _list(one.get('loc'))))}: {one.get('msg')}" for one in entries
+            f"{'.'.join(map(str, _list(entry.get('loc'))))}: {entry.get('msg')}"
+            for entry in entries
         ]
         return ToolResult(f"{message}: {'; '.join(errors)[:MAX_ERROR_CHARS]}", is_call_error=True)
     if code == "CAPACITY_REACHED":
@@ -135,7 +140,9 @@ def _mcp_text(result: Any, what: str) -> str:
         return "\n".join(
             _block_text(wire.mapping(block, what), what) for block in result["content"]
         )
-    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    if isinstance(result, str):
+        return result
+    return json.dumps(result, ensure_ascii=False)
 
 
 def _block_text(block: Mapping[str, Any], what: str) -> str:
@@ -309,7 +316,8 @@ class OpenEnvCore(ServerCore):
         Args:
             show: makes the messages from the answer to the reset.
         """
-        deadline, attempt = asyncio.get_running_loop().time() + self.limits.create_timeout_s, 0
+        deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+        attempt = 0
         while True:
             attempt += 1
             try:
@@ -369,11 +377,10 @@ class OpenEnvCore(ServerCore):
             is_step and name != STEP
         ):  # An environment with MCP tools answers, and may score, such a call itself.
             return ToolResult(f"{name!r} is no tool here, only {STEP}", is_call_error=True)
-        action = (
-            arguments
-            if is_step
-            else {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
-        )
+        if is_step:
+            action = arguments
+        else:
+            action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
         deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
         return self._result(await socket.ask("step", action, deadline), f"step {name}")
 
@@ -443,7 +450,8 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
 
     def open(self, task: Task) -> OpenEnvSession:
         self._check(task)
-        core, spec = self._core(), self._spec(task.split, task.index)
+        core = self._core()
+        spec = self._spec(task.split, task.index)
         show = partial(opening, spec["row"], f"environment {self._config.name}: task {task.id}")
         return OpenEnvSession(core, *self._in_slot(core, lambda: core.open(spec[RESET], show)))
 
@@ -484,7 +492,8 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
     Raises:
         XpError: the metadata lacks an entry, or the prompt shows nothing and the row does not set its task itself.
     """
-    observation, messages = reply["observation"], messages_of(row)
+    observation = reply["observation"]
+    messages = messages_of(row)
     metadata = wire.mapping(
         observation.get("metadata") or reply.get("metadata") or {}, f"{where}: metadata"
     )
@@ -498,11 +507,14 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
     def shown(placeholder: re.Match[str]) -> str:
         if placeholder[1] == "observation":
             return text_of(observation if fields or not metadata else metadata, where)
-        if (value := value_at({"metadata": metadata}, placeholder[1])) is None:
+        value = value_at({"metadata": metadata}, placeholder[1])
+        if value is None:
             raise XpError(
                 f"{where}: the reset gave nothing for {placeholder[0]}: {known[:MAX_ERROR_CHARS]}"
             )
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str):
+            return value
+        return json.dumps(value, ensure_ascii=False)
 
     is_shown = any(PLACEHOLDER.search(one["content"]) for one in messages)
     if (fields or metadata) and row.get(RESET) is None and not is_shown:
@@ -523,7 +535,8 @@ class OpenEnvSession(ServerSession[OpenEnvCore]):
 
     def __init__(self, core: OpenEnvCore, socket: Socket, prompt: list[Message]) -> None:
         super().__init__(core)
-        self._socket, self._prompt = socket, prompt
+        self._socket = socket
+        self._prompt = prompt
 
     def prompt(self) -> list[Message]:
         return list(self._prompt)

@@ -47,7 +47,9 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
     @property
     def server(self) -> LocalServer | None:
         """The server that this provider has started for `serve`; None before the first request."""
-        return self._server if isinstance(self._server, LocalServer) else None
+        if isinstance(self._server, LocalServer):
+            return self._server
+        return None
 
     def version(self) -> str:
         if self._config.serve is not None:
@@ -189,7 +191,8 @@ class OpenRewardCore(ServerCore):
         A creation without an answer may have executed; the next attempt creates another session.
         """
         env = await self.catalog.env()
-        deadline, attempt = asyncio.get_running_loop().time() + self.limits.create_timeout_s, 0
+        deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+        attempt = 0
         while True:
             attempt += 1
             try:
@@ -212,7 +215,10 @@ class OpenRewardCore(ServerCore):
                 if task.spec
                 else {"split": task.split, "index": task.index}
             )
-            toolset = {} if self._toolset is None else {"toolset_name": self._toolset}
+            if self._toolset is None:
+                toolset = {}
+            else:
+                toolset = {"toolset_name": self._toolset}
             body = {"env_name": env, **source, **toolset}
             await self.transport.request(
                 "POST",
@@ -251,7 +257,10 @@ class OpenRewardCore(ServerCore):
             progress=progress,
             repeat=repeat,
         )
-        reply = wire.parse_json(text, "POST /create_session") if text else None
+        if text:
+            reply = wire.parse_json(text, "POST /create_session")
+        else:
+            reply = None
         sid = reply.get("sid") if isinstance(reply, dict) else None
         name = wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
         if not name.isprintable():
@@ -286,7 +295,9 @@ class OpenRewardCore(ServerCore):
         is_rich = "tool_call" in (listing.get("message_block_types") or ())
         what = f"POST /{live.env}/score_group"
         body = {
-            "candidates": [{"messages": wire.blocks(one, is_rich=is_rich)} for one in dialogues]
+            "candidates": [
+                {"messages": wire.blocks(dialogue, is_rich=is_rich)} for dialogue in dialogues
+            ]
         }
         deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
         work = self.transport.stream(
@@ -298,10 +309,8 @@ class OpenRewardCore(ServerCore):
 
     async def _listed(self, live: LiveSession) -> tuple[Any, str]:
         """The answer of `/task_tools`, and its path."""
-        deadline, path = (
-            asyncio.get_running_loop().time() + self.limits.create_timeout_s,
-            f"/{live.env}/task_tools",
-        )
+        deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+        path = f"/{live.env}/task_tools"
         work = self.transport.request(
             "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
         )

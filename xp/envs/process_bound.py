@@ -36,7 +36,8 @@ class SessionSlots:
     """Slots of a process's sessions; `limit` may be lowered while they are taken."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.num_taken = limit, 0
+        self.limit = limit
+        self.num_taken = 0
         self._changed = threading.Condition()
 
     def acquire(self, timeout: float) -> bool:
@@ -125,7 +126,8 @@ class ProcessBoundProvider(ABC, Generic[C]):
     def close(self) -> None:
         with self._lock:
             core = self._cores.get(os.getpid())
-            server, self._server = self._server, None
+            server = self._server
+            self._server = None
             self._is_closed = True
         if core is not None:
             run(core.close(), CLOSE_S)
@@ -172,7 +174,8 @@ class ProcessBoundProvider(ABC, Generic[C]):
 
     def _serve(self) -> LocalServer:
         """Starts the configuration's `serve`; the provider's close ends the sessions first, then the server."""
-        config, overrides = self._config, override_values(self._config, self._environ)
+        config = self._config
+        overrides = override_values(self._config, self._environ)
         hidden = [self._environ.get(name, "") for name in config.secrets] + list(overrides.values())
         assert config.serve is not None  # EnvConfig: one of target, serve and image
         server = LocalServer(

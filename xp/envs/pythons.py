@@ -66,7 +66,10 @@ def bound_memory(memory_gb: float | None) -> None:
 
         size = int(memory_gb * 1e9)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = size if hard == resource.RLIM_INFINITY else min(size, hard)
+        if hard == resource.RLIM_INFINITY:
+            limit = size
+        else:
+            limit = min(size, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -80,5 +83,8 @@ def stacks_within(memory_gb: float) -> int:
         import resource
 
         soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-        size = USUAL_STACK if soft == resource.RLIM_INFINITY else soft
+        if soft == resource.RLIM_INFINITY:
+            size = USUAL_STACK
+        else:
+            size = soft
     return max(1, int(memory_gb * 1e9 / size))

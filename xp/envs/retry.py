@@ -82,12 +82,14 @@ class RetryRule:
             return None
         if attempt >= MAX_ATTEMPTS and not self.should_continue(fault):
             return None
-        backoff, requested_s = backoff_s(attempt, jitter), fault.retry_after_s
+        backoff = backoff_s(attempt, jitter)
+        requested_s = fault.retry_after_s
         if requested_s is not None and isinstance(fault, self.waited_out):
             requested_s = min(requested_s, MAX_RETRY_AFTER_S)
-        wait = (
-            backoff if requested_s is None else requested_s + min(backoff, 0.1 * requested_s + 0.05)
-        )
+        if requested_s is None:
+            wait = backoff
+        else:
+            wait = requested_s + min(backoff, 0.1 * requested_s + 0.05)
         return wait if wait < left_s else None
 
     def should_continue(self, fault: EnvFault) -> bool:

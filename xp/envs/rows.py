@@ -63,7 +63,8 @@ def load_rows(
     Raises:
         XpError: it cannot be read, or a row has no prompt.
     """
-    name, has_splits = name_of(source), True
+    name = name_of(source)
+    has_splits = True
     if isinstance(source, Mapping):
         splits: Rows = {
             split: rows_of_file(place_of(file) or Path(file)) for split, file in source.items()
@@ -71,7 +72,8 @@ def load_rows(
     elif is_set(source):
         splits = rows_of_hub(source)
     elif (place := place_of(source)) is not None:
-        splits, has_splits = {DEFAULT_SPLIT: rows_of_file(place)}, False
+        splits = {DEFAULT_SPLIT: rows_of_file(place)}
+        has_splits = False
     else:
         splits = _mapping(attribute(source)(), name)
     chosen = columns_for(splits, columns, name)
@@ -116,11 +118,10 @@ def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str
                 f"rows {name}: there is no column {columns[column]}; the columns are {named_columns(some)}"
             )
         elif some and column == PROMPT:
-            which = (
-                f"{' and '.join(present)} may both be the prompt"
-                if present
-                else "none is called prompt"
-            )
+            if present:
+                which = f"{' and '.join(present)} may both be the prompt"
+            else:
+                which = "none is called prompt"
             raise XpError(
                 f"rows {name}: the columns are {named_columns(some)}, and {which}\nsay which one is, for example"
                 f" env.columns.prompt={(present or [one for one in some[0] if one != ANSWER] or ['COLUMN'])[0]}"
@@ -139,7 +140,9 @@ def line_of(env: str, splits: Rows, columns: Mapping[str, str]) -> str:
 
 def name_of(source: str | Mapping[str, str]) -> str:
     """Name of an environment's rows, for messages."""
-    return source if isinstance(source, str) else ", ".join(source.values())
+    if isinstance(source, str):
+        return source
+    return ", ".join(source.values())
 
 
 def attribute(name: str) -> Any:
@@ -155,7 +158,8 @@ def checked(rows: Any, name: str) -> Rows:
     splits = _mapping(rows, name)
     for split, members in splits.items():
         for number, row in enumerate(members, start=1):
-            if fault := _prompt_fault(row):
+            fault = _prompt_fault(row)
+            if fault:
                 raise XpError(
                     f"rows {name}: row {number} of split {split}: {fault}; expected a {PROMPT} that is a text or a list"
                     " of {role, content}"
@@ -166,9 +170,9 @@ def checked(rows: Any, name: str) -> Rows:
 def messages_of(row: Row) -> list[Message]:
     """The row's prompt as chat messages, a text as one of the user's; raises ProtocolError as `chat_messages` does."""
     prompt = row[PROMPT]
-    return (
-        [Message(role="user", content=prompt)] if isinstance(prompt, str) else chat_messages(prompt)
-    )
+    if isinstance(prompt, str):
+        return [Message(role="user", content=prompt)]
+    return chat_messages(prompt)
 
 
 def _prompt_fault(row: Any) -> str:
@@ -196,7 +200,13 @@ def _by_split(rows: Sequence[Row], column: str) -> Rows:
     splits: dict[str, list[Row]] = {}
     for row in rows:
         value = value_at(row, column)
-        name = "" if value is None or value != value else str(value).strip()
-        name = name.lower() if name.lower() in (DEFAULT_SPLIT, *HELD_OUT_SPLITS) else name
+        if value is None or value != value:
+            name = ""
+        else:
+            name = str(value).strip()
+        if name.lower() in (DEFAULT_SPLIT, *HELD_OUT_SPLITS):
+            name = name.lower()
+        else:
+            name = name
         splits.setdefault(name or DEFAULT_SPLIT, []).append(row)
     return splits

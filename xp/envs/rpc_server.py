@@ -25,7 +25,8 @@ class RpcServer:
     """
 
     def __init__(self, connection: Connection, handler: Any) -> None:
-        self._connection, self._handler = connection, handler
+        self._connection = connection
+        self._handler = handler
         self._lock = threading.Lock()
 
     def serve(self) -> None:

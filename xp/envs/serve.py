@@ -57,11 +57,17 @@ def main(
         # Not any port of the system: a replacement of this server must find the same one free.
         listener = socket.create_server((HOST, port or free_port()), backlog=1024)
     except Exception as error:
-        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        if isinstance(error, ModuleNotFoundError):
+            lacks = error.name
+        else:
+            lacks = None
         report({"error": f"{type(error).__name__}: {error}", "lacks": lacks})
         raise SystemExit(1) from error
     report({"port": listener.getsockname()[1], "pid": os.getpid(), "places": calls.places})
-    room = BLOCKING_CALLS if memory_gb is None else stacks_within(memory_gb * STACKS)
+    if memory_gb is None:
+        room = BLOCKING_CALLS
+    else:
+        room = stacks_within(memory_gb * STACKS)
     _run(app, listener, ThreadPoolExecutor(min(BLOCKING_CALLS, room)))
 
 
@@ -70,7 +76,8 @@ def _app(kind: str, serve: str, calls: WatchedCalls) -> App:
     (import_openenv if is_openenv else import_openreward)()
     target = load_object(serve)
     for name in BASES:
-        if (base := getattr(sys.modules.get(name), "Environment", None)) is not None:
+        base = getattr(sys.modules.get(name), "Environment", None)
+        if base is not None:
             calls.watch(target, base)
     app: App = (openenv_app if is_openenv else ors_app)(target)
     return app
@@ -156,7 +163,10 @@ def openenv_app(target: Any) -> Any:
         raise TypeError(f"{target!r} is neither an app nor a class of openenv's Environment")
     environment: Any = target
     action, observation = _models(environment)
-    sessions = MAX_SESSIONS if environment.SUPPORTS_CONCURRENT_SESSIONS else 1
+    if environment.SUPPORTS_CONCURRENT_SESSIONS:
+        sessions = MAX_SESSIONS
+    else:
+        sessions = 1
     return create_fastapi_app(environment, action, observation, max_concurrent_envs=sessions)
 
 
@@ -173,7 +183,8 @@ def _models(environment: type) -> tuple[type, type]:
     if issubclass(environment, MCPEnvironment):
         return CallToolAction, CallToolObservation
     hints = typing.get_type_hints(environment.step)  # type: ignore[attr-defined]
-    action, observation = hints.get("action"), hints.get("return")
+    action = hints.get("action")
+    observation = hints.get("return")
     if inspect.isclass(action) and inspect.isclass(observation):
         return action, observation
     fix = "derive it from Environment[YourAction, YourObservation, State]"

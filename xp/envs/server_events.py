@@ -25,7 +25,8 @@ class ServerEvents:
     """
 
     def __init__(self, env: str, environ: Mapping[str, str], hidden: Iterable[str]) -> None:
-        self._env, self._file = env, environ.get(VARIABLE)
+        self._env = env
+        self._file = environ.get(VARIABLE)
         self._redactor = Redactor([*hidden, *secret_values(environ)])
 
     def add(self, event: Mapping[str, Any]) -> None:

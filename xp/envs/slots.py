@@ -36,7 +36,10 @@ class Slots:
     """Reason why no more sessions were opened. None means that the measurement was complete."""
 
     def __str__(self) -> str:
-        more = f"; no more: {self.fault}" if self.fault else ", which was the most that was tried"
+        if self.fault:
+            more = f"; no more: {self.fault}"
+        else:
+            more = ", which was the most that was tried"
         if not self.num_idle:
             return f"no session{more}"
         keys = f"preparation.concurrency={self.at_once} env.limits.max_sessions={self.num_idle}"
@@ -55,12 +58,12 @@ def num_slots_of(env: EnvConfig, requested: int | None) -> int | None:
     """Number of sessions to try. None means that nothing is measured. A server that the run does not start is
     another's, so it is measured by request only."""
     if requested is not None:
-        return requested if (env.target or env.serve or env.image) is not None else None
-    return (
-        min(NUM_SLOTS, env.limits.max_sessions)
-        if env.serve is not None or env.image is not None
-        else None
-    )
+        if (env.target or env.serve or env.image) is not None:
+            return requested
+        return None
+    if env.serve is not None or env.image is not None:
+        return min(NUM_SLOTS, env.limits.max_sessions)
+    return None
 
 
 def measure_slots(
@@ -83,15 +86,14 @@ def measure_slots(
             faults.append(fault)
 
     open_one(0)  # may start the server
-    wave, rates = 1, {1: 0.0}
+    wave = 1
+    rates = {1: 0.0}
     try:
         with ThreadPoolExecutor(num_slots) as pool:
             while not faults and len(sessions) < num_slots and not is_over():
-                size, before, began = (
-                    min(wave, num_slots - len(sessions)),
-                    len(sessions),
-                    time.monotonic(),
-                )
+                size = min(wave, num_slots - len(sessions))
+                before = len(sessions)
+                began = time.monotonic()
                 list(pool.map(open_one, range(size)))
                 if not faults:
                     rates[size] = max(
@@ -102,7 +104,10 @@ def measure_slots(
     finally:
         for session in sessions:
             session.close()
-    reason = f"{type(faults[0]).__name__}: {faults[0]}" if faults else None
+    if faults:
+        reason = f"{type(faults[0]).__name__}: {faults[0]}"
+    else:
+        reason = None
     if reason is None and num_idle < len(sessions):
         reason = f"{len(sessions) - num_idle} of {len(sessions)} idle sessions were lost"
     at_once = min(size for size, rate in rates.items() if rate >= ENOUGH * max(rates.values()))

@@ -52,7 +52,8 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     is_url = "://" in name
     api_url, session_url = _catalog_urls(environ)
     url = name.rstrip("/") if is_url else session_url
-    place, catalog = origin(url), (origin(api_url), origin(session_url))
+    place = origin(url)
+    catalog = (origin(api_url), origin(session_url))
     # A loopback port may belong to any user of the machine, so its origin must be listed too.
     is_allowed = place in map(origin, config.allowed_origins) or (
         place in catalog and place.startswith("https://")
@@ -86,16 +87,18 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     url = (config.target or "").rstrip("/")
     values = _secret_values(config, environ)
     where = f"environment {config.name}"
-    if strange := sorted(set(values) - {HOST_TOKEN}):
+    strange = sorted(set(values) - {HOST_TOKEN})
+    if strange:
         raise XpError(
             f"{where}: an OpenEnv server accepts no secrets except {HOST_TOKEN}, not {strange}"
         )
     is_allowed = origin(url) in map(origin, config.allowed_origins)
     if values and not (is_allowed and (url.startswith("https://") or is_loopback(url))):
         raise _not_allowed(f"{where}: {HOST_TOKEN}", url, "; https only")
-    headers = (
-        {"Authorization": f"Bearer {_header(values[HOST_TOKEN], HOST_TOKEN)}"} if values else {}
-    )
+    if values:
+        headers = {"Authorization": f"Bearer {_header(values[HOST_TOKEN], HOST_TOKEN)}"}
+    else:
+        headers = {}
     return Target(url, None, headers, {})
 
 
@@ -138,7 +141,10 @@ def origin(url: str) -> str:
     with suppress(ValueError):
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname:
-            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+            if ":" in parts.hostname:
+                host = f"[{parts.hostname}]"
+            else:
+                host = parts.hostname
             return (
                 f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
             )
@@ -225,7 +231,8 @@ def _catalog_secrets(
     assert spec.loader is not None
     sdk = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sdk)
-    if unknown := [name for name in values if name not in sdk.WELL_KNOWN_SECRETS]:
+    unknown = [name for name in values if name not in sdk.WELL_KNOWN_SECRETS]
+    if unknown:
         raise XpError(
             f"the OpenReward catalog does not know where the secret {unknown[0]} may go.\n"
             f"Known names: {', '.join(sorted(sdk.WELL_KNOWN_SECRETS))}",

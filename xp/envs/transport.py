@@ -66,7 +66,8 @@ class EventReader:
         if not line:
             if self._data:
                 events.append(Event(self._name or "message", "\n".join(self._data)))
-            self._name, self._data = "", []
+            self._name = ""
+            self._data = []
             return
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
@@ -87,7 +88,8 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (fault := _fault(error, what)) is None:
+        fault = _fault(error, what)
+        if fault is None:
             raise
         raise fault from None
 
@@ -106,7 +108,10 @@ def _fault(error: BaseException, what: str) -> EnvFault | None:
             )
         case aiohttp.WSServerHandshakeError() if error.status in (429, *GATEWAY):
             # A session ends with its connection, so a new attempt finds no remains.
-            header = error.headers.get("Retry-After") if error.headers else None
+            if error.headers:
+                header = error.headers.get("Retry-After")
+            else:
+                header = None
             return Refused(f"{what}: {error.status}", retry_after_s(header, time.time()))
         case aiohttp.ClientResponseError():
             return ProtocolError(f"{what}: not HTTP ({type(error).__name__})")
@@ -153,8 +158,13 @@ async def _detail(response: aiohttp.ClientResponse) -> str:
         value = json.loads(await response.content.read(MAX_ERROR_BYTES))
     except (aiohttp.ClientError, ValueError, RecursionError):
         return ""
-    detail = value.get("detail") if isinstance(value, dict) else None
-    return valid_text(str(detail))[:300] if detail is not None else ""
+    if isinstance(value, dict):
+        detail = value.get("detail")
+    else:
+        detail = None
+    if detail is not None:
+        return valid_text(str(detail))[:300]
+    return ""
 
 
 SILENCE_S: Final = 25.0
@@ -171,7 +181,8 @@ async def read_result(
         raise ProtocolError(
             f"{what}: the answer is {response.content_type[:60]!r}, not an event stream"
         )
-    reader, pieces = EventReader(), list[str]()
+    reader = EventReader()
+    pieces = list[str]()
     while True:
         try:
             async with asyncio.timeout(SILENCE_S if progress else None):
@@ -311,7 +322,9 @@ class Transport:
                 return await read_result(response, what, progress, is_resumed=resumed is not body)
 
         def rule() -> Repeat:
-            return Repeat.RESUMPTION if progress and repeat is Repeat.CALL else repeat
+            if progress and repeat is Repeat.CALL:
+                return Repeat.RESUMPTION
+            return repeat
 
         return await self._repeated(send, what, rule, deadline)
 
@@ -348,18 +361,18 @@ class Transport:
             raise fault
         if attempt >= SAID_AFTER and rule.should_continue(fault) and not self._is_out:
             self._is_out = True
-            state = (
-                "is at capacity"
-                if isinstance(fault, AtCapacity)
-                else f"does not answer ({type(fault).__name__})"
-            )
+            if isinstance(fault, AtCapacity):
+                state = "is at capacity"
+            else:
+                state = f"does not answer ({type(fault).__name__})"
             _log.warning("%s %s; trying again for %.0f s", self._origin, state, left)
         await asyncio.sleep(wait)
 
     async def close(self) -> None:
         """Ends the connections; a later request raises EnvUnavailable and leaves nothing open."""
         self._is_closed = True
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             await client.close()
 

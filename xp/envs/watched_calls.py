@@ -44,7 +44,8 @@ class WatchedCalls:
     """
 
     def __init__(self, report: Callable[[Mapping[str, Any]], None], limit_s: float) -> None:
-        self._report, self._late_s = report, LATE * limit_s
+        self._report = report
+        self._late_s = LATE * limit_s
         self._roots: set[Path] = set()
         self._calls: set[_Call] = set()
         self._reported: set[tuple[str, str]] = set()
@@ -59,9 +60,8 @@ class WatchedCalls:
             base: the SDK's class of environments.
         """
         for cls in [target] if inspect.isclass(target) else list(_subclasses(base)):
-            if (
-                sdk := next((one for one in cls.__mro__ if _package(one) == _package(base)), None)
-            ) is not None:
+            sdk = next((one for one in cls.__mro__ if _package(one) == _package(base)), None)
+            if sdk is not None:
                 for own in cls.__mro__[: cls.__mro__.index(sdk)]:
                     self._watch_class(own, sdk)
 
@@ -126,7 +126,7 @@ class WatchedCalls:
                 seconds = time.monotonic() - call.began
                 if seconds > self._late_s:
                     frames = traceback.StackSummary.extract(
-                        (one, one.f_lineno) for one in _frames(call)
+                        (frame, frame.f_lineno) for frame in _frames(call)
                     )
                     self._tell(call, "late", "", frames, f"no answer after {seconds:.1f} s")
 

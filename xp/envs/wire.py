@@ -45,7 +45,9 @@ def parse_json(text: str | bytes, what: str) -> Any:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
         value = json.loads(text, parse_constant=_refuse_constant)
-        return valid_value(value) if _SURROGATE.search(text) else value
+        if _SURROGATE.search(text):
+            return valid_value(value)
+        return value
     except RecursionError:
         raise ProtocolError(f"{what}: JSON nested too deeply") from None
     except ValueError as error:
@@ -67,7 +69,8 @@ def tool_result(value: Any, what: str) -> ToolResult:
         )
     if reply.get("ok") is not False:
         refuse(what, "ok", reply.get("ok"))
-    error, reason = reply.get("error"), reply.get("reason")
+    error = reply.get("error")
+    reason = reply.get("reason")
     if not isinstance(error, str):
         refuse(what, "error", error)
     if reason == "episode_finished":
@@ -89,7 +92,9 @@ def messages(value: Any, what: str) -> list[Message]:
         role = message.get("role")
         if role not in ROLES:
             refuse(what, "role", role)
-        calls, results, rest = [], [], []
+        calls = []
+        results = []
+        rest = []
         for block in listed(message.get("blocks"), what, "blocks"):
             match mapping(block, what):
                 case {"type": "tool_call"}:
@@ -165,7 +170,9 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
         text = block.get("text")
         if not isinstance(text, str):
             refuse(what, "text", text)
-        return f"<think>{text}</think>" if kind == "reasoning" else text
+        if kind == "reasoning":
+            return f"<think>{text}</think>"
+        return text
     if kind == "image":
         raise ProtocolError(
             f"{what}: an image ({str(block.get('mimeType'))[:40]}): xp gives a model text alone"
@@ -200,7 +207,8 @@ def tool_specs(items: Any, what: str, schema_keys: tuple[str, ...]) -> tuple[Too
     for item in listed(items, what, "tools"):
         tool = mapping(item, what)
         schema: Any = next((value for key in schema_keys if (value := tool.get(key))), {})
-        name, description = string(tool.get("name"), what), str(tool.get("description") or "")
+        name = string(tool.get("name"), what)
+        description = str(tool.get("description") or "")
         specs.append(ToolSpec(name, description, mapping(schema, what)))
     if len({spec.name for spec in specs}) < len(specs):
         raise ProtocolError(f"{what}: two tools have the same name")

@@ -36,7 +36,8 @@ class Valid:
 
 def check_not_negative(rewards: Iterable[float]) -> None:
     """Raises XpError(CONFIG) for a reward below 0, with which MaxRL's division by the group's mean has no meaning."""
-    if (lowest := min(rewards, default=0.0)) < 0:
+    lowest = min(rewards, default=0.0)
+    if lowest < 0:
         raise XpError(
             f"algorithm.estimator=maxrl divides by the group's mean reward, and a reward is {lowest:g}; use rewards of"
             " at least 0, or another algorithm"

@@ -50,7 +50,10 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
     for identity, values in product(
         ("call00001", f"functions.{TOOL.name}:0"), (ARGUMENTS, json.dumps(ARGUMENTS))
     ):
-        turn = "" if dialects else _rendered_call(tokenizer, arguments, identity, values)
+        if dialects:
+            turn = ""
+        else:
+            turn = _rendered_call(tokenizer, arguments, identity, values)
         dialects += [
             dialect
             for dialect, syntax in SYNTAX.items()
@@ -115,8 +118,6 @@ def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any], identity: str, 
     except Exception:  # a template without support of tool calls may raise anything
         return ""
     # A dialect without a closing tag has no other end than the token.
-    return (
-        str(after[len(before) :]).rstrip().removesuffix(tokenizer.eos_token or "")
-        if after.startswith(before)
-        else ""
-    )
+    if after.startswith(before):
+        return str(after[len(before) :]).rstrip().removesuffix(tokenizer.eos_token or "")
+    return ""

@@ -35,7 +35,8 @@ class Tags:
     """
 
     def __init__(self, text: str, tags: str, data: Data | None) -> None:
-        self._text, self._data = text, data
+        self._text = text
+        self._data = data
         self._pattern = re.compile(tags if data is None else f"{tags}|(?P<data>{data.begin})")
         self._num_failed = 0
 
@@ -44,7 +45,10 @@ class Tags:
         while (tag := self._pattern.search(self._text, position)) is not None:
             if self._data is None or tag.lastgroup != "data":
                 return tag
-            end = self._data.end(self._text, tag) if self._num_failed < MAX_FAILED else None
+            if self._num_failed < MAX_FAILED:
+                end = self._data.end(self._text, tag)
+            else:
+                end = None
             self._num_failed += end is None
             position = tag.end() if end is None else end
         return None

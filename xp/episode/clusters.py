@@ -31,7 +31,7 @@ def reward_limits(rewards: Iterable[float | None], rule: Limits = (None, None)) 
         rewards: observed rewards. None means void.
         rule: limits that the reward rule sets.
     """
-    values = [one for one in rewards if one is not None]
+    values = [reward for reward in rewards if reward is not None]
     low, high = (0.0, 1.0) if values and min(values) >= 0 and max(values) <= 1 else (None, None)
     return (low if rule[0] is None else rule[0], high if rule[1] is None else rule[1])
 
@@ -61,4 +61,6 @@ def clustered_stderr(groups: Sequence[Sequence[float]]) -> float | None:
     mean = fmean(value for group in filled for value in group)
     squares = math.fsum(math.fsum(value - mean for value in group) ** 2 for group in filled)
     error = math.sqrt(squares * num_groups / (num_groups - 1)) / num_values
-    return 0.0 if is_rounding(error, (value for group in filled for value in group)) else error
+    if is_rounding(error, (value for group in filled for value in group)):
+        return 0.0
+    return error

@@ -74,7 +74,10 @@ class Episode:
         """True if the model must read the session's own prompt, after `start`."""
         self._describe = describe
         self._metadata: Mapping[str, Any] = {}
-        expected = None if self.is_live or not prepared else prepared
+        if self.is_live or not prepared:
+            expected = None
+        else:
+            expected = prepared
         self._attempt = Attempt(
             open_session, rules.limits.retries_per_episode, rules.system_prompt, expected
         )
@@ -107,20 +110,27 @@ class Episode:
     @property
     def opening(self) -> Sequence[Message]:
         """First messages of the dialogue: the prepared ones, or the session's own once it is open."""
-        return self._prepared if self._attempt.opening is None else self._attempt.opening
+        if self._attempt.opening is None:
+            return self._prepared
+        return self._attempt.opening
 
     @property
     def undelivered(self) -> tuple[int, ...]:
         """Numbers of the turns that a program never got, once the episode is settled."""
         taken = (
-            one for turn in self._turns for one in turn.results if isinstance(one, TakenResult)
+            result
+            for turn in self._turns
+            for result in turn.results
+            if isinstance(result, TakenResult)
         )
         return tuple(number for one in taken for number in one.undelivered)
 
     @property
     def num_sampled(self) -> int:
         """Tokens of all turns that the policy wrote, once the episode is settled; 0 if nobody has counted them."""
-        return 0 if self._tokens is None else self._tokens.generated
+        if self._tokens is None:
+            return 0
+        return self._tokens.generated
 
     @property
     def is_over(self) -> bool:
@@ -135,7 +145,8 @@ class Episode:
             count: returns the counts of the trainer or engine. A result of None means that there are none.
             overlong: in a training. None means no penalty.
         """
-        self._count, self._overlong = count, overlong
+        self._count = count
+        self._overlong = overlong
 
     def start(self) -> None:
         """Opens the session before the first step, from any thread; a fault is reported by `step` or `settle`."""
@@ -159,7 +170,10 @@ class Episode:
             began = time.monotonic()
             self._start()
             is_on = self._status is EpisodeStatus.ONGOING
-            turn = self._take(text, calls, is_cut) if is_on else Turn(text, (), (), (), 0.0)
+            if is_on:
+                turn = self._take(text, calls, is_cut)
+            else:
+                turn = Turn(text, (), (), (), 0.0)
             self._turns.append(replace(turn, elapsed_s=time.monotonic() - began))
             if self._status is EpisodeStatus.ONGOING and len(self._turns) >= self._rules.max_turns:
                 self._status = EpisodeStatus.TRUNCATED
@@ -176,7 +190,8 @@ class Episode:
         """Makes an episode void that the model cannot play (on); does nothing after the episode's end."""
         with self._lock:
             if self._status is EpisodeStatus.ONGOING:
-                self._status, self._void_reason = EpisodeStatus.VOID, reason
+                self._status = EpisodeStatus.VOID
+                self._void_reason = reason
 
     def close(self) -> None:
         """Closes the session; idempotent. An unfinished episode counts as truncated by the trainer."""
@@ -229,7 +244,10 @@ class Episode:
         messages: list[Message] = []
         try:
             syntax = syntax_of(self._rules.dialect)
-            calls = syntax.read(text, self._attempt.tools) if parsed is None else parsed
+            if parsed is None:
+                calls = syntax.read(text, self._attempt.tools)
+            else:
+                calls = parsed
             if (
                 calls
                 and parsed is None
@@ -238,18 +256,23 @@ class Episode:
             ):
                 calls = ()  # The whole text is the answer: a task may ask for the text of a call.
             # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
-            complete = (
-                syntax.read(f"{text}x", self._attempt.tools) if is_cut and parsed is None else calls
-            )
-            taken = (
-                calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
-            )
+            if is_cut and parsed is None:
+                complete = syntax.read(f"{text}x", self._attempt.tools)
+            else:
+                complete = calls
+            if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST:
+                taken = calls[:1]
+            else:
+                taken = calls
             if self._attempt.takes_messages():
                 messages += self._take_message(text, taken, is_cut, results)
             elif taken:
                 self._take_calls(taken, results, messages)
             else:
-                answer = text if self._attempt.reads_thinking() else syntax.plain(text).strip()
+                if self._attempt.reads_thinking():
+                    answer = text
+                else:
+                    answer = syntax.plain(text).strip()
                 self._take_plain(valid_text(answer), results, messages)
             if is_cut and self._status not in (EpisodeStatus.ONGOING, EpisodeStatus.TRUNCATED):
                 processed = taken[: len(messages)]
@@ -292,7 +315,10 @@ class Episode:
         if len(read) < len(calls):
             self._num_malformed += len(calls) - len(read)
             read = []
-        content = syntax.before_calls(text) if read else syntax.plain(text).strip()
+        if read:
+            content = syntax.before_calls(text)
+        else:
+            content = syntax.plain(text).strip()
         message = Message(role="assistant", content=valid_text(content))
         if read:
             message["tool_calls"] = [

@@ -35,7 +35,8 @@ def evaluation_record(
         num_asked: number of all episodes.
         stopped: reason of an early stop. None means that all episodes were played.
     """
-    threshold, tasks = about["playing"]["pass_threshold"], rewards_of(played)
+    threshold = about["playing"]["pass_threshold"]
+    tasks = rewards_of(played)
     envs = {
         name: figures([one for one in played if one.env == name], threshold) for name in scoring
     }
@@ -73,7 +74,8 @@ def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, 
 
     `env_pass_share` counts the passes before the user's reward functions and the group's rewards.
     """
-    rewards, outcomes = rewards_of(played), [one.outcome for one in played]
+    rewards = rewards_of(played)
+    outcomes = [one.outcome for one in played]
     scored = [[one for one in task if one is not None] for task in rewards.values()]
     own = [
         next(
@@ -85,21 +87,21 @@ def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, 
     return {
         "num_tasks": len(rewards),
         "num_episodes": len(played),
-        "num_void": sum(one.reward is None for one in outcomes),
+        "num_void": sum(outcome.reward is None for outcome in outcomes),
         "reward": _estimate(scored),
         "passes": _estimate(
             [[float(reward >= pass_threshold) for reward in task] for task in scored]
         ),
         "env_pass_share": _mean([float(reward >= pass_threshold) for reward in own]),
         "pass_threshold": pass_threshold,
-        "statuses": dict(sorted(Counter(one.status.value for one in outcomes).items())),
-        "turns_mean": _mean([one.num_turns for one in outcomes]),
-        "tool_calls_mean": _mean([one.num_tool_calls for one in outcomes]),
-        "malformed_mean": _mean([one.num_malformed for one in outcomes]),
+        "statuses": dict(sorted(Counter(outcome.status.value for outcome in outcomes).items())),
+        "turns_mean": _mean([outcome.num_turns for outcome in outcomes]),
+        "tool_calls_mean": _mean([outcome.num_tool_calls for outcome in outcomes]),
+        "malformed_mean": _mean([outcome.num_malformed for outcome in outcomes]),
         "tokens_mean": _mean([one.num_tokens for one in played]),
         "seconds_mean": _mean([one.elapsed_s for one in played]),
-        "timed_out": sum(one.grader.get(TIMED_OUT, 0.0) for one in outcomes),
-        "void_reasons": void_reasons(one.void_reason for one in outcomes),
+        "timed_out": sum(outcome.grader.get(TIMED_OUT, 0.0) for outcome in outcomes),
+        "void_reasons": void_reasons(outcome.void_reason for outcome in outcomes),
     }
 
 

@@ -54,7 +54,9 @@ def environment_source(config: EnvConfig, provider: Provider | None) -> GroupSou
         )
 
     def score(task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
-        values = provider.score_group(task, [dialogue(one, config.dialect) for one in episodes])
+        values = provider.score_group(
+            task, [dialogue(episode, config.dialect) for episode in episodes]
+        )
         return GroupScores(values, [{"environment": value} for value in values])
 
     return GroupSource("score_group", config.group_score_weight, score)
@@ -91,7 +93,11 @@ def load_group_fn(name: str) -> tuple[Callable[..., Any], bool]:
         parameters = list(inspect.signature(function).parameters.values())
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise XpError(f"group_reward_fn {name} cannot be loaded: {error}") from error
-    needed = [one.name for one in parameters[1:] if one.default is one.empty and one.name != "task"]
+    needed = [
+        parameter.name
+        for parameter in parameters[1:]
+        if parameter.default is parameter.empty and parameter.name != "task"
+    ]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or parameters[0].kind not in positional:
         raise XpError(
@@ -101,7 +107,7 @@ def load_group_fn(name: str) -> tuple[Callable[..., Any], bool]:
         raise XpError(
             f"group_reward_fn {name} has unknown parameters {', '.join(needed)}; `task` alone may follow"
         )
-    return function, any(one.name == "task" for one in parameters[1:])
+    return function, any(parameter.name == "task" for parameter in parameters[1:])
 
 
 def dialogue(episode: GroupEpisode, dialect: Dialect | str) -> list[Message]:
@@ -109,7 +115,8 @@ def dialogue(episode: GroupEpisode, dialect: Dialect | str) -> list[Message]:
 
     A result that answers no executed call, such as the message about a malformed one, becomes a user's message.
     """
-    plain, calls = syntax_of(dialect).plain, deque(episode.tool_calls)
+    plain = syntax_of(dialect).plain
+    calls = deque(episode.tool_calls)
     messages: list[Message] = []
     turn: Message | None = None
     for message in episode.messages:

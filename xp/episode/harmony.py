@@ -74,7 +74,9 @@ def _call(piece: str) -> ParsedCall:
 
 def _recipient(header: str) -> str:
     match = _RECIPIENT.search(header)
-    return "" if match is None or match.group(1) in ("assistant", "user") else match.group(1)
+    if match is None or match.group(1) in ("assistant", "user"):
+        return ""
+    return match.group(1)
 
 
 def _channel(header: str) -> str:

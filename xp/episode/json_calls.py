@@ -142,7 +142,9 @@ def _gemma_json(text: str) -> str:
         if match["quoted"] is not None:
             return json.dumps(_unquoted(match["quoted"]))
         bare = _PYTHON.get(word := match["bare"].strip(), word)
-        return json.dumps(bare) if isinstance(read_json(bare), MalformedCall) else bare
+        if isinstance(read_json(bare), MalformedCall):
+            return json.dumps(bare)
+        return bare
 
     return _GEMMA_PART.sub(part, text).strip()
 
@@ -174,7 +176,9 @@ def _gemma_value(value: Any) -> str:
 
 
 def _gemma_key(key: str) -> str:
-    return key if re.fullmatch(r"[\w.-]+", key) else f"{_QUOTE}{key}{_QUOTE}"
+    if re.fullmatch(r"[\w.-]+", key):
+        return key
+    return f"{_QUOTE}{key}{_QUOTE}"
 
 
 def _json(value: Any) -> str:

@@ -54,17 +54,19 @@ def required(root: Schema) -> list[str]:
 
 def allowed_values(branch: Schema) -> list[Any] | None:
     """The values of `const` or `enum`. None means that the branch does not list its values."""
-    return [branch["const"]] if "const" in branch else _listed(branch.get("enum")) or None
+    if "const" in branch:
+        return [branch["const"]]
+    return _listed(branch.get("enum")) or None
 
 
 def allowed_types(branch: Schema) -> frozenset[str]:
     """The JSON types that a branch allows; all of them if it does not say."""
-    if (values := allowed_values(branch)) is not None:
+    values = allowed_values(branch)
+    if values is not None:
         return frozenset(_type_of(value) for value in values)
     named = branch.get("type")
-    if kinds := TYPES.intersection(
-        name for name in (named, *_listed(named)) if isinstance(name, str)
-    ):
+    kinds = TYPES.intersection(name for name in (named, *_listed(named)) if isinstance(name, str))
+    if kinds:
         return kinds
     implied = {"properties": "object", "items": "array", "prefixItems": "array"}
     return (
@@ -74,7 +76,8 @@ def allowed_types(branch: Schema) -> frozenset[str]:
 
 def allows(branch: Schema, value: Any) -> bool:
     """Returns whether a branch allows a JSON value, by the values that it lists, else by its types."""
-    if (values := allowed_values(branch)) is not None:
+    values = allowed_values(branch)
+    if values is not None:
         return any(
             value == one and isinstance(value, bool) == isinstance(one, bool) for one in values
         )
@@ -88,7 +91,8 @@ def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
     if "$ref" in schema:
         parts.append(_branches(_target(schema["$ref"], root), root, budget))
     for key in ("anyOf", "oneOf"):
-        if alternatives := _listed(schema.get(key)):
+        alternatives = _listed(schema.get(key))
+        if alternatives:
             parts.append(
                 [branch for part in alternatives for branch in _branches(part, root, budget)]
             )
@@ -102,7 +106,9 @@ def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
             for one, other in product(result, part)
             if (both := _merged(one, other)) is not None
         ]
-    return [*result, {"type": "null"}] if schema.get("nullable") is True else result
+    if schema.get("nullable") is True:
+        return [*result, {"type": "null"}]
+    return result
 
 
 def _merged(first: Schema, other: Schema) -> Schema | None:
@@ -110,7 +116,8 @@ def _merged(first: Schema, other: Schema) -> Schema | None:
     has one."""
     both = {**other, **first}
     if "properties" in first and "properties" in other:
-        one, further = _mapping(first["properties"]), _mapping(other["properties"])
+        one = _mapping(first["properties"])
+        further = _mapping(other["properties"])
         shared = {
             name: {"allOf": [one[name], further[name]]} for name in one.keys() & further.keys()
         }
@@ -126,7 +133,9 @@ def _merged(first: Schema, other: Schema) -> Schema | None:
     if values is not None and allowed_values(other) is not None:
         both["enum"] = [value for value in values if allows(other, value)]
         both.pop("const", None)
-    return None if both.get("type") == [] or both.get("enum") == [] else both
+    if both.get("type") == [] or both.get("enum") == []:
+        return None
+    return both
 
 
 def _type_of(value: Any) -> str:

@@ -70,7 +70,8 @@ class JudgeLog:
     """
 
     def __init__(self, directory: Path | None = None, earlier: Iterable[Path] = ()) -> None:
-        self._directory, self._lock = directory, threading.Lock()
+        self._directory = directory
+        self._lock = threading.Lock()
         lines = (line for file in earlier for line in objects_of(file, ExitCode.RUN_DIR))
         self._known: dict[str, Mapping[str, Any]] = {
             str(line["digest"]): line for line in lines if "digest" in line
@@ -112,7 +113,10 @@ class Judge:
         log: JudgeLog,
         dialect: Dialect | str,
     ) -> None:
-        self.config, self._describe, self._log, self._dialect = config, describe, log, dialect
+        self.config = config
+        self._describe = describe
+        self._log = log
+        self._dialect = dialect
         model = config.model
         key = model.key_variable
         if model.serve is not None:
@@ -205,9 +209,11 @@ class Judge:
                 strict=True,
             )
         )
-        wins, turned = [0.0] * len(answers), [0.0] * len(answers)
+        wins = [0.0] * len(answers)
+        turned = [0.0] * len(answers)
         for one, other in pairs:
-            forward, backward = won.get((one, other), 0.5), 1 - won.get((other, one), 0.5)
+            forward = won.get((one, other), 0.5)
+            backward = 1 - won.get((other, one), 0.5)
             share = forward if forward == backward else 0.5
             wins[one], wins[other] = wins[one] + share, wins[other] + 1 - share
             for at in (one, other):
@@ -242,7 +248,7 @@ class Judge:
 
     def _all(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
         """Results of requests in parallel; after a failure the waiting ones are not sent."""
-        futures: list[Future[Any]] = [self._pool.submit(one) for one in requests]
+        futures: list[Future[Any]] = [self._pool.submit(request) for request in requests]
         try:
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                 future.result()
@@ -295,13 +301,18 @@ class Judge:
         ]
         name = digest_of([about, messages, attempt])
         digest = digest_of([*settings, name])
-        if (known := self._log.known(digest)) is not None:
+        known = self._log.known(digest)
+        if known is not None:
             return known
         answer = self._api.ask(messages, [], model.temperature, name=name)
         text = valid_text(str(answer.message.get("content") or ""))
-        read, written = answer.prompt_tokens, answer.completion_tokens
+        read = answer.prompt_tokens
+        written = answer.completion_tokens
         # Without counts the cost is not known, whatever the prices.
-        priced = "" if read is None or written is None else model.name
+        if read is None or written is None:
+            priced = ""
+        else:
+            priced = model.name
         call = JudgeCall(priced, read or 0, written or 0)
         calls.append(call)
         cost = usage_of_judges([call], self._prices).get(COST)

@@ -49,7 +49,10 @@ def parse_llama_json(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
         tools: called only if the turn has an object with a name.
     """
     objects = list(_objects(without_thinking(text, _OBJECTS)))
-    names = {tool.name for tool in tools()} if objects else set()
+    if objects:
+        names = {tool.name for tool in tools()}
+    else:
+        names = set()
     if not any(has_arguments and name in names for _, name, has_arguments in objects):
         return ()
     return with_calls(
@@ -67,7 +70,10 @@ def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     """
     plain = without_thinking(text, _LISTS)
     begin = _LIST.search(plain)
-    names = set() if begin is None else {tool.name for tool in tools()}
+    if begin is None:
+        names = set()
+    else:
+        names = {tool.name for tool in tools()}
     calls: list[ParsedCall] = []
     called: set[str] = set()
     num_failed = 0
@@ -80,9 +86,12 @@ def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
             calls.append(MalformedCall(f"the tool calls are not a Python list of calls ({error})"))
             called.add(name := begin.group().strip("[(").strip())
             # The lists after the beginning of a call may be a part of it.
-            position, num_failed = begin.end(), MAX_FAILED if name in names else num_failed + 1
+            position = begin.end()
+            num_failed = MAX_FAILED if name in names else num_failed + 1
         begin = _LIST.search(plain, position)
-    return () if called.isdisjoint(names) else limited(calls)
+    if called.isdisjoint(names):
+        return ()
+    return limited(calls)
 
 
 def write_llama_json(name: str, arguments: Mapping[str, Any]) -> str:
@@ -102,7 +111,8 @@ def _objects(text: str) -> Iterator[tuple[str, str, bool]]:
         try:
             value, position = _DECODER.raw_decode(text, begin.start())
         except (ValueError, RecursionError):
-            position, num_failed = begin.end(), num_failed + 1
+            position = begin.end()
+            num_failed = num_failed + 1
             named = _NAMED.match(text, begin.start())
             if named is not None or num_failed == MAX_FAILED:
                 yield text[begin.start() :], "" if named is None else named[1], True
@@ -173,9 +183,11 @@ def _source(text: str, start: int) -> tuple[str, dict[str, str], int]:
         names[f"_{len(names)}"] = name.group()
         return next(reversed(names))
 
-    depth, position = 0, start
+    depth = 0
+    position = start
     while (part := _PART.match(text, position, start + MAX_CALL_CHARS)) is not None:
-        position, piece = part.end(), part.group()
+        position = part.end()
+        piece = part.group()
         if part.lastgroup == "code" and depth in (1, 2):
             piece = (_TOOL if depth == 1 else _ARGUMENT).sub(number, piece)
         elif part.lastgroup == "string" and not parts[-1].endswith(("r", "R")):
@@ -191,9 +203,12 @@ def _source(text: str, start: int) -> tuple[str, dict[str, str], int]:
 
 def _escaped(part: re.Match[str]) -> str:
     """Part of a text as Python must have it: line breaks are escaped, a backslash that escapes nothing is itself."""
-    if (code := part.group(1)) is None:
+    code = part.group(1)
+    if code is None:
         return repr(part.group())[1:-1]
-    return part.group() if code in _ESCAPES else f"\\{part.group()}"
+    if code in _ESCAPES:
+        return part.group()
+    return f"\\{part.group()}"
 
 
 def _call(node: ast.expr, names: dict[str, str]) -> tuple[str, dict[str, Any]]:
@@ -203,7 +218,7 @@ def _call(node: ast.expr, names: dict[str, str]) -> tuple[str, dict[str, Any]]:
         or node.func.id not in names
     ):
         raise NotPythonic("a part of it is no call of a tool")
-    pairs = [(names.get(str(one.arg)), one.value) for one in node.keywords]
+    pairs = [(names.get(str(keyword.arg)), keyword.value) for keyword in node.keywords]
     if node.args or any(name is None for name, _ in pairs):
         raise NotPythonic("an argument has no name")
     arguments = {str(name): _value(value) for name, value in pairs}
@@ -221,7 +236,9 @@ def _value(node: ast.expr | None) -> Any:
         case ast.UnaryOp(
             op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=int() | float() as number)
         ):
-            return -number if isinstance(node.op, ast.USub) else number
+            if isinstance(node.op, ast.USub):
+                return -number
+            return number
         case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
             return [_value(item) for item in items]
         case ast.Dict(keys=keys, values=values):

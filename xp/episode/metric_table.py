@@ -60,7 +60,9 @@ def find(name: str) -> Metric | None:
     if name.startswith("evaluation/"):
         name = name.split("/", 2)[-1]
     metric = _of_run(name)
-    return metric if metric is not None or "/" not in name else _of_run(name.split("/", 1)[1])
+    if metric is not None or "/" not in name:
+        return metric
+    return _of_run(name.split("/", 1)[1])
 
 
 def title_of_metric(name: str) -> str:
@@ -69,7 +71,8 @@ def title_of_metric(name: str) -> str:
     if name.startswith("evaluation/"):
         _, when, name = name.split("/", 2) if name.count("/") > 1 else ("", "", name)
         prefix = f"Held-out {when}: "
-    row, env = _of_run(name), ""
+    row = _of_run(name)
+    env = ""
     if row is None and "/" in name:
         env, _, rest = name.partition("/")
         row, name = (_of_run(rest), rest) if _of_run(rest) is not None else (None, name)

@@ -133,12 +133,16 @@ def _metrics(
 def pass_name(group_size: int, pass_threshold: float) -> str:
     """Name of the metric of the share of groups with a pass; it differs for each group size and threshold."""
     name = f"reward/avg_pass_at_{group_size}"
-    return name if pass_threshold == FULL_REWARD else f"{name}_from_{pass_threshold:g}"
+    if pass_threshold == FULL_REWARD:
+        return name
+    return f"{name}_from_{pass_threshold:g}"
 
 
 def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean of each further metric of reward functions or graders, over the episodes that have it."""
-    by_name = grouped((f"{source}/{name}", value) for one in entries for name, value in one.items())
+    by_name = grouped(
+        (f"{source}/{name}", value) for entry in entries for name, value in entry.items()
+    )
     return {name: fmean(values) for name, values in sorted(by_name.items())}
 
 
@@ -154,9 +158,9 @@ def _groups(played: Sequence[EpisodeFacts], group_size: int) -> list[list[Episod
     return [group for group in scored if group]
 
 
-def _reward(one: EpisodeFacts) -> float:
-    assert one.outcome.reward is not None  # scored episodes only
-    return one.outcome.reward
+def _reward(facts: EpisodeFacts) -> float:
+    assert facts.outcome.reward is not None  # scored episodes only
+    return facts.outcome.reward
 
 
 def _share(played: Sequence[EpisodeFacts], status: EpisodeStatus) -> float:

@@ -58,7 +58,8 @@ class EnvironmentMixture(Closing):
         self._judges: dict[str, Judge] = {}
         self._rewards: dict[str, RewardSteps] = {}
         for name, member in config.members.items():
-            describe, source = partial(description, self._providers[name]), None
+            describe = partial(description, self._providers[name])
+            source = None
             if member.judge is not None:
                 judge = Judge(member.judge, environ, describe, log or JudgeLog(), member.dialect)
                 self._judges[name], source = (
@@ -84,9 +85,13 @@ class EnvironmentMixture(Closing):
         """A new episode on a task; its session opens with `start()` or the first step."""
         provider = self._providers[row.env]
         task = Task(row.env, row.split, row.index)
-        rules, rewards = self._config.members[row.env], self._rewards[row.env]
+        rules = self._config.members[row.env]
+        rewards = self._rewards[row.env]
         # Not from the task set: a description may include the answer, which trainers' datasets never have.
-        describe = partial(description, provider, task) if rewards.wants_task else None
+        if rewards.wants_task:
+            describe = partial(description, provider, task)
+        else:
+            describe = None
         return Episode(task, lambda: provider.open(task), rules, rewards, row.messages, describe)
 
     def scores_groups(self, env: str) -> bool:
@@ -103,7 +108,8 @@ class EnvironmentMixture(Closing):
         return self._scoring.submit(self._score, episodes)
 
     def _score(self, episodes: Sequence[Episode]) -> None:
-        task, group = episodes[0].task, [episode.in_group() for episode in episodes]
+        task = episodes[0].task
+        group = [episode.in_group() for episode in episodes]
         for episode, outcome in zip(
             episodes, self._rewards[task.env].settle_group(task, group), strict=True
         ):
@@ -134,7 +140,7 @@ class EnvironmentMixture(Closing):
     def allowed_origins(self) -> frozenset[str]:
         """Origins beside the catalog's that may receive the API key, over all members."""
         return frozenset(
-            one for member in self._config.members.values() for one in member.allowed_origins
+            origin for member in self._config.members.values() for origin in member.allowed_origins
         )
 
     def close(self) -> None:
@@ -149,7 +155,10 @@ class EnvironmentMixture(Closing):
 
 def without_judge_key(member: EnvConfig, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The variables without the judge's key, unless the environment has it as a secret of its own."""
-    key = None if member.judge is None else member.judge.model.key_variable
+    if member.judge is None:
+        key = None
+    else:
+        key = member.judge.model.key_variable
     if key is None or key in (*member.secrets, *member.secret_overrides.values()):
         return environ
     return {name: value for name, value in environ.items() if name != key}

@@ -41,15 +41,17 @@ class Turn:
     def shown(self) -> list[Message]:
         """The messages for records and judges: an assistant's one in a new prompt is no turn of the policy."""
         return [
-            Message({**one, "role": "history"}) if one["role"] == "assistant" else one
-            for one in self.messages
+            Message({**message, "role": "history"}) if message["role"] == "assistant" else message
+            for message in self.messages
         ]
 
     @property
     def follows(self) -> int | None:
         """Number of the turn that `messages` come after, or NEW_PROMPT; None: this one."""
         last = self.results[-1] if self.results else None
-        return last.follows if isinstance(last, TakenResult) else None
+        if isinstance(last, TakenResult):
+            return last.follows
+        return None
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,9 @@ class EpisodeResult:
     @property
     def task_reward(self) -> float | None:
         """The reward without the penalty for length."""
-        return self.reward if self.unpenalized is None else self.unpenalized
+        if self.unpenalized is None:
+            return self.reward
+        return self.unpenalized
 
 
 @dataclass(frozen=True)

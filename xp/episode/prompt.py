@@ -67,7 +67,7 @@ def prompt_keys(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         (message["role"], " ".join(message["content"].split()), message.get("tool_calls") or [])
         for message in messages
     ]
-    without_system = [one for one in contents if one[0] not in ("system", "developer")]
+    without_system = [content for content in contents if content[0] not in ("system", "developer")]
     return digest_of(without_system or contents), digest_of(contents)
 
 
@@ -88,7 +88,10 @@ def session_messages(template: str | None, session: Session) -> list[Message]:
     Args:
         template: system prompt, as in `opening_messages`.
     """
-    tools = session.tools() if template is not None and _PLACEHOLDER.search(template) else ()
+    if template is not None and _PLACEHOLDER.search(template):
+        tools = session.tools()
+    else:
+        tools = ()
     return opening_messages(template, session.prompt(), tools)
 
 
@@ -142,7 +145,8 @@ def with_tools(
     messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]], dialect: Dialect | str
 ) -> list[Message]:
     """The first messages as texts, with the tools at the end of the system message, which is added if there is none."""
-    syntax, result = syntax_of(dialect), list[Message]()
+    syntax = syntax_of(dialect)
+    result = list[Message]()
     for is_environments, group in groupby(
         messages, lambda message: message["role"] in ("tool", "user")
     ):
@@ -178,4 +182,6 @@ def as_user(messages: Sequence[Message]) -> list[Message]:
         else message["content"]
         for message in messages
     ]
-    return [Message(role="user", content="\n".join(parts))] if parts else []
+    if parts:
+        return [Message(role="user", content="\n".join(parts))]
+    return []

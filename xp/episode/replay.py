@@ -46,7 +46,9 @@ Call = ToolCall | ModelMessage | str
 def call_name(call: Call) -> str:
     if isinstance(call, ModelMessage):
         return "the model's message"
-    return call.name if isinstance(call, ToolCall) else "the final answer"
+    if isinstance(call, ToolCall):
+        return call.name
+    return "the final answer"
 
 
 def fault_text(fault: EnvFault) -> str:
@@ -73,7 +75,8 @@ class Attempt:
         prepared: Sequence[Message] | None = None,
     ) -> None:
         self._open_session = open_session
-        self._system_prompt, self._is_live = system_prompt, prepared is None
+        self._system_prompt = system_prompt
+        self._is_live = prepared is None
         self.opening = prepared
         """First messages of the dialogue. None means that they are those of a session that is not open yet."""
         self.faults: list[tuple[str, str]] = []
@@ -112,7 +115,8 @@ class Attempt:
         return self._persist(lambda session: session.tools(), float("inf"))
 
     def close(self) -> None:
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             with suppress(Exception):
                 session.close()
@@ -167,7 +171,9 @@ def _perform(session: Session, call: Call) -> ToolResult:
 
 
 def _leave(session: Session) -> ToolResult | None:
-    return _valid(session.leave()) if isinstance(session, StateScorer) else None
+    if isinstance(session, StateScorer):
+        return _valid(session.leave())
+    return None
 
 
 def _valid(result: ToolResult) -> ToolResult:
@@ -182,9 +188,12 @@ def _valid(result: ToolResult) -> ToolResult:
         type(result.finished), "__bool__"
     ):  # A text such as "false" would count as true.
         raise ProtocolError(f"finished is {result.finished!r:.60}, not True or False")
-    text, metrics = valid_text(result.text), metrics_of(result.metrics)
+    text = valid_text(result.text)
+    metrics = metrics_of(result.metrics)
     is_valid = text == result.text and metrics == result.metrics
-    return result if is_valid else replace(result, text=text, metrics=metrics)
+    if is_valid:
+        return result
+    return replace(result, text=text, metrics=metrics)
 
 
 def _as_fault(act: Callable[[], T]) -> T:

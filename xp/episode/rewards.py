@@ -107,7 +107,9 @@ class RewardSteps:
         called: CalledFunctions | None = None,
     ) -> None:
         self._called = called
-        self._rule, self._functions, self._group = rule, functions, group or {}
+        self._rule = rule
+        self._functions = functions
+        self._group = group or {}
         self.has_group_steps = bool(group)
         self._alone = {} if judge is None else {RewardStep.JUDGE: judge}
 
@@ -148,7 +150,7 @@ class RewardSteps:
 
         Void episodes are not shown to the sources. A single valid one keeps its reward: there is nothing to compare.
         """
-        results = [one.outcome for one in episodes]
+        results = [episode.outcome for episode in episodes]
         valid = [at for at, result in enumerate(results) if result.reward is not None]
         if len(valid) > 1:
             scored = _scored(task, [episodes[at] for at in valid], self._group)
@@ -205,7 +207,10 @@ def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: Reward) 
     rewards = [*step_rewards]
     if not finished and rule.nonterminal is not None:
         rewards.append(rule.nonterminal)
-    reward = REDUCTIONS[rule.reduction](rewards) if rewards else 0.0
+    if rewards:
+        reward = REDUCTIONS[rule.reduction](rewards)
+    else:
+        reward = 0.0
     if not math.isfinite(reward):
         raise OverflowError(f"the {rule.reduction} of the step rewards is {reward}")
     if rule.minimum is not None:
@@ -243,7 +248,9 @@ class Overlong:
     def of(spec: RunSpec) -> Overlong | None:
         """The penalty for length of the training's episodes. None means that there is none."""
         rule = spec.algorithm.overlong
-        return None if rule is None else Overlong(rule, spec.training.max_response_tokens)
+        if rule is None:
+            return None
+        return Overlong(rule, spec.training.max_response_tokens)
 
     def penalty(self, num_response: int) -> float:
         """Summand of the reward of a response of `num_response` tokens: from 0 to -factor."""
@@ -266,7 +273,9 @@ def _scored(
 ) -> list[EpisodeResult]:
     """The results of valid episodes after some steps; each source reads the rewards after the step before it."""
     for step, source in sources.items():
-        episodes = [replace(one, outcome=_with_own_reward(one.outcome)) for one in episodes]
+        episodes = [
+            replace(episode, outcome=_with_own_reward(episode.outcome)) for episode in episodes
+        ]
         size = len(episodes)
         try:
             scores = source.score(task, episodes)
@@ -279,11 +288,13 @@ def _scored(
         except Exception as error:
             usage = error.usage if isinstance(error, JudgeFault) else {}
             reason = f"{source.name}: {type(error).__name__}: {error}"
-            return [_void(_with_usage(one.outcome, usage, size), reason) for one in episodes]
+            return [
+                _void(_with_usage(episode.outcome, usage, size), reason) for episode in episodes
+            ]
         episodes = [
             replace(one, outcome=result) for one, result in zip(episodes, results, strict=True)
         ]
-    return [one.outcome for one in episodes]
+    return [episode.outcome for episode in episodes]
 
 
 def _with_score(
@@ -294,7 +305,10 @@ def _with_score(
     entries: Mapping[str, float],
 ) -> EpisodeResult:
     assert result.reward is not None  # valid episodes only
-    reward = value if source.weight is None else result.reward + source.weight * value
+    if source.weight is None:
+        reward = value
+    else:
+        reward = result.reward + source.weight * value
     check_bound(reward, source.name)
     return _after(result, step, reward, group={**result.group, **entries})
 
@@ -311,7 +325,9 @@ def _void(result: EpisodeResult, reason: str) -> EpisodeResult:
 
 def _with_own_reward(result: EpisodeResult) -> EpisodeResult:
     """The result with the reward before the first judge or step of the group on record."""
-    return result if result.ungrouped is not None else replace(result, ungrouped=result.reward)
+    if result.ungrouped is not None:
+        return result
+    return replace(result, ungrouped=result.reward)
 
 
 def _with_usage(

@@ -95,20 +95,21 @@ def _parameters(name: str, function: Any) -> tuple[str, ...] | None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise XpError(f"reward_fn {name} cannot be called: {error}") from error
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return ABOUT
     needed = [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.kind is not one.VAR_POSITIONAL
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
     ]
     if len(parameters) == 1 and needed and needed[0] not in ABOUT[1:]:
         return None
-    if unknown := [one for one in needed if one not in ABOUT]:
+    unknown = [one for one in needed if one not in ABOUT]
+    if unknown:
         raise XpError(
             f"reward_fn {name} has unknown parameters {', '.join(unknown)}; legal ones are {', '.join(ABOUT)}"
         )
-    return tuple(one.name for one in parameters if one.name in ABOUT)
+    return tuple(parameter.name for parameter in parameters if parameter.name in ABOUT)
 
 
 def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
@@ -119,7 +120,10 @@ def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
 
 def numbers_of(result: Any) -> tuple[float, dict[str, float]]:
     """The reward and the metrics that a function gave for one episode; raises ValueError."""
-    entries = result if isinstance(result, Mapping) else {REWARD: result}
+    if isinstance(result, Mapping):
+        entries = result
+    else:
+        entries = {REWARD: result}
     if REWARD not in entries:
         raise ValueError(f"it gave no {REWARD!r} among {sorted(map(str, entries))[:5]}")
     for name, value in entries.items():

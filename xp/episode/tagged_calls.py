@@ -75,10 +75,8 @@ def _syntax(
         after: tags after a value.
     """
     last = re.compile(rf"{end}\s*(?={after}|\Z)")
-    form, data = (
-        _Form(opening, closing, re.compile(tool), re.compile(argument), last),
-        up_to(value, last),
-    )
+    form = _Form(opening, closing, re.compile(tool), re.compile(argument), last)
+    data = up_to(value, last)
 
     def read(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
         return with_calls(
@@ -146,7 +144,10 @@ def value_of(text: str, options: Sequence[Schema]) -> Any:
         options: branches of the value's schema. Where one of them allows any text, the others come first.
     """
     stripped = text.strip()
-    value = _PYTHON[stripped] if stripped in _PYTHON else read_json(stripped)
+    if stripped in _PYTHON:
+        value = _PYTHON[stripped]
+    else:
+        value = read_json(stripped)
     listed = [branch for branch in options if allowed_values(branch) is not None]
     for candidate in (text, stripped, *(() if isinstance(value, MalformedCall) else (value,))):
         if any(allows(branch, candidate) for branch in listed):
@@ -170,7 +171,9 @@ def is_omitted(text: str, options: Sequence[Schema]) -> bool:
     """
     takes_text = any("string" in allowed_types(branch) for branch in options)
     default = next((branch["default"] for branch in options if "default" in branch), None)
-    return (not text and default in (None, "")) if takes_text else not text.strip()
+    if takes_text:
+        return not text and default in (None, "")
+    return not text.strip()
 
 
 def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
@@ -179,8 +182,12 @@ def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
     name, rest = ("", "") if begin is None else (begin[1].strip(), body[begin.end() :].strip())
     if not name:
         return NO_NAME
-    root = next((tool.parameters for tool in tools() if tool.name == name), {}) if rest else {}
-    declared, needed = properties(root), required(root)
+    if rest:
+        root = next((tool.parameters for tool in tools() if tool.name == name), {})
+    else:
+        root = {}
+    declared = properties(root)
+    needed = required(root)
     texts = _texts(rest, form, declared.keys())
     if isinstance(texts, MalformedCall):
         return texts
@@ -206,7 +213,8 @@ def _texts(body: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malfo
             return MalformedCall(
                 f"the tool call has text that belongs to no argument: {body[position:][:80]}"
             )
-        key, start = argument[1].strip(), argument.end()
+        key = argument[1].strip()
+        start = argument.end()
         if key in texts:
             return MalformedCall(f"the argument {key[:80]} of the tool call occurs twice")
         end = form.end.search(body, start)

@@ -53,7 +53,8 @@ def _last_body(text: str) -> str | None:
         if start is None and tag.group() == _OPEN:
             start = position
         elif start is not None and tag.group() == _CLOSE:
-            body, start = text[start : tag.start()], None
+            body = text[start : tag.start()]
+            start = None
     return body if start is None else text[start:]
 
 
@@ -63,8 +64,10 @@ def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
         return MalformedCall(
             f"an action needs an environment with exactly one tool; this one has: {present}"
         )
-    tool, root = tools[0], tools[0].parameters
-    declared, needed = properties(root), required(root)
+    tool = tools[0]
+    root = tools[0].parameters
+    declared = properties(root)
+    needed = required(root)
     if body.startswith("{"):
         call = parse_call(json.dumps({"name": tool.name, "arguments": body}))
         if isinstance(call, ToolCall) and set(call.arguments) <= set(declared):
@@ -78,8 +81,8 @@ def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
         )
     # Between these tags stands text, so a schema without a type means text.
     options = [
-        one if allowed_types(one) != TYPES else _TEXT
-        for one in branches(declared.get(names[0]), root)
+        branch if allowed_types(branch) != TYPES else _TEXT
+        for branch in branches(declared.get(names[0]), root)
     ]
     if not needed and is_omitted(body, options):
         return ToolCall(tool.name, {})

@@ -66,7 +66,8 @@ class ChatTokens:
     def __init__(
         self, tokenizer: Any, model: Model | None = None, *, keeps_prompts: bool = False
     ) -> None:
-        self.tokenizer, self._keeps_prompts = tokenizer, keeps_prompts
+        self.tokenizer = tokenizer
+        self._keeps_prompts = keeps_prompts
         self.arguments = {} if model is None else model.template_arguments
         self.tools_prompt = ToolsPrompt.TEMPLATE if model is None else model.tools_prompt
         self.dialect = Dialect.HERMES if model is None else model.dialect
@@ -100,9 +101,14 @@ class ChatTokens:
             prompt = str(self._render([ASKED], tokenize=False, add_generation_prompt=True))
             before, _, _ = str(self._render(plain_turn(), tokenize=False)).partition(TURN)
             is_open = prompt.rstrip().endswith(THINK_OPEN)
-            start = prompt if before.startswith(prompt) or not is_open else prompt.rstrip()
+            if before.startswith(prompt) or not is_open:
+                start = prompt
+            else:
+                start = prompt.rstrip()
             written = before.removeprefix(start)
-            return written if before.startswith(start) and THINK_CLOSE in written else ""
+            if before.startswith(start) and THINK_CLOSE in written:
+                return written
+            return ""
         return ""
 
     def digest(self) -> str:
@@ -136,11 +142,9 @@ class ChatTokens:
 
     def prompt_text(self, prompt_ids: Sequence[int]) -> str | None:
         """The exact prompt for the trajectory; None if the run does not keep prompts."""
-        return (
-            str(self.tokenizer.decode(prompt_ids, skip_special_tokens=False))
-            if self._keeps_prompts
-            else None
-        )
+        if self._keeps_prompts:
+            return str(self.tokenizer.decode(prompt_ids, skip_special_tokens=False))
+        return None
 
     def rendered(self, messages: Sequence[Message], tools: str) -> str:
         """The text of `prompt`."""
@@ -155,7 +159,8 @@ class ChatTokens:
     def _apply(self, messages: Sequence[Message], tools: str, **how: Any) -> Any:
         schemas = json.loads(tools)
         if self._is_ours:
-            messages, schemas = with_tools(messages, schemas, self.dialect), []
+            messages = with_tools(messages, schemas, self.dialect)
+            schemas = []
         return self._render(messages, tools=schemas or None, add_generation_prompt=True, **how)
 
     def _render(self, dialogue: Dialogue, **how: Any) -> Any:
@@ -179,7 +184,10 @@ class ChatTokens:
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of the policy's turn, without the token that ends the turn."""
-        ids_of_text = ids[:-1] if ids and ids[-1] in self.end_ids else ids
+        if ids and ids[-1] in self.end_ids:
+            ids_of_text = ids[:-1]
+        else:
+            ids_of_text = ids
         text: str = self.tokenizer.decode(ids_of_text, skip_special_tokens=False)
         return text
 
@@ -246,7 +254,9 @@ class ChatTokens:
 
     def env_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The environment's messages, in roles that the model's template supports."""
-        return as_user(messages) if self._is_ours else list(messages)
+        if self._is_ours:
+            return as_user(messages)
+        return list(messages)
 
     def holds_one_of(self, texts: Sequence[str]) -> Callable[[Sequence[int]], bool]:
         """Returns a function that gets the tokens one by one and returns whether they end with one of these texts."""
@@ -254,11 +264,10 @@ class ChatTokens:
 
         def is_there(ids: Sequence[int]) -> bool:
             # A token has at least one byte; the last token of a text may extend beyond it.
-            end = (
-                self.tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False)
-                if texts
-                else ""
-            )
+            if texts:
+                end = self.tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False)
+            else:
+                end = ""
             return any(text in end for text in texts)
 
         return is_there
@@ -273,7 +282,8 @@ class ChatTokens:
         Results of tools answer calls, since gpt-oss' template needs a call before a result, and others its name or id.
         A template without calls may render them after a plain turn.
         """
-        reply, names = self.env_messages(messages), iter(tools)
+        reply = self.env_messages(messages)
+        names = iter(tools)
         for number, one in enumerate(reply):
             if one["role"] == "tool":
                 reply[number] = {
@@ -334,7 +344,9 @@ class ChatTokens:
 
 def _calls_of(results: Sequence[Message]) -> Dialogue:
     """A dialogue whose last turn has the calls of these results."""
-    return calling_turn([one["name"] for one in results], [one["tool_call_id"] for one in results])
+    return calling_turn(
+        [result["name"] for result in results], [result["tool_call_id"] for result in results]
+    )
 
 
 _FIRST: Final = 16
@@ -345,7 +357,8 @@ _MARGIN: Final = 64
 
 def beginnings(total: int, room: int) -> list[int]:
     """Growing numbers of characters below `total` for which to tokenize the beginning; none for a short text."""
-    sizes, size = [], _FIRST * max(room, _MARGIN)
+    sizes = []
+    size = _FIRST * max(room, _MARGIN)
     while size < total:
         sizes.append(size)
         size *= _GROWTH

@@ -106,7 +106,8 @@ def bodies(
         thinking: tags around thinking, besides `<think>`.
     """
     plain = without_thinking(text, data, *thinking)
-    tags, closes = Tags(plain, f"{opening}|{closing}", data), re.compile(closing)
+    tags = Tags(plain, f"{opening}|{closing}", data)
+    closes = re.compile(closing)
     spans: list[tuple[int, int]] = []
     is_open = False
     start = position = 0
@@ -118,7 +119,9 @@ def bodies(
         elif is_closing and has_text:
             begin, _ = spans.pop() if spans else (position, position)
             spans.append((begin, tag.start()))
-        is_open, start, position = not is_closing, tag.start(), tag.end()
+        is_open = not is_closing
+        start = tag.start()
+        position = tag.end()
     if is_open:
         spans.append((start, len(plain)))
     return [plain[begin:end] for begin, end in spans]
@@ -132,13 +135,17 @@ def with_calls(texts: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple
 def limited(calls: Iterable[ParsedCall]) -> tuple[ParsedCall, ...]:
     """The calls up to the limit of number; further ones count as one malformed call."""
     first = tuple(islice(calls, MAX_CALLS + 1))
-    return first if len(first) <= MAX_CALLS else (*first[:-1], TOO_MANY)
+    if len(first) <= MAX_CALLS:
+        return first
+    return *first[:-1], TOO_MANY
 
 
 def parse_call(body: str) -> ParsedCall:
     """Parses a call from its JSON object with `name` and `arguments`."""
     value = read_json(body)
-    return value if isinstance(value, MalformedCall) else call_of(value)
+    if isinstance(value, MalformedCall):
+        return value
+    return call_of(value)
 
 
 def read_json(text: str) -> Any:
@@ -176,8 +183,14 @@ def call_of(value: Any) -> ParsedCall:
     arguments = next((value[key] for key in ARGUMENT_KEYS if key in value), None)
     if isinstance(arguments, str):
         # Some models write the arguments as a JSON string, as in OpenAI's API.
-        inner = None if arguments.strip() in ("", "null") else read_json(arguments)
-        arguments = arguments if isinstance(inner, MalformedCall) else inner
+        if arguments.strip() in ("", "null"):
+            inner = None
+        else:
+            inner = read_json(arguments)
+        if isinstance(inner, MalformedCall):
+            arguments = arguments
+        else:
+            arguments = inner
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
@@ -189,7 +202,9 @@ def unwrapped(value: Any) -> Any:
     """A call without what OpenAI's API writes around it: `{"type": "function", "function": {...}}`."""
     if isinstance(value, dict) and value.get("type") == "function":
         value = {key: part for key, part in value.items() if key != "type"}
-    return value["function"] if isinstance(value, dict) and value.keys() == {"function"} else value
+    if isinstance(value, dict) and value.keys() == {"function"}:
+        return value["function"]
+    return value
 
 
 def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:

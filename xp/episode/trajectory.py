@@ -181,7 +181,8 @@ class TrajectoryWriter(Closing):
 
     def close(self) -> None:
         with self._lock:
-            fd, self._fd = self._fd, -1
+            fd = self._fd
+            self._fd = -1
         if fd >= 0:
             os.close(fd)
 
@@ -199,7 +200,10 @@ def read_trajectories(path: Path) -> list[Mapping[str, Any]]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        version = record.get("schema_version") if isinstance(record, dict) else None
+        if isinstance(record, dict):
+            version = record.get("schema_version")
+        else:
+            version = None
         if version != SCHEMA_VERSION:
             raise ValueError(
                 f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}"
@@ -231,11 +235,16 @@ def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
         else:
             result = _result(next(results, None))
             entries.append({**entry, "name": call.name, "arguments": call.arguments, **result})
-    place = {"message": start} if turn.messages and not turn.calls else {}
+    if turn.messages and not turn.calls:
+        place = {"message": start}
+    else:
+        place = {}
     # An answer, what a whole message got, or the score of the state that was left.
     entries += [{"turn": number, **place, "answer": True, **_result(result)} for result in results]
     return entries
 
 
 def _result(result: ToolResult | None) -> Mapping[str, Any]:
-    return {} if result is None else {"result": asdict(result)}
+    if result is None:
+        return {}
+    return {"result": asdict(result)}

@@ -55,11 +55,15 @@ class TurnEnds:
     def split(self, tail: str, *, is_call: bool) -> tuple[str, str]:
         """The text after a turn from the token that ends it, and this token; two empty texts if there is none."""
         token = next(islice(self.special.finditer(tail), self.places[is_call], None), None)
-        return (tail[token.start() :], token.group()) if token else ("", "")
+        if token:
+            return tail[token.start() :], token.group()
+        return "", ""
 
     def text_of(self, token_id: int | None) -> str:
         """Text of an id; empty if it ends no turn."""
-        return self.texts[self.ids.index(token_id)] if token_id in self.ids else ""
+        if token_id in self.ids:
+            return self.texts[self.ids.index(token_id)]
+        return ""
 
 
 def plain_turn() -> list[Mapping[str, Any]]:
@@ -108,7 +112,10 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
 
     two_calls = calling_turn(NAMES)
     inner, is_there, _ = after(two_calls, CALL).partition(TURN)
-    between = {*special.findall(inner)} - named.keys() if is_there else set()
+    if is_there:
+        between = {*special.findall(inner)} - named.keys()
+    else:
+        between = set()
 
     def end_of(turn: Dialogue, answer: Dialogue, known: Collection[str]) -> tuple[str, bool, int]:
         """The token that ends a turn, whether it opens the answer as well, and its place after the turn."""
@@ -149,7 +156,10 @@ def _named_ids(tokenizer: Any) -> list[int]:
     with suppress(OSError, ValueError, XpError):
         file = cached_file(tokenizer.name_or_path, "generation_config.json")
         config = json_of(Path(file), ExitCode.RUNTIME)
-        ids = config.get("eos_token_id") if isinstance(config, dict) else None
+        if isinstance(config, dict):
+            ids = config.get("eos_token_id")
+        else:
+            ids = None
         named += ids if isinstance(ids, list) else [ids]
     return [one for one in named if type(one) is int and 0 <= one <= MAX_ID]
 

@@ -45,7 +45,8 @@ class Uploader:
 
     def __init__(self, api: Target, run_name: str, environments: Mapping[str, str]) -> None:
         self._transport = Transport(api)
-        self._run_name, self._environments = run_name, environments
+        self._run_name = run_name
+        self._environments = environments
         self._waiting = 0
         self._sent = 0
         self._lost = 0
@@ -155,7 +156,8 @@ def batches(events: Sequence[Event]) -> Iterator[list[Event]]:
         length = len(json.dumps(event))
         if batch and (len(batch) >= BATCH_EVENTS or size + length > BATCH_BYTES):
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append(event)
         size += length
     if batch:

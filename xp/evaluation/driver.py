@@ -51,7 +51,8 @@ class Allowance:
     ) -> None:
         """Adds an episode's usage; raises XpError if there is a limit and the API does not count tokens."""
         self.cost_usd += usage.get(JUDGES, 0.0)
-        read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        read = usage.get("prompt_tokens")
+        written = usage.get("completion_tokens")
         if read is None or written is None:
             if usage.get("requests", 1) and (
                 self.budget_usd is not None or self.max_tokens is not None
@@ -135,7 +136,8 @@ class EvaluationStage:
 
     def settled(self, ended: EndedSample) -> list[Trajectory]:
         """Unrecorded episodes whose reward is known now: this one, or with rewards of the group all of it or none."""
-        group, task = [ended], ended.episode.task
+        group = [ended]
+        task = ended.episode.task
         if self.is_grouped(task.env):
             with self.lock:
                 group = self.groups.setdefault(task.id, [])
@@ -147,17 +149,19 @@ class EvaluationStage:
             self.mix.score_group([one.episode for one in group]).result()
         return [one.record() for one in group if (task.id, one.sample) not in self.recorded]
 
-    def take(self, one: Trajectory) -> str | None:
+    def take(self, trajectory: Trajectory) -> str | None:
         """Records a finished episode; returns a description of the limit of void episodes if it is exceeded."""
-        self.writer.write(one)
-        self.board.ended(one.outcome)
-        return self.health.ended(one.outcome)
+        self.writer.write(trajectory)
+        self.board.ended(trajectory.outcome)
+        return self.health.ended(trajectory.outcome)
 
 
-def usage_of(one: Trajectory) -> Mapping[str, Any]:
+def usage_of(trajectory: Trajectory) -> Mapping[str, Any]:
     """`recorded_usage` of an episode that was just played."""
-    tokens = None if one.tokens is None else vars(one.tokens)
-    return recorded_usage({"outcome": vars(one.outcome), "tokens": tokens, "extra": one.extra})
+    tokens = None if trajectory.tokens is None else vars(trajectory.tokens)
+    return recorded_usage(
+        {"outcome": vars(trajectory.outcome), "tokens": tokens, "extra": trajectory.extra}
+    )
 
 
 Spend = Callable[[Mapping[str, Any]], str | None]
@@ -177,7 +181,7 @@ def play_local(
         model.open_engine, model.chat, left, stage.mix, places=size, in_order=False
     )
     reason: str | None = None
-    for played in (one.record for one in episodes):
+    for played in (episode.record for episode in episodes):
         record = partial(played.trajectory, stage.run, "eval", 0)
         for one in stage.settled(EndedSample(played.episode, played.sample, record)):
             reason = stage.take(one) or spend(usage_of(one)) or reason
@@ -207,12 +211,10 @@ class EndpointPlay:
         top_p: float,
         spend: Spend,
     ) -> None:
-        self._stage, self._tools, self._sampling, self._spend = (
-            stage,
-            tools,
-            (temperature, top_p),
-            spend,
-        )
+        self._stage = stage
+        self._tools = tools
+        self._sampling = (temperature, top_p)
+        self._spend = spend
         self._halt = threading.Event()
         self._enough: str | None = None
         """Description of the reached limit of cost or of void episodes. None means that no limit is reached."""

@@ -73,10 +73,8 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
                 if getattr(spec.evaluation, name) is not None:
                     fix = "set null; model.max_tokens limits each answer of an endpoint"
                     raise XpError(f"evaluation.{name}: the chat API has no such setting; {fix}")
-            engine, is_alone = (
-                request.settings.eval.engine,
-                {*request.models} == {ENDPOINT} and not request.runs,
-            )
+            engine = request.settings.eval.engine
+            is_alone = {*request.models} == {ENDPOINT} and not request.runs
             if engine is not EngineName.TRANSFORMERS and is_alone and spec.served_judge is None:
                 fix = "an endpoint has an engine of its own: leave it out"
                 raise XpError(f"eval.engine={engine} plays models of this machine; {fix}")
@@ -90,11 +88,18 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
                 )
             continue
         is_known = model in options("model", request.config_dirs)
-        chosen = [f"model={model}"] if is_known else _hugging_face(model, request.config_dirs)
+        if is_known:
+            chosen = [f"model={model}"]
+        else:
+            chosen = _hugging_face(model, request.config_dirs)
         spec = compose([*of_env, *chosen, *request.overrides], request.config_dirs)
         check_model_files(spec)
-        where, start = start_place(spec), spec.training.initial_checkpoint
-        name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
+        where = start_place(spec)
+        start = spec.training.initial_checkpoint
+        if start is None:
+            name = spec.model.name
+        else:
+            name = f"{spec.model.name}:{Path(start).name}"
         directory = _local(Path(spec.outputs), where)
         yield Entry(
             name, "+".join(spec.env.members), spec, _identity(name, where, directory), directory
@@ -118,15 +123,17 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     outputs = directory.parent.parent
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
     if step in ("", BEST):
-        where = places.model if not step else f"{places.checkpoints}/{BEST}"
+        if not step:
+            where = places.model
+        else:
+            where = f"{places.checkpoints}/{BEST}"
     elif step == SFT:
         where = places.sft
     elif step.isdigit():
-        where = (
-            backend_of(spec).checkpoint(spec, places, int(step))
-            if int(step)
-            else policy_start(spec, places)
-        )
+        if int(step):
+            where = backend_of(spec).checkpoint(spec, places, int(step))
+        else:
+            where = policy_start(spec, places)
     else:
         raise XpError(
             f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}"
@@ -137,7 +144,10 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
         raise XpError(
             f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR
         )
-    label = f"{directory.name}@{step}" if step else directory.name
+    if step:
+        label = f"{directory.name}@{step}"
+    else:
+        label = directory.name
     return Entry(
         label,
         "+".join(spec.env.members),
@@ -173,7 +183,9 @@ def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
     if not key.startswith(_OF_A_RUN):
         settable = "env, evaluation, preparation, seed, tracking, token limits and backend.engine.memory_fraction"
         return f"{key}: the run's own; an evaluation of a run sets {settable}"
-    return None if set_at(container, key, value) else f"{key}: unknown key"
+    if set_at(container, key, value):
+        return None
+    return f"{key}: unknown key"
 
 
 def _in_mix(key: str, env: Mapping[str, Any]) -> str:
@@ -192,14 +204,18 @@ def _steps(directory: Path) -> str:
     ordered = sorted(
         names, key=lambda name: (len(name), name)
     )  # checkpoint-9 is before checkpoint-13
-    return f"; its checkpoints: {', '.join(ordered)}" if ordered else "; did the run get that far?"
+    if ordered:
+        return f"; its checkpoints: {', '.join(ordered)}"
+    return "; did the run get that far?"
 
 
 def env_words(env: str) -> list[str]:
     """Overrides for an environment by its option, class, address or catalog's name."""
     if CLASS.fullmatch(env):
         return ["env=openreward", f"env.serve='{env}'"]
-    return ["env=openreward", f"env.target='{env}'"] if "/" in env else [f"env={env}"]
+    if "/" in env:
+        return ["env=openreward", f"env.target='{env}'"]
+    return [f"env={env}"]
 
 
 def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
@@ -213,7 +229,9 @@ def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
 
 def _local(outputs: Path, where: str) -> str:
     """Path of a model in the outputs; a hub's id is returned unchanged."""
-    return str(outputs / where) if where.startswith(("runs/", "models/")) else where
+    if where.startswith(("runs/", "models/")):
+        return str(outputs / where)
+    return where
 
 
 def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
@@ -226,7 +244,10 @@ def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
     """
     place = Path(directory)
     is_made = where.startswith("models/") or not place.is_dir()
-    files = [] if is_made else sorted(file for pattern in WEIGHTS for file in place.glob(pattern))
+    if is_made:
+        files = []
+    else:
+        files = sorted(file for pattern in WEIGHTS for file in place.glob(pattern))
     states = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
     content = {"files": states} if states else {"id": where}
     return {"kind": "transformers", "name": name, **content}

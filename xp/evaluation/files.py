@@ -69,9 +69,11 @@ def write_parquet(file: Path, result: Result, records: Sequence[Mapping[str, Any
 
 
 def _row(result: Result, record: Mapping[str, Any]) -> dict[str, Any]:
-    outcome, tokens = record["outcome"], record["tokens"] or {}
+    outcome = record["outcome"]
+    tokens = record["tokens"] or {}
     used = record["extra"].get("usage") or {}
-    reward, threshold = outcome["reward"], result["summary"]["pass_threshold"]
+    reward = outcome["reward"]
+    threshold = result["summary"]["pass_threshold"]
     return {
         "evaluation": result["id"],
         "model": result["model"]["name"],
@@ -97,7 +99,8 @@ STATUS: Final = {"finished": "success", "stopped": "cancelled"}
 
 def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
     """The log as JSON, for `inspect view` and `inspect_ai.log.read_eval_log`."""
-    summary, model = result["summary"], result["model"]["name"]
+    summary = result["summary"]
+    model = result["model"]["name"]
     tasks = sorted({task_of(record) for record in records})
     log = {
         "version": VERSION,
@@ -146,7 +149,8 @@ def _metrics(summary: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
-    outcome, messages = record["outcome"], [_message(one) for one in record["messages"]]
+    outcome = record["outcome"]
+    messages = [_message(one) for one in record["messages"]]
     played = own_turns(messages, outcome["num_turns"])
     sample: dict[str, Any] = {
         "id": task_of(record),

@@ -43,7 +43,10 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     with loading(directory, "tokenizer"):
         chat = model_chat(directory, spec_in_job(entry.spec))
     server = evaluation_server(entry.spec, how.engine)
-    python = _python_with(how.engine, how.python) if server else sys.executable
+    if server:
+        python = _python_with(how.engine, how.python)
+    else:
+        python = sys.executable
     with local_engine(
         how.engine, server, directory, chat, entry.spec, place, python
     ) as open_engine:
@@ -55,7 +58,8 @@ def served_judge(spec: RunSpec, how: Eval, place: Path) -> AbstractContextManage
     none."""
     if spec.served_judge is None:
         return nullcontext({})
-    log, is_sglang = str(place / "judge.log"), how.engine is EngineName.SGLANG
+    log = str(place / "judge.log")
+    is_sglang = how.engine is EngineName.SGLANG
     server = judge_server(spec, spec.served_judge, log, is_sglang=is_sglang)
     return serving_judge(server, _python_with(how.engine, how.python))
 
@@ -80,9 +84,13 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
         XpError: RUNTIME if `eval.engine` is not installed in its Python; PLAN if it cannot play the model, or serve
             the judge.
     """
-    is_on_cpu, reason = spec.hardware.accelerator == "cpu", ""
+    is_on_cpu = spec.hardware.accelerator == "cpu"
+    reason = ""
     if how.engine is EngineName.TRANSFORMERS or (is_on_cpu and how.engine is not EngineName.VLLM):
-        engines = "vllm (on a CPU)" if is_on_cpu else "vllm or sglang"
+        if is_on_cpu:
+            engines = "vllm (on a CPU)"
+        else:
+            engines = "vllm or sglang"
         reason = f"eval.engine={how.engine.value} cannot serve it; set eval.engine={engines}"
     elif is_local and not is_on_cpu and not spec.trainer_accelerators:
         reason = "it leaves the evaluated model no accelerator; choose a larger hardware option"
@@ -95,7 +103,10 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
 
 def _python_with(engine: EngineName, python: str | None) -> str:
     """The interpreter with the engine; raises XpError(RUNTIME) if it lacks the engine."""
-    program = sys.executable if python is None else str(Path(python).expanduser().absolute())
+    if python is None:
+        program = sys.executable
+    else:
+        program = str(Path(python).expanduser().absolute())
     lacks_it = (
         f"import importlib.util, sys; sys.exit(importlib.util.find_spec({engine.value!r}) is None)"
     )
@@ -120,9 +131,13 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
     stages = model_stages(spec, RunPaths(run="runs/unused", attempt=1, tasks="tasks/unused"))
     if not stages or Path(directory).absolute() != outputs / place:
         return
-    job, exists = stages[0].job, (outputs / place).exists()
+    job = stages[0].job
+    exists = (outputs / place).exists()
     # The manifest of a hub's model has no digests: the hub's client has compared them.
-    fault = damaged(outputs / place / MANIFEST) if exists and spec.model.path == PLACE else None
+    if exists and spec.model.path == PLACE:
+        fault = damaged(outputs / place / MANIFEST)
+    else:
+        fault = None
     if exists and fault is None:
         return
     if exists:

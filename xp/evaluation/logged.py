@@ -85,10 +85,8 @@ def _rows(answer: Any, path: str, member: EnvMember) -> dict[int, tuple[float, i
     """Index of a task -> mean reward and number of rollouts."""
     rows: dict[int, tuple[float, int]] = {}
     for task in wire.task_specs(answer, f"GET {path}"):
-        index, number = (
-            wire.count(task.get("task_index"), path),
-            wire.count(task.get("num_rollouts"), path),
-        )
+        index = wire.count(task.get("task_index"), path)
+        number = wire.count(task.get("num_rollouts"), path)
         lowest, mean, highest = (
             wire.reward_of(task.get(f"{name}_reward"), path) for name in ("min", "avg", "max")
         )

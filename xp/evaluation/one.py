@@ -61,7 +61,9 @@ class EvaluationRun:
     """
 
     def __init__(self, entry: Entry, settings: Settings, allowance: Allowance) -> None:
-        self.entry, self._settings, self._allowance = entry, settings, allowance
+        self.entry = entry
+        self._settings = settings
+        self._allowance = allowance
         self._outputs = Path(entry.spec.outputs)
         self._environ = episode_environ(entry.spec)
         self._tracker_keys = check_trackers(entry.spec.tracking)
@@ -97,7 +99,8 @@ class EvaluationRun:
             XpError: the model cannot be loaded or does not answer; played episodes stay recorded.
         """
         self._place = place = records.place_of(self._outputs, self.requested, again=again)
-        if (done := _finished(place)) is not None:
+        done = _finished(place)
+        if done is not None:
             return done
         self.check(again=again)
         for line in row_lines(self.entry.spec):
@@ -105,25 +108,27 @@ class EvaluationRun:
         self._task_set = prepare(prepare_config(self.entry.spec), self._environ, self._outputs)
         self._rows = _rows(self._task_set, self._settings.eval.tasks)
         with records.locked(place, self.requested), self._model(place) as model:
-            todo, rules = self._todo(model), self._rules(model)
+            todo = self._todo(model)
+            rules = self._rules(model)
             stopped = self._play(place, model, rules, todo)
             episodes = records.played(place)
-            prices = (
-                (self._settings.model.price_in, self._settings.model.price_out)
-                if model is None
-                else (None, None)
-            )
+            if model is None:
+                prices = self._settings.model.price_in, self._settings.model.price_out
+            else:
+                prices = None, None
             result = summary_of(
                 self.requested, self.entry.spec, todo, episodes, stopped, prices, place.name
             )
-            write_files(place, result, [episodes[one] for one in sorted(episodes)])
+            write_files(place, result, [episodes[episode] for episode in sorted(episodes)])
             write_atomically(place / RECORD, json.dumps(result, indent=2) + "\n")
             track(place, result, self.entry.spec, self._tracker_keys)
         return result
 
     def num_played(self) -> int:
         """Number of episodes on record, of this call of `run` and of those before that it resumed."""
-        return 0 if self._place is None else len(records.played(self._place))
+        if self._place is None:
+            return 0
+        return len(records.played(self._place))
 
     def _model(self, place: Path) -> AbstractContextManager[LocalModel | None]:
         if self.entry.directory is None:
@@ -151,12 +156,12 @@ class EvaluationRun:
 
         def fitting(dialect: Dialect | str) -> Dialect | str:
             if model is None:
-                return Dialect.ACTION if dialect is Dialect.ACTION else Dialect.HERMES
-            return (
-                detect(model.chat.tokenizer, model.chat.arguments)
-                if dialect is Dialect.AUTO
-                else dialect
-            )
+                if dialect is Dialect.ACTION:
+                    return Dialect.ACTION
+                return Dialect.HERMES
+            if dialect is Dialect.AUTO:
+                return detect(model.chat.tokenizer, model.chat.arguments)
+            return dialect
 
         members = config.members.items()
         return EpisodeConfig(
@@ -177,7 +182,10 @@ class EvaluationRun:
         missing = [one for one in todo if (one[0].task_id, one[1]) not in recorded]
         if not missing:
             return None
-        torn = {row.task_id for row, _ in missing} if self.entry.spec.env.scores_groups else set()
+        if self.entry.spec.env.scores_groups:
+            torn = {row.task_id for row, _ in missing}
+        else:
+            torn = set()
         done = frozenset(one for one in recorded if one[0] not in torn)
         rows = {row.task_id: row for row, _ in missing}
         check_unchanged(
@@ -185,7 +193,8 @@ class EvaluationRun:
         )
         num_void = sum(record["outcome"]["reward"] is None for record in episodes.values())
         health = Health(self.entry.spec.training.max_void_fraction, len(todo), num_void)
-        if (reason := self._allowance.spent() or health.passed()) is not None:
+        reason = self._allowance.spent() or health.passed()
+        if reason is not None:
             return reason
         record = {
             one.VARIABLE: str((place / one.FILE).absolute()) for one in (loaded_code, server_events)
@@ -209,7 +218,8 @@ class EvaluationRun:
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
                 return play_local(stage, model, todo, concurrency, self._spend)
-            how, tools = self.entry.spec.evaluation, self._settings.model.tools
+            how = self.entry.spec.evaluation
+            tools = self._settings.model.tools
             play = EndpointPlay(
                 stage, self._connect, tools, how.temperature, how.top_p, self._spend
             )
@@ -232,10 +242,13 @@ class EvaluationRun:
 
     def _cost(self) -> str:
         is_known = self._settings.model.price_in is not None or self._allowance.cost_usd > 0
-        return f"${self._allowance.cost_usd:.3f}" if is_known else ""
+        if is_known:
+            return f"${self._allowance.cost_usd:.3f}"
+        return ""
 
     def _requested(self, task_set: str) -> EvaluationIdentity:
-        spec, model = self.entry.spec, self._settings.model
+        spec = self.entry.spec
+        model = self._settings.model
         evaluation = spec.evaluation
         if self.entry.directory is None:
             how: dict[str, Any] = {
@@ -248,7 +261,8 @@ class EvaluationRun:
         else:
             how = playing(spec)
             how["dtype"] = spec.model.dtype.value
-            if (engine := self._settings.eval.engine) is not EngineName.TRANSFORMERS:
+            engine = self._settings.eval.engine
+            if engine is not EngineName.TRANSFORMERS:
                 how["engine"] = engine.value
         how["tasks"] = self._settings.eval.tasks.value
         config = episode_config(spec)
@@ -262,7 +276,8 @@ class EvaluationRun:
 
 def rules_of(config: EnvConfig) -> dict[str, Any]:
     """Everything of an environment that its episodes depend on, as JSON values."""
-    selection, server = {"train", "held_out", "weight"}, {"model": {"serve", "accelerators"}}
+    selection = {"train", "held_out", "weight"}
+    server = {"model": {"serve", "accelerators"}}
     values: dict[str, Any] = config.model_dump(
         mode="json", exclude={**dict.fromkeys(selection, True), "judge": server}
     )
@@ -272,14 +287,19 @@ def rules_of(config: EnvConfig) -> dict[str, Any]:
 def _finished(place: Path) -> dict[str, Any] | None:
     """Result of an evaluation. None means that it is not finished, or does not exist."""
     summary = place / RECORD
-    result = dict(read_evaluation(summary)) if summary.exists() else {}
-    return result if result.get("status") == "finished" else None
+    if summary.exists():
+        result = dict(read_evaluation(summary))
+    else:
+        result = {}
+    if result.get("status") == "finished":
+        return result
+    return None
 
 
 def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:
     rows = list(task_set.rows(None if tasks is Tasks.ALL else tasks.value))
     if not rows:
-        others = ", ".join(one.value for one in Tasks if one is not tasks)
+        others = ", ".join(Task.value for Task in Tasks if Task is not tasks)
         raise XpError(
             f"there are no {tasks.value} tasks in {task_set.path}; eval.tasks takes also {others}"
         )

@@ -96,13 +96,12 @@ def compare(
         )
     means = [(fmean(one), fmean(other)) for one, other in pairs.values()]
     rewards = [reward for pair in pairs.values() for side in pair for reward in side]
-    differences, reach = (
-        _without_rounding([other - one for one, other in means], rewards),
-        _reach(rewards),
-    )
+    differences = _without_rounding([other - one for one, other in means], rewards)
+    reach = _reach(rewards)
     low, high, p_value = _interval(differences)
     if low is not None and high is not None and None not in reward_limits(rewards):
-        low, high = max(low, -1.0), min(high, 1.0)
+        low = max(low, -1.0)
+        high = min(high, 1.0)
     spread = stdev(differences) if len(differences) > 1 else 0.0
     result = PairedComparison(
         first=names[0],
@@ -130,33 +129,37 @@ def compare(
 
 def holm(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
     """The comparisons with p values adjusted for their number, and with verdicts from these."""
-    tested = [one.p_value for one in comparisons if one.p_value is not None]
+    tested = [comparison.p_value for comparison in comparisons if comparison.p_value is not None]
     if len(tested) < 2:  # a single comparison needs no adjustment
         return list(comparisons)
     from statsmodels.stats.multitest import multipletests
 
     adjusted = iter(multipletests(tested, method="holm")[1])
     results = [
-        replace(one, p_holm=None if one.p_value is None else float(next(adjusted)))
-        for one in comparisons
+        replace(comparison, p_holm=None if comparison.p_value is None else float(next(adjusted)))
+        for comparison in comparisons
     ]
-    return [replace(one, verdict=verdict(one)) for one in results]
+    return [replace(result, verdict=verdict(result)) for result in results]
 
 
 def verdict(result: PairedComparison) -> str:
     """Result as a sentence: better, worse, equivalent within the margin, or not enough tasks."""
     p_value = f"p {p_text(result.p_holm)}"
     if result.low is not None and result.high is not None:
-        after = " after Holm" if result.p_holm != result.p_value else ""
+        if result.p_holm != result.p_value:
+            after = " after Holm"
+        else:
+            after = ""
         p_value = f"95 % interval {result.low:+.3f} to {result.high:+.3f}, {p_value}{after}"
     size = f"by {abs(result.difference):.3f} ({p_value})"
     samples = counted(result.num_tasks, result.unit)
     is_equivalent = result.p_equivalent is not None and result.p_equivalent < 1 - CONFIDENCE
     if result.p_holm is not None and result.p_holm < 1 - CONFIDENCE:
         word = "better" if result.difference > 0 else "worse"
-        but = (
-            f", which is within {result.margin:g} all the same: equivalent" if is_equivalent else ""
-        )
+        if is_equivalent:
+            but = f", which is within {result.margin:g} all the same: equivalent"
+        else:
+            but = ""
         return f"{result.second} is {word} than {result.first} {size} on {samples}{but}."
     if is_equivalent:
         return (
@@ -173,8 +176,14 @@ def _missing(result: PairedComparison) -> str:
     if result.num_tasks < 2:
         return f"{samples} says nothing about others"
     if result.smallest is None:
-        alike = "have the same reward in both" if result.difference == 0 else "differ alike"
-        shows = f"equivalence within {result.margin:g}" if result.difference == 0 else "it"
+        if result.difference == 0:
+            alike = "have the same reward in both"
+        else:
+            alike = "differ alike"
+        if result.difference == 0:
+            shows = f"equivalence within {result.margin:g}"
+        else:
+            shows = "it"
         return f"all {samples} {alike}, and {result.enough_tasks} such {result.unit}s would show {shows}"
     text = f"with {samples}, only a difference of {result.smallest:.3f} or more would be found"
     assert result.enough_tasks is not None  # the differences vary
@@ -185,7 +194,8 @@ def _missing(result: PairedComparison) -> str:
 def _check_same(names: tuple[str, str], first: Rewards, second: Rewards) -> None:
     lines = []
     for name, rewards, other in ((names[0], first, second), (names[1], second, first)):
-        if only := sorted(set(rewards) - set(other)):
+        only = sorted(set(rewards) - set(other))
+        if only:
             lines.append(f"  only in {name}: {first_of(only, SHOWN)}")
     if lines:
         raise XpError(
@@ -197,7 +207,7 @@ def _check_same(names: tuple[str, str], first: Rewards, second: Rewards) -> None
 
 
 def _scored(rewards: Sequence[float | None]) -> list[float]:
-    return [one for one in rewards if one is not None]
+    return [reward for reward in rewards if reward is not None]
 
 
 def _without_rounding(differences: Sequence[float], rewards: Sequence[float]) -> list[float]:
@@ -216,11 +226,9 @@ def _interval(differences: Sequence[float]) -> tuple[float | None, float | None,
         return None, None, 1.0 if differences[0] == 0 else 0.5 ** (len(differences) - 1)
     from scipy.special import stdtr
 
-    center, error, degrees = (
-        fmean(differences),
-        stdev(differences) / len(differences) ** 0.5,
-        len(differences) - 1,
-    )
+    center = fmean(differences)
+    error = stdev(differences) / len(differences) ** 0.5
+    degrees = len(differences) - 1
     reach = student(degrees) * error
     return center - reach, center + reach, 2 * float(stdtr(degrees, -abs(center) / error))
 
@@ -248,18 +256,14 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
     if len(differences) < 2:
         return None
     if max(differences) == min(differences):
-        return (
-            1.0
-            if abs(differences[0]) >= margin
-            else max(0.0, 1 - margin / reach) ** len(differences)
-        )
+        if abs(differences[0]) >= margin:
+            return 1.0
+        return max(0.0, 1 - margin / reach) ** len(differences)
     from scipy.special import stdtr
 
-    center, error, degrees = (
-        fmean(differences),
-        stdev(differences) / len(differences) ** 0.5,
-        len(differences) - 1,
-    )
+    center = fmean(differences)
+    error = stdev(differences) / len(differences) ** 0.5
+    degrees = len(differences) - 1
     return max(
         float(stdtr(degrees, -(center + margin) / error)),
         float(stdtr(degrees, (center - margin) / error)),
@@ -269,7 +273,9 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
 def _reach(rewards: Sequence[float]) -> float:
     """Range of the observed rewards; 1 if all are equal."""
     reach = max(rewards) - min(rewards)
-    return 1.0 if is_rounding(reach, rewards) else reach
+    if is_rounding(reach, rewards):
+        return 1.0
+    return reach
 
 
 def _smallest(num_tasks: int, spread: float) -> float | None:
@@ -290,9 +296,11 @@ def _enough(differences: Sequence[float], margin: float, reach: float) -> int | 
 
 
 def _enough_tasks(spread: float, margin: float) -> int:
-    few, many = 2, 4
+    few = 2
+    many = 4
     while (shown := _smallest(many, spread)) is not None and shown > margin:
-        few, many = many, 2 * many
+        few = many
+        many = 2 * many
     while many - few > 1:
         middle = (few + many) // 2
         few, many = (middle, many) if (_smallest(middle, spread) or 0.0) > margin else (few, middle)
@@ -304,11 +312,15 @@ def _enough_alike(difference: float, margin: float, reach: float) -> int:
     limit = math.log(1 - CONFIDENCE)
     if difference != 0:
         return 1 + math.ceil(limit / math.log(0.5))
-    return max(2, math.ceil(limit / math.log(1 - margin / reach))) if margin < reach else 2
+    if margin < reach:
+        return max(2, math.ceil(limit / math.log(1 - margin / reach)))
+    return 2
 
 
 def p_text(value: float | None) -> str:
     """Text of a p value, such as `p = 0.03`."""
     if value is None:
         return "-"
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+    if value < 0.001:
+        return "< 0.001"
+    return f"= {value:.3f}"

@@ -46,7 +46,8 @@ class Usage:
             self.is_counted = False
             return
         self.first_prompt = self.first_prompt or answer.prompt_tokens
-        self.last_prompt, self.before_last = answer.prompt_tokens, self.completion_tokens
+        self.last_prompt = answer.prompt_tokens
+        self.before_last = self.completion_tokens
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
 
@@ -85,28 +86,45 @@ class Dialogue:
         self._open(self.row.messages, self.row.tools)
 
     def _open(self, messages: Sequence[Message], tools: str) -> None:
-        schemas = json.loads(tools) if self.rules.dialect is not Dialect.ACTION else []
+        if self.rules.dialect is not Dialect.ACTION:
+            schemas = json.loads(tools)
+        else:
+            schemas = []
         self.is_native = self.tools is ToolCalls.NATIVE and bool(schemas)
         self.schemas = schemas if self.is_native else []
-        opening = messages if self.is_native else with_tools(messages, schemas, self.rules.dialect)
+        if self.is_native:
+            opening = messages
+        else:
+            opening = with_tools(messages, schemas, self.rules.dialect)
         self.messages = with_text_arguments(opening)
 
     def written(self, message: Mapping[str, Any]) -> str:
         """The model's message as text for the Episode, with native calls in the rules' dialect."""
-        text, calls = message.get("content"), self._calls(message)
-        parts = [valid_text(text)] if isinstance(text, str) and text else []
+        text = message.get("content")
+        calls = self._calls(message)
+        if isinstance(text, str) and text:
+            parts = [valid_text(text)]
+        else:
+            parts = []
         if calls and parts and parts[0].rfind(THINK_OPEN) > parts[0].rfind(THINK_CLOSE):
             parts[0] += THINK_CLOSE  # else the calls after it would be thinking
         for call in calls:
-            name, arguments = call["function"]["name"], _arguments(call["function"]["arguments"])
+            name = call["function"]["name"]
+            arguments = _arguments(call["function"]["arguments"])
             # Only JSON has a form for arguments that are no object.
-            dialect = self.rules.dialect if isinstance(arguments, dict) else Dialect.HERMES
+            if isinstance(arguments, dict):
+                dialect = self.rules.dialect
+            else:
+                dialect = Dialect.HERMES
             parts.append(syntax_of(dialect).write(name, arguments))
         return "\n".join(parts)
 
     def native_calls(self, message: Mapping[str, Any]) -> tuple[ParsedCall, ...] | None:
         """The API's own calls, for the Episode. None means that calls are read from the text."""
-        calls = [call["function"] for call in self._calls(message)] if self.is_native else []
+        if self.is_native:
+            calls = [call["function"] for call in self._calls(message)]
+        else:
+            calls = []
         bodies = (
             json.dumps({**call, "arguments": _arguments(call["arguments"])}, ensure_ascii=False)
             for call in calls
@@ -153,16 +171,20 @@ class Dialogue:
         listed = message.get("tool_calls")
         calls: list[dict[str, Any]] = []
         for number, call in enumerate(listed if isinstance(listed, list) else ()):
-            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(call, dict):
+                function = call.get("function")
+            else:
+                function = None
             if isinstance(function, dict) and isinstance(function.get("name"), str):
                 name = call.get("id")
-                known = (
-                    name
-                    if isinstance(name, str) and name
-                    else f"call_{len(self.messages)}_{number}"
-                )
+                if isinstance(name, str) and name:
+                    known = name
+                else:
+                    known = f"call_{len(self.messages)}_{number}"
                 calls.append(chat_call(known, function["name"], _text(function.get("arguments"))))
-        return calls[:1] if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
+        if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST:
+            return calls[:1]
+        return calls
 
 
 def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode) -> Usage:
@@ -192,7 +214,8 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
                 episode.give_up(str(fault))
                 return usage
             usage.add(answer)
-            text, calls = dialogue.written(answer.message), dialogue.native_calls(answer.message)
+            text = dialogue.written(answer.message)
+            calls = dialogue.native_calls(answer.message)
             reply = episode.step(text, calls=calls, is_cut=answer.is_cut)
             if reply.is_done:
                 return usage
@@ -222,12 +245,12 @@ def _arguments(value: Any) -> Any:
     if not isinstance(value, str):
         return value if isinstance(value, dict) else {}
     parsed = read_json(value) if value.strip() else {}
-    return parsed if isinstance(parsed, dict) else value
+    if isinstance(parsed, dict):
+        return parsed
+    return value
 
 
 def _text(arguments: Any) -> str:
-    return (
-        arguments
-        if isinstance(arguments, str)
-        else json.dumps({} if arguments is None else arguments)
-    )
+    if isinstance(arguments, str):
+        return arguments
+    return json.dumps({} if arguments is None else arguments)

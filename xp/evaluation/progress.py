@@ -32,11 +32,9 @@ class EvaluationProgress(ProgressBar):
         self._cost = cost
         rewards = [record["outcome"]["reward"] for record in records]
         scored = [reward for reward in rewards if reward is not None]
-        self._sum, self._scored, self._void = (
-            float(sum(scored)),
-            len(scored),
-            len(rewards) - len(scored),
-        )
+        self._sum = float(sum(scored))
+        self._scored = len(scored)
+        self._void = len(rewards) - len(scored)
 
     def ended(self, outcome: EpisodeResult) -> None:
         """Counts an episode that was recorded."""
@@ -45,7 +43,10 @@ class EvaluationProgress(ProgressBar):
         else:
             self._sum += outcome.reward
             self._scored += 1
-        mean = f"reward {self._sum / self._scored:.3f}" if self._scored else ""
+        if self._scored:
+            mean = f"reward {self._sum / self._scored:.3f}"
+        else:
+            mean = ""
         void = f"{self._void} void" if self._void else ""
         self.show(
             self._scored + self._void,

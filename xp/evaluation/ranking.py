@@ -42,7 +42,7 @@ class SeedGroup:
     @property
     def stderr(self) -> float | None:
         """Standard error over seeds. None means that there is one seed."""
-        return clustered_stderr([[one] for one in self.seeds])
+        return clustered_stderr([[seed] for seed in self.seeds])
 
 
 def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
@@ -65,7 +65,10 @@ def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
     for words, runs in groups.items():
         rewards: dict[int, list[float]] = {}
         for row in runs:
-            change = fmean(before) - (row.before or 0.0) if is_adjusted else 0.0
+            if is_adjusted:
+                change = fmean(before) - (row.before or 0.0)
+            else:
+                change = 0.0
             rewards.setdefault(row.seed or 0, []).append((row.after or 0.0) + change)
         ranked.append(SeedGroup(shortened(words, MAX_SHOWN) or runs[0].run, tuple(runs), rewards))
     return sorted(ranked, key=lambda one: -one.mean)
@@ -81,17 +84,24 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     scored = [row for row in rows if row.after is not None]
     if len(scored) < 2:
         return None
-    if reason := scored[0].incomparable:
+    reason = scored[0].incomparable
+    if reason:
         order = {"passes": "ranked by passes of the environment's own reward"}.get(
             scored[0].ranked_by, "not ranked"
         )
         return f"{order}, without a verdict: the rewards are not on one scale, since {reason}"
     best, *others = settings_of(scored)
     if not others:
-        limits = scored[0].result.limits if scored[0].result else (None, None)
+        if scored[0].result:
+            limits = scored[0].result.limits
+        else:
+            limits = None, None
         of = f"{counted(len(best.rewards), 'seed')} of one spec"
         over = _over_seeds(best, limits)
-        what = of if len(best.rewards) == len(scored) else f"{len(scored)} runs with {of}"
+        if len(best.rewards) == len(scored):
+            what = of
+        else:
+            what = f"{len(scored)} runs with {of}"
         return f"{what}: mean held-out reward {best.mean:.3f}{over and f', {over}'}"
     # A setting is named as the best one only if the test shows it.
     means = f"mean held-out rewards are {others[-1].mean:.3f} to {best.mean:.3f}"
@@ -101,17 +111,22 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
         return f"{means}, without further statistics: {str(error).splitlines()[0]}"
     p_value = pairs[0].p_holm
     is_shown = p_value is not None and p_value < 1 - CONFIDENCE
-    text = f"{best.label} is highest with {best.mean:.3f}" if is_shown else means
+    if is_shown:
+        text = f"{best.label} is highest with {best.mean:.3f}"
+    else:
+        text = means
     is_adjusted = len(best.seeds) > 1 and all(row.before is not None for row in scored)
     return f"{text}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 
 
-def _over_seeds(one: SeedGroup, limits: Limits) -> str:
-    if one.stderr is None:
+def _over_seeds(group: SeedGroup, limits: Limits) -> str:
+    if group.stderr is None:
         return ""
-    if not one.stderr:
+    if not group.stderr:
         return "the same for each"
-    low, high = (within(value, limits) for value in interval(one.mean, one.stderr, len(one.seeds)))
+    low, high = (
+        within(value, limits) for value in interval(group.mean, group.stderr, len(group.seeds))
+    )
     return f"95 % {low:.3f} to {high:.3f} over seeds"
 
 

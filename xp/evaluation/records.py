@@ -60,11 +60,15 @@ def place_of(outputs: Path, requested: EvaluationIdentity, *, again: bool) -> Pa
     """Directory of this evaluation: an existing one, finished or not; a new one with `again`."""
     name = f"{_word(requested.env)}-{_word(str(requested.model['name']))}-{requested.digest()}"
     first = outputs / ROOM / name
-    place, number = first, 1
+    place = first
+    number = 1
     while ((following := first.with_name(f"{name}-{number + 1}")) / REQUEST).exists():
-        place, number = following, number + 1
+        place = following
+        number = number + 1
     # An interrupted evaluation is resumed, also by a command with `again`, but not by code that changed unseen.
-    return following if (again and (place / RECORD).exists()) or changed(place / FILE) else place
+    if (again and (place / RECORD).exists()) or changed(place / FILE):
+        return following
+    return place
 
 
 @contextmanager
@@ -125,10 +129,8 @@ def task_of(record: Mapping[str, Any]) -> str:
 
 def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Input and output tokens of an episode, by the endpoint's count or the tokenizer's, and the cost of its judges."""
-    counts, judges = (
-        record["tokens"],
-        {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)},
-    )
+    counts = record["tokens"]
+    judges = {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)}
     if "usage" in record["extra"] or counts is None:
         return {**record["extra"].get("usage", {}), **judges}
     return {
@@ -141,7 +143,9 @@ def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
 def evaluation_place(outputs: Path, name: str) -> Path | None:
     """Directory of an evaluation by name or path. None means that there is none."""
     place = Path(name) if "/" in name else outputs / ROOM / name
-    return place if is_name(place.name) and (place / REQUEST).is_file() else None
+    if is_name(place.name) and (place / REQUEST).is_file():
+        return place
+    return None
 
 
 @dataclass(frozen=True)
@@ -171,15 +175,19 @@ def listed(place: Path) -> ListedEvaluation:
         return ListedEvaluation(place, None, str(error))
 
 
-def line_of(one: ListedEvaluation) -> str:
+def line_of(evaluation: ListedEvaluation) -> str:
     """Line of one evaluation in a list."""
-    place, summary = one.place, one.summary
-    if one.fault:
-        return f"{place.name}  unreadable: {one.fault}"
+    place = evaluation.place
+    summary = evaluation.summary
+    if evaluation.fault:
+        return f"{place.name}  unreadable: {evaluation.fault}"
     if summary is None:
         return f"{place.name}  not finished: the same command continues it"
     reward = summary["summary"]["reward"]
-    text = "no reward" if reward is None else f"{reward['value']:.3f}"
+    if reward is None:
+        text = "no reward"
+    else:
+        text = f"{reward['value']:.3f}"
     if reward is not None and reward.get("low") is not None:
         text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
     of = f"{counted(summary['summary']['num_tasks'], 'task')} of {summary['env']}"

@@ -64,7 +64,8 @@ def before_and_after(run: Path, margin: float) -> PairedComparison:
 def compare_named(first: NamedResult, other: NamedResult, margin: float) -> PairedComparison:
     """Compares two evaluations; raises XpError(PLAN) if the tasks, their contents, or what decides the rewards
     differ."""
-    if differences := scoring_differences([first.scoring, other.scoring]):
+    differences = scoring_differences([first.scoring, other.scoring])
+    if differences:
         raise XpError(
             f"{first.name} and {other.name}: their rewards are not on one scale, so that nothing is compared: these"
             f" differ: {', '.join(differences.values())}\nevaluate both with one reward: python -m xp eval run=RUN,RUN"
@@ -136,7 +137,10 @@ def check_content(first: NamedResult, other: NamedResult) -> None:
     changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
     if changed:
         runs = ",".join(one.of_run for one in (first, other) if one.of_run is not None)
-        again = f"\npython -m xp eval run={runs} plays the tasks as they are now" if runs else ""
+        if runs:
+            again = f"\npython -m xp eval run={runs} plays the tasks as they are now"
+        else:
+            again = ""
         raise XpError(
             f"{first.name} and {other.name}: {counted(len(changed), 'task')} have another content under the same name,"
             f" so that nothing is paired: {first_of(changed, SHOWN)}\n"

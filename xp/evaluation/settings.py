@@ -85,8 +85,10 @@ def settings(values: Mapping[str, Any]) -> Settings:
     content = defaults()
     for path, value in values.items():
         section, _, key = path.partition(".")
-        if path != "model.key" and (fault := secret_below(value)) is not None:
-            raise XpError(f"{path}: {fault}")
+        if path != "model.key":
+            fault = secret_below(value)
+            if fault is not None:
+                raise XpError(f"{path}: {fault}")
         content[section][key] = value
     try:
         return Settings.model_validate(content, strict=False)

@@ -80,7 +80,8 @@ class Summary:
             or self.reward.high is None
         ):
             return False
-        low, high = self.reward.low, self.reward.high
+        low = self.reward.low
+        high = self.reward.high
         return max(abs(self.bootstrap[0] - low), abs(self.bootstrap[1] - high)) > DIFFERS * (
             high - low
         )
@@ -123,7 +124,8 @@ def mean(tasks: Sequence[Sequence[float]]) -> Estimate | None:
     if not values:
         return None
     num_tasks = sum(map(bool, tasks))
-    value, stderr = fmean(values), clustered_stderr(tasks)
+    value = fmean(values)
+    stderr = clustered_stderr(tasks)
     if not stderr:  # one task, or all tasks have the same value
         return Estimate(value, stderr, None, None, STUDENT, num_tasks)
     low, high = interval(value, stderr, num_tasks)
@@ -157,7 +159,8 @@ def share(tasks: Sequence[Sequence[float]]) -> Estimate | None:
         from scipy.special import betaincinv
 
         # Clopper and Pearson's interval for none or all: the other bound is the value itself.
-        tail, number = (1 - CONFIDENCE) / 2, estimate.num_tasks
+        tail = (1 - CONFIDENCE) / 2
+        number = estimate.num_tasks
         if estimate.value == 0.0:
             return Estimate(0.0, 0.0, 0.0, float(betaincinv(1, number, 1 - tail)), EXACT, number)
         return Estimate(1.0, 0.0, float(betaincinv(number, 1, tail)), 1.0, EXACT, number)
@@ -173,10 +176,8 @@ def bootstrap(tasks: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     import numpy as np
     from scipy.stats import bootstrap as resample  # the import takes over a second
 
-    sums, counts = (
-        np.array([sum(task) for task in filled]),
-        np.array([float(len(task)) for task in filled]),
-    )
+    sums = np.array([sum(task) for task in filled])
+    counts = np.array([float(len(task)) for task in filled])
     interval = resample(
         (sums, counts),
         lambda sums, counts, axis: sums.sum(axis) / counts.sum(axis),
@@ -186,8 +187,11 @@ def bootstrap(tasks: Sequence[Sequence[float]]) -> tuple[float, float] | None:
         confidence_level=CONFIDENCE,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    low, high = float(interval.low), float(interval.high)
-    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+    low = float(interval.low)
+    high = float(interval.high)
+    if math.isfinite(low) and math.isfinite(high):
+        return low, high
+    return None
 
 
 def pass_at_k(num_episodes: int, num_passed: int, k: int) -> float:
@@ -250,10 +254,14 @@ def _void_bounds(rewards: Rewards, limits: tuple[float | None, float | None]) ->
     if not num_void or not values:
         return None
     lowest, highest = limits
-    of = "observed" if lowest is None or highest is None else "rule"
+    if lowest is None or highest is None:
+        of = "observed"
+    else:
+        of = "rule"
     lowest = min(values) if lowest is None else lowest
     highest = max(values) if highest is None else highest
-    total, count = math.fsum(values), len(everything)
+    total = math.fsum(values)
+    count = len(everything)
     return Bounds((total + num_void * lowest) / count, (total + num_void * highest) / count, of)
 
 

@@ -52,7 +52,8 @@ def summary_of(
         "playing": dict(requested.playing),
         "confidence": CONFIDENCE,
     }
-    rules, played = scoring(episode_config(spec)), [_played(one) for one in taken]
+    rules = scoring(episode_config(spec))
+    played = [_played(one) for one in taken]
     record = evaluation_record(about, played, hashes, rules, len(numbers), stopped)
     record["usage"] |= usage(taken, prices)
     return with_intervals(record, are_counted=all(one["tokens"] is not None for one in taken))
@@ -60,7 +61,8 @@ def summary_of(
 
 def _played(record: Mapping[str, Any]) -> EpisodeFacts:
     """An episode of its record."""
-    tokens, outcome = record["tokens"] or {}, from_value(EpisodeResult, record["outcome"])
+    tokens = record["tokens"] or {}
+    outcome = from_value(EpisodeResult, record["outcome"])
     read = tokens.get("prompt", 0) + tokens.get("observed", 0)
     times = record["started_at"], record["elapsed_s"]
     return EpisodeFacts(
@@ -74,7 +76,8 @@ def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str,
     Args:
         are_counted: whether the tokens of all episodes are known.
     """
-    threshold, rules = record["playing"]["pass_threshold"], record["scoring"]
+    threshold = record["playing"]["pass_threshold"]
+    rules = record["scoring"]
     rewards = {task: one["rewards"] for task, one in record["tasks"].items()}
     envs = {}
     for name, own in record["environments"].items():
@@ -86,7 +89,7 @@ def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str,
         envs[name] = {**own, **asdict(summary), "bootstrap_differs": summary.bootstrap_differs}
     whole = next(iter(envs.values()))
     if len(envs) > 1:
-        limits = {limits_of(one) for one in rules.values()}
+        limits = {limits_of(rule) for rule in rules.values()}
         whole = _mix(
             record["summary"], rewards, threshold, envs, *(limits if len(limits) == 1 else ())
         )
@@ -100,17 +103,16 @@ def usage(
 ) -> dict[str, Any]:
     """Tokens over all episodes, and their price if it is known; None if an endpoint does not count tokens."""
     counts = [recorded_usage(record) for record in records]
-    if not counts or any("prompt_tokens" not in one for one in counts):
+    if not counts or any("prompt_tokens" not in count for count in counts):
         return {"prompt_tokens": None, "completion_tokens": None, "cost_usd": None}
     read, written = (
-        sum(one[name] for one in counts) for name in ("prompt_tokens", "completion_tokens")
+        sum(count[name] for count in counts) for name in ("prompt_tokens", "completion_tokens")
     )
     price_in, price_out = prices
-    cost = (
-        None
-        if price_in is None or price_out is None
-        else (read * price_in + written * price_out) / 1e6
-    )
+    if price_in is None or price_out is None:
+        cost = None
+    else:
+        cost = (read * price_in + written * price_out) / 1e6
     return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
 
 
@@ -126,9 +128,9 @@ def _mix(
     limits = reward_limits((one for task in rewards.values() for one in task), limits_of_all)
     for figure in ("reward", "passes", "avg_at_k"):
         parts = [
-            (one[figure], one["num_episodes"] - one["num_void"])
-            for one in envs.values()
-            if one[figure]
+            (env[figure], env["num_episodes"] - env["num_void"])
+            for env in envs.values()
+            if env[figure]
         ]
         if parts:
             estimates = [Estimate(**part) for part, _ in parts]
@@ -139,6 +141,6 @@ def _mix(
                 mix_of(estimates, weights), (0.0, 1.0) if figure == "passes" else limits
             )
             summary[figure] = mixed and asdict(mixed)
-    bounds = [one["void_bounds"] for one in envs.values()]
+    bounds = [env["void_bounds"] for env in envs.values()]
     kept = summary["void_bounds"] if any(bounds) else None
     return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": kept}

@@ -21,7 +21,7 @@ _LATEX: Final = {
 
 def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
     """One line for each environment of each evaluation, and one for a mixture as a whole."""
-    return [row for one in results for row in _rows(one)]
+    return [row for result in results for row in _rows(result)]
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -55,13 +55,14 @@ def notes(result: Result) -> Iterator[str]:
     if used["cost_usd"] is not None:
         tokens = f"{used['prompt_tokens']:,} tokens read and {used['completion_tokens']:,} written"
         yield f"{name}: {tokens} for {used['cost_usd']:.4f} US dollars"
-    if judges := used.get("judges"):
-        price = (
-            f" for {judges['cost_usd']:.4f} US dollars"
-            if "cost_usd" in judges
-            else ", price unknown"
-        )
-        read, written = judges["prompt_tokens"], judges["completion_tokens"]
+    judges = used.get("judges")
+    if judges:
+        if "cost_usd" in judges:
+            price = f" for {judges['cost_usd']:.4f} US dollars"
+        else:
+            price = ", price unknown"
+        read = judges["prompt_tokens"]
+        written = judges["completion_tokens"]
         yield f"{name}: judges: {read:,.0f} tokens read and {written:,.0f} written{price}"
 
 
@@ -77,21 +78,22 @@ def _notes(figures: Mapping[str, Any]) -> Iterator[str]:
     if figures["reward"] is None:
         yield "every episode is void: nothing is known of the reward"
     elif figures["reward"].get("low") is None:
-        reason = (
-            "one task says nothing about others"
-            if figures["num_tasks"] == 1
-            else "all tasks have the same reward"
-        )
+        if figures["num_tasks"] == 1:
+            reason = "one task says nothing about others"
+        else:
+            reason = "all tasks have the same reward"
         yield f"no interval of the reward: {reason}"
-    if late := figures.get("timed_out"):
+    late = figures.get("timed_out")
+    if late:
         yield f"{late:.0f} answers count 0, since their grader did not end within its limit"
-    if (bounds := figures.get("void_bounds")) is not None:
-        of = (
-            "the limits of its rule and grader"
-            if bounds["of"] == "rule"
-            else "the rewards that were seen"
-        )
-        low, high = bounds["low"], bounds["high"]
+    bounds = figures.get("void_bounds")
+    if bounds is not None:
+        if bounds["of"] == "rule":
+            of = "the limits of its rule and grader"
+        else:
+            of = "the rewards that were seen"
+        low = bounds["low"]
+        high = bounds["high"]
         yield f"{figures['num_void']} void; by {of}, they leave the mean between {low:.3f} and {high:.3f}"
 
 
@@ -104,12 +106,12 @@ def _rows(result: Result) -> Iterator[tuple[str, ...]]:
 
 
 def _row(env: str, model: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
-    reward, passes = figures["reward"], figures["passes"]
-    interval = (
-        f"{reward['low']:.3f} to {reward['high']:.3f}"
-        if reward and reward.get("low") is not None
-        else "-"
-    )
+    reward = figures["reward"]
+    passes = figures["passes"]
+    if reward and reward.get("low") is not None:
+        interval = f"{reward['low']:.3f} to {reward['high']:.3f}"
+    else:
+        interval = "-"
     return (
         env,
         model,

@@ -50,7 +50,9 @@ class Diagnosis:
     @property
     def code(self) -> ExitCode:
         """OK, or the exit code of the verdict's name."""
-        return ExitCode.OK if self.verdict is RunVerdict.LEARNED else ExitCode[self.verdict.name]
+        if self.verdict is RunVerdict.LEARNED:
+            return ExitCode.OK
+        return ExitCode[self.verdict.name]
 
 
 def diagnose(run: Path, record: RunRecord, count: EpisodeCount | None = None) -> Diagnosis:
@@ -73,7 +75,10 @@ def _verdict(
     run: Path, record: RunRecord, history: History, observed: Sequence[Symptom]
 ) -> tuple[RunVerdict, str]:
     if record.status is not RunStatus.SUCCEEDED:
-        codes = [stage.exit_code for stage in record.attempts[-1].stages] if record.attempts else []
+        if record.attempts:
+            codes = [stage.exit_code for stage in record.attempts[-1].stages]
+        else:
+            codes = []
         ended = next((ExitCode(code) for code in codes if code in FATAL), None)
         if ended is not None:
             return RunVerdict.BROKEN, f"its training ended with {ended.name}"
@@ -107,5 +112,6 @@ def _by_reward(
     )
     if not is_hacked:
         return RunVerdict.LEARNED, text
-    before, after = passes.both + passes.only_first, passes.both + passes.only_second
+    before = passes.both + passes.only_first
+    after = passes.both + passes.only_second
     return RunVerdict.BROKEN, f"{text}, of which {before} passed before and {after} after; {HACKED}"

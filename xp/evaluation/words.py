@@ -38,7 +38,7 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
     for word in words:
         name, equals, value = word.partition("=")
         if equals and name in picked and value:
-            picked[name] += [one for one in value.split(",") if one]
+            picked[name] += [part for part in value.split(",") if part]
         elif equals:
             rest.append(word)
         else:
@@ -46,7 +46,7 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
     is_endpoint = ENDPOINT in picked["model"]
     values, overrides = _eval_settings(rest, is_endpoint)
     parsed = settings(values)
-    names = tuple(one for one in (parsed.model.name or "").split(",") if one)
+    names = tuple(part for part in (parsed.model.name or "").split(",") if part)
     if is_endpoint and (parsed.model.url is None or not names):
         raise XpError(
             "model=endpoint needs model.url=URL and model.name=NAME, as in\n"
@@ -54,7 +54,8 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
         )
     if not picked["model"] and not picked["run"]:
         raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
-    if strange := [word for word in overrides if word.startswith("backend.engine.name=")]:
+    strange = [word for word in overrides if word.startswith("backend.engine.name=")]
+    if strange:
         engines = "transformers, vllm or sglang"
         raise XpError(
             f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine={engines}"
@@ -83,8 +84,8 @@ def _eval_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, A
     }
     parsed = parse_assignments([word for word in chosen if word.partition("=")[0] not in typed])
     left = [word for word in words if word not in chosen]
-    if not is_endpoint and (
-        strange := [word for word in left if word.startswith(("model.url=", "model.key="))]
-    ):
-        raise XpError(f"{strange[0].partition('=')[0]} belongs to model=endpoint: add it")
+    if not is_endpoint:
+        strange = [word for word in left if word.startswith(("model.url=", "model.key="))]
+        if strange:
+            raise XpError(f"{strange[0].partition('=')[0]} belongs to model=endpoint: add it")
     return {**parsed, **typed}, left

@@ -56,8 +56,10 @@ def place_job_spec(
         )
     values = {**extra, **context.secrets}
     file = spec.secrets_file
-    if file is None and (written := secrets_files.write(context, stage.name, values)) is not None:
-        file = str(written)
+    if file is None:
+        written = secrets_files.write(context, stage.name, values)
+        if written is not None:
+            file = str(written)
     return make_job_spec(
         stage,
         context,
@@ -92,7 +94,10 @@ def spread_of(
     needs = job.resources
     if needs.num_nodes == 1 and not srun and not container and not is_apart:
         return None
-    gpus = 0 if needs.accelerator == "cpu" else needs.num_accelerators
+    if needs.accelerator == "cpu":
+        gpus = 0
+    else:
+        gpus = needs.num_accelerators
     return Spread(
         needs.num_nodes,
         by,
@@ -111,7 +116,7 @@ def read_launches(directory: Path) -> list[Launch] | None:
     if not file.exists():
         return None
     launches = config_of(file, partial(decode, list[Launch]))
-    if not all(is_native_id(one.native_id) and is_inner_path(one.log) for one in launches):
+    if not all(is_native_id(launch.native_id) and is_inner_path(launch.log) for launch in launches):
         raise XpError(f"{file} names a job or a log that xp would not name so", ExitCode.RUN_DIR)
     return launches
 

@@ -113,19 +113,22 @@ def _origin(name: str) -> Path | None:
         raise XpError(
             f"{name}: no such module; xp looks on PYTHONPATH and in the current directory"
         )
-    return code_places(spec)[0].resolve() if name in top_modules() else users_place(spec)
+    if name in top_modules():
+        return code_places(spec)[0].resolve()
+    return users_place(spec)
 
 
 def shipped_files(place: Path) -> list[Path]:
     """Files of a module that a run copies, or of such a copy."""
     files = code_files(place)
-    return (
-        [one for one in files if one.relative_to(place).parts[0] not in _UNUSED]
-        if place == PACKAGE
-        else files
-    )
+    if place == PACKAGE:
+        return [file for file in files if file.relative_to(place).parts[0] not in _UNUSED]
+    return files
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    omitted = _UNUSED if Path(directory) == PACKAGE else frozenset[str]()
+    if Path(directory) == PACKAGE:
+        omitted = _UNUSED
+    else:
+        omitted = frozenset[str]()
     return left_out(directory, names) | omitted.intersection(names)

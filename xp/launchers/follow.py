@@ -33,7 +33,8 @@ class ClusterLauncher:
     is_here = True
 
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
-        self._spec, self._outputs = spec, outputs.absolute()
+        self._spec = spec
+        self._outputs = outputs.absolute()
 
     def _ended(self, launch: Launch) -> int | None:
         """Queries the cluster: None while the job is queued or running, else the exit code if there is no result."""
@@ -52,7 +53,9 @@ class ClusterLauncher:
         directory = (self._outputs / launch.log).parent
         code = self._ended(launch)
         result = read_result(directory)  # afterwards: the job may have written it meanwhile
-        return code if result is None else result.exit_code
+        if result is None:
+            return code
+        return result.exit_code
 
     def fetch(self, launch: Launch) -> None:
         """Does nothing: the job's files are below the outputs root."""
@@ -77,8 +80,10 @@ class Tail:
         with opened(self._file, ExitCode.RUN_DIR) as file:
             file.seek(self._position)
             while data := file.read(PIECE_BYTES):
-                if len(data) == PIECE_BYTES and (end := data.rfind(b"\n") + 1):
-                    data = data[:end]
+                if len(data) == PIECE_BYTES:
+                    end = data.rfind(b"\n") + 1
+                    if end:
+                        data = data[:end]
                 self._position += len(data)
                 file.seek(self._position)
                 yield self._decoder.decode(data)
@@ -101,18 +106,25 @@ def follow(
         echo: receives the log's lines, which the job has redacted.
     """
     tail = Tail(directory / "log.txt")
-    polled_at, ended_at = time.monotonic(), 0.0
+    polled_at = time.monotonic()
+    ended_at = 0.0
     code: int | None = None
     while (result := read_result(directory)) is None:
         tail.echo(echo)
         now = time.monotonic()
         if code is None and now - polled_at >= ASK_S:
-            code, ended_at, polled_at = ended(), now, time.monotonic()
+            code = ended()
+            ended_at = now
+            polled_at = time.monotonic()
         elif code is not None and now - ended_at > (STOPPED_S if code > 128 else DEADLINE_S):
             break
         time.sleep(LOOK_S)
-    if result is None and (text := explain().strip()):
-        with (directory / "log.txt").open("a", encoding="utf-8") as log:
-            log.write(f"{text}\n")
+    if result is None:
+        text = explain().strip()
+        if text:
+            with (directory / "log.txt").open("a", encoding="utf-8") as log:
+                log.write(f"{text}\n")
     tail.echo(echo)
-    return code or 0 if result is None else result.code
+    if result is None:
+        return code or 0
+    return result.code

@@ -160,10 +160,9 @@ class LocalLauncher:
 
 def _screen() -> Mapping[str, str]:
     """Variables that make libraries draw progress bars as on a terminal, although the job's output is a pipe."""
-    size = (
-        os.get_terminal_size(sys.stdout.fileno())
-        if sys.stdout.isatty()
-        else os.terminal_size((80, 24))
-    )
+    if sys.stdout.isatty():
+        size = os.get_terminal_size(sys.stdout.fileno())
+    else:
+        size = os.terminal_size((80, 24))
     flags = dict.fromkeys(("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"), "1")
     return {"COLUMNS": str(size.columns), "LINES": str(size.lines), **flags}

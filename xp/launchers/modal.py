@@ -78,7 +78,8 @@ class ModalLauncher(ServiceLauncher):
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the app is running, or if Modal does not answer."""
         result = f"{Path(launch.log).parent}/{RESULT}"
-        if (code := _code(self._read(result))) is not None:
+        code = _code(self._read(result))
+        if code is not None:
             return code
         state = next(
             (
@@ -90,9 +91,15 @@ class ModalLauncher(ServiceLauncher):
         )
         if state is None or "stopped" not in state:
             return None
-        if (text := self._read(result)) is None:  # read again: it may be as old as the app's end
-            return 128 + 15 if self._is_absent(result) else None
-        return ExitCode.RUNTIME if (code := _code(text)) is None else code
+        text = self._read(result)
+        if text is None:  # read again: it may be as old as the app's end
+            if self._is_absent(result):
+                return 128 + 15
+            return None
+        code = _code(text)
+        if code is None:
+            return ExitCode.RUNTIME
+        return code
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         """Stops the app; Modal has only one way to stop, so `now` has no effect."""
@@ -100,7 +107,8 @@ class ModalLauncher(ServiceLauncher):
 
     def fetch(self, launch: Launch) -> None:
         """See xp.launchers.base.Detachable; raises XpError(RUNTIME) with the names of files that Modal did not give."""
-        if missing := self._bring(launch):
+        missing = self._bring(launch)
+        if missing:
             raise XpError(
                 f"Modal did not give {', '.join(missing)}; ask again later", ExitCode.RUNTIME
             )
@@ -147,7 +155,8 @@ class ModalLauncher(ServiceLauncher):
             place = inside(self._outputs, name)  # names on the volume are not trusted
             if place.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
-            if (content := self._read(name)) is not None:
+            content = self._read(name)
+            if content is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 with replacing(place) as temporary:
                     temporary.write_bytes(content)
@@ -176,7 +185,10 @@ class ModalLauncher(ServiceLauncher):
         except TimedOut as error:
             answer = str(error)
         match = re.search(r"^xp-submitted (ap-\S+) ", answer, re.MULTILINE)
-        native_id = self._find(name) if match is None else match.group(1)
+        if match is None:
+            native_id = self._find(name)
+        else:
+            native_id = match.group(1)
         if native_id is None:
             raise XpError(f"modal run printed no app: {answer.strip()[-300:]!r}", ExitCode.RUNTIME)
         return native_id
@@ -195,13 +207,14 @@ class ModalLauncher(ServiceLauncher):
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""
         rows = _rows("volume", "ls", str(self._spec.volume), directory)
-        return (
-            None if rows is None else {row.get("filename", ""): row.get("type", "") for row in rows}
-        )
+        if rows is None:
+            return None
+        return {row.get("filename", ""): row.get("type", "") for row in rows}
 
     def _is_absent(self, name: str) -> bool:
         """Returns whether Modal says that a file does not exist; False also if it does not answer."""
-        if (entries := self._entries(str(Path(name).parent))) is not None:
+        entries = self._entries(str(Path(name).parent))
+        if entries is not None:
             return name not in entries
         return (
             self._entries("/") is not None

@@ -132,18 +132,18 @@ def app_text(title: str, name: str, stages: Sequence[SubmittedStage], spec: Laun
         code=CODE,
         commit_s=COMMIT_S,
     )
-    functions = "".join(_function(one, spec) for one in stages)
-    names = [function_name(one.stage.name) for one in stages]
+    functions = "".join(_function(stage, spec) for stage in stages)
+    names = [function_name(stage.stage.name) for stage in stages]
     if len(stages) == 1:
         return head + functions + ALONE.format(function=names[0])
     return head + functions + CHAIN.format(functions=", ".join(names), timeout_s=spec.timeout_s)
 
 
-def check_secrets(one: SubmittedStage, spec: LauncherSpec) -> None:
+def check_secrets(stage: SubmittedStage, spec: LauncherSpec) -> None:
     """Raises XpError(SECRET) for a stage with secrets, or trackers with keys, where no Modal Secret is named."""
-    if one.secrets and spec.secret_name is None:
+    if stage.secrets and spec.secret_name is None:
         raise XpError(
-            f"stage {one.stage.name} needs {', '.join(one.secrets)} of a Modal Secret: make one of these names (modal"
+            f"stage {stage.stage.name} needs {', '.join(stage.secrets)} of a Modal Secret: make one of these names (modal"
             " secret create NAME --from-dotenv .env) and set launcher.secret_name=NAME; with WANDB_MODE=offline, W&B"
             " needs no key",
             ExitCode.SECRET,
@@ -154,7 +154,8 @@ def accelerator_limit(resources: Resources) -> str | None:
     """One sentence for accelerators that Modal lacks, or too many of them; else None."""
     if resources.accelerator == "cpu" or not resources.num_accelerators:
         return None
-    if (gpu := GPUS.get(resources.accelerator)) is None:
+    gpu = GPUS.get(resources.accelerator)
+    if gpu is None:
         return f"hardware.accelerator={resources.accelerator}: launcher=modal has {', '.join(GPUS)}"
     if resources.num_accelerators > (most := MAX_GPUS.get(gpu, 8)):
         return f"hardware: Modal gives a container at most {most} {gpu}, not {resources.num_accelerators}"
@@ -173,15 +174,18 @@ def function_name(stage: str) -> str:
     return "stage_" + re.sub(r"\W", "_", stage)
 
 
-def _function(one: SubmittedStage, spec: LauncherSpec) -> str:
-    job, resources, keys = one.stage.job, one.stage.job.resources, list(one.secrets)
-    secret = f"modal.Secret.from_name({spec.secret_name!a}, required_keys={keys!r})" if keys else ""
+def _function(stage: SubmittedStage, spec: LauncherSpec) -> str:
+    job, resources, keys = stage.stage.job, stage.stage.job.resources, list(stage.secrets)
+    if keys:
+        secret = f"modal.Secret.from_name({spec.secret_name!a}, required_keys={keys!r})"
+    else:
+        secret = ""
     return FUNCTION.format(
-        image=image_text(job, spec, one.directory / LOCKS),
-        local_code=str(one.code),
+        image=image_text(job, spec, stage.directory / LOCKS),
+        local_code=str(stage.code),
         code=CODE,
-        local_job=str(one.directory / JOB_SPEC),
-        job_spec=f"{JOB_SPECS}/{one.stage.name}.json",
+        local_job=str(stage.directory / JOB_SPEC),
+        job_spec=f"{JOB_SPECS}/{stage.stage.name}.json",
         gpu=gpu_string(resources),
         cpu=float(resources.num_cpus),
         memory_mb=round(resources.memory_gb * 1024),
@@ -191,8 +195,8 @@ def _function(one: SubmittedStage, spec: LauncherSpec) -> str:
         retries=spec.max_restarts if spec.detach else 0,
         mount=MOUNT,
         secrets=f"[{secret}]",
-        function=function_name(one.stage.name),
-        stage=one.stage.name,
+        function=function_name(stage.stage.name),
+        stage=stage.stage.name,
     )
 
 

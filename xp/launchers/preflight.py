@@ -38,7 +38,8 @@ def check_machine(stages: Sequence[Stage]) -> None:
             modules.setdefault(name.partition(".")[0], stage.name)
     for python, modules in by_python.items():
         is_there, _, _ = probe(python, tuple(modules), ())
-        if missing := [module for module in modules if not is_there[module]]:
+        missing = [module for module in modules if not is_there[module]]
+        if missing:
             name = modules[missing[0]]
             install = next(stage.job.runtime.install for stage in stages if stage.name == name)
             if install is None and python == sys.executable:
@@ -75,7 +76,10 @@ def project(runtime: Runtime) -> Path | None:
         return None
     value = os.environ.get(runtime.project) or checkouts(runtime).get(runtime.project, "")
     if not value or not Path(value).is_dir():
-        state = f"is {value!r}, which is not a directory" if value else "is not set"
+        if value:
+            state = f"is {value!r}, which is not a directory"
+        else:
+            state = "is not set"
         raise XpError(
             f"backend.runtime needs a checkout and {runtime.project} {state};"
             f" set it with `export {runtime.project}=/path/to/checkout`"
@@ -102,7 +106,8 @@ def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
         path: the user's PYTHONPATH.
     """
     places = [str(code)]
-    if (checkout := project(runtime)) is not None:
+    checkout = project(runtime)
+    if checkout is not None:
         places.append(str(checkout))
     if runtime.python is None:
         places += [os.path.abspath(part) for part in path.split(os.pathsep) if part]
@@ -163,7 +168,10 @@ def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.enviro
     """
     for variable, pin in commits.items():
         checkout = Path(environ.get(variable, ""))
-        there = commit_of(checkout) if environ.get(variable) else None
+        if environ.get(variable):
+            there = commit_of(checkout)
+        else:
+            there = None
         if there is not None and not there.startswith(pin):
             yield (
                 f"{variable}: {checkout} is at {there[:9]}, and xp's rendering was proven with {pin[:9]};"

@@ -65,7 +65,9 @@ LOST_S = 300.0
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
     reason = "launcher.start_head=true starts a cluster of this machine alone"
-    return needs_one_node(stage, reason) if spec.start_head else None
+    if spec.start_head:
+        return needs_one_node(stage, reason)
+    return None
 
 
 class RayLauncher(ClusterLauncher):
@@ -76,7 +78,8 @@ class RayLauncher(ClusterLauncher):
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
         super().__init__(spec, outputs)
         self._head: RayHead | None = None
-        self._gpus, self._num_cpus = Gpus(), 1
+        self._gpus = Gpus()
+        self._num_cpus = 1
         self._answered = time.monotonic()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
@@ -122,7 +125,10 @@ class RayLauncher(ClusterLauncher):
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
         """The client's request for each Ray job; for one job of all stages of a detached run."""
-        groups = [stages] if self._spec.detach else [[one] for one in stages]
+        if self._spec.detach:
+            groups = [stages]
+        else:
+            groups = [[stage] for stage in stages]
         return {
             f"{group[0][1].directory}/{group[0][0].name}/ray_job.json": self._previewed(group)
             for group in groups
@@ -131,7 +137,10 @@ class RayLauncher(ClusterLauncher):
     def _previewed(self, stages: Sequence[tuple[Stage, Context]]) -> str:
         stage, context = stages[0]
         specs = [its.outputs / its.directory / one.name / JOB_SPEC for one, its in stages]
-        written = str(secrets_files.file_of(context, stage.name)) if stage.job.secrets else None
+        if stage.job.secrets:
+            written = str(secrets_files.file_of(context, stage.name))
+        else:
+            written = None
         file = self._spec.secrets_file or written
         jobs = [one.job for one, _ in stages]
         return (
@@ -163,7 +172,8 @@ class RayLauncher(ClusterLauncher):
     def _submit(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
         stage, context = stages[0]
         directory = (context.outputs / context.log(stage.name)).parent
-        if (known := read_launches(directory)) is not None:
+        known = read_launches(directory)
+        if known is not None:
             return known
         plain, hidden = inherited(context)
         if self._spec.start_head and (self._head is None or not self._head.is_alive):
@@ -178,11 +188,10 @@ class RayLauncher(ClusterLauncher):
             specs = []
             for one, its in stages:
                 is_apart = is_shared and one.job.resources.num_accelerators > 0
-                spread = (
-                    None
-                    if manages_own_gpus(one.job)
-                    else spread_of(one.job, "ray", is_apart=is_apart)
-                )
+                if manages_own_gpus(one.job):
+                    spread = None
+                else:
+                    spread = spread_of(one.job, "ray", is_apart=is_apart)
                 specs.append(
                     place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread)
                 )
@@ -220,7 +229,10 @@ class RayLauncher(ClusterLauncher):
         context: Context,
     ) -> dict[str, Any]:
         """Request to Ray's client."""
-        python = sys.executable if is_loopback(self._address) else "python"
+        if is_loopback(self._address):
+            python = sys.executable
+        else:
+            python = "python"
         variables = {
             **(dict(jobs[0].env) if len(jobs) == 1 else {}),
             **({"XP_SECRETS_FILE": secrets_file} if secrets_file and len(jobs) == 1 else {}),
@@ -252,16 +264,18 @@ class RayLauncher(ClusterLauncher):
             if not manages_own_gpus(job) and job.resources.num_nodes == 1
         ]
         is_shared = any(map(manages_own_gpus, jobs))
-        gpus = (
-            0
-            if is_shared
-            else max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
-        )
-        memory_gb = (
-            0.0 if self._spec.start_head else max((one.memory_gb for one in needs), default=0.0)
-        )
+        if is_shared:
+            gpus = 0
+        else:
+            gpus = max(
+                (need.num_accelerators for need in needs if need.accelerator != "cpu"), default=0
+            )
+        if self._spec.start_head:
+            memory_gb = 0.0
+        else:
+            memory_gb = max((need.memory_gb for need in needs), default=0.0)
         return {
-            "entrypoint_num_cpus": max((one.num_cpus for one in needs), default=1),
+            "entrypoint_num_cpus": max((need.num_cpus for need in needs), default=1),
             "entrypoint_num_gpus": gpus,
             "entrypoint_memory": int(memory_gb * 2**30),
         }
@@ -326,10 +340,11 @@ class RayLauncher(ClusterLauncher):
     def _maximum(self) -> dict[str, int]:
         """Limits of the autoscaler, by a job that needs no resources. Empty means that the cluster does not grow."""
         with suppress(Exception):
-            client, python = (
-                self._client(),
-                sys.executable if is_loopback(self._address) else "python",
-            )
+            client = self._client()
+            if is_loopback(self._address):
+                python = sys.executable
+            else:
+                python = "python"
             job = client.submit_job(
                 entrypoint=shlex.join([python, "-c", MAXIMUM]), entrypoint_num_cpus=0
             )
@@ -351,11 +366,9 @@ class RayLauncher(ClusterLauncher):
             info = _info(self._client(), launch.native_id)
         except Exception:  # without an answer the state is unchanged, for a while
             is_lost = time.monotonic() - self._answered > LOST_S
-            return (
-                128 + 15
-                if is_lost or (self._head is not None and not self._head.is_alive)
-                else None
-            )
+            if is_lost or (self._head is not None and not self._head.is_alive):
+                return 128 + 15
+            return None
         self._answered = time.monotonic()
         if info is None:
             return 128 + 15  # the cluster was restarted and has no such job

@@ -95,7 +95,9 @@ class ServiceLauncher:
 
     def submit_all(self, stages: Sequence[StageContext]) -> list[Launch]:
         """Submits one job with a chain of stages."""
-        return self._submit(stages, stages[0][1].outputs / stages[0][1].directory) if stages else []
+        if stages:
+            return self._submit(stages, stages[0][1].outputs / stages[0][1].directory)
+        return []
 
     def close(self, context: Context) -> None:
         """Does nothing: the service ends the machine with the job, and no value of a secret is here."""
@@ -111,7 +113,8 @@ class ServiceLauncher:
 
     def _submit(self, stages: Sequence[StageContext], directory: Path) -> list[Launch]:
         self._redactor = stages[0][1].redactor
-        if (known := read_launches(directory)) is not None:
+        known = read_launches(directory)
+        if known is not None:
             return known
         name = self._name(*stages[0])
         file = directory / self.file_name
@@ -129,12 +132,14 @@ class ServiceLauncher:
         write_files(
             stage.job.files, context.outputs
         )  # so that the run's directory is complete on this machine too
-        files, grace_s = stage.job.files, self._spec.grace_s
+        files = stage.job.files
+        grace_s = self._spec.grace_s
         job_spec = make_job_spec(
             stage, context, root=MOUNT, grace_s=grace_s, prints=True, files=files
         )
         path = job_spec.write(context.outputs)
-        if (lock := lock_of(stage.job)) is not None:
+        lock = lock_of(stage.job)
+        if lock is not None:
             for file in lock.files:
                 write_atomically(path.parent / LOCKS / file.name, file.read_text(encoding="utf-8"))
 
@@ -177,12 +182,13 @@ def lock_of(job: Job) -> RuntimeLock | None:
     if job.runtime.image is not None:
         return None
     key = job.runtime.lock
-    lock = smallest_with(job.runtime.packages) if key is None else lock_with(key)
+    if key is None:
+        lock = smallest_with(job.runtime.packages)
+    else:
+        lock = lock_with(key)
     if lock is None:
-        packages, fix = (
-            ", ".join(job.runtime.packages),
-            "name an image that does: backend.runtime.image=...",
-        )
+        packages = ", ".join(job.runtime.packages)
+        fix = "name an image that does: backend.runtime.image=..."
         raise XpError(f"no lock of xp's holds {packages}; {fix}", ExitCode.PLAN)
     return lock
 

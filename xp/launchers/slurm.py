@@ -118,8 +118,8 @@ class SlurmLauncher(ClusterLauncher):
             names = {
                 name
                 for stages in sweep.values()
-                for one in stages
-                for name in one.job.secrets.values()
+                for stage in stages
+                for name in stage.job.secrets.values()
             }
             secrets = {name: os.environ[name] for name in names if name in os.environ}
             plain, _ = inherited(
@@ -151,7 +151,8 @@ class SlurmLauncher(ClusterLauncher):
             words = options(self._spec, most([stage.job.resources for stage, _ in stages]))
             directory, _, script = array_job(self._spec, context.outputs, words, [context.run_id])
             return {str((directory / SCRIPT_OF_ARRAY).relative_to(context.outputs)): script}
-        scripts, before = {}, None
+        scripts = {}
+        before = None
         for stage, context in stages:
             job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
             argv = self._command(stage, identity(stage, context), job_spec, context, before)
@@ -163,12 +164,16 @@ class SlurmLauncher(ClusterLauncher):
                 argv,
                 self._spread(stage, context, has_token=False),
             )
-            before = f"JOB_OF_{stage.name}" if self._spec.detach else None
+            if self._spec.detach:
+                before = f"JOB_OF_{stage.name}"
+            else:
+                before = None
         return scripts
 
     def _submit(self, stage: Stage, context: Context, after: Launch | None) -> Launch:
         directory = (context.outputs / context.log(stage.name)).parent
-        if (known := read_launches(directory)) is not None:
+        known = read_launches(directory)
+        if known is not None:
             return known[0]
         name = identity(stage, context)
         native_id = _find(name) if (directory / SCRIPT).exists() else None
@@ -180,7 +185,8 @@ class SlurmLauncher(ClusterLauncher):
 
     def _place(self, stages: Sequence[tuple[Stage, Context]], arrays: SlurmArrays) -> list[Launch]:
         """Writes the job specs of a run's stages, and assigns them to its task of an array."""
-        context, paths = stages[0][1], []
+        context = stages[0][1]
+        paths = []
         for stage, its in stages:
             hidden = inherited(its)[1]
             spread = self._spread(stage, its)
@@ -242,13 +248,18 @@ class SlurmLauncher(ClusterLauncher):
             context: its run and attempt.
             has_token: whether the token of a Ray cluster that it needs is written; False for a preview.
         """
-        job, root = stage.job, str(context.outputs)
+        job = stage.job
+        root = str(context.outputs)
         needs_ray = has_token and job.resources.num_nodes > 1 and manages_own_gpus(job)
-        token = str(secrets_files.write_token(context, stage.name)) if needs_ray else None
+        if needs_ray:
+            token = str(secrets_files.write_token(context, stage.name))
+        else:
+            token = None
         file = self._spec.secrets_file
         is_written = file is None and bool(job.secrets or context.secrets or inherited(context)[1])
         secrets = secrets_places(context, file, has_files=is_written or token is not None)
-        image, directories = job.runtime.image, mounts(context, secrets, os.environ)
+        image = job.runtime.image
+        directories = mounts(context, secrets, os.environ)
         srun: tuple[str, ...] = ()
         words: tuple[str, ...] = ()
         if image is not None and self._spec.container is Container.PYXIS:
@@ -270,13 +281,18 @@ def assumed_code(native_id: str) -> int | None:
     try:
         text = ask(["scontrol", "--oneliner", "show", "job", native_id], timeout_s=ANSWER_S)
     except XpError as error:
-        return 128 + 15 if "Invalid job id" in str(error) else None
+        if "Invalid job id" in str(error):
+            return 128 + 15
+        return None
     fields = dict(part.split("=", 1) for part in text.split() if "=" in part)
     state = fields.get("JobState", "")
     if state not in OVER:
         return None
     code, _, number = fields.get("ExitCode", "1:0").partition(":")
-    left = 128 + int(number) if number not in ("", "0") else int(code)
+    if number not in ("", "0"):
+        left = 128 + int(number)
+    else:
+        left = int(code)
     return ASSUMED.get(state, left or ExitCode.INTERNAL)
 
 
@@ -294,6 +310,7 @@ def _find(name: str, times: int = 1) -> str | None:
             "--format=%i",
         ]
         with suppress(XpError):
-            if ids := ask(argv, timeout_s=ANSWER_S).split():
+            ids = ask(argv, timeout_s=ANSWER_S).split()
+            if ids:
                 return max(ids, key=int)
     return None

@@ -99,7 +99,8 @@ class SlurmArrays:
 
     def release(self) -> None:
         """Releases the arrays."""
-        ids, self._array_ids = self._array_ids, []
+        ids = self._array_ids
+        self._array_ids = []
         if ids:
             ask(["scontrol", "release", ",".join(ids)], timeout_s=ANSWER_S)
 
@@ -130,7 +131,10 @@ def array_job(
         run_ids: runs, in the order of the tasks.
     """
     directory = outputs / "arrays" / run_ids[0]
-    at_once = "" if spec.array_at_once is None else f"%{spec.array_at_once}"
+    if spec.array_at_once is None:
+        at_once = ""
+    else:
+        at_once = f"%{spec.array_at_once}"
     argv = [
         *("sbatch", "--parsable", "--hold", f"--array=0-{len(run_ids) - 1}{at_once}"),
         f"--job-name=xp-{run_ids[0]}",
@@ -148,11 +152,11 @@ def array_job(
 
 def most(needs: Sequence[Resources]) -> Resources:
     """The smallest resources that satisfy all of these."""
-    on_accelerators = [one.accelerator for one in needs if one.accelerator != "cpu"]
+    on_accelerators = [need.accelerator for need in needs if need.accelerator != "cpu"]
     return Resources(
         accelerator=next(iter(on_accelerators), "cpu"),
-        num_accelerators=max(one.num_accelerators for one in needs),
-        num_nodes=max(one.num_nodes for one in needs),
-        num_cpus=max(one.num_cpus for one in needs),
-        memory_gb=max(one.memory_gb for one in needs),
+        num_accelerators=max(need.num_accelerators for need in needs),
+        num_nodes=max(need.num_nodes for need in needs),
+        num_cpus=max(need.num_cpus for need in needs),
+        memory_gb=max(need.memory_gb for need in needs),
     )

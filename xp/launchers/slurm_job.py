@@ -65,7 +65,10 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     Raises:
         XpError: CONFIG if `launcher.sbatch` has an option that xp sets itself.
     """
-    gpus = 0 if resources.accelerator == "cpu" else resources.num_accelerators
+    if resources.accelerator == "cpu":
+        gpus = 0
+    else:
+        gpus = resources.num_accelerators
     xp_options = {
         "nodes": str(resources.num_nodes),
         "ntasks": str(resources.num_nodes),
@@ -80,9 +83,11 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     }
     further = _further(spec, gpus)
     for name in further:
-        if (instead := INSTEAD_OF.get(name)) is not None:
+        instead = INSTEAD_OF.get(name)
+        if instead is not None:
             xp_options[instead] = None
-    if taken := sorted(name for name in further if xp_options.get(name) is not None):
+    taken = sorted(name for name in further if xp_options.get(name) is not None)
+    if taken:
         raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec")
     values = {name: value for name, value in {**xp_options, **further}.items() if value is not None}
     return [
@@ -107,7 +112,8 @@ def _further(spec: LauncherSpec, gpus: int) -> dict[str, str]:
     if "gpus-per-node" in further:
         kind, _, number = further["gpus-per-node"].rpartition(":")
         if not number.isdecimal():
-            kind, number = further["gpus-per-node"], str(gpus)
+            kind = further["gpus-per-node"]
+            number = str(gpus)
         if int(number) != gpus:
             raise XpError(
                 f"launcher.sbatch.gpus-per-node={further['gpus-per-node']}: a stage needs {gpus} GPUs per node; set"
@@ -139,9 +145,10 @@ def batch_script(
         argv: the command that submits the script.
         spread: start of the program on several nodes or in a container, for a comment.
     """
-    starts = (
-        "" if spread is None else json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
-    )
+    if spread is None:
+        starts = ""
+    else:
+        starts = json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
     return BATCH.format(
         starts=f"# It is started on the job's nodes by: {starts}\n" if starts else "",
         key=context.key(stage.name),
@@ -237,7 +244,10 @@ def apptainer_words(
     image: str, directories: list[str], root: str, *, has_gpus: bool
 ) -> tuple[str, ...]:
     """Command prefix of the program (Apptainer 1, user guide, "apptainer exec")."""
-    place = image if _is_file(image) or "://" in image else f"docker://{image}"
+    if _is_file(image) or "://" in image:
+        place = image
+    else:
+        place = f"docker://{image}"
     nvidia = ("--nv",) if has_gpus else ()
     return (
         "apptainer",
@@ -256,7 +266,9 @@ def _of_enroot(image: str) -> str:
     """An image's name in enroot's syntax: `#` after the registry."""
     registry, slash, rest = image.partition("/")
     is_registry = bool(slash) and ("." in registry or ":" in registry)
-    return image if _is_file(image) or "#" in image or not is_registry else f"{registry}#{rest}"
+    if _is_file(image) or "#" in image or not is_registry:
+        return image
+    return f"{registry}#{rest}"
 
 
 def _is_file(image: str) -> bool:

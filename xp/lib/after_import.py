@@ -19,7 +19,8 @@ def after_import(name: str, do: Callable[[ModuleType], None]) -> None:
 
     A second call with the same name and function does nothing.
     """
-    if (loaded := sys.modules.get(name)) is not None:
+    loaded = sys.modules.get(name)
+    if loaded is not None:
         do(loaded)
     else:
         around_import(name, _Then(do))
@@ -61,7 +62,8 @@ class _Hook(MetaPathFinder):
 
 class _HookedLoader(Loader):
     def __init__(self, loader: Loader, around: Callable[[Execute, ModuleType], None]) -> None:
-        self._loader, self._around = loader, around
+        self._loader = loader
+        self._around = around
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)

@@ -51,7 +51,9 @@ def _of_decimal(value: Decimal) -> int | float | str:
     """A number of the same value. Its text, where no float is equal to it."""
     if value == value.to_integral_value():
         return int(value)
-    return float(value) if Decimal(repr(float(value))) == value else str(value)
+    if Decimal(repr(float(value))) == value:
+        return float(value)
+    return str(value)
 
 
 SCALARS: Final = (
@@ -113,7 +115,8 @@ def _converter(kind: Any, column: str, *, has_dates: bool) -> Converter:
             name: fields[name](part) for name, part in value.items() if part is not None
         }
     if types.is_map(kind):
-        key, item = inner(kind.key_type), inner(kind.item_type)
+        key = inner(kind.key_type)
+        item = inner(kind.item_type)
         return lambda value: {_name(key(name)): item(part) for name, part in value}
     raise ValueError(
         f"the column {column!r} has the type {kind}, which JSON lacks; drop the column, or write it as text"
@@ -122,4 +125,6 @@ def _converter(kind: Any, column: str, *, has_dates: bool) -> Converter:
 
 def _name(key: Any) -> str:
     """A key as JSON writes it."""
-    return key if isinstance(key, str) else json.dumps(key)
+    if isinstance(key, str):
+        return key
+    return json.dumps(key)

@@ -27,7 +27,9 @@ class KeyCheck:
     def __init__(
         self, app: App, key: str, *, header: str = "authorization", open_paths: Collection[str] = ()
     ) -> None:
-        self._app, self._header, self._open_paths = app, header.encode(), open_paths
+        self._app = app
+        self._header = header.encode()
+        self._open_paths = open_paths
         self._expected = (f"Bearer {key}" if header == "authorization" else key).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -54,7 +54,9 @@ def users_place(spec: ModuleSpec | None) -> Path | None:
     is_installed = any(map(place.is_relative_to, _libraries())) or not _INSTALLED.isdisjoint(
         place.parts
     )
-    return None if is_installed or place.is_relative_to(_PACKAGE) else place
+    if is_installed or place.is_relative_to(_PACKAGE):
+        return None
+    return place
 
 
 @cache

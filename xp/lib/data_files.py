@@ -53,7 +53,9 @@ def is_data(name: str) -> bool:
 
 def path_in(name: str) -> str | None:
     """Path in the name of a file or of a data set's directory (`DIR:CONFIG`). None means that it is neither."""
-    return name.partition(":")[0] if is_data(name) and not name.startswith(HUB) else None
+    if is_data(name) and not name.startswith(HUB):
+        return name.partition(":")[0]
+    return None
 
 
 def place_of(name: str) -> Path | None:
@@ -63,7 +65,8 @@ def place_of(name: str) -> Path | None:
         XpError: a file `package:file.jsonl` has no package.
     """
     module, _, file = name.partition(":")
-    if (path := path_in(name)) is not None:
+    path = path_in(name)
+    if path is not None:
         place = Path(path).expanduser()
         copy = Path(__file__).parents[2] / shipped_name(place)
         return copy if copy.exists() else place
@@ -71,11 +74,10 @@ def place_of(name: str) -> Path | None:
         return None
     spec = find_module(module)
     if spec is None or not spec.submodule_search_locations:
-        why = (
-            "is a module and no package, so that it has no files"
-            if spec
-            else "is no package on the Python path"
-        )
+        if spec:
+            why = "is a module and no package, so that it has no files"
+        else:
+            why = "is no package on the Python path"
         raise XpError(
             f"rows {name}: {module} {why}\nfor a file of the current directory, write ./{file}"
         )
@@ -84,13 +86,12 @@ def place_of(name: str) -> Path | None:
 
 def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
     """Files of rows, and directories of data sets, that are not part of a package; in the order of their splits."""
-    names = (
-        []
-        if rows is None
-        else [rows]
-        if isinstance(rows, str)
-        else [rows[split] for split in sorted(rows)]
-    )
+    if rows is None:
+        names = []
+    elif isinstance(rows, str):
+        names = [rows]
+    else:
+        names = [rows[split] for split in sorted(rows)]
     return [
         place
         for name in names
@@ -171,7 +172,10 @@ def _saved_splits(place: Path) -> dict[str, list[Row]]:
     import datasets
 
     saved = datasets.load_from_disk(str(place))
-    splits = saved if isinstance(saved, dict) else {saved.split or "train": saved}
+    if isinstance(saved, dict):
+        splits = saved
+    else:
+        splits = {saved.split or "train": saved}
     return {str(split): _rows_of(rows.with_format("arrow")[:]) for split, rows in splits.items()}
 
 
@@ -186,7 +190,8 @@ def _builder(place: Path | None, path: str, config: str | None, revision: str | 
         builder = datasets.load_dataset_builder(path, config, revision=revision)
         fault = None
     except Exception as error:  # of the loader or the hub's client: any class
-        builder, fault = None, error
+        builder = None
+        fault = error
     if builder is not None and type(builder).__name__ != "Cache":
         return builder
     try:
@@ -238,12 +243,17 @@ def check_loader(name: str) -> None:
 
 def value_at(row: Row, column: str) -> Any:
     """Value of a column, whose dots lead into structs (`reward_model.ground_truth`); None if there is none."""
-    return row[column] if column in row else nested.value_at(row, column)
+    if column in row:
+        return row[column]
+    return nested.value_at(row, column)
 
 
 def named_columns(rows: Sequence[Row]) -> str:
     """Names of the columns of the first row, for a message; those in structs are written with dots."""
-    names = [name for name, _ in nested.leaves(rows[0])] if rows else []
+    if rows:
+        names = [name for name, _ in nested.leaves(rows[0])]
+    else:
+        names = []
     return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
@@ -301,7 +311,8 @@ def _csv(file: Path, delimiter: str = ",") -> Iterator[Row]:
     lines = csv.reader(io.StringIO(_text(file), newline=""), strict=True, delimiter=delimiter)
     try:
         header = next(lines, [])
-        if twice := sorted({name for name in header if header.count(name) > 1}):
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
             raise ValueError(f"the header has the column {twice[0]!r} twice")
         for cells in lines:
             if cells and len(cells) != len(header):
@@ -331,7 +342,10 @@ def _arrow_table(content: Any) -> Any:
 
     is_file = content.read(len(_ARROW)) == _ARROW
     content.seek(0)
-    reader = pa.ipc.open_file(content) if is_file else pa.ipc.open_stream(content)
+    if is_file:
+        reader = pa.ipc.open_file(content)
+    else:
+        reader = pa.ipc.open_stream(content)
     return reader.read_all()
 
 

@@ -14,4 +14,6 @@ def load_object(name: str) -> Any:
     watch()
     module, _, attribute = name.partition(":")
     loaded = import_module(module)
-    return attrgetter(attribute)(loaded) if attribute else loaded
+    if attribute:
+        return attrgetter(attribute)(loaded)
+    return loaded

@@ -42,7 +42,8 @@ def watch() -> None:
 
 
 def _note(spec: ModuleSpec | None) -> None:
-    file, place = os.environ.get(VARIABLE), users_place(spec)
+    file = os.environ.get(VARIABLE)
+    place = users_place(spec)
     if file and place is not None and (file, place) not in _NOTED:
         _NOTED.add((file, place))
         with suppress(OSError), open(file, "a", encoding="utf-8") as record:

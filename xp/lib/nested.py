@@ -23,7 +23,10 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
 def value_at(nested: Any, path: str) -> Any:
     """The value of a dotted key; None if there is no such key."""
     for key in path.split("."):
-        nested = nested.get(key) if isinstance(nested, Mapping) else None
+        if isinstance(nested, Mapping):
+            nested = nested.get(key)
+        else:
+            nested = None
     return nested
 
 

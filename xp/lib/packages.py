@@ -23,7 +23,8 @@ def require(purpose: str, *modules: str) -> None:
     """Raises XpError(RUNTIME), with the command that installs them, if modules cannot be imported here."""
     found = {module: find_module(module) for module in modules}
     # Without an origin: a directory of this name.
-    if missing := [module for module, spec in found.items() if spec is None or spec.origin is None]:
+    missing = [module for module, spec in found.items() if spec is None or spec.origin is None]
+    if missing:
         what = f"{purpose} needs {' and '.join(missing)}"
         raise XpError(f"{what}; install: {install_command(*missing)}", ExitCode.RUNTIME)
 
@@ -32,7 +33,7 @@ def install_command(*modules: str) -> str:
     """The command that installs the packages of these modules for this Python."""
     if IS_CLONE and all(map(is_optional, modules)):
         return "make setup"
-    return f"{sys.executable} -m pip install {shlex.join(requirements().get(_package(one), one) for one in modules)}"
+    return f"{sys.executable} -m pip install {shlex.join(requirements().get(_package(module), module) for module in modules)}"
 
 
 def is_optional(module: str) -> bool:
@@ -42,11 +43,9 @@ def is_optional(module: str) -> bool:
 
 def fix(module: str | None) -> str:
     """End of a message about a missing module: the command that installs it; empty if it is none of xp's packages."""
-    return (
-        f"; install: {install_command(module)}"
-        if module is not None and is_optional(module)
-        else ""
-    )
+    if module is not None and is_optional(module):
+        return f"; install: {install_command(module)}"
+    return ""
 
 
 @cache

@@ -19,7 +19,8 @@ def make(kind: str, parent: Path | None = None) -> Path:
         kind: what it is for; a part of its name.
         parent: where. None means the system's directory for temporary files.
     """
-    directory, process = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-", dir=parent)), os.getpid()
+    directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-", dir=parent))
+    process = os.getpid()
     atexit.register(lambda: remove(directory) if os.getpid() == process else None)
     return directory
 

@@ -19,7 +19,9 @@ from xp.lib import private_directory
 from xp.lib.digest import text_digest
 from xp.lib.loopback import HOST, ONE_MACHINE
 
-MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
+MODE = "RAY_AUTH_MODE"
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
+TOKEN = "RAY_AUTH_TOKEN"
 COMMAND = ("-m", "ray.scripts.scripts")
 """Words after a Python that run Ray's command line."""
 NICENESS = {"RAY_worker_niceness": "0"}

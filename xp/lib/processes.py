@@ -57,7 +57,8 @@ def end(process: subprocess.Popen[bytes], *, now: bool = False) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    grace_s, command = float(argv[0]), list(argv[1:])
+    grace_s = float(argv[0])
+    command = list(argv[1:])
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -81,9 +82,11 @@ def _watch(job: int, grace_s: float, wakeup: int) -> int:
         now = time.monotonic()
         if request and kill_at == NEVER and status is None:
             os.kill(job, signal.SIGTERM)
-            all_at, kill_at = now + grace_s / 2, now + grace_s
+            all_at = now + grace_s / 2
+            kill_at = now + grace_s
         if status is not None:  # end the remaining processes
-            all_at, kill_at = min(all_at, now), min(kill_at, now + grace_s)
+            all_at = min(all_at, now)
+            kill_at = min(kill_at, now + grace_s)
         if request == "K":
             kill_at = now
         if now >= all_at and not has_sent_term:
@@ -92,7 +95,9 @@ def _watch(job: int, grace_s: float, wakeup: int) -> int:
         if now >= kill_at:
             _signal_all(signal.SIGKILL)
             if now >= kill_at + KILL_PATIENCE_S:
-                return 128 + signal.SIGKILL if status is None else status
+                if status is None:
+                    return 128 + signal.SIGKILL
+                return status
 
 
 def _next_request(sources: list[int], timeout_s: float | None) -> str:

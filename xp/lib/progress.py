@@ -43,7 +43,9 @@ class ProgressBar:
     removes_bar = False
 
     def __init__(self, title: str, total: int, noun: str) -> None:
-        self.title, self.total, self._noun = title, total, noun
+        self.title = title
+        self.total = total
+        self._noun = noun
         self._last_line = time.monotonic()
         self._in_log: int | None = None
         """Completed parts in the last line of a log."""
@@ -86,7 +88,8 @@ class ProgressBar:
         elif now - self._last_line >= LINE_EVERY_S or (
             done == self.total and self._in_log not in (None, done)
         ):
-            self._last_line, self._in_log = now, done
+            self._last_line = now
+            self._in_log = done
             print(
                 f"{self.title}: {done}/{self.total} {self._noun}, {note}{only_in_log}",
                 file=sys.stderr,

@@ -72,7 +72,8 @@ def objects_of(
     """
     for line in lines_of(file, code, below=below):
         with suppress(ValueError, RecursionError):
-            if isinstance(value := json.loads(line), dict):
+            value = json.loads(line)
+            if isinstance(value, dict):
                 yield value
 
 

@@ -40,7 +40,8 @@ class Signals:
     def __init__(self, run_id: str = "", resume: str = "") -> None:
         self.number: int | None = None
         """The first signal. None means that there was none."""
-        self._run_id, self._resume = run_id, resume
+        self._run_id = run_id
+        self._resume = resume
         self._received = 0.0
         self._cancel: Callable[[bool], None] | None = None
         self._previous: dict[int, Any] = {}
@@ -87,7 +88,8 @@ class Signals:
             and time.monotonic() - self._received >= DEBOUNCE_S
         )
         if self.number is None:
-            self.number, self._received = number, time.monotonic()
+            self.number = number
+            self._received = time.monotonic()
         if self._cancel is not None:
             self._cancel(is_second)
 

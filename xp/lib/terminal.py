@@ -71,7 +71,9 @@ def redrawn(text: str) -> str:
 
 
 def _replaced(text: str, by: Callable[[re.Match[str]], str]) -> str:
-    return _SEQUENCE.sub(by, text) if _CONTROL.search(text) else text
+    if _CONTROL.search(text):
+        return _SEQUENCE.sub(by, text)
+    return text
 
 
 def is_one_output() -> bool:
@@ -89,7 +91,8 @@ def _is_colour(sequence: str, *, takes_shades: bool = False) -> bool:
         sequence: a control sequence.
         takes_shades: whether the colours of progress bars, by number or by red, green and blue, are allowed too.
     """
-    if (colour := _COLOUR.fullmatch(sequence)) is None:
+    colour = _COLOUR.fullmatch(sequence)
+    if colour is None:
         return False
     codes = [int(text[:9] or "0") for text in colour[1].split(";")]
     while codes:
@@ -103,7 +106,9 @@ def _is_colour(sequence: str, *, takes_shades: bool = False) -> bool:
 def is_coloured(text: str, was_coloured: bool = False) -> bool:
     """Returns whether colours are set at the end of a text."""
     codes = [match[0] for match in _COLOUR.finditer(text)]
-    return codes[-1] != RESET if codes else was_coloured
+    if codes:
+        return codes[-1] != RESET
+    return was_coloured
 
 
 class Screen:
@@ -168,7 +173,8 @@ class Screen:
     def _leave(self, error: OSError | ValueError) -> None:
         """Sends the rest to `os.devnull`, also what the stream still holds and what child processes write."""
         self.fault = self.fault or error
-        lost, self.stream = self.stream, _devnull()
+        lost = self.stream
+        self.stream = _devnull()
         with suppress(OSError, ValueError):
             os.dup2(self.stream.fileno(), lost.fileno())
 
@@ -190,7 +196,8 @@ class Redrawn:
 
 def write_to_screen(text: str) -> None:
     """The default echo; a closed pipe does not end the run."""
-    if (stream := sys.stdout) is None:
+    stream = sys.stdout
+    if stream is None:
         return
     try:
         Redrawn(stream).write(text)
@@ -202,23 +209,28 @@ def write_to_screen(text: str) -> None:
 @contextmanager
 def guarded() -> Iterator[None]:
     """Context manager: replaces both streams by a Screen."""
-    out, err = sys.stdout, sys.stderr
+    out = sys.stdout
+    err = sys.stderr
     if isinstance(out, Screen):
         yield
         return
-    sys.stdout, sys.stderr = Screen(out), Screen(err)
+    sys.stdout = Screen(out)
+    sys.stderr = Screen(err)
     try:
         yield
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        sys.stdout, sys.stderr = out, err
+        sys.stdout = out
+        sys.stderr = err
 
 
 def lost_output() -> OSError | ValueError | None:
     """The error by which standard output was lost; None if everything so far was written."""
     sys.stdout.flush()
-    return sys.stdout.fault if isinstance(sys.stdout, Screen) else None
+    if isinstance(sys.stdout, Screen):
+        return sys.stdout.fault
+    return None
 
 
 def is_read() -> bool:
@@ -242,11 +254,9 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 def one_line(text: str) -> str:
     """The text without line ends and tabs, which would begin a row or a cell."""
-    return (
-        re.sub(r"\s+", " ", text)
-        if re.search(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", text)
-        else text
-    )
+    if re.search(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", text):
+        return re.sub(r"\s+", " ", text)
+    return text
 
 
 def markdown_cell(text: str) -> str:
@@ -257,4 +267,6 @@ def markdown_cell(text: str) -> str:
 
 def csv_cell(text: str) -> str:
     """The text as a cell of a CSV file, with `'` before what a spreadsheet would compute; numbers stay as they are."""
-    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text

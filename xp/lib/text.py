@@ -8,11 +8,9 @@ from typing import Any
 
 def valid_text(text: str) -> str:
     """The text as Unicode: two surrogates of one character are joined, a lone one becomes U+FFFD."""
-    return (
-        text
-        if text.isascii()
-        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    )
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def valid_value(value: Any) -> Any:
@@ -43,7 +41,9 @@ def as_yaml(value: Any) -> str:
     """A value in YAML's syntax, in one line."""
     match value:
         case None | bool():
-            return "null" if value is None else str(value).lower()
+            if value is None:
+                return "null"
+            return str(value).lower()
         case list() | tuple():
             return f"[{', '.join(map(as_yaml, value))}]"
         case dict():
@@ -53,10 +53,15 @@ def as_yaml(value: Any) -> str:
 
 def shortened(text: str, most: int = 60) -> str:
     """The text with at most this number of characters."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 3]}..."
 
 
 def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """The first texts of a list and the number of the others, such as `a, b and 3 more`."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    if len(texts) > most:
+        more = f" and {len(texts) - most} more"
+    else:
+        more = ""
     return separator.join(texts[:most]) + more

@@ -12,4 +12,6 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def over_libyaml(loader: type[yaml.SafeLoader]) -> Any:
     """A loader with the rules of another one, as OmegaConf's, over libyaml's parser."""
-    return loader if LOADER is yaml.SafeLoader else type(loader.__name__, (LOADER, loader), {})
+    if LOADER is yaml.SafeLoader:
+        return loader
+    return type(loader.__name__, (LOADER, loader), {})

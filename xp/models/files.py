@@ -78,7 +78,9 @@ def _cached_snapshot(name: str, revision: str, file: str) -> Path | None:
         path = try_to_load_from_cache(name, file, revision=revision)
     except HFValidationError:
         return None
-    return Path(path).parent if isinstance(path, str) else None
+    if isinstance(path, str):
+        return Path(path).parent
+    return None
 
 
 def commit_of(name: str, revision: str) -> str | None:
@@ -91,7 +93,9 @@ def commit_of(name: str, revision: str) -> str | None:
     else:
         path = f"api/models/{name}/revision/{urllib.parse.quote(revision, safe='')}"
         commit = str((_from_hub(path) or {}).get("sha"))
-    return commit if COMMIT.fullmatch(commit) else None
+    if COMMIT.fullmatch(commit):
+        return commit
+    return None
 
 
 def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, Any] | None:
@@ -105,11 +109,10 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
     """
     directory = local_directory(name if commit is None else pinned_place(name, commit), outputs)
     if directory is None:
-        at_hub = (
-            _from_hub(f"{name}/resolve/{commit or 'main'}/config.json")
-            if HUB_ID.fullmatch(name)
-            else None
-        )
+        if HUB_ID.fullmatch(name):
+            at_hub = _from_hub(f"{name}/resolve/{commit or 'main'}/config.json")
+        else:
+            at_hub = None
         return at_hub or known_config(name)
     try:
         return _mapping(text_of(directory / "config.json", ExitCode.CONFIG))
@@ -121,7 +124,9 @@ def known_config(name: str) -> dict[str, Any] | None:
     """The part of a common model's config.json that decides its network, by the table of `tools/architectures.py`,
     which has its source. None means that it is not in the table."""
     table = json.loads(Path(__file__).with_name("known_models.json").read_text(encoding="utf-8"))
-    return dict(table[name]["config"]) if name in table else None
+    if name in table:
+        return dict(table[name]["config"])
+    return None
 
 
 def _from_hub(path: str) -> dict[str, Any] | None:

@@ -229,11 +229,13 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         found.pop("num_experts", None)
     shared = own.get("n_shared_experts") or 0
-    if width := own.get("shared_expert_intermediate_size") or shared * found.get(
+    width = own.get("shared_expert_intermediate_size") or shared * found.get(
         "expert_intermediate_size", 0
-    ):
+    )
+    if width:
         found["shared_intermediate_size"] = width
-    if isinstance(kinds := own.get("mlp_layer_types"), list):
+    kinds = own.get("mlp_layer_types")
+    if isinstance(kinds, list):
         found["dense_layers"] = kinds.index("sparse") if "sparse" in kinds else len(kinds)
     if own.get("kv_lora_rank"):
         found["latent_attention"] = {"q_rank": None, **_read(own, LATENT)}
@@ -242,9 +244,10 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     if own.get("linear_num_value_heads"):
         kinds = own.get("layer_types") or []
         is_full = "full_attention" in kinds
-        every = (
-            kinds.index("full_attention") + 1 if is_full else own.get("full_attention_interval", 4)
-        )
+        if is_full:
+            every = kinds.index("full_attention") + 1
+        else:
+            every = own.get("full_attention_interval", 4)
         found["linear_attention"] = _read(own, LINEAR) | {"full_every": every}
     rope = own.get("rope_parameters") or own.get("rope_scaling") or {}
     rope = rope if isinstance(rope, dict) else {}
@@ -276,15 +279,15 @@ def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     found.setdefault("intermediate_size", found.get("expert_intermediate_size"))
     if any(not found.get(field) for field in NEEDED):
         return None
-    own, family = text_part(config), found["model_type"]
+    own = text_part(config)
+    family = found["model_type"]
     found.setdefault("num_kv_heads", found["num_heads"])
     latent = found.setdefault("latent_attention", None)
     found.setdefault("linear_attention", None)
-    width = (
-        latent["nope_dim"] + latent["rope_dim"]
-        if latent
-        else found["hidden_size"] // found["num_heads"]
-    )
+    if latent:
+        width = latent["nope_dim"] + latent["rope_dim"]
+    else:
+        width = found["hidden_size"] // found["num_heads"]
     found.setdefault("head_dim", width)
     found.setdefault("norm_eps", 1e-6)
     found.setdefault("rope_theta", 10000.0)
@@ -367,13 +370,17 @@ def context_of(config: Mapping[str, Any]) -> int | None:
     """Longest sequence, in tokens, that the model was trained for."""
     own = text_part(config)
     value = own.get("max_position_embeddings", own.get("n_positions"))
-    return value if isinstance(value, int) and value > 0 else None
+    if isinstance(value, int) and value > 0:
+        return value
+    return None
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of config.json about the text network; in a model of pictures and text it is a section."""
     part = config.get("text_config")
-    return part if isinstance(part, dict) and "hidden_size" in part else config
+    if isinstance(part, dict) and "hidden_size" in part:
+        return part
+    return config
 
 
 def _is_recurrent(config: Mapping[str, Any]) -> bool:
@@ -390,7 +397,8 @@ def _is_recurrent(config: Mapping[str, Any]) -> bool:
 
 def _scaling(rope: Mapping[str, Any]) -> str | None:
     """`llama3 x 8.0`, or the name of another scaling of the rotary embedding. None means that there is none."""
-    kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
+    kind = rope.get("rope_type", rope.get("type"))
+    factor = rope.get("factor")
     if kind in (None, "default"):
         return None
     bands = {"llama3": LLAMA3_BANDS, "yarn": YARN_BANDS}.get(kind, {})

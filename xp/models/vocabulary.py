@@ -18,11 +18,10 @@ def read_vocabulary(directory: Path) -> dict[str, int] | None:
         content = json_of(directory / FILE, ExitCode.CONFIG)
         tokens = content["model"]["vocab"]
         # Unigram's list has pairs of a token and its score.
-        ids = (
-            dict(tokens)
-            if isinstance(tokens, dict)
-            else {pair[0]: at for at, pair in enumerate(tokens)}
-        )
+        if isinstance(tokens, dict):
+            ids = dict(tokens)
+        else:
+            ids = {pair[0]: at for at, pair in enumerate(tokens)}
         return ids | {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
     except (XpError, LookupError, TypeError, AttributeError):
         return None
@@ -37,7 +36,10 @@ def vocabulary_fault(policy: Mapping[str, int], teacher: Mapping[str, int]) -> s
     if not differing:
         return None
     first = min(differing, key=policy.__getitem__)
-    there = f"has id {teacher[first]}" if first in teacher else "is unknown"
+    if first in teacher:
+        there = f"has id {teacher[first]}"
+    else:
+        there = "is unknown"
     return (
         f"its vocabulary has {len(teacher):,} tokens and the policy's {len(policy):,}, of which {len(differing):,} have"
         f" other ids or are unknown there: {first!r} is {policy[first]} for the policy and {there} for the teacher;"

@@ -121,7 +121,10 @@ def weight_faults(
     """
     quantized = config.get("quantization_config") or text_part(config).get("quantization_config")
     if quantized and not allows_quantized:
-        method = quantized.get("quant_method", "of no name") if isinstance(quantized, dict) else "?"
+        if isinstance(quantized, dict):
+            method = quantized.get("quant_method", "of no name")
+        else:
+            method = "?"
         yield (
             f"its weights are quantized (quantization_config, {method}), and trained weights are bfloat16 or float32;"
             " set model.path to the checkpoint in bfloat16"

@@ -76,9 +76,12 @@ class BatchShape:
     @property
     def stages(self) -> tuple[int, ...]:
         """Layers of each pipeline stage; empty if the model's layers cannot be divided so."""
-        first, last = self.first_stage, self.last_stage
+        first = self.first_stage
+        last = self.last_stage
         if self.pipeline == 1:
-            return (self.num_layers or 0,) if first is None and last is None else ()
+            if first is None and last is None:
+                return (self.num_layers or 0,)
+            return ()
         between = self.pipeline - (first is not None) - (last is not None)
         left = (self.num_layers or 0) - (first or 0) - (last or 0)
         if left % max(1, between) or left < between or (left and not between):
@@ -162,7 +165,10 @@ class Constraint:
 
     def fault(self, batch: BatchShape) -> str:
         """The violated formula, with the numbers of a batch shape."""
-        silent = f"; the trainer does not check this: {self.silent}" if self.silent else ""
+        if self.silent:
+            silent = f"; the trainer does not check this: {self.silent}"
+        else:
+            silent = ""
         return f"{self.formula}; got {self.numbers(batch)} ({self.source}){silent}"
 
 
@@ -223,10 +229,14 @@ HEADS = _on_placement(
 
 def _uneven_stages(batch: BatchShape) -> str:
     """The numbers of a division into pipeline stages, with the two nearest legal values of last_stage_layers."""
-    layers, first = batch.num_layers or 0, batch.first_stage
+    layers = batch.num_layers or 0
+    first = batch.first_stage
     legal = [last for last in range(1, layers) if replace(batch, last_stage=last).stages]
     nearest = sorted(legal, key=lambda last: abs(last - layers / batch.pipeline))[:2]
-    fix = f"; last_stage_layers may be {' or '.join(map(str, sorted(nearest)))}" if nearest else ""
+    if nearest:
+        fix = f"; last_stage_layers may be {' or '.join(map(str, sorted(nearest)))}"
+    else:
+        fix = ""
     return (
         f"{layers} layers, pipeline {batch.pipeline}, first {first}, last {batch.last_stage}{fix}"
     )
@@ -411,11 +421,10 @@ def batch_refusals(spec: RunSpec, constraints: tuple[Constraint, ...]) -> list[R
     if not violated:
         return []
     near = nearest_legal(batch, constraints)
-    fix = (
-        f"nearest legal: {', or '.join(map(str, near))}"
-        if near
-        else "no similar batch shape is legal"
-    )
+    if near:
+        fix = f"nearest legal: {', or '.join(map(str, near))}"
+    else:
+        fix = "no similar batch shape is legal"
     by_field = {constraint.field: constraint for constraint in reversed(violated)}
     return [
         Refusal(field, f"{constraint.fault(batch)}; {fix}")
@@ -442,7 +451,10 @@ def arithmetic(spec: RunSpec) -> list[str]:
             if getattr(batch, name) > 1
         )
         engines = f"{counted(batch.engines, 'engine')} of {batch.engine_tensor}"
-        where = "the same" if batch.engine_accelerators is None else "their own"
+        if batch.engine_accelerators is None:
+            where = "the same"
+        else:
+            where = "their own"
         lines.append(
             f"accelerators: {batch.training} train ({ranks}{' x ' + shape if shape else ''});"
             f" {engines} on {where} {batch.generating}"

@@ -77,7 +77,10 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        both = max(self.sampling, self.update) if self.is_parallel else self.sampling + self.update
+        if self.is_parallel:
+            both = max(self.sampling, self.update)
+        else:
+            both = self.sampling + self.update
         return self.rest + both
 
 
@@ -101,7 +104,8 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
         spec: the run.
         outputs: the outputs root with earlier runs. None means that none is looked up.
     """
-    card, parts = cards().get(spec.hardware.accelerator), None
+    card = cards().get(spec.hardware.accelerator)
+    parts = None
     if (
         card is not None
         and spec.model.architecture is not None
@@ -111,8 +115,10 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
             step_time(spec, card, expected(spec, outputs)),
             step_time(spec, card, at_limit(spec)),
         )
-    if outputs is not None and (measured := _of_earlier_run(spec, outputs)) is not None:
-        return replace(measured, parts=parts)
+    if outputs is not None:
+        measured = _of_earlier_run(spec, outputs)
+        if measured is not None:
+            return replace(measured, parts=parts)
     if parts is None:
         return None
     source = f"arithmetic, within a factor of {FACTOR}; from the expected lengths to every episode at its limit"
@@ -122,9 +128,11 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
 def wall_s(spec: RunSpec, step: Duration) -> tuple[float, float] | None:
     """Seconds of the whole run: its steps and, where the card is known, the start, the evaluations and the checkpoints;
     None: the number of steps is not known."""
-    if (steps := num_steps(spec)) is None:
+    steps = num_steps(spec)
+    if steps is None:
         return None
-    low, high = steps * step.low, steps * step.high
+    low = steps * step.low
+    high = steps * step.high
     if step.parts is not None:
         writes = steps // spec.training.checkpoint_every
         checkpoint, export = checkpoint_bytes(spec)
@@ -143,7 +151,8 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
     known = [one for spec in specs if (one := duration(spec, outputs)) is not None]
     if len(known) < len(specs):
         return []
-    lines, parts = [], known[0].parts
+    lines = []
+    parts = known[0].parts
     sources = ", ".join(dict.fromkeys(one.source for one in known))
     if len(specs) == 1:
         low, high = parts or (None, None)
@@ -168,9 +177,10 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
     unit, factor = ("hours", 1) if sum(high_h) >= 2 else ("min", 60)
     steps = counted(sum(num_steps(spec) or 0 for spec in specs), "step")
     has_all = all(one.parts for one in known)
-    what = (
-        "with starts, evaluations and checkpoints" if has_all else "without starts and evaluations"
-    )
+    if has_all:
+        what = "with starts, evaluations and checkpoints"
+    else:
+        what = "without starts and evaluations"
     found = [
         f"{interval_text(sum(low_h) * factor, sum(high_h) * factor)} {unit} for {steps} {what}"
     ]
@@ -182,7 +192,10 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
     prices = [spec.hardware.usd_per_hour or 0.0 for spec in specs]
     if all(prices):
         found.append(f"{interval_text(_weighted(low_h, prices), _weighted(high_h, prices))} USD")
-    whose = "the run" if len(specs) == 1 else f"{len(specs)} runs"
+    if len(specs) == 1:
+        whose = "the run"
+    else:
+        whose = f"{len(specs)} runs"
     return [*lines, f"time of {whose}: {', '.join(found)}{'' if lines else f' ({sources})'}"]
 
 
@@ -191,7 +204,8 @@ def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
 
     The episodes of a run, an evaluation or a file are counted when the stage reads them.
     """
-    sft, card = spec.sft, cards().get(spec.hardware.accelerator)
+    sft = spec.sft
+    card = cards().get(spec.hardware.accelerator)
     if sft.data is None or card is None or spec.model.architecture is None:
         return []
     episodes = [one.mean * sft.batch_size for one in (expected(spec, outputs), at_limit(spec))]
@@ -230,17 +244,17 @@ def disk_bytes(spec: RunSpec) -> float | None:
     written = training.keep_checkpoints + 1
     # A checkpoint of TRL is a Hugging Face model.
     every = training.export_every or training.checkpoint_every
-    exported = (
-        0
-        if spec.backend.name is BackendName.TRL
-        else math.ceil(written * training.checkpoint_every / every)
-    )
+    if spec.backend.name is BackendName.TRL:
+        exported = 0
+    else:
+        exported = math.ceil(written * training.checkpoint_every / every)
     return checkpoint * written + export * (exported + 2.0 + spec.evaluation.keep_best) + 1e9
 
 
 def disk_line(spec: RunSpec) -> list[str]:
     """A line about the disk; empty for an unknown network."""
-    if (size := disk_bytes(spec)) is None:
+    size = disk_bytes(spec)
+    if size is None:
         return []
     kept = counted(spec.training.keep_checkpoints, "checkpoint")
     each = checkpoint_bytes(spec)[0] / 1e9
@@ -259,9 +273,12 @@ def step_time(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> StepTime:
 
     Sampling: an engine reads its weights, and the cache of all its sequences, for each token.
     """
-    batch, shape, training = batch_shape(spec), spec.model.architecture, spec.training
+    batch = batch_shape(spec)
+    shape = spec.model.architecture
+    training = spec.training
     assert shape is not None
-    weights, active = weights_of(shape), _active(shape)
+    weights = weights_of(shape)
+    active = _active(shape)
     response = min(lengths.mean, training.max_response_tokens)
     in_flight = min(spec.backend.engine.max_sequences, math.ceil(batch.episodes / batch.engines))
     waves = math.ceil(batch.episodes / batch.engines / in_flight)
@@ -273,7 +290,10 @@ def step_time(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> StepTime:
     token = ENGINE_STEP_S + bytes_read / (card.bandwidth_gb_s * 1e9) + summed * link
     sent = 2.0 * weights.total / batch.engine_tensor * (batch.accelerators > 1)
     moved = 2.0 * estimate(spec).host.get(MOVED, 0.0) / min(batch.per_node, batch.training)
-    step = SKYRL_STEP_S if spec.backend.name == "skyrl" else STEP_S
+    if spec.backend.name == "skyrl":
+        step = SKYRL_STEP_S
+    else:
+        step = STEP_S
     return StepTime(
         sampling=waves * response * token,
         update=_training_s(spec, card, lengths),
@@ -293,9 +313,12 @@ def _training_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
     (Patarasuk and Yuan, 2009). A trainer that pads computes the longest episode of a micro-batch for each of it: of
     micro-batches of b, about mean + deviation * sqrt(2 ln b).
     """
-    batch, shape, training = batch_shape(spec), spec.model.architecture, spec.training
+    batch = batch_shape(spec)
+    shape = spec.model.architecture
+    training = spec.training
     assert shape is not None
-    padded, per_rank = lengths.mean, batch.episodes / batch.updates / batch.ranks
+    padded = lengths.mean
+    per_rank = batch.episodes / batch.updates / batch.ranks
     if batch.is_packed and training.max_tokens_per_micro_batch is not None:
         micros = math.ceil(
             per_rank * lengths.mean / batch.context / training.max_tokens_per_micro_batch
@@ -306,20 +329,25 @@ def _training_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
             padded = min(
                 lengths.longest, padded + lengths.deviation * math.sqrt(2 * math.log(batch.micro))
             )
-    tokens, log_probs = batch.episodes * padded, 1 + (training.kl_coef > 0)
+    tokens = batch.episodes * padded
+    log_probs = 1 + (training.kl_coef > 0)
     compute = _update_s(spec, card, tokens, others=2 * log_probs)
     passes = training.passes_per_step * (2 + training.gradient_checkpointing) + log_probs
     summed = 2.0 * passes * shape.num_layers * tokens * 2 * shape.hidden_size * _ring(batch.tensor)
     compute *= 1 + (batch.pipeline - 1) / micros
     compute += summed * batch.tensor / batch.training * _link_s(card, batch.tensor > batch.per_node)
-    total, all_updates = float(weights_of(shape).total), training.all_updates_per_step
+    total = float(weights_of(shape).total)
+    all_updates = training.all_updates_per_step
     link = _link_s(card, batch.training > batch.per_node)
     match spec.backend.parallel.strategy:
         case Strategy.FSDP2:
             gathered = 3 * 2 * total * _ring(batch.training) / 2
             return max(compute, gathered * micros * all_updates * link)
         case Strategy.DDP:
-            sent = 0.0 if spec.model.lora is not None else 4 * total * _ring(batch.training)
+            if spec.model.lora is not None:
+                sent = 0.0
+            else:
+                sent = 4 * total * _ring(batch.training)
         case Strategy.MEGATRON:
             sent = 6 * total / (batch.tensor * batch.pipeline) * _ring(batch.ranks) / 2
     return compute + sent * all_updates * link
@@ -350,7 +378,9 @@ def _update_s(spec: RunSpec, card: Card, tokens: float, others: int = 0) -> floa
     Args:
         others: operations for each parameter and token beside them.
     """
-    training, shape, distill = spec.training, spec.model.architecture, spec.algorithm.distill
+    training = spec.training
+    shape = spec.model.architecture
+    distill = spec.algorithm.distill
     assert shape is not None
     # Operations for each parameter and token: forward 2, backward 4 (Kaplan et al., 2020, 2.1), of frozen weights 2.
     backward = 2 if spec.model.lora is not None else 4
@@ -371,9 +401,10 @@ def _of_earlier_run(spec: RunSpec, outputs: Path) -> Duration | None:
     for run in earlier_runs(spec, outputs, _shape):
         with suppress(XpError):
             lines = read_metrics(run / "metrics.jsonl", "train")
-            if steps := [
+            steps = [
                 line["time/step_s"] for line in lines[1:] if line.get("time/step_s") is not None
-            ]:
+            ]
+            if steps:
                 middle = median(steps)
                 source = f"as {run.name}, within {MEASURED:.0%}"
                 return Duration(middle * (1 - MEASURED), middle * (1 + MEASURED), source)
@@ -394,4 +425,6 @@ def _shape(spec: Mapping[str, Any]) -> Any:
 def interval_text(low: float, high: float) -> str:
     """Text of an interval, with two digits."""
     texts = [f"{end:,.0f}" if end >= 10 else f"{end:.2g}" for end in (low, high)]
-    return texts[0] if texts[0] == texts[1] else f"{texts[0]} to {texts[1]}"
+    if texts[0] == texts[1]:
+        return texts[0]
+    return f"{texts[0]} to {texts[1]}"

@@ -23,7 +23,10 @@ GLOO = "xp.worker.gloo_transfer.Extension"
 def evaluation_server(spec: RunSpec, name: EngineName) -> VLLMServer | None:
     """The server of an evaluation's engine, with the sizes of `backend.engine`, on all accelerators of one machine.
     None means transformers, which needs none."""
-    num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.trainer_accelerators
+    if spec.hardware.accelerator == "cpu":
+        num_accelerators = 0
+    else:
+        num_accelerators = spec.trainer_accelerators
     if name is EngineName.VLLM:
         return vllm_server(spec, num_accelerators, takes_weights=False)
     if name is EngineName.SGLANG:
@@ -38,7 +41,8 @@ def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) ->
         takes_weights: whether a trainer sends weights, over NCCL (trl 1.16.0, trl/scripts/vllm_serve.py
             `build_command`) or, on a CPU, over gloo.
     """
-    engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
+    engine = spec.backend.engine
+    is_on_cpu = spec.hardware.accelerator == "cpu"
     arguments = [
         *("--tensor-parallel-size", str(engine.tensor_parallel)),
         *("--data-parallel-size", str(max(1, num_accelerators // engine.tensor_parallel))),
@@ -60,9 +64,12 @@ def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) ->
         *("--logprobs-mode", "processed_logprobs"),
         *("--uvicorn-log-level", "warning"),
     ]
-    arguments += ["--quantization", engine.quantization.value] if engine.quantization else []
-    arguments += ["--kv-cache-dtype", engine.kv_cache_dtype.value] if engine.kv_cache_dtype else []
-    arguments += ["--enable-expert-parallel"] if engine.expert_parallel > 1 else []
+    if engine.quantization:
+        arguments += ["--quantization", engine.quantization.value]
+    if engine.kv_cache_dtype:
+        arguments += ["--kv-cache-dtype", engine.kv_cache_dtype.value]
+    if engine.expert_parallel > 1:
+        arguments += ["--enable-expert-parallel"]
     if takes_weights and engine.speculative is not None:
         draft = {
             "model": engine.speculative.model,
@@ -75,7 +82,8 @@ def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) ->
             json.dumps({"backend": "gloo" if is_on_cpu else "nccl"}),
         ]
     # Features that vLLM lacks on a CPU, and the transfer of weights.
-    arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
+    if is_on_cpu:
+        arguments += ["--worker-extension-cls", GLOO]
     return VLLMServer(
         tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, DEADLINE_S
     )
@@ -83,9 +91,13 @@ def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) ->
 
 def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
     """Arguments of SGLang's server, without model, address and port."""
-    engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
+    engine = spec.backend.engine
+    is_on_cpu = spec.hardware.accelerator == "cpu"
     longest = longest_in_engine(spec)
-    num_accelerators = 0 if is_on_cpu else spec.trainer_accelerators
+    if is_on_cpu:
+        num_accelerators = 0
+    else:
+        num_accelerators = spec.trainer_accelerators
     return (
         *("--tp-size", str(engine.tensor_parallel)),
         *("--dp-size", str(max(1, num_accelerators // engine.tensor_parallel))),

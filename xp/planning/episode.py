@@ -98,7 +98,11 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
         }
         if member.judge is not None and member.judge.model.key is not None:
             of_member.setdefault(member.judge.model.key, member.judge.model.key)
-        of_member |= {one: one for one in member.secret_overrides.values() if one not in of_member}
+        of_member |= {
+            override: override
+            for override in member.secret_overrides.values()
+            if override not in of_member
+        }
         if needs_catalog_key(member):
             of_member.setdefault(CATALOG_KEY, CATALOG_KEY)
         for name, variable in of_member.items():
@@ -170,38 +174,42 @@ def named_code(spec: RunSpec) -> list[str]:
     """
     members = list(spec.env.members.values())
     modules = sorted(
-        {*user_modules(spec), *(name for one in members for name in _modules_elsewhere(one))}
+        {*user_modules(spec), *(name for member in members for name in _modules_elsewhere(member))}
         - {"xp"}
     )
     programs = [
         ("Python of the jobs", spec.backend.runtime.python),
         ("image of the jobs", spec.backend.runtime.image),
     ]
-    programs += [("Python of an environment", one.python) for one in members]
-    programs += [("image of an environment", one.image) for one in members]
-    tasks = [one.target for one in members if one.provider == "inspect" and one.target is not None]
-    folders = [
-        one.target
-        for one in members
-        if one.provider in ("harbor", "harness") and one.target is not None
+    programs += [("Python of an environment", member.python) for member in members]
+    programs += [("image of an environment", member.image) for member in members]
+    tasks = [
+        member.target
+        for member in members
+        if member.provider == "inspect" and member.target is not None
     ]
-    options = [one.options for one in members if one.provider == "harness"]
-    programs += [("program", one["command"] or one["agent"]) for one in options]
-    judges = [one.judge.model for one in members if one.judge is not None]
+    folders = [
+        member.target
+        for member in members
+        if member.provider in ("harbor", "harness") and member.target is not None
+    ]
+    options = [member.options for member in members if member.provider == "harness"]
+    programs += [("program", option["command"] or option["agent"]) for option in options]
+    judges = [member.judge.model for member in members if member.judge is not None]
     return [
         *([f"would import modules: {', '.join(modules)}"] if modules else []),
         *(f"would run in each job of Slurm: {line}" for line in spec.launcher.setup or ()),
         *(f"would import the task of inspect_ai: {target}" for target in dict.fromkeys(tasks)),
         *(f"would run the programs of the tasks in: {target}" for target in dict.fromkeys(folders)),
         *(
-            f"would set in an environment's server: {', '.join(one.overrides)}"
-            for one in members
-            if one.overrides
+            f"would set in an environment's server: {', '.join(member.overrides)}"
+            for member in members
+            if member.overrides
         ),
         *(
-            f"would send tasks, answers and {one.key or 'no key'} to the judge at {one.url}"
-            for one in judges
-            if one.url
+            f"would send tasks, answers and {judge.key or 'no key'} to the judge at {judge.url}"
+            for judge in judges
+            if judge.url
         ),
         *(
             f"would start the {what}: {name}"

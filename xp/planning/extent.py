@@ -55,22 +55,25 @@ def num_steps(spec: RunSpec) -> int | None:
     if training.epochs is None:
         return training.num_steps
     tasks = num_tasks(spec).train
-    return None if tasks is None else training.epochs * (tasks // training.prompts_per_step)
+    if tasks is None:
+        return None
+    return training.epochs * (tasks // training.prompts_per_step)
 
 
 def training_line(spec: RunSpec) -> str:
     """One line about the length of the run."""
-    training, steps = spec.training, num_steps(spec)
-    episodes, updates = training.episodes_per_step, training.all_updates_per_step
+    training = spec.training
+    steps = num_steps(spec)
+    episodes = training.episodes_per_step
+    updates = training.all_updates_per_step
     epochs = counted(training.epochs or 0, "epoch")
     rate = f"learning rate {training.learning_rate:g}"
     if steps is None:
         return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
-    how = (
-        ""
-        if training.epochs is None
-        else f" ({epochs} of {counted(num_tasks(spec).train or 0, 'task')})"
-    )
+    if training.epochs is None:
+        how = ""
+    else:
+        how = f" ({epochs} of {counted(num_tasks(spec).train or 0, 'task')})"
     size = f"{counted(steps * episodes, 'episode')}, {counted(steps * updates, 'update')}"
     if training.warmup_updates > steps * updates:
         rate += (
@@ -85,11 +88,9 @@ BOUNDS = (0.0, 2.0)
 
 def ineffective_lines(spec: RunSpec) -> list[str]:
     """A line about each setting that has no effect beside the others."""
-    turn, response, algorithm = (
-        spec.training.max_tokens_per_turn,
-        spec.training.max_response_tokens,
-        spec.algorithm,
-    )
+    turn = spec.training.max_tokens_per_turn
+    response = spec.training.max_response_tokens
+    algorithm = spec.algorithm
     lines = []
     if turn > response:
         lines.append(
@@ -111,7 +112,8 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
 
 def evaluation_episodes(spec: RunSpec) -> int | None:
     """Episodes of all evaluations of a run. None means that the number of tasks or steps is not known."""
-    evaluation, during = spec.evaluation, _num_during(spec)
+    evaluation = spec.evaluation
+    during = _num_during(spec)
     if not spec.env.is_held_out:
         return 0
     known = [number for number in (evaluation.num_tasks, num_tasks(spec).held_out) if number]
@@ -123,35 +125,41 @@ def evaluation_episodes(spec: RunSpec) -> int | None:
 def _num_during(spec: RunSpec) -> int | None:
     """Number of evaluations during training; after the last step is that of the trained model. None means that the
     number of steps is not known."""
-    every, steps = spec.evaluation.every, num_steps(spec)
+    every = spec.evaluation.every
+    steps = num_steps(spec)
     if every is None:
         return 0
-    return None if steps is None else (steps - 1) // every
+    if steps is None:
+        return None
+    return (steps - 1) // every
 
 
 def evaluation_line(spec: RunSpec) -> str:
     """One line about the evaluations of a run: tasks, number of evaluations, and their share of all episodes."""
     if not spec.env.is_held_out:
         return "evaluation: none before or after training, since there are no held-out tasks (env.held_out=null)"
-    evaluation, steps, during = spec.evaluation, num_steps(spec), _num_during(spec)
-    samples, num_held_out = (
-        counted(evaluation.samples_per_task, "episode"),
-        num_tasks(spec).held_out,
-    )
+    evaluation = spec.evaluation
+    steps = num_steps(spec)
+    during = _num_during(spec)
+    samples = counted(evaluation.samples_per_task, "episode")
+    num_held_out = num_tasks(spec).held_out
     if not num_held_out:
         most = evaluation.num_tasks
-        which = (
-            "each held-out task" if most is None else f"{counted(most, 'held-out task')} at most"
-        )
+        if most is None:
+            which = "each held-out task"
+        else:
+            which = f"{counted(most, 'held-out task')} at most"
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
-    tasks = (
-        num_held_out if evaluation.num_tasks is None else min(evaluation.num_tasks, num_held_out)
-    )
+    if evaluation.num_tasks is None:
+        tasks = num_held_out
+    else:
+        tasks = min(evaluation.num_tasks, num_held_out)
     episodes = tasks * evaluation.samples_per_task
     size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"
     if evaluation.samples_per_task == 1 and spec.env.scores_groups:
         size += ", without rewards of groups (evaluation.samples_per_task)"
-    if (total := evaluation_episodes(spec)) is None or steps is None:
+    total = evaluation_episodes(spec)
+    if total is None or steps is None:
         return f"evaluation: {size}"
     share = total / (total + steps * spec.training.episodes_per_step)
     percent = f"{share:.0%}" if share >= 0.005 else "under 1%"
@@ -160,7 +168,10 @@ def evaluation_line(spec: RunSpec) -> str:
 
 def _when(spec: RunSpec, during: int | None) -> str:
     """Text about the times of the evaluations; `during` None: their number during training is unknown."""
-    most = "" if spec.evaluation.patience is None else "at most "
+    if spec.evaluation.patience is None:
+        most = ""
+    else:
+        most = "at most "
     while_training = f"every {counted(spec.evaluation.every or 0, 'step')}"
     if during is not None:
         while_training = f"{most}{counted(during, 'time')} during"
@@ -169,14 +180,21 @@ def _when(spec: RunSpec, during: int | None) -> str:
         + [while_training] * (during != 0)
         + ["after training"]
     )
-    return f"{', '.join(times[:-1])} and {times[-1]}" if times[1:] else times[0]
+    if times[1:]:
+        return f"{', '.join(times[:-1])} and {times[-1]}"
+    return times[0]
 
 
 def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refusals that are the same on every backend."""
-    requested, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
+    requested = spec.evaluation.num_tasks
+    training = spec.training
+    known = num_tasks(spec)
     if requested is not None and known.held_out is not None and requested > known.held_out:
-        fix = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
+        if known.held_out:
+            fix = f"set {known.held_out}, or null for all"
+        else:
+            fix = "set it to null"
         yield Refusal(
             "evaluation.num_tasks", f"{requested} of {known.held_out} held-out tasks; {fix}"
         )
@@ -196,7 +214,9 @@ def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def _named(selection: SelectionSpec | HeldOutSpec) -> int | None:
-    return selection.num_tasks if selection.indices is None else len(set(selection.indices))
+    if selection.indices is None:
+        return selection.num_tasks
+    return len(set(selection.indices))
 
 
 def _held_out(member: EnvMember) -> int | None:
@@ -209,12 +229,16 @@ def _held_out(member: EnvMember) -> int | None:
         and rule.indices is None
         and rule.overlap is Overlap.FORBIDDEN
     )
-    return None if rule.split is None or is_in_train else _named(rule)
+    if rule.split is None or is_in_train:
+        return None
+    return _named(rule)
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
     known = list(numbers)
-    return None if None in known else sum(number for number in known if number is not None)
+    if None in known:
+        return None
+    return sum(number for number in known if number is not None)
 
 
 def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
@@ -237,8 +261,14 @@ def profile_lines(spec: RunSpec) -> list[str]:
         train = spec.env.members[name].train
         low, high = train.pass_rate or (0.0, 1.0)
         below, within, above = profile.counts((low, high))
-        left = within if train.num_tasks is None else min(within, train.num_tasks)
-        order = ", those that passed most often first" if train.easy_first else ""
+        if train.num_tasks is None:
+            left = within
+        else:
+            left = min(within, train.num_tasks)
+        if train.easy_first:
+            order = ", those that passed most often first"
+        else:
+            order = ""
         what = (
             f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}"
         )
@@ -250,7 +280,8 @@ def profile_lines(spec: RunSpec) -> list[str]:
 def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses bounds that no task's pass rate meets, and an order that training would not keep."""
     for name, profile in profiles(spec).items():
-        train, key = spec.env.members[name].train, member_key(spec, name)
+        train = spec.env.members[name].train
+        key = member_key(spec, name)
         low, high = train.pass_rate or (0.0, 1.0)
         below, within, above = profile.counts((low, high))
         if not within:
@@ -275,17 +306,18 @@ def _rule(held_out: HeldOutSpec | None) -> str:
             f"the environment's own {splits} or {HELD_OUT_SPLITS[-1]}, else {held_out.fraction:g} of its training tasks"
             " by hash; known after prepare"
         )
-    overlap = (
-        ", which training leaves in (overlap=allowed)"
-        if held_out.overlap is Overlap.ALLOWED
-        else ""
-    )
+    if held_out.overlap is Overlap.ALLOWED:
+        overlap = ", which training leaves in (overlap=allowed)"
+    else:
+        overlap = ""
     return f"of split {held_out.split}{overlap}; known after prepare"
 
 
 def member_key(spec: RunSpec, name: str) -> str:
     """Key path of a member, as a user of one environment or of a mixture writes it."""
-    return "env" if len(spec.env.members) == 1 else f"env.members.{name}"
+    if len(spec.env.members) == 1:
+        return "env"
+    return f"env.members.{name}"
 
 
 def row_lines(spec: RunSpec) -> list[str]:
@@ -298,10 +330,12 @@ def row_lines(spec: RunSpec) -> list[str]:
     lines = []
     for name, member in spec.env.members.items():
         _check_packages(member, spec)
-        names = [member.rows] if isinstance(member.rows, str) else [*(member.rows or {}).values()]
-        if files := [
-            place for one in names if not is_set(one) and (place := place_of(one)) is not None
-        ]:
+        if isinstance(member.rows, str):
+            names = [member.rows]
+        else:
+            names = [*(member.rows or {}).values()]
+        files = [place for one in names if not is_set(one) and (place := place_of(one)) is not None]
+        if files:
             states = tuple(
                 (file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()
             )

@@ -32,7 +32,10 @@ def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
         if member.grader is not None and member.grader not in READY:
             is_plain = member.grader_form is GraderForm.XP and not member.grader_args
             yield f"{key}.grader", member.grader, GRADER_ARGUMENTS if is_plain else None
-        rows = [member.rows] if isinstance(member.rows, str) else [*(member.rows or {}).values()]
+        if isinstance(member.rows, str):
+            rows = [member.rows]
+        else:
+            rows = [*(member.rows or {}).values()]
         for source in rows:
             if not is_data(source):
                 yield f"{key}.rows", source, None
@@ -88,7 +91,9 @@ def function_fault(name: str, num_arguments: int | None) -> str | None:
         if "*" in names or "__getattr__" in names:
             return None
         return f"{file} defines no {first}{nearest(first, names)}; set a name that it has"
-    return None if first != attribute else _arguments_fault(names[first], num_arguments, file)
+    if first != attribute:
+        return None
+    return _arguments_fault(names[first], num_arguments, file)
 
 
 def _bound(statements: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:

@@ -55,7 +55,9 @@ def with_proof(backend: str, field: str, message: str) -> str:
     proofs = (proof_of(limits, field, sentence) for sentence in claims(message))
     tests = dict.fromkeys(proof for proof in proofs if proof not in (None, OWN))
     named = ", ".join(f"`{test}`" for test in tests)
-    return f"{message} (proof: {named})" if named else message
+    if named:
+        return f"{message} (proof: {named})"
+    return message
 
 
 SHARED: Final = (

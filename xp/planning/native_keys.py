@@ -69,11 +69,10 @@ def _matches(key: str, pattern: str) -> bool:
 @cache
 def _answer(files: Sequence[Path], key: str) -> tuple[AnswerKind, str] | None:
     for answers in (_tables(file)[0] for file in files):
-        name = (
-            key
-            if key in answers
-            else max((one for one in answers if _matches(key, one)), key=len, default="")
-        )
+        if key in answers:
+            name = key
+        else:
+            name = max((answer for answer in answers if _matches(key, answer)), key=len, default="")
         if name:
             return answers[name]
     return None
@@ -96,10 +95,14 @@ class NativeKeys:
         found = _answer(self.files, key)
         if key not in self.owners or (found is not None and found[0] is AnswerKind.OPEN):
             return found
-        same = f": {self.pins[key].reason}" if key in self.pins else ""
-        what = (
-            f"set {self.owners[key]}" if self.owners[key] else f"it is the same for every run{same}"
-        )
+        if key in self.pins:
+            same = f": {self.pins[key].reason}"
+        else:
+            same = ""
+        if self.owners[key]:
+            what = f"set {self.owners[key]}"
+        else:
+            what = f"it is the same for every run{same}"
         return AnswerKind.REFUSED, f"xp renders this key itself; {what}"
 
     def fault(self, key: str, spec: RunSpec) -> str | None:
@@ -134,7 +137,8 @@ class NativeKeys:
             own_fault: returns why the trainer itself would not take a key with a value; None if it would.
         """
         for key, value in overrides.items():
-            if (fault := own_fault(key, value) or self.fault(key, spec)) is not None:
+            fault = own_fault(key, value) or self.fault(key, spec)
+            if fault is not None:
                 yield Refusal(f"{self.place}.{key.removeprefix('--')}", fault)
 
     def warnings(self, keys: Iterable[str]) -> list[str]:

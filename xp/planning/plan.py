@@ -94,7 +94,8 @@ class SweepPlans(Sequence[Plan]):
     def __init__(
         self, points: Sequence[tuple[RunSpec, str, int, tuple[str, ...]]], names: Sequence[str] = ()
     ) -> None:
-        self._points, self.names = points, names
+        self._points = points
+        self.names = names
 
     @property
     def run_ids(self) -> list[str]:
@@ -135,7 +136,8 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
             "sft.data=null: there is nothing to train on; set sft.data=solve, run:RUN, eval:ID, FILE.jsonl or"
             " hf:ORG/NAME"
         )
-    backend, places = backend_of(spec), _places(spec, run_id, attempt)
+    backend = backend_of(spec)
+    places = _places(spec, run_id, attempt)
     rendered = {
         stage.name: stage
         for stage in backend.render(spec, places)

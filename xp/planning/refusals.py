@@ -50,18 +50,25 @@ def check_model_files(spec: RunSpec) -> None:
         and place.is_absolute()
         and (place / "config.json").is_file()
     )
-    if missing := list(missing_parts(place)) if is_here else []:
+    missing = list(missing_parts(place)) if is_here else []
+    if missing:
         fix = "give a whole Hugging Face directory"
         raise XpError(
             "\n".join(f"model.path={place}: the directory has no {one}; {fix}" for one in missing)
         )
-    config = config_of(str(place), Path(spec.outputs)) if is_here else None
+    if is_here:
+        config = config_of(str(place), Path(spec.outputs))
+    else:
+        config = None
     converts = spec.backend.name is BackendName.SLIME
-    if config is not None and (
-        faults := list(weight_faults(place, config, allows_quantized=converts))
-    ):
-        raise XpError("\n".join(f"model.path={place}: {fault}" for fault in faults), ExitCode.PLAN)
-    if (fault := adapter_fault(spec) if is_here else None) is not None:
+    if config is not None:
+        faults = list(weight_faults(place, config, allows_quantized=converts))
+        if faults:
+            raise XpError(
+                "\n".join(f"model.path={place}: {fault}" for fault in faults), ExitCode.PLAN
+            )
+    fault = adapter_fault(spec) if is_here else None
+    if fault is not None:
         raise XpError(fault, ExitCode.PLAN)
 
 
@@ -93,13 +100,15 @@ def machine_line(spec: RunSpec) -> str:
     hardware = spec.hardware
     if hardware.accelerator == "cpu":
         return f"the machine: {hardware.num_cpus} cores, {hardware.memory_gb:g} GB, no GPU"
-    nodes = f"{hardware.num_nodes} x " if hardware.num_nodes > 1 else ""
+    if hardware.num_nodes > 1:
+        nodes = f"{hardware.num_nodes} x "
+    else:
+        nodes = ""
     card = cards().get(hardware.accelerator)
-    lacks = (
-        []
-        if card is None
-        else [*(["bfloat16"] * (not card.bf16)), *(["FlashAttention 2"] * (not card.flash))]
-    )
+    if card is None:
+        lacks = []
+    else:
+        lacks = [*(["bfloat16"] * (not card.bf16)), *(["FlashAttention 2"] * (not card.flash))]
     return (
         f"the machine: {nodes}{hardware.accelerators_per_node} x {hardware.accelerator}"
         f" ({hardware.accelerator_memory_gb:g} GB each), {hardware.num_cpus} cores, {hardware.memory_gb:g} GB"
@@ -110,10 +119,12 @@ def machine_line(spec: RunSpec) -> str:
 def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses a teacher with another vocabulary than the policy's, where both tokenizers are on this machine, and under
     Megatron one with another network."""
-    distill, outputs = spec.algorithm.distill, Path(spec.outputs)
+    distill = spec.algorithm.distill
+    outputs = Path(spec.outputs)
     if distill is None or distill.url is not None:
         return
-    network, config = spec.model.architecture, config_of(distill.teacher, outputs, distill.revision)
+    network = spec.model.architecture
+    config = config_of(distill.teacher, outputs, distill.revision)
     if (
         spec.backend.parallel.strategy is Strategy.MEGATRON
         and network is not None
@@ -138,13 +149,16 @@ def draft_refusals(spec: RunSpec) -> Iterator[Refusal]:
 def _other_vocabulary(spec: RunSpec, field: str, name: str, place: str) -> Iterator[Refusal]:
     places = [local_directory(one, Path(spec.outputs), FILE) for one in (start_place(spec), place)]
     policy, other = (None if one is None else read_vocabulary(one) for one in places)
-    if policy and other and (fault := vocabulary_fault(policy, other)) is not None:
-        yield Refusal(field, f"{name}: {fault}")
+    if policy and other:
+        fault = vocabulary_fault(policy, other)
+        if fault is not None:
+            yield Refusal(field, f"{name}: {fault}")
 
 
 def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses a judge that the stages cannot serve."""
-    hardware, engine = spec.hardware, spec.backend.engine.name
+    hardware = spec.hardware
+    engine = spec.backend.engine.name
     name, judge = next(iter(spec.served_judges.items()), ("", None))
     if judge is None:
         return
@@ -152,13 +166,17 @@ def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
     fix = "; or start its server yourself, and set serve=null and url"
     is_on_cpu = hardware.accelerator == "cpu"
     if engine is EngineName.TRANSFORMERS or (is_on_cpu and engine is not EngineName.VLLM):
-        here = "on a CPU vllm alone can serve it" if is_on_cpu else "vllm and sglang can serve it"
+        if is_on_cpu:
+            here = "on a CPU vllm alone can serve it"
+        else:
+            here = "vllm and sglang can serve it"
         yield Refusal(f"{key}.serve", f"backend.engine.name={engine} serves no model; {here}{fix}")
     elif not starts_private_ray(spec):
         reason = "the stage must have one machine for itself (hardware.num_nodes=1, and launcher=local or slurm)"
         yield Refusal(f"{key}.serve", f"{reason}{fix}")
     elif not is_on_cpu:
-        free, size = hardware.accelerators_per_node - judge.accelerators, judge.accelerators
+        free = hardware.accelerators_per_node - judge.accelerators
+        size = judge.accelerators
         if free < 1:
             reason = (
                 f"{size} of {hardware.accelerators_per_node} accelerators leave none to train on"
@@ -178,7 +196,8 @@ def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 def image_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses a container without an image, and a file as the image without a container."""
-    container, image = spec.launcher.container, spec.backend.runtime.image
+    container = spec.launcher.container
+    image = spec.backend.runtime.image
     if container is not None and image is None:
         fix = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
         yield Refusal(
@@ -200,9 +219,10 @@ def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses files of this machine that an environment needs and a cloud's machine cannot see."""
-    there = (
-        "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
-    )
+    if spec.launcher.name is LauncherName.MODAL:
+        there = "Modal's containers"
+    else:
+        there = "SkyPilot's machines"
     fix = "launcher=local, slurm and ray run where these files are"
     if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
         yield Refusal("sft.data", f"the episodes are on this machine and not in {there}; {fix}")
@@ -225,11 +245,9 @@ def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
 
 def sandbox_lines(spec: RunSpec) -> list[str]:
     """A warning for a run whose commands are not isolated."""
-    return (
-        [NO_SANDBOX]
-        if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values())
-        else []
-    )
+    if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values()):
+        return [NO_SANDBOX]
+    return []
 
 
 def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:

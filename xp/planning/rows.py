@@ -54,17 +54,22 @@ class Row:
         """The native keys of a spec."""
         if isinstance(self.render, str):
             section, name = self._place(spec)
-            return {} if section is None else {self.render: getattr(section, name)}
-        return self.render(spec) if callable(self.render) else self.render
+            if section is None:
+                return {}
+            return {self.render: getattr(section, name)}
+        if callable(self.render):
+            return self.render(spec)
+        return self.render
 
     def refusal(self, spec: RunSpec) -> str | None:
         """Returns why the spec's value cannot run; None if it can."""
-        can_run = (
-            self._is_off(spec)
-            if self.is_missing
-            else self.refuse_if is not None and not self.refuse_if(spec)
-        )
-        return None if can_run or self.refuse is None else _text(self.refuse, spec)
+        if self.is_missing:
+            can_run = self._is_off(spec)
+        else:
+            can_run = self.refuse_if is not None and not self.refuse_if(spec)
+        if can_run or self.refuse is None:
+            return None
+        return _text(self.refuse, spec)
 
     @property
     def is_missing(self) -> bool:
@@ -81,7 +86,9 @@ class Row:
         value = getattr(section, name)
         if NoneType in get_args(type(section).model_fields[name].annotation):
             return value is None
-        return value is False if isinstance(value, bool) else bool(value == 1)
+        if isinstance(value, bool):
+            return value is False
+        return bool(value == 1)
 
 
 @dataclass(frozen=True)

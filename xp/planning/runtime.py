@@ -12,7 +12,8 @@ from xp.spec import Attention, RunSpec, Strategy
 
 def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
     """Lock of the trainer's Python; None if the spec names a Python, or the job runs in xp's own."""
-    runtime, is_on_cpu = spec.backend.runtime, spec.hardware.accelerator == "cpu"
+    runtime = spec.backend.runtime
+    is_on_cpu = spec.hardware.accelerator == "cpu"
     if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
         return None
     if (
@@ -30,7 +31,9 @@ def runtime_checkouts(spec: RunSpec) -> Checkouts | None:
 
 def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
     """The trainer's Python; `install`: command that makes one, if not pip with the packages' names."""
-    runtime, lock, sources = spec.backend.runtime, runtime_lock(spec), runtime_checkouts(spec)
+    runtime = spec.backend.runtime
+    lock = runtime_lock(spec)
+    sources = runtime_checkouts(spec)
     if install is None and sources is not None:
         install = f"python -m xp install backend={sources.name} hardware={spec.hardware.name}"
     if install is None and lock is not None:

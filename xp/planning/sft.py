@@ -45,7 +45,9 @@ def places_of(data: str, outputs: Path) -> list[Path]:
     """Directories of the runs or evaluations that `run:NAME` or `eval:NAME` means: this one, or those that begin so."""
     kind, _, name = data.partition(":")
     room = outputs / ROOMS[kind]
-    return [room / name] if (room / name).is_dir() else sorted(room.glob(f"{name}*"))
+    if (room / name).is_dir():
+        return [room / name]
+    return sorted(room.glob(f"{name}*"))
 
 
 def _recorded(spec: RunSpec, data: str) -> tuple[str, ...]:
@@ -54,11 +56,10 @@ def _recorded(spec: RunSpec, data: str) -> tuple[str, ...]:
     matches = places_of(data, outputs)
     if len(matches) != 1:
         kind, _, name = data.partition(":")
-        what = (
-            f"there are several ({', '.join(one.name for one in matches[:3])})"
-            if matches
-            else "there is none"
-        )
+        if matches:
+            what = f"there are several ({', '.join(match.name for match in matches[:3])})"
+        else:
+            what = "there is none"
         raise XpError(
             f"sft.data={data}: expected one directory {outputs / ROOMS[kind]}/{name}*; {what}",
             ExitCode.RUN_DIR,

@@ -73,7 +73,8 @@ def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
         more: what a backend needs too, and whether the spec has it.
     """
     algorithm = spec.algorithm
-    weight, mask = algorithm.importance_correction, algorithm.importance_mask
+    weight = algorithm.importance_correction
+    mask = algorithm.importance_mask
     needed = {
         "algorithm.ratio_level=token": algorithm.ratio_level is RatioLevel.TOKEN,
         "algorithm.importance_correction=none or token_truncate": weight
@@ -113,11 +114,9 @@ def weighs_rows(spec: RunSpec) -> dict[str, bool]:
 
 def no_clip(spec: RunSpec) -> str:
     """Remark on a bound of the ratio's clipping for a loss that has no clipping; empty for other losses."""
-    return (
-        "unused: the gates of sapo are soft"
-        if spec.algorithm.policy_loss is PolicyLoss.SAPO
-        else ""
-    )
+    if spec.algorithm.policy_loss is PolicyLoss.SAPO:
+        return "unused: the gates of sapo are soft"
+    return ""
 
 
 def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> tuple[Row, Row]:
@@ -130,7 +129,9 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
 
     def steps(spec: RunSpec) -> dict[str, Any]:
         number = spec.training.num_steps
-        return {} if number is None else {key: number * per_step(spec)}
+        if number is None:
+            return {}
+        return {key: number * per_step(spec)}
 
     return (
         Row(
@@ -168,7 +169,10 @@ def sft_updates(key: str) -> tuple[Row, Row]:
 def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
     """Returns why the episodes of a fine-tuning's update cannot be divided among `ranks`; None if they can."""
     sft = spec.sft
-    micro = sft.micro_batch_size if sft.max_tokens_per_micro_batch is None else 1
+    if sft.max_tokens_per_micro_batch is None:
+        micro = sft.micro_batch_size
+    else:
+        micro = 1
     # With no rank, the layout itself is refused.
     if not ranks or sft.batch_size % (micro * ranks) == 0:
         return None
@@ -209,7 +213,8 @@ def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str |
     return reason
 
 
-NO_WEIGHT, NO_MASK = "nothing: there is no weight to bound", "nothing: there is no mask"
+NO_WEIGHT = "nothing: there is no weight to bound"
+NO_MASK = "nothing: there is no mask"
 """What a backend receives of a bound without a weight, and of a mask and its bounds."""
 
 
@@ -267,7 +272,8 @@ def network_fields(spec: RunSpec) -> Mapping[str, Any]:
     model = spec.model
     if model.architecture is not None:
         return model.architecture.model_dump()
-    config = (
-        None if model.path is None else config_of(model.path, Path(spec.outputs), model.revision)
-    )
+    if model.path is None:
+        config = None
+    else:
+        config = config_of(model.path, Path(spec.outputs), model.revision)
     return {} if config is None else stated(config)

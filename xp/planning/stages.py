@@ -62,7 +62,9 @@ def cpu_environment(num_threads: int) -> dict[str, str]:
 def cpu_engine(spec: RunSpec) -> dict[str, str]:
     """Variables for vLLM on a CPU, with which it needs no compiler and reserves no core."""
     is_here = spec.hardware.accelerator == "cpu" and spec.backend.engine.name is EngineName.VLLM
-    return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} if is_here else {}
+    if is_here:
+        return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return {}
 
 
 def trainer_resources(spec: RunSpec) -> Resources:
@@ -124,7 +126,8 @@ def _model_stage(
     *packages: str,
 ) -> Stage:
     """Stage of a program that leaves a model in the `target` of its config, where it writes the file `last` last."""
-    file, target = f"{places.stage(name)}/config.json", config["target"]
+    file = f"{places.stage(name)}/config.json"
+    target = config["target"]
     job = Job(
         argv=("python", "-m", module, file),
         files={file: json.dumps(config, indent=2) + "\n"},
@@ -164,7 +167,11 @@ def _plain_config(spec: RunSpec) -> PrepareConfig:
 def _clients(spec: RunSpec) -> set[str]:
     """The client of environments on a server, and the SDK of those of the catalog and of those that xp brings; another
     class may have another SDK."""
-    served = [one for one in spec.env.members.values() if one.provider in ("openreward", "openenv")]
+    served = [
+        member
+        for member in spec.env.members.values()
+        if member.provider in ("openreward", "openenv")
+    ]
     ors = [one for one in served if one.provider == "openreward"]
     has_sdk = any(
         needs_catalog_key(one) or (one.serve or "").startswith("xp.builtin.") for one in ors
@@ -244,7 +251,10 @@ def trainer_job(
     stubs: tuple[str, ...] = (),
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
-    key = None if spec.algorithm.distill is None else spec.algorithm.distill.key
+    if spec.algorithm.distill is None:
+        key = None
+    else:
+        key = spec.algorithm.distill.key
     inputs = {
         "episode.json": episode_config(spec).to_json(),
         "prepare.json": prepare_config(spec).to_json(),
@@ -285,12 +295,11 @@ def evaluate_stage(
     argv = ("python", "-m", "xp.engines.evaluate", f"{here}/config.json")
     # Without the module `ray`, a launcher reserves the accelerators, which the program takes as they are.
     runtime = replace(
-        trainer.runtime, packages=tuple(one for one in trainer.runtime.packages if one != "ray")
+        trainer.runtime,
+        packages=tuple(package for package in trainer.runtime.packages if package != "ray"),
     )
-    files, outputs = (
-        {"config.json": config.to_json()},
-        tuple(f"{here}/{name}/{RECORD}" for name in models),
-    )
+    files = {"config.json": config.to_json()}
+    outputs = tuple(f"{here}/{name}/{RECORD}" for name in models)
     job = trainer_job(spec, here, argv, files, outputs, runtime, trainer.env, trainer.stubs)
     return Stage("evaluate", replace(job, resources=replace(job.resources, num_nodes=1)), needs)
 
@@ -317,7 +326,10 @@ def train_and_evaluate(
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
     if not spec.env.is_held_out:
         return (*made, train)
-    before = {BEFORE: policy_start(spec, places)} if spec.evaluation.before_training else {}
+    if spec.evaluation.before_training:
+        before = {BEFORE: policy_start(spec, places)}
+    else:
+        before = {}
     evaluate = evaluate_stage(spec, places, {**before, AFTER: places.model}, job, ("train",))
     config = f"{places.stage('evaluate')}/config.json"
     train = replace(

@@ -22,15 +22,12 @@ def spec_refusals(spec: RunSpec) -> list[Refusal]:
 
 def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses values that xp itself cannot carry out, the same on every backend."""
-    model, algorithm, training, evaluation = (
-        spec.model,
-        spec.algorithm,
-        spec.training,
-        spec.evaluation,
-    )
-    if (
-        overlong := algorithm.overlong
-    ) is not None and overlong.buffer_tokens > training.max_response_tokens:
+    model = spec.model
+    algorithm = spec.algorithm
+    training = spec.training
+    evaluation = spec.evaluation
+    overlong = algorithm.overlong
+    if overlong is not None and overlong.buffer_tokens > training.max_response_tokens:
         reason = f"buffer_tokens is more than training.max_response_tokens={training.max_response_tokens}; lower it"
         yield Refusal("algorithm.overlong", reason)
     is_tied = model.architecture is not None and model.architecture.tied_embeddings
@@ -44,20 +41,21 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
         ("training", training.max_response_tokens),
         ("evaluation", evaluation.max_response_tokens),
     ):
-        if (
-            most is not None
-            and (longest := training.max_prompt_tokens + most) > model.max_context_tokens
-        ):
-            yield Refusal(
-                f"{section}.max_response_tokens",
-                f"max_prompt_tokens + max_response_tokens = {longest} is more than the {model.max_context_tokens}"
-                f" tokens of the context of model={model.name}; lower one of them",
-            )
+        if most is not None:
+            longest = training.max_prompt_tokens + most
+            if longest > model.max_context_tokens:
+                yield Refusal(
+                    f"{section}.max_response_tokens",
+                    f"max_prompt_tokens + max_response_tokens = {longest} is more than the {model.max_context_tokens}"
+                    f" tokens of the context of model={model.name}; lower one of them",
+                )
     if spec.sft.data is not None and (spec.sft.max_tokens or 0) > model.max_context_tokens:
         reason = f"{spec.sft.max_tokens} is more than the {model.max_context_tokens} tokens of the context of"
         yield Refusal("sft.max_tokens", f"{reason} model={model.name}; lower it")
-    if training.group_size == 1 and (needs := _needs_groups(spec)) is not None:
-        yield Refusal("training.group_size", f"{needs}; set 2 or more")
+    if training.group_size == 1:
+        needs = _needs_groups(spec)
+        if needs is not None:
+            yield Refusal("training.group_size", f"{needs}; set 2 or more")
     if training.generation_prompts is not None and not algorithm.dynamic_sampling:
         yield Refusal(
             "training.generation_prompts",
@@ -140,17 +138,18 @@ def _needs_groups(spec: RunSpec) -> str | None:
     for name in ("dynamic_sampling", "zero_variance_filter"):
         if getattr(algorithm, name):
             return f"algorithm.{name} leaves groups with equal rewards out, and so every group of one episode"
-    return (
-        "the group's rewards (env.group_reward_fn, env.judge) compare episodes"
-        if spec.env.scores_groups
-        else None
-    )
+    if spec.env.scores_groups:
+        return "the group's rewards (env.group_reward_fn, env.judge) compare episodes"
+    return None
 
 
 def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses settings that no engine can have."""
-    engine, training, shape = spec.backend.engine, spec.training, spec.model.architecture
-    key, model = "backend.engine", f"model={spec.model.name}"
+    engine = spec.backend.engine
+    training = spec.training
+    shape = spec.model.architecture
+    key = "backend.engine"
+    model = f"model={spec.model.name}"
     if engine.name is EngineName.TRANSFORMERS:
         for name in ("quantization", "kv_cache_dtype", "expert_parallel", "speculative"):
             off = 1 if name == "expert_parallel" else None

@@ -96,8 +96,10 @@ def make_bundle(
         zipfile.ZipFile(temporary, "w") as archive,
     ):
         for name in sorted(files):
-            entry, content = zipfile.ZipInfo(name, _TIME), files[name]
-            entry.external_attr, entry.compress_type = 0o100644 << 16, zipfile.ZIP_DEFLATED
+            entry = zipfile.ZipInfo(name, _TIME)
+            content = files[name]
+            entry.external_attr = 0o100644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, content if isinstance(content, str) else content.read_bytes())
     RecordedRun.open(target, (f"outputs={run.parent.parent}",)).trust()
     return left_out
@@ -116,7 +118,10 @@ def _without_copy(lock: Lock, code: Path) -> list[str]:
 def _on_this_machine(spec: RunSpec) -> Iterator[str]:
     """Models, and data of a fine-tuning, that a bundle does not have."""
     distill = spec.algorithm.distill
-    teacher = distill.teacher if distill is not None and distill.url is None else None
+    if distill is not None and distill.url is None:
+        teacher = distill.teacher
+    else:
+        teacher = None
     models = {
         "model": spec.model.path,
         "start": spec.training.initial_checkpoint,
@@ -180,7 +185,10 @@ def _tasks(
     elif any(needs_catalog_key(member) for member in spec.env.members.values()):
         reason = "the environment's tasks are behind an account"
     elif not files or size > MAX_TASKS_BYTES:
-        reason = f"{size / 1e6:.0f} MB" if files else "it is not in the store any more"
+        if files:
+            reason = f"{size / 1e6:.0f} MB"
+        else:
+            reason = "it is not in the store any more"
     if reason is None:
         yield from ((f"tasks/{file.parent.name}/{file.name}", file) for file in files)
     else:
@@ -200,13 +208,13 @@ def figures_of(run: Path) -> dict[str, Any]:
 def refuse_secrets(files: Mapping[str, Path | str], names: tuple[str, ...]) -> None:
     """Raises XpError(SECRET) for a file with the value of a secret of the run or of this process, and for code with a
     token."""
-    masked, plain = Redactor(known_values(names)), Redactor()
+    masked = Redactor(known_values(names))
+    plain = Redactor()
     for name, content in files.items():
-        text = (
-            content
-            if isinstance(content, str)
-            else content.read_text(encoding="utf-8", errors="replace")
-        )
+        if isinstance(content, str):
+            text = content
+        else:
+            text = content.read_text(encoding="utf-8", errors="replace")
         known = masked.redact(text).count(MASK) > plain.redact(text).count(MASK)
         if known or ("/code/" in name and holds_token(text)):
             raise XpError(

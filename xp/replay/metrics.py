@@ -25,7 +25,8 @@ def first_metric(before: Path, after: Path) -> tuple[int, str | None]:
             {line["step"]: line for line in read_metrics(file, stage)} for file in (before, after)
         )
         for step in sorted({*first, *second}):
-            one, other = first.get(step), second.get(step)
+            one = first.get(step)
+            other = second.get(step)
             if one is None or other is None:
                 if stage != STAGES[0]:  # a resumed run has evaluations of each attempt
                     continue
@@ -60,7 +61,12 @@ def first_tensor(before: Path, after: Path) -> str | None:
         if not ((before / name).is_file() and (after / name).is_file()):
             return f"weights: {name}: another digest"
         tensors = [dict(deserialize((place / name).read_bytes())) for place in (before, after)]  # type: ignore[no-untyped-call]
-        differing = [one for one in sorted(tensors[0]) if tensors[0][one] != tensors[1].get(one)]
-        first_one = differing[0] if differing else "one that only the new run has"
+        differing = [
+            tensor for tensor in sorted(tensors[0]) if tensors[0][tensor] != tensors[1].get(tensor)
+        ]
+        if differing:
+            first_one = differing[0]
+        else:
+            first_one = "one that only the new run has"
         return f"weights: {name}: {len(differing)} of {len(tensors[0])} tensors, the first is {first_one}"
     return None

@@ -47,13 +47,15 @@ def model_files(run: Path) -> dict[str, Path | str]:
     Raises:
         XpError: (RUN_DIR) the run has no model, or a damaged one; (SECRET) a text has the value of a secret.
     """
-    model, spec = run / "model", validated(recorded_spec(run / SPEC), run.name)
+    model = run / "model"
+    spec = validated(recorded_spec(run / SPEC), run.name)
     if not any(model.glob("*.safetensors")):
         raise XpError(
             f"{run.name} has no model at {model}: only a finished training has one",
             ExitCode.RUN_DIR,
         )
-    if (fault := damaged(model / DIGESTS)) is not None:
+    fault = damaged(model / DIGESTS)
+    if fault is not None:
         fix = "resume the run, which makes it again"
         raise XpError(f"the model at {model} is damaged: {fault}; {fix}", ExitCode.RUN_DIR)
     found = {str(file.relative_to(model)): file for file in _below(model)}
@@ -62,7 +64,8 @@ def model_files(run: Path) -> dict[str, Path | str]:
         name: file for name, file in found.items() if name not in (DIGESTS, VERIFIED)
     }
     if ADAPTERS in found:
-        config, base = json_of(found[ADAPTERS], ExitCode.RUN_DIR), None
+        config = json_of(found[ADAPTERS], ExitCode.RUN_DIR)
+        base = None
         if config["base_model_name_or_path"].endswith(model_place(spec.model)):
             base = _hubs_model(spec)
         config |= {
@@ -115,39 +118,44 @@ def episode_files(run: Path) -> dict[str, Path | str]:
 
 def card(run: Path, spec: RunSpec) -> str:
     """The model card: how to do it again, and the figures with their intervals."""
-    base, licence = (
-        _hubs_model(spec),
-        licence_of(local_directory(start_place(spec), run.parent.parent)),
-    )
+    base = _hubs_model(spec)
+    licence = licence_of(local_directory(start_place(spec), run.parent.parent))
     if ":" not in (
         link := licence.pop("license_link", "")
     ):  # a file beside the base model, which is not published
-        link = (
-            f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}"
-            if base and link
-            else ""
-        )
-    licence |= {"license_link": link} if link else {}
+        if base and link:
+            link = f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}"
+        else:
+            link = ""
+    if link:
+        licence |= {"license_link": link}
     head: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["xp", "reinforcement-learning", spec.algorithm.name],
         **licence,
     }
-    head |= {"base_model": base} if base else {}
-    envs, facts = ", ".join(spec.env.members), read_lock(run).facts
+    if base:
+        head |= {"base_model": base}
+    envs = ", ".join(spec.env.members)
+    facts = read_lock(run).facts
     figures = "\n".join(
         f"| {name} training | {_estimate(one['reward'])} | {_estimate(one['passes'])} |"
         for name, one in figures_of(run).items()
     )
     names = sorted(name for name in facts if name.startswith("versions."))
     versions = "\n".join(f"| {name.partition('.')[2]} | `{facts[name]}` |" for name in names)
-    start = f"[{base}](https://huggingface.co/{base})" if base else f"`{spec.model.name}`"
-    start += f" at commit `{spec.model.revision}`" if spec.model.revision else ""
+    if base:
+        start = f"[{base}](https://huggingface.co/{base})"
+    else:
+        start = f"`{spec.model.name}`"
+    if spec.model.revision:
+        start += f" at commit `{spec.model.revision}`"
     dtype = stored_dtype(run / "model")
-    apart = (
-        f" Its adapters alone are in `{ADAPTER}/`." if (run / "model" / ADAPTERS).is_file() else ""
-    )
+    if (run / "model" / ADAPTERS).is_file():
+        apart = f" Its adapters alone are in `{ADAPTER}/`."
+    else:
+        apart = ""
     return _card(
         head,
         f"# {run.name}\n\n{start}, trained with {spec.algorithm.name} in {envs} by xp {__version__}"
@@ -171,7 +179,9 @@ def _not_published(spec: RunSpec) -> str:
 def _hubs_model(spec: RunSpec) -> str | None:
     """Hub's id of the model. None means that it is a directory, or comes with xp."""
     path = spec.model.path
-    return None if Path(path).is_absolute() or path.startswith(("models/", "runs/")) else path
+    if Path(path).is_absolute() or path.startswith(("models/", "runs/")):
+        return None
+    return path
 
 
 def licence_of(model: Path | None) -> dict[str, str]:
@@ -181,13 +191,13 @@ def licence_of(model: Path | None) -> dict[str, str]:
         model: its directory, whose README.md may have a card's head. None means that it is not on this machine.
     """
     with suppress(AttributeError, IndexError, OSError, XpError, yaml.YAMLError):
-        head = (
-            yaml.safe_load(text_of(model / CARD, ExitCode.RUN_DIR).split("---\n")[1])
-            if model
-            else {}
-        )
+        if model:
+            head = yaml.safe_load(text_of(model / CARD, ExitCode.RUN_DIR).split("---\n")[1])
+        else:
+            head = {}
         keys = ("license", "license_name", "license_link")
-        if named := {key: head[key] for key in keys if isinstance(head.get(key), str)}:
+        named = {key: head[key] for key in keys if isinstance(head.get(key), str)}
+        if named:
             return named
     return {"license": "other", "license_name": "of-the-base-model"}
 
@@ -199,7 +209,10 @@ def _card(head: Mapping[str, Any], text: str) -> str:
 def _estimate(one: Mapping[str, Any] | None) -> str:
     if one is None:
         return "not measured"
-    interval = "" if one["low"] is None else f" ({one['low']:.3f} to {one['high']:.3f})"
+    if one["low"] is None:
+        interval = ""
+    else:
+        interval = f" ({one['low']:.3f} to {one['high']:.3f})"
     return f"{one['value']:.3f}{interval}"
 
 
@@ -268,8 +281,8 @@ def listing(parts: Mapping[str, Files]) -> Iterator[str]:
     """Lines that show what would be published."""
     for part, files in parts.items():
         size = sum(
-            len(one.encode()) if isinstance(one, str) else one.stat().st_size
-            for one in files.values()
+            len(file.encode()) if isinstance(file, str) else file.stat().st_size
+            for file in files.values()
         )
         yield f"{part}: {counted(len(files), 'file')}, {size / 1e6:.1f} MB"
         yield from (f"  {name}" for name in sorted(files))

@@ -38,7 +38,8 @@ def recorded_file(words: Sequence[str]) -> Path | None:
     """File of a recorded run that the first word of a command line names. None means that it is an override."""
     if not words or "=" in words[0] or not words[0].endswith((".yaml", ".yml", ".zip")):
         return None
-    if not (file := Path(words[0])).is_file():
+    file = Path(words[0])
+    if not file.is_file():
         raise XpError(
             f"{file}: there is no such file; a recorded run is a spec.yaml or a bundle (.zip)"
         )
@@ -65,12 +66,19 @@ class RecordedRun:
         Raises:
             XpError: (RUN_DIR) it is none of them; (CONFIG) an override is at fault.
         """
-        directory, moved = None, {}
+        directory = None
+        moved = {}
         if source.suffix == ".zip":
-            outputs = next((one[8:] for one in overrides if one.startswith("outputs=")), "outputs")
+            outputs = next(
+                (override[8:] for override in overrides if override.startswith("outputs=")),
+                "outputs",
+            )
             directory = _unpacked(source, Path(outputs))
             about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
-            data = about.get("data") if isinstance(about, dict) else None
+            if isinstance(about, dict):
+                data = about.get("data")
+            else:
+                data = None
             if not isinstance(data, dict) or not all(
                 is_inner_path(inner) for inner in data.values()
             ):
@@ -133,7 +141,8 @@ class RecordedRun:
         """Copies the task sets of a bundle into the store, whose readers verify them."""
         outputs = Path(self.spec.outputs)
         for tasks in () if self.directory is None else self.directory.glob("tasks/*"):
-            if not (target := outputs / "tasks" / tasks.name).exists():
+            target = outputs / "tasks" / tasks.name
+            if not target.exists():
                 shutil.copytree(tasks, target)
 
 
@@ -155,7 +164,9 @@ def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
         ),
         None,
     )
-    return node if path is None else node.replace(path, moved[path], 1)
+    if path is None:
+        return node
+    return node.replace(path, moved[path], 1)
 
 
 def _unpacked(file: Path, outputs: Path) -> Path:

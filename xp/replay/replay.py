@@ -67,7 +67,10 @@ class Level:
 def _level(level: str, same: str, lines: Sequence[str]) -> Level:
     if not lines:
         return Level(level, Outcome.SAME, same)
-    more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+    if len(lines) > MOST_LINES:
+        more = [f"and {len(lines) - MOST_LINES} more"]
+    else:
+        more = []
     return Level(
         level, Outcome.DIFFERS, counted(len(lines), "difference"), (*lines[:MOST_LINES], *more)
     )
@@ -136,7 +139,8 @@ def check_tasks(recorded: RecordedRun, scratch: Path) -> tuple[Level, TaskSet]:
 def _differing_tasks(before: TaskSet, after: TaskSet) -> Iterator[str]:
     first, second = ({row.task_id: row for row in one.rows()} for one in (before, after))
     for task in dict.fromkeys([*first, *second]):
-        one, other = first.get(task), second.get(task)
+        one = first.get(task)
+        other = second.get(task)
         if one is None or other is None:
             yield f"{task}: {'new' if one is None else 'missing'}"
         elif one != other:
@@ -161,12 +165,16 @@ def check_episodes(recorded: RecordedRun, tasks: TaskSet, most: int) -> Level:
     numbers = numbers[:: -(-len(numbers) // most)]
     rows = {row.task_id: row for row in tasks.rows()}
     stage = recorded.records / f"attempt_{read_lock(recorded.records).attempt}" / "train"
-    lines, unsteady = [], 0
+    lines = []
+    unsteady = 0
     config = resolved(episode_config(recorded.spec), stage)
     with EnvironmentMixture(config, episode_environ(recorded.spec)) as mix:
         for number, record in zip(numbers, index.records(numbers), strict=True):
             task = index.rows[number].task
-            first = _played(mix, rows[task], record) if task in rows else None
+            if task in rows:
+                first = _played(mix, rows[task], record)
+            else:
+                first = None
             difference = (
                 "its task is not in the set"
                 if first is None
@@ -175,7 +183,8 @@ def check_episodes(recorded: RecordedRun, tasks: TaskSet, most: int) -> Level:
             if difference and first is not None:
                 is_unsteady = _difference(first, _played(mix, rows[task], record)) is not None
                 unsteady += is_unsteady
-                difference += "; a second replay differs from the first" if is_unsteady else ""
+                if is_unsteady:
+                    difference += "; a second replay differs from the first"
             if difference:
                 lines.append(f"{record['phase']} {task}, sample {record['sample']}: {difference}")
     if unsteady:
@@ -221,7 +230,10 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | No
 
 
 def _short(value: Any) -> str:
-    text = value["content"] if isinstance(value, Mapping) and "content" in value else value
+    if isinstance(value, Mapping) and "content" in value:
+        text = value["content"]
+    else:
+        text = value
     return f"{text!r:.80}"
 
 
@@ -245,10 +257,14 @@ def check_numbers(recorded: RecordedRun, run: Path) -> Level:
     """Level d: compares every metric of every step, and the trained weights, with those of a new run."""
     num_values, difference = first_metric(recorded.records / "metrics.jsonl", run / "metrics.jsonl")
     lines = [] if difference is None else [difference]
-    if (tensor := first_tensor(recorded.records / "model", run / "model")) is not None:
+    tensor = first_tensor(recorded.records / "model", run / "model")
+    if tensor is not None:
         lines.append(tensor)
     has_weights = (recorded.records / "model" / DIGESTS).is_file()
-    weights = "the weights" if has_weights else "no weights, which are not here"
+    if has_weights:
+        weights = "the weights"
+    else:
+        weights = "no weights, which are not here"
     return _level("d", f"{counted(num_values, 'number')} and {weights}", lines)
 
 

@@ -114,7 +114,10 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
                 groups[row.phase, row.step, row.task].append((len(episodes) - 1, in_group))
         for (phase, _, _), group in groups.items():
             # A task that a step has twice has two groups, one after the other.
-            size = spec.training.group_size if phase == TRAIN else spec.evaluation.samples_per_task
+            if phase == TRAIN:
+                size = spec.training.group_size
+            else:
+                size = spec.evaluation.samples_per_task
             for start in range(0, len(group), size):
                 places, in_groups = zip(*group[start : start + size], strict=True)
                 row = episodes[places[0]].row
@@ -126,19 +129,28 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
 
 def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[RescoredStep]:
     """Means over each phase and step, in the order of play."""
-    groups = grouped(((one.row.phase, one.row.step), one) for one in episodes)
-    size, threshold = spec.training.group_size, spec.evaluation.pass_threshold
+    groups = grouped(((episode.row.phase, episode.row.step), episode) for episode in episodes)
+    size = spec.training.group_size
+    threshold = spec.evaluation.pass_threshold
     for (phase, step), members in sorted(
         groups.items(), key=lambda item: (_rank(item[0][0]), item[0][1])
     ):
         both = (
-            [EpisodeFacts(one.row.env, one.row.task, one.recorded, 0) for one in members],
-            [EpisodeFacts(one.row.env, one.row.task, one.outcome, 0) for one in members],
+            [
+                EpisodeFacts(member.row.env, member.row.task, member.recorded, 0)
+                for member in members
+            ],
+            [
+                EpisodeFacts(member.row.env, member.row.task, member.outcome, 0)
+                for member in members
+            ],
         )
         metrics = [episode_metrics(facts, size, threshold) for facts in both]
-        means = [one.get(MEAN) for one in metrics]
-        signal = [1 - one[FLAT] if phase == TRAIN and FLAT in one else None for one in metrics]
-        num_void = sum(one.outcome.status is EpisodeStatus.VOID for one in members)
+        means = [metric.get(MEAN) for metric in metrics]
+        signal = [
+            1 - metric[FLAT] if phase == TRAIN and FLAT in metric else None for metric in metrics
+        ]
+        num_void = sum(member.outcome.status is EpisodeStatus.VOID for member in members)
         yield RescoredStep(
             phase, step, len(members), means[0], means[1], signal[0], signal[1], num_void
         )
@@ -178,7 +190,7 @@ def _check_scorers(runs: tuple[Path, Path]) -> None:
         key: text
         for key, text in scoring_differences(scorings).items()
         if not key.startswith("env.reward.")
-        and not any(is_of_reward_fn(key, one) for one in scorings)
+        and not any(is_of_reward_fn(key, scoring) for scoring in scorings)
     }
     if differences:
         raise XpError(
@@ -191,7 +203,9 @@ def _check_scorers(runs: tuple[Path, Path]) -> None:
 
 def _rewards(name: str, episodes: Sequence[RescoredEpisode], phase: str) -> Rewards:
     rewards = grouped(
-        (one.row.task, one.outcome.reward) for one in episodes if one.row.phase == phase
+        (episode.row.task, episode.outcome.reward)
+        for episode in episodes
+        if episode.row.phase == phase
     )
     if not rewards:
         raise XpError(
@@ -202,7 +216,9 @@ def _rewards(name: str, episodes: Sequence[RescoredEpisode], phase: str) -> Rewa
 
 def _rank(phase: str) -> int:
     order = (SFT, BEFORE, TRAIN)
-    return order.index(phase) if phase in order else len(order) + (phase == AFTER)
+    if phase in order:
+        return order.index(phase)
+    return len(order) + (phase == AFTER)
 
 
 def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
@@ -210,7 +226,8 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
     container = recorded_spec(file)
     members: dict[str, dict[str, Any]] = container["env"]["members"]
     for key, value in rule.items():
-        names, path = [*members], key.removeprefix("env.")
+        names = [*members]
+        path = key.removeprefix("env.")
         if path.startswith("members."):
             name, _, path = path.removeprefix("members.").partition(".")
             if name not in members:
@@ -233,9 +250,13 @@ class _Member:
     """Settles the episodes of one environment."""
 
     def __init__(self, config: EnvConfig, stack: ExitStack, log: JudgeLog) -> None:
-        self._config, self._stack = config, stack
+        self._config = config
+        self._stack = stack
         self._known: dict[Task, Mapping[str, Any]] = {}
-        provider = None if config.group_score_weight is None else self._provider
+        if config.group_score_weight is None:
+            provider = None
+        else:
+            provider = self._provider
         source = None
         if config.judge is not None:
             keys = resolve(filter(None, [config.judge.model.key_variable]))
@@ -248,7 +269,10 @@ class _Member:
         stack.callback(self.rewards.close)
 
     def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> RescoredEpisode:
-        metadata = self._description(_task(row)) if self.rewards.wants_task else {}
+        if self.rewards.wants_task:
+            metadata = self._description(_task(row))
+        else:
+            metadata = {}
         return RescoredEpisode(
             row, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata)
         )

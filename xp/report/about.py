@@ -28,9 +28,13 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     """Times, attempts, code and packages."""
     if not record.attempts:
         return []
-    first, last = record.attempts[0], record.attempts[-1]
+    first = record.attempts[0]
+    last = record.attempts[-1]
     origin = last.provenance
-    commit = f", commit {origin.commit[:10]}" if origin.commit else ""
+    if origin.commit:
+        commit = f", commit {origin.commit[:10]}"
+    else:
+        commit = ""
     changed = " (with changes)" if origin.is_dirty else ""
     versions = ", ".join(
         f"{name} {version or 'absent'}" for name, version in origin.versions.items()
@@ -71,10 +75,14 @@ def plan_and_measured(
         record: the run's record.
         train: the training's curves.
     """
-    training, values = as_dict(spec.get("training")), as_dict(train.get("values"))
+    training = as_dict(spec.get("training"))
+    values = as_dict(train.get("values"))
     members = as_dict(as_dict(spec.get("env")).get("members"))
     limits = {name: f"at most {as_dict(one).get('max_turns')}" for name, one in members.items()}
-    turns = next(iter(limits.values())) if len(set(limits.values())) == 1 else None
+    if len(set(limits.values())) == 1:
+        turns = next(iter(limits.values()))
+    else:
+        turns = None
     turns = turns or ", ".join(f"{page_name(name)} {limit}" for name, limit in limits.items())
     episodes = f"{training.get('prompts_per_step')} x {training.get('group_size')}"
     written = f"at most {training.get('max_response_tokens')}"
@@ -124,10 +132,14 @@ def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tupl
 
 def _mean(values: Mapping[str, Any], name: str) -> str:
     column = [one for one in values.get(name, ()) if one is not None]
-    return f"{fmean(column):.4g} in the mean" if column else "not recorded"
+    if column:
+        return f"{fmean(column):.4g} in the mean"
+    return "not recorded"
 
 
 def _text(value: Any) -> str:
-    return (
-        "-" if value is None else f"{value:,.0f}" if isinstance(value, int | float) else str(value)
-    )
+    if value is None:
+        return "-"
+    if isinstance(value, int | float):
+        return f"{value:,.0f}"
+    return str(value)

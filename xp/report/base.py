@@ -82,13 +82,13 @@ def options_of(spec: Mapping[str, Any]) -> dict[str, str]:
     environment without an option of its own has the general one of its provider."""
     chosen: dict[str, str] = {}
     for group in ("hardware", "env", "model", "algorithm", "backend", "launcher"):
-        legal, section = options(group), as_dict(spec.get(group))
+        legal = options(group)
+        section = as_dict(spec.get(group))
         name = str(section.get("name"))
         if group == MIXED:
             names = [_option_of(name, as_dict(section["members"][name])) for name in _members(spec)]
-            chosen |= (
-                {group: mix_name(names)} if names and all(one in legal for one in names) else {}
-            )
+            if names and all(one in legal for one in names):
+                chosen |= {group: mix_name(names)}
         elif name in legal or (group == "hardware" and machine_of(name) is not None):
             chosen[group] = name
         elif group == "model" and section:
@@ -120,6 +120,9 @@ def _composed(chosen: tuple[tuple[str, str], ...], members: tuple[str, ...]) -> 
         container = dict(compose_groups(chosen, with_plugins(())).container)
     env = as_dict(container.get(MIXED))
     if len(members) == 1:
-        own = env if "members" not in env else next(iter(env["members"].values()))
+        if "members" not in env:
+            own = env
+        else:
+            own = next(iter(env["members"].values()))
         container[MIXED] = {"members": {members[0]: own}}
     return container

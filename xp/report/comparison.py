@@ -28,14 +28,14 @@ def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict
         flat({key: value for key, value in spec.items() if key not in UNIMPORTANT})
         for spec in specs
     ]
-    all_keys = dict.fromkeys(key for one in flat_specs for key in one)
-    keys = [key for key in all_keys if len({one.get(key) for one in flat_specs}) > 1]
+    all_keys = dict.fromkeys(key for spec in flat_specs for key in spec)
+    keys = [key for key in all_keys if len({spec.get(key) for spec in flat_specs}) > 1]
     pairs, reasons = _pairs(runs)
     return {
         "keys": keys,
-        "values": [[one.get(key, MISSING) for key in keys] for one in flat_specs],
+        "values": [[spec.get(key, MISSING) for key in keys] for spec in flat_specs],
         "groups": _groups(specs),
-        "pairs": [paired(one) for one in pairs],
+        "pairs": [paired(pair) for pair in pairs],
         "not_paired": reasons,
     }
 

@@ -70,7 +70,8 @@ class RunPage:
                 server.
         """
         record = read_record(self.run)
-        spec, lines = self.spec, curves(self.run)
+        spec = self.spec
+        lines = curves(self.run)
         status = status_of(self.run, record)
         base, changed = differences(spec)
         return {
@@ -127,14 +128,16 @@ class EvaluationPage(RunPage):
         """The keys of a run; `metrics`, `stages` and `plan` are empty, `held_out` has its result as `after`."""
         evaluation = listed(self.run)
         summary = evaluation.summary
-        status = (
-            "unreadable"
-            if evaluation.fault
-            else "stopped"
-            if summary is None
-            else summary["status"]
-        )
-        known = {} if summary is None else {**summary, **summary["playing"], **summary["usage"]}
+        if evaluation.fault:
+            status = "unreadable"
+        elif summary is None:
+            status = "stopped"
+        else:
+            status = summary["status"]
+        if summary is None:
+            known = {}
+        else:
+            known = {**summary, **summary["playing"], **summary["usage"]}
         names = ("run", "task_set", *(summary or {}).get("playing", {}), *USAGE)
         facts = [
             (name.replace("_", " "), page_name(known[name]))
@@ -180,7 +183,8 @@ def _notes(place: Path) -> list[tuple[str, str]]:
 
 def _result(figures: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of an evaluation in the form of a run's result after training."""
-    reward, passes = figures["reward"], figures["passes"]
+    reward = figures["reward"]
+    passes = figures["passes"]
     if reward is None:
         return {}
     num_void = figures["num_void"]
@@ -236,13 +240,12 @@ def report(
         episodes: an `Extent`. None means that it depends on the number of runs.
         tokens: whether the episodes with text also have tokens; raises XpError if that is impossible.
     """
-    extent = (
-        Extent(episodes)
-        if episodes
-        else Extent.CHOSEN
-        if len(runs) <= MOST_WITH_EPISODES
-        else Extent.NONE
-    )
+    if episodes:
+        extent = Extent(episodes)
+    elif len(runs) <= MOST_WITH_EPISODES:
+        extent = Extent.CHOSEN
+    else:
+        extent = Extent.NONE
     page_data: list[dict[str, Any]] = []
     chunks: dict[str, bytes] = {}
     pages = [page_of(run, with_episodes=extent is not Extent.NONE) for run in runs]
@@ -258,19 +261,19 @@ def report(
         page_data.append(one.data(chunk_of=chunk_of))
     return (
         title_of_page(runs),
-        frame(page_data, comparison(runs, [one.spec for one in pages])),
+        frame(page_data, comparison(runs, [page.spec for page in pages])),
         chunks,
     )
 
 
-def _token_chunks(one: RunPage, number: int, chunk_of: Mapping[int, int]) -> dict[str, bytes]:
+def _token_chunks(page: RunPage, number: int, chunk_of: Mapping[int, int]) -> dict[str, bytes]:
     """Compressed tokens of a run's episodes by element, with the text of each token."""
     from xp.report.tokens import TokenReader
 
-    reader = TokenReader(one.run)
+    reader = TokenReader(page.run)
     by_chunk: dict[int, dict[int, Any]] = {}
-    for row, record in zip(chunk_of, one.index.records(chunk_of), strict=True):
-        by_chunk.setdefault(chunk_of[row], {})[row] = reader.tokens(record, one.index.file_of(row))
+    for row, record in zip(chunk_of, page.index.records(chunk_of), strict=True):
+        by_chunk.setdefault(chunk_of[row], {})[row] = reader.tokens(record, page.index.file_of(row))
     ids = {token for rows in by_chunk.values() for row in rows.values() for token in row["ids"]}
     chunks = {f"tokens-{number}-{place}": compressed(rows) for place, rows in by_chunk.items()}
     return chunks | {f"tokens-{number}-names": compressed(reader.names(ids))}

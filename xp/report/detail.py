@@ -19,14 +19,16 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
         record: a line of a file of trajectories.
         most: largest number of characters of one message. None means all.
     """
-    messages, outcome = [_message(one, most) for one in record["messages"]], record["outcome"]
+    messages = [_message(one, most) for one in record["messages"]]
+    outcome = record["outcome"]
     rows, undelivered = rows_of(record)
-    has_tree, row_of = (
-        len(rows) > 1 or bool(undelivered),
-        {at: n for n, row in enumerate(rows) for at in row["turns"]},
-    )
+    has_tree = len(rows) > 1 or bool(undelivered)
+    row_of = {at: n for n, row in enumerate(rows) for at in row["turns"]}
     for turn, place in enumerate(own_turns(record)):
-        more = {"row": row_of[turn], "is_untrained": turn in undelivered} if has_tree else {}
+        if has_tree:
+            more = {"row": row_of[turn], "is_untrained": turn in undelivered}
+        else:
+            more = {}
         messages[place] |= {"turn": turn, **more}
     void = outcome["void_reason"]
     return {
@@ -58,7 +60,8 @@ def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
     Returns:
         Each row's turns, and the turn that it `follows` (-1 is a new prompt); and the turns that are not trained on.
     """
-    follows, undelivered = dict[int, int](), set[int]()
+    follows = dict[int, int]()
+    undelivered = set[int]()
     for call in record["tool_calls"]:
         result = call.get("result") or {}
         if result.get("follows") is not None:
@@ -105,7 +108,8 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
             "name": page_name(call.get("name", "")),
             "arguments": _written(call.get("arguments"), most),
         }
-    if (result := call.get("result")) is not None:
+    result = call.get("result")
+    if result is not None:
         flags = {name: True for name in ("finished", "is_call_error") if result.get(name) is True}
         call_data["result"] = {"reward": result["reward"], **flags}
         place = call.get("message")

@@ -113,7 +113,8 @@ class EpisodeIndex:
         return number_of(Path(file.relative_to(self._run).parts[0]))
 
     def _read_on(self, file: Path) -> None:
-        attempt, offset = self._attempt_of(file), self._read_to.get(file, 0)
+        attempt = self._attempt_of(file)
+        offset = self._read_to.get(file, 0)
         is_training = TRAIN in file.relative_to(self._run).parts
         with opened_file(file, ExitCode.RUN_DIR) as lines:
             lines.seek(offset)
@@ -145,7 +146,9 @@ def _row(record: Any, attempt: int) -> EpisodeRow | None:
     try:
         if record["schema_version"] != SCHEMA_VERSION:
             return None
-        outcome, tokens, phase = record["outcome"], record["tokens"], str(record["phase"])
+        outcome = record["outcome"]
+        tokens = record["tokens"]
+        phase = str(record["phase"])
         return EpisodeRow(
             attempt=attempt,
             phase=phase,

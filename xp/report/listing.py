@@ -87,14 +87,16 @@ class Listing:
                 "rows": [one.data for _, one in entries if one.version > since],
                 "sweeps": [
                     {
-                        "name": page_name(one.name),
+                        "name": page_name(sweep.name),
                         "words": page_name(
-                            " ".join(word for word in one.words if not word.startswith("outputs="))
+                            " ".join(
+                                word for word in sweep.words if not word.startswith("outputs=")
+                            )
                         ),
-                        "runs": list(one.runs),
-                        "points": self._points(one.runs),
+                        "runs": list(sweep.runs),
+                        "points": self._points(sweep.runs),
                     }
-                    for one in read_sweeps(self._outputs)
+                    for sweep in read_sweeps(self._outputs)
                 ],
             }
 
@@ -172,9 +174,9 @@ def _stamp(place: Path) -> tuple[int, ...]:
 
 def _read(place: Path, stamp: tuple[int, ...]) -> _Entry:
     try:
-        return (
-            _of_evaluation(place, stamp) if (place / REQUEST).is_file() else _of_run(place, stamp)
-        )
+        if (place / REQUEST).is_file():
+            return _of_evaluation(place, stamp)
+        return _of_run(place, stamp)
     except (XpError, KeyError, TypeError, ValueError) as error:
         row = RunRow(place.name, note=str(error))
         return _Entry(stamp, {}, row, None, _data(place, row, RunVerdict.BROKEN))
@@ -184,12 +186,12 @@ def _of_run(place: Path, stamp: tuple[int, ...]) -> _Entry:
     record = read_record(place)
     spec, row = row_of(place, record)
     lines = read_metrics(place / "metrics.jsonl", "train")
-    last, running = record.attempts[-1], row.status == RunStatus.RUNNING
-    now = (
-        (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds()
-        if running
-        else 0.0
-    )
+    last = record.attempts[-1]
+    running = row.status == RunStatus.RUNNING
+    if running:
+        now = (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds()
+    else:
+        now = 0.0
     hardware = as_dict(spec.get("hardware"))
     data = _data(place, row, None) | {
         "before": None if row.before is None else [row.before, None, None],
@@ -208,11 +210,17 @@ def _progress_text(progress: RunProgress | None) -> str:
     """Step, number of steps, and time left, of a run that goes on."""
     if progress is None:
         return ""
-    total = f" of {progress.num_steps}" if progress.num_steps else ""
+    if progress.num_steps:
+        total = f" of {progress.num_steps}"
+    else:
+        total = ""
     left = progress.seconds_left
-    time_left = (
-        "" if not left else f", {left / 60:.0f} min left" if left >= 90 else f", {left:.0f} s left"
-    )
+    if not left:
+        time_left = ""
+    elif left >= 90:
+        time_left = f", {left / 60:.0f} min left"
+    else:
+        time_left = f", {left:.0f} s left"
     return f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{time_left}"
 
 
@@ -227,7 +235,10 @@ def _judged(place: Path, entry: _Entry) -> _Entry:
         if diagnosis.verdict is RunVerdict.FLAT:
             diagnosis = diagnose(place, entry.record)
         is_killed = entry.record.status is RunStatus.RUNNING
-        reason = f"the run is {entry.row.status}" if is_killed else diagnosis.reason
+        if is_killed:
+            reason = f"the run is {entry.row.status}"
+        else:
+            reason = diagnosis.reason
         changes = {"verdict": diagnosis.verdict.value, "sentence": page_name(reason)}
     except XpError as error:
         changes = {"verdict": RunVerdict.INCOMPLETE.value, "sentence": page_name(error)}
@@ -241,9 +252,13 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     request = as_dict(json_of(place / REQUEST, ExitCode.RUN_DIR, below=place))
     evaluation = listed(place)
     summary = evaluation.summary or {}
-    status = "unreadable" if evaluation.fault else summary.get("status", "unfinished")
+    if evaluation.fault:
+        status = "unreadable"
+    else:
+        status = summary.get("status", "unfinished")
     reward = as_dict(as_dict(summary.get("summary")).get("reward"))
-    began, ended = summary.get("started"), summary.get("ended")
+    began = summary.get("started")
+    ended = summary.get("ended")
     model = as_dict(request.get("model")).get("name")
     row = RunRow(
         place.name,
@@ -290,5 +305,5 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
 
 def _curve(values: Iterable[Any]) -> list[float]:
     """The finite values, at most `MAX_POINTS`: more are averaged over equal parts."""
-    known = [float(one) for one in values if is_finite(one)]
+    known = [float(value) for value in values if is_finite(value)]
     return [float(f"{one:.4g}") for one in averaged(known, MAX_POINTS)]

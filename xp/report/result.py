@@ -66,11 +66,16 @@ def verdict(
         pair = before_and_after(run, default_margin())
     except (XpError, KeyError, TypeError, ValueError):
         pair = None
-    reason = f"the run is {status}" if record.status is RunStatus.RUNNING else diagnosis.reason
+    if record.status is RunStatus.RUNNING:
+        reason = f"the run is {status}"
+    else:
+        reason = diagnosis.reason
     page = {
         "word": diagnosis.verdict,
         "sentence": page_name(reason),
-        "symptoms": [page_name(f"{one.rule}: {one.text()}") for one in diagnosis.symptoms],
+        "symptoms": [
+            page_name(f"{symptom.rule}: {symptom.text()}") for symptom in diagnosis.symptoms
+        ],
         "environment": [page_name(line) for line in diagnosis.environment],
     }
     if pair is None:

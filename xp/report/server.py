@@ -143,7 +143,13 @@ class View:
         index = self._page(request).index
         numbers = range(len(index.rows))
         return JSONResponse(
-            {"rows": [one for one in numbers if searched in said_in(index.record(one)).lower()]}
+            {
+                "rows": [
+                    number
+                    for number in numbers
+                    if searched in said_in(index.record(number)).lower()
+                ]
+            }
         )
 
     def _places(self, request: Request) -> Sequence[Path]:
@@ -152,7 +158,8 @@ class View:
         if not names:
             return self._runs
         known = known_names(self._outputs, (RUNS, EVALUATIONS))
-        if unknown := [name for name in names if name not in known]:
+        unknown = [name for name in names if name not in known]
+        if unknown:
             raise XpError(
                 f"there is no run or evaluation {page_name(unknown[0])}", ExitCode.RUN_DIR
             )
@@ -164,13 +171,15 @@ class View:
         return self._pages[place]
 
     def _page(self, request: Request) -> RunPage:
-        number, places = _whole(request, "run"), self._places(request)
+        number = _whole(request, "run")
+        places = self._places(request)
         if number >= len(places):
             raise XpError(f"run={number}: there are {len(places)}")
         return self._page_of(places[number])
 
     def _record(self, request: Request) -> tuple[Any, Path]:
-        index, number = self._page(request).index, _whole(request, "row")
+        index = self._page(request).index
+        number = _whole(request, "row")
         if number >= len(index.rows):
             raise XpError(f"row={number}: there are {len(index.rows)}")
         return index.record(number), index.file_of(number)
@@ -183,8 +192,10 @@ class View:
         """
 
         def guarded(request: Request) -> Response:
-            cookie, port = f"{COOKIE}_{request.url.port}", request.scope["server"][1]
-            hosts, headers = [f"{HOST}:{port}", f"localhost:{port}"], request.headers
+            cookie = f"{COOKIE}_{request.url.port}"
+            port = request.scope["server"][1]
+            hosts = [f"{HOST}:{port}", f"localhost:{port}"]
+            headers = request.headers
             response: Response
             if headers.get("host", "").lower() not in hosts:
                 response = PlainTextResponse(

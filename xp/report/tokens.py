@@ -49,11 +49,10 @@ class TokenReader:
             )
         digest = str(record.get(TOOLS) or "")
         named = file.parent / TOOLS / f"{digest}.json"
-        tools = (
-            text_of(named, ExitCode.RUN_DIR, below=file.parent)
-            if _DIGEST.fullmatch(digest)
-            else "[]"
-        )
+        if _DIGEST.fullmatch(digest):
+            tools = text_of(named, ExitCode.RUN_DIR, below=file.parent)
+        else:
+            tools = "[]"
         try:
             pieces = list(_pieces(self._chat, record, tools))
         except (
@@ -90,7 +89,8 @@ def no_tokens(note: str) -> dict[str, Any]:
 
 
 def _stretches(pieces: Sequence[tuple[int, bool]]) -> list[int]:
-    lengths, is_trained = [0], False
+    lengths = [0]
+    is_trained = False
     for _, own in pieces:
         if own != is_trained:
             lengths.append(0)
@@ -131,7 +131,8 @@ def _chat(run: Path) -> ChatTokens:
         (place for place in places if (place / "tokenizer_config.json").is_file()), None
     )
     if directory is None:
-        looked, name = " and ".join(map(str, places)), spec.model.path or spec.model.name
+        looked = " and ".join(map(str, places))
+        name = spec.model.path or spec.model.name
         raise XpError(
             f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME
         )

@@ -57,7 +57,10 @@ def policy(*, is_live: bool) -> str:
         is_live: whether requests to the page's own server are allowed.
     """
     own = f"script-src {_digests(SCRIPTS)}; style-src {_digests(STYLES)}"
-    network = "connect-src 'self'" if is_live else "connect-src 'none'"
+    if is_live:
+        network = "connect-src 'self'"
+    else:
+        network = "connect-src 'none'"
     return f"default-src 'none'; {own}; {network}; base-uri 'none'; form-action 'none'"
 
 

@@ -60,7 +60,10 @@ def current(run: Path) -> RunRecord:
         return record
     try:
         record = read_record(run)
-        updated = _poll(record, launcher, run) if record.status is RunStatus.RUNNING else record
+        if record.status is RunStatus.RUNNING:
+            updated = _poll(record, launcher, run)
+        else:
+            updated = record
         with resource_errors(run):
             if updated != record:
                 write_record(run, updated)
@@ -95,7 +98,8 @@ def record_before(run: Path, plan: Plan) -> RunRecord:
     if plan.attempt == 1:
         return RunRecord(plan.run_id, RunStatus.PENDING, ())
     record = read_record(run)
-    if jobs := [launch.native_id for launch in live(run, record)]:
+    jobs = [launch.native_id for launch in live(run, record)]
+    if jobs:
         raise XpError(
             f"{plan.run_id}: job {', '.join(jobs)} of its last attempt is queued or runs;"
             f" wait for it, or end it: {xp_command(f'runs cancel {plan.run_id}', run.parent.parent)}",
@@ -135,7 +139,8 @@ def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> li
 
 def stop(run: Path, record: RunRecord) -> list[str]:
     """Cancels a run's jobs on the cluster, the last ones first; returns their ids."""
-    launcher, launches = detachable(run, record), live(run, record)
+    launcher = detachable(run, record)
+    launches = live(run, record)
     if launcher is not None:
         for launch in reversed(launches):
             launcher.cancel(launch)
@@ -168,7 +173,9 @@ def detachable(run: Path, record: RunRecord) -> Detachable | None:
     except (XpError, KeyError, TypeError, ValueError, RecursionError):
         return None
     launcher = make_launcher(spec, run.parent.parent)
-    return launcher if isinstance(launcher, Detachable) else None
+    if isinstance(launcher, Detachable):
+        return launcher
+    return None
 
 
 def context_of(run: Path, record: RunRecord) -> Context:
@@ -197,16 +204,16 @@ def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
             return update_stage(
                 record, stage.name, status=RunStatus.RUNNING if has_begun else RunStatus.PENDING
             )
-        status = (
-            RunStatus.INTERRUPTED
-            if code in STOPPED
-            else RunStatus.FAILED
-            if code
-            else RunStatus.SUCCEEDED
-        )
-        result = (
-            read_result((run.parent.parent / str(stage.log)).parent) if launcher.is_here else None
-        )
+        if code in STOPPED:
+            status = RunStatus.INTERRUPTED
+        elif code:
+            status = RunStatus.FAILED
+        else:
+            status = RunStatus.SUCCEEDED
+        if launcher.is_here:
+            result = read_result((run.parent.parent / str(stage.log)).parent)
+        else:
+            result = None
         ended = now() if result is None else result.ended
         record = update_stage(record, stage.name, status=status, exit_code=code, ended=ended)
         if code:

@@ -46,9 +46,11 @@ class HealthCount:
     def add(self, record: Any) -> None:
         """Counts one record; a malformed one is skipped."""
         try:
-            env, outcome = str(record["env"]), record["outcome"]
+            env = str(record["env"])
+            outcome = record["outcome"]
             faults = [(str(call), str(reason)) for call, reason in outcome.get("faults", ())]
-            is_void, reason = outcome["status"] == EpisodeStatus.VOID, str(outcome["void_reason"])
+            is_void = outcome["status"] == EpisodeStatus.VOID
+            reason = str(outcome["void_reason"])
             names = Counter[int]()
             seconds = dict(enumerate(record["env_s"])) | {-1: record["open_s"]}
             calls = {
@@ -57,7 +59,10 @@ class HealthCount:
             names.update(call["turn"] for call in record["tool_calls"])
         except (LookupError, TypeError, ValueError, AttributeError):
             return
-        last = faults.pop() if is_void and faults and faults[-1][1] == reason else ("", reason)
+        if is_void and faults and faults[-1][1] == reason:
+            last = faults.pop()
+        else:
+            last = "", reason
         self._num_episodes += 1
         self._num_void += is_void
         self._num_retried += bool(faults) and not is_void
@@ -82,12 +87,16 @@ class HealthCount:
     def _lines(self, run: Path) -> list[str]:
         files = sorted((*run.glob(f"attempt_*/*/{FILE}"), *run.glob(FILE)))
         events = [one for file in files for one in objects_of(file, ExitCode.RUN_DIR, below=run)]
-        reports = {(one["env"], one["call"]): one for one in reversed(events) if "call" in one}
+        reports = {
+            (event["env"], event["call"]): event for event in reversed(events) if "call" in event
+        }
         places = {
-            (one["env"], call): at for one in events for call, at in one.get("places", {}).items()
+            (event["env"], call): at
+            for event in events
+            for call, at in event.get("places", {}).items()
         }
         restarts = Counter(
-            (one["env"], one["text"]) for one in events if one["event"] == "restarted"
+            (event["env"], event["text"]) for event in events if event["event"] == "restarted"
         )
         if not self._num_episodes and not reports and not restarts:
             return []
@@ -108,13 +117,13 @@ class HealthCount:
                 if place
                 else []
             )
-        lines += (
-            [f"{counted(len(causes) - MAX_CAUSES, 'more cause')}"]
-            if len(causes) > MAX_CAUSES
-            else []
-        )
+        if len(causes) > MAX_CAUSES:
+            lines += [f"{counted(len(causes) - MAX_CAUSES, 'more cause')}"]
         for (env, call), report in list(reports.items())[:MAX_CAUSES]:
-            what = "raised" if report["event"] == "raised" else "was slow"
+            if report["event"] == "raised":
+                what = "raised"
+            else:
+                what = "was slow"
             lines += [f"{env} {call}: {what}", *_indented(report["text"])]
         lines += [
             f"{env}: server restarted {counted(num, 'time')}: it {text}"
@@ -125,14 +134,17 @@ class HealthCount:
             f"{env} {call or 'answer'} {seconds:.2g} s{f' ({places[env, call]})' if (env, call) in places else ''}"
             for (env, call), seconds in slowest
         ]
-        return [*lines, f"slowest calls: {', '.join(named)}"] if named else lines
+        if named:
+            return [*lines, f"slowest calls: {', '.join(named)}"]
+        return lines
 
 
 class EpisodeCount:
     """Counts the episodes of a run: those of its training for the use of tools, all for the environments' health."""
 
     def __init__(self) -> None:
-        self.tools, self.health = ToolCount(), HealthCount()
+        self.tools = ToolCount()
+        self.health = HealthCount()
 
     @staticmethod
     def of(run: Path) -> EpisodeCount:
@@ -146,7 +158,9 @@ class EpisodeCount:
     def add(self, file: Path, record: Any) -> list[str]:
         """Counts one record of a file, and returns the names of a training's calls; a malformed one is skipped."""
         self.health.add(record)
-        return self.tools.add(file, record) if file.parts[-3] == TRAIN else []
+        if file.parts[-3] == TRAIN:
+            return self.tools.add(file, record)
+        return []
 
 
 def _indented(text: str) -> list[str]:

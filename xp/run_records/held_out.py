@@ -147,10 +147,11 @@ def read_evaluation(file: Path) -> Mapping[str, Any]:
 
 def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
     """The result in a record. None means that every episode is void."""
-    figures, overlaps = value["summary"], value.get("held_out", {}).values()
+    figures = value["summary"]
+    overlaps = value.get("held_out", {}).values()
     if figures["reward"] is None or figures["passes"] is None:
         return None
-    num_trained_on = sum(one["num_trained_on"] for one in overlaps)
+    num_trained_on = sum(overlap["num_trained_on"] for overlap in overlaps)
     rewards = [one for task in value["tasks"].values() for one in task["rewards"]]
     return HeldOutResult(
         reward_mean=figures["reward"]["value"],
@@ -161,7 +162,7 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
         pass_threshold=figures["pass_threshold"],
         num_tasks=figures["num_tasks"],
         env_pass_share=figures["env_pass_share"],
-        label=overlap_label(num_trained_on, sum(one["num_held_out"] for one in overlaps))
+        label=overlap_label(num_trained_on, sum(overlap["num_held_out"] for overlap in overlaps))
         if num_trained_on
         else "",
         limits=reward_limits(rewards, _limits(value["scoring"])),
@@ -173,7 +174,9 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
 def _limits(scoring: ScoreChoice) -> Limits:
     """Limits of the rewards that were scored so; none for a mixture."""
     members = list(scoring.values())
-    return limits_of(members[0]) if len(members) == 1 else (None, None)
+    if len(members) == 1:
+        return limits_of(members[0])
+    return None, None
 
 
 def limits_of(member: Mapping[str, Any]) -> Limits:
@@ -198,18 +201,17 @@ def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]
     Args:
         records: scoring of each evaluation. None means that it is not recorded, which is no difference.
     """
-    known = [one for one in records if one is not None]
+    known = [record for record in records if record is not None]
     differences = {}
     for member in dict.fromkeys(member for one in known for member in one):
         parts = [one.get(member, {}) for one in known]
-        for key in dict.fromkeys(key for one in parts for key in one):
-            values = list(dict.fromkeys(json.dumps(one[key]) for one in parts if key in one))
+        for key in dict.fromkeys(key for part in parts for key in part):
+            values = list(dict.fromkeys(json.dumps(part[key]) for part in parts if key in part))
             if len(values) > 1:
-                shown = (
-                    ""
-                    if key.startswith(CODE)
-                    else f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
-                )
+                if key.startswith(CODE):
+                    shown = ""
+                else:
+                    shown = f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
                 differences[key] = f"{key}{shown}"
     return differences
 
@@ -226,8 +228,8 @@ AFTER_THE_RULE: Final = (
 def is_of_reward_fn(key: str, record: ScoreChoice | None) -> bool:
     """Returns whether a key of `scoring_differences` is about reward functions and rewards of groups alone."""
     members = list((record or {}).values())
-    code = {*(name for one in members for name in one.get("env.reward_fn") or ())}
-    code |= {one.get("env.group_reward_fn") for one in members}
+    code = {*(name for member in members for name in member.get("env.reward_fn") or ())}
+    code |= {member.get("env.group_reward_fn") for member in members}
     return key in AFTER_THE_RULE or key.removeprefix(CODE) in code
 
 

@@ -100,22 +100,22 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
 def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
     """The `ranked_by` of the runs of one environment, and their `incomparable`."""
     results = [row.result for row in rows if row.result is not None]
-    differences = scoring_differences([one.scoring for one in results])
+    differences = scoring_differences([result.scoring for result in results])
     reasons = list(differences.values())
-    if len({one.tasks for one in results if one.tasks is not None}) > 1:
+    if len({result.tasks for result in results if result.tasks is not None}) > 1:
         reasons.append("the held-out tasks")
     if not reasons:
         return "reward", ""
     reason = f"{' and '.join(reasons)} differ{'s' * (len(reasons) == 1 and differences != {})}"
     is_shaping = all(
-        any(is_of_reward_fn(key, one.scoring) for one in results) for key in differences
+        any(is_of_reward_fn(key, result.scoring) for result in results) for key in differences
     )
     is_alike = (
         is_shaping
         and len(reasons) == len(differences)
-        and len({one.pass_threshold for one in results}) == 1
+        and len({result.pass_threshold for result in results}) == 1
     )
-    has_passes = all(one.env_pass_share is not None for one in results)
+    has_passes = all(result.env_pass_share is not None for result in results)
     return "passes" if is_alike and has_passes else "nothing", reason
 
 
@@ -132,7 +132,7 @@ def as_csv(lines: Sequence[RunRow]) -> str:
     writer.writerow(map(csv_cell, names))
     for line in lines:
         writer.writerow(
-            [csv_cell(one) if isinstance(one, str) else one for one in _values(line, names)]
+            [csv_cell(value) if isinstance(value, str) else value for value in _values(line, names)]
         )
     return text.getvalue()
 
@@ -173,7 +173,8 @@ def spec_of(directory: Path, attempt: int) -> Any:
     """The run's spec, from the plan of its last attempt, since JSON is read ten times as fast as YAML."""
     from xp.spec.recorded import recorded_spec
 
-    plan, spec = directory / f"attempt_{attempt}" / "plan.json", None
+    plan = directory / f"attempt_{attempt}" / "plan.json"
+    spec = None
     with suppress(XpError, LookupError, TypeError):  # a damaged plan
         spec = json_of(plan, ExitCode.RUN_DIR, below=directory)["spec"]
     if isinstance(spec, dict) and "env" in spec:
@@ -195,7 +196,8 @@ def row_of(directory: Path, record: RunRecord | None = None) -> tuple[Any, RunRo
 
 def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
     results = held_out(directory)
-    before, after = results.get("before"), results.get("after")
+    before = results.get("before")
+    after = results.get("after")
     return RunRow(
         run=record.run_id,
         env="+".join(spec["env"]["members"]),
@@ -239,7 +241,8 @@ def _has(row: RunRow, spec: Any, word: str) -> bool:
     values = [getattr(row, key)] if key in PLAIN else []
     values += [value for path, value in leaves(spec) if path == key or path.endswith(f".{key}")]
     for section in ("env", "model", "hardware"):
-        values += [_at(spec, (section, "name"))] if key == section else []
+        if key == section:
+            values += [_at(spec, (section, "name"))]
     return any(_equals(value, expected) for value in values)
 
 
@@ -289,7 +292,9 @@ def text(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float):
         return f"{value:g}"
-    return "[" + ",".join(map(text, value)) + "]" if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(text, value)) + "]"
+    return str(value)
 
 
 def _at(spec: Any, path: Sequence[str]) -> Any:
@@ -311,7 +316,9 @@ def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...
         for one in _varied((*path, key), [_at(value, (key,)) for value in values])
     ]
     is_section = all(value is None or isinstance(value, dict) for value in values)
-    return paths if sections and is_section else [path, *paths]
+    if sections and is_section:
+        return paths
+    return [path, *paths]
 
 
 def _is_left_out(key: str, varied: Collection[str]) -> bool:

@@ -101,7 +101,9 @@ def recorded_inputs(directory: Path, attempt: int) -> LockInputs:
     spec = json_of(here / "plan.json", ExitCode.RUN_DIR, below=directory)["spec"]
     code = here / "code"
     places = code.iterdir() if code.is_dir() else ()
-    return LockInputs(spec, {one.stem if one.is_file() else one.name: one for one in places})
+    return LockInputs(
+        spec, {place.stem if place.is_file() else place.name: place for place in places}
+    )
 
 
 def facts_and_inputs(directory: Path) -> tuple[Facts, LockInputs]:
@@ -133,7 +135,9 @@ def planned_facts(inputs: LockInputs) -> dict[str, str]:
 def _dialogues(spec: Mapping[str, Any]) -> dict[str, str]:
     """The fact about a spec's file of dialogues, if it has one that is here."""
     data = Path((spec.get("sft") or {}).get("data") or "")
-    return {_SFT_DATA: file_digest(data)} if data.is_absolute() and data.is_file() else {}
+    if data.is_absolute() and data.is_file():
+        return {_SFT_DATA: file_digest(data)}
+    return {}
 
 
 def has_same_data(directory: Path, spec: Mapping[str, Any]) -> bool:
@@ -245,9 +249,8 @@ def _resumed_facts(facts: Facts) -> Facts:
 def accept(directory: Path, names: Sequence[str]) -> None:
     """Records facts whose change a resume accepts; raises XpError(CONFIG) for a fact that the lock does not have."""
     lock = read_lock(directory)
-    if unknown := sorted(
-        set(names) - {name for name in lock.facts if name.startswith(_ACCEPTABLE)}
-    ):
+    unknown = sorted(set(names) - {name for name in lock.facts if name.startswith(_ACCEPTABLE)})
+    if unknown:
         legal = (
             ", ".join(name for name in lock.facts if name.startswith(_ACCEPTABLE) and name != _XP)
             or "none"
@@ -266,7 +269,8 @@ def _values(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def changed_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
     """Keys in which two specs differ, each as `key: value -> value`."""
-    before, after = _values(first), _values(second)
+    before = _values(first)
+    after = _values(second)
     for key in dict.fromkeys([*before, *after]):
         if before.get(key) != after.get(key):
             yield f"{key}: {before.get(key)} -> {after.get(key)}"

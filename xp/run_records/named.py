@@ -40,14 +40,16 @@ def named_runs(
         XpError: RUN_DIR if a word names no run, or is the beginning of several where one is expected.
     """
     known = known_names(outputs, rooms)
-    directories = (
-        []
-        if words or not takes_several
-        else [place for place in known.values() if (place / FILE).is_file()]
-    )
+    if words or not takes_several:
+        directories = []
+    else:
+        directories = [place for place in known.values() if (place / FILE).is_file()]
     for word in words:
         is_place = any((Path(word) / file).is_file() for room in rooms for file in FILES[room])
-        names = [] if is_place else chosen(outputs, word, known, rooms, takes_several=takes_several)
+        if is_place:
+            names = []
+        else:
+            names = chosen(outputs, word, known, rooms, takes_several=takes_several)
         directories += [Path(word)] if is_place else [known[name] for name in names]
     return list(dict.fromkeys(directories))
 
@@ -82,9 +84,10 @@ def chosen(
     if is_pattern:
         matches = [name for name in known if fnmatchcase(name, word)]
     else:
-        matches = (
-            [word] if word in known else [name for name in known if word and name.startswith(word)]
-        )
+        if word in known:
+            matches = [word]
+        else:
+            matches = [name for name in known if word and name.startswith(word)]
     if len(matches) > 1 and not is_pattern and not takes_several:
         names = first_of(matches, MAX_LISTED)
         raise XpError(
@@ -135,4 +138,6 @@ def run_directory(outputs: Path, word: str) -> Path:
         raise XpError(
             f"{word}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR
         )
-    return place if ".." in Path(word).parts else Path(word)
+    if ".." in Path(word).parts:
+        return place
+    return Path(word)

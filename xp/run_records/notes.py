@@ -65,7 +65,10 @@ def change_notes(
     known = read_notes(directory)
     for tag in tags:
         if removes and tag not in known.tags:
-            has = f"its tags: {' '.join(known.tags)}" if known.tags else "it has none"
+            if known.tags:
+                has = f"its tags: {' '.join(known.tags)}"
+            else:
+                has = "it has none"
             raise XpError(f"{directory.name} has no tag {tag!r}; {has}")
         if not removes and not _TAG.fullmatch(tag):
             raise XpError(

@@ -28,7 +28,10 @@ SFT: Final = "sft"
 def averaged(values: Sequence[float], most: int) -> list[float]:
     """The values; if there are more than `most`, the means of this number of equal parts."""
     size = min(most, len(values))
-    edges = [round(at * len(values) / size) for at in range(size + 1)] if size else []
+    if size:
+        edges = [round(at * len(values) / size) for at in range(size + 1)]
+    else:
+        edges = []
     return [fmean(values[begin:end]) for begin, end in pairwise(edges)]
 
 
@@ -50,7 +53,9 @@ class RunProgress:
     @property
     def share(self) -> float | None:
         """Completed share of the steps, from 0 to 1."""
-        return min(1.0, self.step / self.num_steps) if self.num_steps else None
+        if self.num_steps:
+            return min(1.0, self.step / self.num_steps)
+        return None
 
     @property
     def seconds_left(self) -> float | None:
@@ -58,14 +63,20 @@ class RunProgress:
         if self.step_s is None or self.num_steps is None:
             return None
         left = self.step_s * (self.num_steps - self.step)
-        passed = min(self.step_s, time.time() - self.at) if self.at else 0.0
+        if self.at:
+            passed = min(self.step_s, time.time() - self.at)
+        else:
+            passed = 0.0
         return max(0.0, left - passed)
 
 
 def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
     """Progress of the training, or of the fine-tuning before it. None means that the run has neither."""
     lines = {stage: read_metrics(run / "metrics.jsonl", stage) for stage in ("train", SFT)}
-    stages = {one.name: one.status for one in record.attempts[-1].stages} if record.attempts else {}
+    if record.attempts:
+        stages = {stage.name: stage.status for stage in record.attempts[-1].stages}
+    else:
+        stages = {}
     is_tuned = stages.get(SFT) in (None, RunStatus.SUCCEEDED, RunStatus.CACHED)
     if lines["train"] or ("train" in stages and is_tuned):
         total = record.num_steps or _planned_steps(run, record)
@@ -79,7 +90,8 @@ def _progress(
     run: Path, lines: Sequence[Mapping[str, Any]], total: int | None, *, is_tuning: bool
 ) -> RunProgress:
     if is_tuning:
-        seconds, curves = "time/update_s", [("loss", points_of(lines, "training/loss"), "update")]
+        seconds = "time/update_s"
+        curves = [("loss", points_of(lines, "training/loss"), "update")]
     else:
         during = read_metrics(run / "metrics.jsonl", "evaluate_during")
         held_out = points_of(during, f"evaluation/during/{REWARD}")
@@ -90,8 +102,12 @@ def _progress(
         ]
     last = lines[-1] if lines else {"step": 0}
     times = [value for _, value in points_of(lines[-RECENT:], seconds)]
-    known, step_s = tuple(one for one in curves if one[1]), fmean(times) if times else None
-    at = float(last["time"]) if is_finite(last.get("time")) else 0.0
+    known = tuple(curve for curve in curves if curve[1])
+    step_s = fmean(times) if times else None
+    if is_finite(last.get("time")):
+        at = float(last["time"])
+    else:
+        at = 0.0
     return RunProgress(is_tuning, last["step"], total, known, step_s, at)
 
 

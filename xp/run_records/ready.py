@@ -69,10 +69,8 @@ class Ready:
         tracked = TrackedRun(
             plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=self.tracker_keys
         )
-        redactor, names = (
-            self.redactor,
-            [name for name in plan.spec.tracking if name not in self.job_trackers],
-        )
+        redactor = self.redactor
+        names = [name for name in plan.spec.tracking if name not in self.job_trackers]
         return Mirror(
             run / "metrics.jsonl", tracked, openers(names), lambda text: echo(redactor.redact(text))
         )
@@ -96,7 +94,10 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     directory = outputs / "runs" / plan.run_id
     check_run_directory(directory, plan.attempt)
     check_writable(outputs)
-    tells = launcher.tells if isinstance(launcher, TrackingLauncher) else ()
+    if isinstance(launcher, TrackingLauncher):
+        tells = launcher.tells
+    else:
+        tells = ()
     here = [str(name) for name in plan.spec.tracking if name not in tells]
     ready = Ready(
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
@@ -113,11 +114,10 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         plan.spec.launcher.detach
         or (isinstance(launcher, TrackingLauncher) and not launcher.brings_metrics)
     ):
-        reason = (
-            "launcher.detach=true leaves"
-            if plan.spec.launcher.detach
-            else "the metrics stay elsewhere"
-        )
+        if plan.spec.launcher.detach:
+            reason = "launcher.detach=true leaves"
+        else:
+            reason = "the metrics stay elsewhere"
         raise XpError(
             f"tracking={','.join(here)} needs a process that stays and follows the metrics here, and {reason};"
             " set one of the two otherwise",
@@ -126,10 +126,10 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     made = {
         name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()
     }
-    if launcher.is_here and (
-        wrong := list(differing(plan.spec.backend.commits, {**made, **os.environ}))
-    ):
-        raise XpError("\n".join(wrong), ExitCode.RUNTIME)
+    if launcher.is_here:
+        wrong = list(differing(plan.spec.backend.commits, {**made, **os.environ}))
+        if wrong:
+            raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
 
@@ -144,7 +144,8 @@ def _loaded_before(run: Path) -> Iterator[Path]:
 
 def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
     """Context of an attempt's stages, without any stage's secrets."""
-    spec, trackers = plan.spec, ready.job_trackers
+    spec = plan.spec
+    trackers = ready.job_trackers
     names = {name for stage in plan.stages for pair in stage.job.secrets.items() for name in pair}
     if "wandb" in plan.spec.tracking:
         names.add(WANDB_KEY)
@@ -167,7 +168,8 @@ def provenance(packages: Sequence[str], runtime: Runtime) -> Provenance:
     try:
         _, versions, python = probe(interpreter(runtime), (), tuple(packages))
     except XpError:  # an interpreter on a cluster, which preflight does not look for here
-        versions, python = {}, platform.python_version()
+        versions = {}
+        python = platform.python_version()
     return Provenance(__version__, python, commit, is_dirty, dict(versions))
 
 

@@ -148,16 +148,17 @@ class RunRecord(JsonFile):
     def minutes(self) -> float:
         """Time of all attempts that have ended."""
         return sum(
-            minutes_between(one.started, one.ended)
-            for one in self.attempts
-            if one.ended is not None
+            minutes_between(attempt.started, attempt.ended)
+            for attempt in self.attempts
+            if attempt.ended is not None
         )
 
     @property
     def num_steps(self) -> int | None:
         """Rollout steps of the last training, as its stage settled them. None means that none has begun."""
         return next(
-            (one.training.num_steps for one in reversed(self.attempts) if one.training), None
+            (attempt.training.num_steps for attempt in reversed(self.attempts) if attempt.training),
+            None,
         )
 
 
@@ -167,7 +168,9 @@ def number_of(attempt: Path) -> int:
     Attempts are ordered by it, since file times change in a copy of a run.
     """
     number = attempt.name.removeprefix("attempt_")
-    return int(number) if number.isascii() and number.isdigit() else 0
+    if number.isascii() and number.isdigit():
+        return int(number)
+    return 0
 
 
 def begin_attempt(
@@ -302,7 +305,9 @@ def status_of(
     record = read_record(directory)
     is_detached = bool(record.attempts) and record.attempts[-1].supervisor is None
     is_live = is_detached and (has_jobs is None or has_jobs())
-    return KILLED if record.status is RunStatus.RUNNING and not is_live else record.status.value
+    if record.status is RunStatus.RUNNING and not is_live:
+        return KILLED
+    return record.status.value
 
 
 def check_ours(directory: Path) -> None:
@@ -362,51 +367,61 @@ def table(
     """
     lines = [f"{record.run_id}  {_now(record.status, now)}"]
     for attempt in record.attempts:
-        commit = f"  {attempt.provenance.commit[:10]}" if attempt.provenance.commit else ""
+        if attempt.provenance.commit:
+            commit = f"  {attempt.provenance.commit[:10]}"
+        else:
+            commit = ""
         dirty = " (changed)" if attempt.provenance.is_dirty else ""
-        length, status = _length(attempt.training), _now(attempt.status, now)
+        length = _length(attempt.training)
+        status = _now(attempt.status, now)
         lines.append(
             f"attempt_{attempt.number}  {status}  {attempt.started}{commit}{dirty}{length}"
         )
         for stage in attempt.stages:
-            exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
-            took = (
-                ""
-                if stage.started is None
-                else f"{60 * minutes_between(stage.started, stage.ended):.1f} s"
-            )
-            log = (
-                ""
-                if stage.log is None
-                else stage.log
-                if outputs is None
-                else str(outputs / stage.log)
-            )
+            if stage.exit_code is None:
+                exit_code = ""
+            else:
+                exit_code = f"exit {stage.exit_code}"
+            if stage.started is None:
+                took = ""
+            else:
+                took = f"{60 * minutes_between(stage.started, stage.ended):.1f} s"
+            if stage.log is None:
+                log = ""
+            elif outputs is None:
+                log = stage.log
+            else:
+                log = str(outputs / stage.log)
             line = f"  {stage.name:12} {_now(stage.status, now):12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
-        replaced = dict.fromkeys(one for stage in attempt.stages for one in stage.stubs)
-        lines += [f"  not the real one: {', '.join(replaced)}"] if replaced else []
+        replaced = dict.fromkeys(stub for stage in attempt.stages for stub in stage.stubs)
+        if replaced:
+            lines += [f"  not the real one: {', '.join(replaced)}"]
     return "\n".join(lines)
 
 
 def _now(status: RunStatus, now: str) -> str:
-    return now if status is RunStatus.RUNNING else status.value
+    if status is RunStatus.RUNNING:
+        return now
+    return status.value
 
 
 def _length(training: SettledLength | None) -> str:
     if training is None:
         return ""
     epochs = training.epochs
-    how = (
-        ""
-        if epochs is None
-        else f" ({counted(epochs, 'epoch')} of {counted(training.num_tasks, 'task')})"
-    )
+    if epochs is None:
+        how = ""
+    else:
+        how = f" ({counted(epochs, 'epoch')} of {counted(training.num_tasks, 'task')})"
     return f"  {counted(training.num_steps, 'step')}{how}"
 
 
 def minutes_between(started: str, ended: str | None) -> float:
-    end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
+    if ended:
+        end = datetime.fromisoformat(ended)
+    else:
+        end = datetime.now(UTC)
     return (end - datetime.fromisoformat(started)).total_seconds() / 60
 
 
@@ -417,11 +432,14 @@ def time_text(record: RunRecord, hardware: Hardware) -> str:
         for stage in record.attempts[-1].stages
         if stage.started is not None and stage.ended is not None
     ]
-    text = (
-        f"{record.minutes:.1f} min ({', '.join(stages)})" if stages else f"{record.minutes:.1f} min"
-    )
-    hours, num_gpus = record.minutes / 60, hardware.accelerators_per_node * hardware.num_nodes
-    text += f", {hours * num_gpus:.2f} GPU-hours" if num_gpus else ""
+    if stages:
+        text = f"{record.minutes:.1f} min ({', '.join(stages)})"
+    else:
+        text = f"{record.minutes:.1f} min"
+    hours = record.minutes / 60
+    num_gpus = hardware.accelerators_per_node * hardware.num_nodes
+    if num_gpus:
+        text += f", {hours * num_gpus:.2f} GPU-hours"
     return text + (
         f", {hours * hardware.usd_per_hour:.2f} USD" if hardware.usd_per_hour is not None else ""
     )

@@ -48,7 +48,8 @@ def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str,
         XpError: (CONFIG) a word has no value, as where a shell's variable is not set.
     """
     pairs = [text.partition("=") for text in overrides]
-    if empty := [word for word, _, value in pairs if word in words and not value]:
+    empty = [word for word, _, value in pairs if word in words and not value]
+    if empty:
         raise XpError(f"{empty[0]}=: it has no value; give one, or leave {empty[0]} out")
     values = {word: value for word, _, value in pairs if word in words and value != "null"}
     return values, [
@@ -95,7 +96,9 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
     _check_kept(directory, before, spec)
     attempts = () if is_unborn(directory) else read_record(directory).attempts
     if {"training.num_steps", "training.epochs"} & set(values):
-        trained = next((one.training for one in reversed(attempts) if one.training), None)
+        trained = next(
+            (attempt.training for attempt in reversed(attempts) if attempt.training), None
+        )
         _check_length(spec, directory, None if trained is None else trained.num_tasks)
     stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
     return ResumedRun(directory.name, len(attempts) + 1, spec, stages)
@@ -107,18 +110,22 @@ def other_length_lines(plan: Plan) -> list[str]:
     from xp.planning.extent import num_steps
     from xp.run_records.record import read_record
 
-    run, training, steps = (
-        Path(plan.spec.outputs, "runs", plan.run_id),
-        plan.spec.training,
-        num_steps(plan.spec),
-    )
-    lines = read_metrics(run / "metrics.jsonl", "train") if plan.attempt > 1 else []
+    run = Path(plan.spec.outputs, "runs", plan.run_id)
+    training = plan.spec.training
+    steps = num_steps(plan.spec)
+    if plan.attempt > 1:
+        lines = read_metrics(run / "metrics.jsonl", "train")
+    else:
+        lines = []
     trained = {line.get("attempt") for line in lines} - {plan.attempt}
     attempts = read_record(run).attempts if trained else ()
     lengths = {
-        one.training.num_steps for one in attempts if one.training and one.number in trained
+        attempt.training.num_steps
+        for attempt in attempts
+        if attempt.training and attempt.number in trained
     } - {steps}
-    schedule, differing = training.lr_schedule, []
+    schedule = training.lr_schedule
+    differing = []
     if schedule is not LrSchedule.CONSTANT:
         before = f"of a training of {' or '.join(map(str, sorted(lengths)))} (training.lr_schedule={schedule})"
         differing.append(f"the learning rates of earlier attempts were those {before}")
@@ -127,7 +134,9 @@ def other_length_lines(plan: Plan) -> list[str]:
             "the first episodes of this attempt are of newer weights (training.max_staleness)"
         )
     what = f"other than in one training of {counted(steps or 0, 'step')}: {'; '.join(differing)}"
-    return [what] if steps and lengths and differing else []
+    if steps and lengths and differing:
+        return [what]
+    return []
 
 
 def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
@@ -142,7 +151,8 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
     from xp.episode.metrics_file import last_step
     from xp.tasks.training_length import steps_of
 
-    made, training = last_step(run / "metrics.jsonl"), spec.training
+    made = last_step(run / "metrics.jsonl")
+    training = spec.training
     if made is None:
         return
     if training.epochs is None:
@@ -179,7 +189,8 @@ def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> No
     if (directory / FILE).is_file():
         before = recorded_inputs(directory, read_lock(directory).attempt).spec
     changed = [line.partition(": ") for line in changed_keys(before, spec.model_dump(mode="json"))]
-    if kept := [(key, change) for key, _, change in changed if not is_changeable(key)]:
+    kept = [(key, change) for key, _, change in changed if not is_changeable(key)]
+    if kept:
         raise XpError(
             "\n".join(
                 f"{key}: a resumed run keeps it; start a new run to change it ({change})"

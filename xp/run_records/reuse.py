@@ -81,7 +81,8 @@ def is_whole(stage: Stage, outputs: Path, warn: Callable[[str], None]) -> bool:
     """Returns whether a stage's manifest and outputs exist and are not damaged; a damaged result is made again."""
     if stage.done is None or not all(states(outputs, stage.promised).values()):
         return False
-    if (fault := damaged(outputs / stage.done)) is not None:
+    fault = damaged(outputs / stage.done)
+    if fault is not None:
         warn(
             f"xp: {stage.name}: {Path(stage.done).parent} is damaged ({fault}); it is made again\n"
         )
@@ -104,11 +105,9 @@ def _reusable_attempt(
         recorded = _recorded(file, stage.name)
         is_same = recorded is not None and _content(recorded) == _content(asdict(stage))
         if recorded is not None and is_same and status is RunStatus.SUCCEEDED:
-            return (
-                attempt.number
-                if not is_here or _are_whole(outputs, recorded["job"]["outputs"])
-                else None
-            )
+            if not is_here or _are_whole(outputs, recorded["job"]["outputs"]):
+                return attempt.number
+            return None
         # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
         # unchanged. So are those outside the run, which runs share: they are named by their content.
         if recorded is None or any(

@@ -76,7 +76,9 @@ def dispatch(
                 # Trackers of each attempt are its own, as for a resumed run.
                 with ready.mirror(plan, run, echo), Signals(plan.run_id, resume) as signals:
                     attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, resume)
-                    return attempt.leave() if plan.spec.launcher.detach else attempt.run()
+                    if plan.spec.launcher.detach:
+                        return attempt.leave()
+                    return attempt.run()
             except XpError as error:
                 if restart == max_restarts or not attempt.is_restartable:
                     raise
@@ -104,8 +106,12 @@ class _Attempt:
         signals: Signals,
         resume: str,
     ) -> None:
-        self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
-        self._echo, self._signals = echo, signals
+        self._plan = plan
+        self._launcher = launcher
+        self._outputs = outputs
+        self._ready = ready
+        self._echo = echo
+        self._signals = signals
         self._run = outputs / "runs" / plan.run_id
         self._context = context_of(plan, outputs, ready)
         self._resume = resume
@@ -232,14 +238,16 @@ class _Attempt:
     def _is_cached(self, stage: Stage) -> bool:
         """Returns whether the stage's result exists, from an earlier attempt or by its content; records it if so."""
         status = RunStatus.CACHED
-        if (attempt := self._reusable.get(stage.name)) is not None:
+        attempt = self._reusable.get(stage.name)
+        if attempt is not None:
             where = f"done in attempt_{attempt}"
         elif not (self._launcher.is_here and is_whole(stage, self._outputs, self._echo)):
             return False
         elif stage.made_in is None:
             where = "done before"
         else:
-            where, status = f"done in the {stage.made_in} stage", RunStatus.SUCCEEDED
+            where = f"done in the {stage.made_in} stage"
+            status = RunStatus.SUCCEEDED
         self._update(stage, status=status)
         self._echo(f"xp: {stage.name}: {where}, skipped\n")
         return True
@@ -250,11 +258,10 @@ class _Attempt:
         is_over = (
             code == 0 and self._launcher.is_here
         )  # elsewhere the job itself checks its outputs
-        absent = (
-            missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}")
-            if is_over
-            else []
-        )
+        if is_over:
+            absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}")
+        else:
+            absent = []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
         if (
             self._signals.number is not None
@@ -272,7 +279,10 @@ class _Attempt:
         log = self._outputs / launch.log
         what = f"stage {stage.name} failed: {reason(code, absent)}"
         is_on_screen = self._echo is write_to_screen and is_one_output()
-        tail = "" if is_on_screen else "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
+        if is_on_screen:
+            tail = ""
+        else:
+            tail = "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
         text = f"{what}{tail}\nlog: {log}\nresume: {self._resume}"
         return XpError(self._context.redactor.redact(text), exit_code(code, absent))
 

@@ -44,7 +44,7 @@ def write_sweep(outputs: Path, words: Sequence[str], runs: Sequence[str]) -> Non
     """Records a sweep; the same command again adds its runs."""
     name = text_digest("\n".join(sorted(words)))[:8]
     file = outputs / SWEEPS / f"{name}.json"
-    known = next((one.runs for one in read_sweeps(outputs) if one.name == name), ())
+    known = next((sweep.runs for sweep in read_sweeps(outputs) if sweep.name == name), ())
     with resource_errors(file.parent):
         write_atomically(
             file, SweepRecord(name, tuple(words), tuple(dict.fromkeys((*known, *runs)))).to_json()
@@ -124,7 +124,8 @@ def open_points(
     if again:
         return [OpenPoint(spec, None, 1, number) for number, spec in enumerate(specs)], []
     ledgers = {outputs: ledger(Path(outputs)) for outputs in {spec.outputs for spec in specs}}
-    todo, left = [], []
+    todo = []
+    left = []
     for number, spec in enumerate(specs):
         entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
         if entry is None:
@@ -145,7 +146,8 @@ def held_out_reward(spec: RunSpec) -> float:
             "the run is not finished, so it has no held-out reward yet; a search needs a launcher that waits",
             ExitCode.STAGE_FAILED,
         )
-    if (reward := leaderboard(outputs, [entry.run_id])[0].after) is None:
+    reward = leaderboard(outputs, [entry.run_id])[0].after
+    if reward is None:
         reason = "has no evaluation after training: its held-out reward is unknown"
         raise XpError(f"{entry.run_id} {reason}", ExitCode.STAGE_FAILED)
     return reward
@@ -169,5 +171,8 @@ def _read(file: Path) -> tuple[str, SweepEntry] | None:
         is_left = (
             record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None
         )  # detached
-        standing = RunState.RUNNING if is_left or is_held(file.parent) else RunState.CUT
+        if is_left or is_held(file.parent):
+            standing = RunState.RUNNING
+        else:
+            standing = RunState.CUT
     return spec_digest(spec), SweepEntry(standing, record.run_id, len(record.attempts))

@@ -19,7 +19,9 @@ class ToolCount:
     def __init__(self) -> None:
         self._calls: Counter[str] = Counter()
         self._offered: set[tuple[Path, str]] = set()
-        self._num_episodes, self._waited, self._elapsed = 0, 0.0, 0.0
+        self._num_episodes = 0
+        self._waited = 0.0
+        self._elapsed = 0.0
         self._malformed: str | None = None
 
     def add(self, file: Path, record: Any) -> list[str]:
@@ -27,7 +29,8 @@ class ToolCount:
         skipped."""
         try:
             calls = [str(call["name"]) for call in record["tool_calls"] if "name" in call]
-            waited, elapsed = record["env_s"], record["elapsed_s"]
+            waited = record["env_s"]
+            elapsed = record["elapsed_s"]
             if not all(map(is_finite, (*waited, elapsed))):
                 return []
             malformed = [call["turn"] for call in record["tool_calls"] if "malformed" in call]
@@ -51,7 +54,10 @@ class ToolCount:
         if not self._num_episodes:
             return None
         names = frozenset(name for place, digest in self._offered for name in _tools(place, digest))
-        share = self._waited / self._elapsed if self._elapsed > 0 else None
+        if self._elapsed > 0:
+            share = self._waited / self._elapsed
+        else:
+            share = None
         return ToolUse(self._num_episodes, names, self._calls, share, self._malformed)
 
 

@@ -49,7 +49,8 @@ def resolve(
     variables = os.environ if environ is None else environ
     filed = _read_dotenv(dotenv)
     values = {name: variables.get(name) or filed.get(name) or "" for name in required}
-    if missing := [name for name, value in values.items() if not value]:
+    missing = [name for name, value in values.items() if not value]
+    if missing:
         raise XpError(
             f"{', '.join(missing)}: this run needs {'it' if len(missing) == 1 else 'them'} and the environment has no"
             f" value; set it with `export {missing[0]}=...`, or as a line {missing[0]}=... in {dotenv.absolute()}",
@@ -86,7 +87,10 @@ class Redactor:
         return f"Redactor({len(self._forms)} forms)"
 
     def redact(self, text: str) -> str:
-        known = self._pattern.sub(MASK, text) if self._pattern else text
+        if self._pattern:
+            known = self._pattern.sub(MASK, text)
+        else:
+            known = text
         return URL_PASSWORD.sub(MASK, SHAPE.sub(MASK, known))
 
     def safe_length(self, text: str) -> int:
@@ -99,7 +103,7 @@ class Redactor:
             (
                 at
                 for at in range(first, end)
-                if any(one.startswith(text[at:]) for one in self._forms)
+                if any(form.startswith(text[at:]) for form in self._forms)
             ),
             end,
         )
@@ -121,7 +125,10 @@ def _read_dotenv(file: Path) -> dict[str, str]:
 def _forms(value: str) -> set[str]:
     # Logs are filtered line by line, so each line of a long value (a PEM key) is masked separately.
     whole = {value, value.strip()}
-    lines = {line.strip() for line in value.splitlines()} if "\n" in value.strip() else set()
+    if "\n" in value.strip():
+        lines = {line.strip() for line in value.splitlines()}
+    else:
+        lines = set()
     parts = {part for part in whole | lines if len(part) >= MIN_LENGTH}
     texts = {form for part in parts for form in _texts(part)}
     # Base64 text is mostly a JSON object that has the value, escaped.

@@ -103,7 +103,10 @@ def is_secret_variable(name: str, value: str) -> bool:
 
 def _is_path(value: str) -> bool:
     """Returns whether a value is a path. A base64 text may begin with a slash too, but below no existing directory."""
-    top = value.split("/", 2)[1] if value.startswith("/") else ""
+    if value.startswith("/"):
+        top = value.split("/", 2)[1]
+    else:
+        top = ""
     return value.startswith("~/") or bool(top and os.path.isdir(f"/{top}"))
 
 

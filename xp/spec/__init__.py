@@ -143,18 +143,24 @@ class RunSpec(Section):
     @property
     def trainer_accelerators(self) -> int:
         """Accelerators per node without those of a served judge; on a CPU processes."""
-        judge, hardware = self.served_judge, self.hardware
-        reserved = 0 if judge is None or hardware.accelerator == "cpu" else judge.accelerators
+        judge = self.served_judge
+        hardware = self.hardware
+        if judge is None or hardware.accelerator == "cpu":
+            reserved = 0
+        else:
+            reserved = judge.accelerators
         return max(0, hardware.accelerators_per_node - reserved)
 
     def faults(self) -> Iterator[str]:
-        if (place := user_in_url(self.model_dump())) is not None:
+        place = user_in_url(self.model_dump())
+        if place is not None:
             yield f"{place}: {WITHOUT_USER}"
         if self.training.critic_learning_rate is not None and self.algorithm.critic is None:
             yield (
                 "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null"
             )
-        distill, temperature = self.algorithm.distill, self.training.temperature
+        distill = self.algorithm.distill
+        temperature = self.training.temperature
         if distill is not None and distill.url is not None and temperature != 1:
             yield (
                 "algorithm.distill.url: a server's log-probabilities are those of temperature 1, and"
@@ -176,7 +182,8 @@ class RunSpec(Section):
                 "model.tools_prompt=system writes tools into the prompt, but an action dialect has no tools: set it"
                 " to template"
             )
-        if others := sorted(dialects - {self.model.dialect, Dialect.ACTION}):
+        others = sorted(dialects - {self.model.dialect, Dialect.ACTION})
+        if others:
             yield (
                 f"model.tools_prompt=system writes tools in model.dialect={self.model.dialect}, and an environment's"
                 f" dialect is {', '.join(others)}: give them one"

@@ -241,7 +241,8 @@ class Algorithm(Section):
         if self.advantage_scale is not expected:
             yield (f"estimator={self.estimator} {reason}: set advantage_scale={expected}")
         for field, estimator in (("advantage_fn", Estimator.CUSTOM), ("critic", Estimator.GAE)):
-            is_given, is_needed = getattr(self, field) is not None, self.estimator is estimator
+            is_given = getattr(self, field) is not None
+            is_needed = self.estimator is estimator
             if is_needed and not is_given:
                 yield f"estimator={estimator} needs {field}: set it, or use another estimator"
             if is_given and not is_needed:
@@ -251,11 +252,10 @@ class Algorithm(Section):
                 yield f"estimator=maxrl needs rewards of at least 0, and {name} lowers them: leave it out"
         is_sapo = self.policy_loss is PolicyLoss.SAPO
         if is_sapo is not (self.sapo is not None):
-            fix = (
-                "set algorithm=sapo, which has both"
-                if is_sapo
-                else "set sapo=null, or algorithm=sapo"
-            )
+            if is_sapo:
+                fix = "set algorithm=sapo, which has both"
+            else:
+                fix = "set sapo=null, or algorithm=sapo"
             yield f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {fix}"
         if is_sapo and (self.ratio_level is RatioLevel.SEQUENCE or self.dual_clip is not None):
             yield "policy_loss=sapo needs ratio_level=token and dual_clip=null: its gates are of tokens"

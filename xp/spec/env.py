@@ -313,11 +313,9 @@ class EnvMember(Section):
     @field_validator("target", mode="after")
     @classmethod
     def _whole_path(cls, target: str | None) -> str | None:
-        return (
-            str(Path(target).absolute())
-            if target is not None and target.startswith(("./", "../"))
-            else target
-        )
+        if target is not None and target.startswith(("./", "../")):
+            return str(Path(target).absolute())
+        return target
 
     @field_validator("options", mode="after")
     @classmethod
@@ -326,7 +324,9 @@ class EnvMember(Section):
     ) -> dict[str, Any]:
         provider = info.data.get("provider", ":")
         is_checked = ":" in provider or info.context == IN_JOB
-        return options if is_checked else checked_options(Kind.PROVIDER, provider, options)
+        if is_checked:
+            return options
+        return checked_options(Kind.PROVIDER, provider, options)
 
     def faults(self) -> Iterator[str]:
         for name, value in self.overrides.items():

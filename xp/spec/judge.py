@@ -99,7 +99,9 @@ class JudgeModel(Endpoint):
     @property
     def key_variable(self) -> str | None:
         """Name of the variable with the key, in the process that asks the judge."""
-        return self.key if self.serve is None else SERVER_KEY
+        if self.serve is None:
+            return self.key
+        return SERVER_KEY
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
@@ -121,7 +123,9 @@ def _rubric(text: Any, info: ValidationInfo) -> Any:
 
 def _as_tuple(value: Any) -> Any:
     """A pair from its list in a file."""
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 class JudgeSpec(Section):
@@ -155,6 +159,9 @@ def with_defaults(value: Any, info: ValidationInfo) -> Any:
     )
     model = value.get("model", {})
     if isinstance(model, dict):
-        name = {"name": model["serve"]} if model.get("serve") else {}
+        if model.get("serve"):
+            name = {"name": model["serve"]}
+        else:
+            name = {}
         model = {**defaults["model"], **name, **model}
     return {**defaults, **value, "model": model}

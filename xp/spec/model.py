@@ -149,7 +149,9 @@ def _module_names(value: Any) -> Any:
     """A name alone is a list of one; `all-linear` is peft's word for every linear layer but the head."""
     if isinstance(value, str):
         return None if value == "all-linear" else (value,)
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 class LoraSpec(Section):

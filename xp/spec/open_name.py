@@ -36,13 +36,17 @@ class OpenName:
 
     def _checked(self, value: Any, info: core_schema.ValidationInfo) -> StrEnum | str:
         if info.context == IN_JOB:
-            return self.enum(value) if value in list(self.enum) else str(value)
+            if value in list(self.enum):
+                return self.enum(value)
+            return str(value)
         name = checked_name(
             self.kind,
             value,
             f", or the name of a plugin (entry point {self.kind}; docs/extending.md)",
         )
-        return self.enum(name) if is_built_in(self.kind, name) else name
+        if is_built_in(self.kind, name):
+            return self.enum(name)
+        return name
 
 
 def checked_name(kind: Kind, value: Any, more: str = "") -> str:
@@ -88,5 +92,7 @@ def _fault_text(error: Any) -> str:
     """Text of an option's fault; a fault of several options together has its own text and shows no value."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "value_error":
-        return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
+        if key:
+            return f"{key}: {error['ctx']['error']}"
+        return str(error["ctx"]["error"])
     return f"{key}={error['input']}: {error['msg'].removeprefix('Input ')}"

@@ -131,7 +131,9 @@ class LauncherSpec(Section):
         cls, options: dict[str, Any], info: ValidationInfo
     ) -> dict[str, Any]:
         is_checked = "name" not in info.data or info.context == IN_JOB
-        return options if is_checked else checked_options(Kind.LAUNCHER, info.data["name"], options)
+        if is_checked:
+            return options
+        return checked_options(Kind.LAUNCHER, info.data["name"], options)
 
     def faults(self) -> Iterator[str]:
         for field, owners in OWNERS.items():

@@ -25,7 +25,10 @@ class WeightedFnSpec(Section):
 
 def _as_list(value: Any) -> Any:
     """Returns a list of functions with weights; one name becomes a list of one, with `PLAIN_WEIGHT`."""
-    listed = value if isinstance(value, (list, tuple)) else [value]
+    if isinstance(value, (list, tuple)):
+        listed = value
+    else:
+        listed = [value]
     is_named = [
         re.match(MODULE_PATH, one)
         if isinstance(one, str)
@@ -43,7 +46,8 @@ def _as_list(value: Any) -> Any:
 def _named_apart(listed: tuple[WeightedFnSpec, ...]) -> tuple[WeightedFnSpec, ...]:
     """Raises ValueError where two functions would share a metric."""
     names = [one.fn.partition(":")[2] for one in listed]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
         raise ValueError(
             f"two functions are called {', '.join(twice)}, but each is the metric reward_fn/<function>: rename one of"
             " them"
@@ -53,7 +57,9 @@ def _named_apart(listed: tuple[WeightedFnSpec, ...]) -> tuple[WeightedFnSpec, ..
 
 def _as_written(listed: tuple[WeightedFnSpec, ...]) -> Any:
     plain = [one.fn if one.weight == PLAIN_WEIGHT else one.model_dump() for one in listed]
-    return plain[0] if len(plain) == 1 and isinstance(plain[0], str) else plain
+    if len(plain) == 1 and isinstance(plain[0], str):
+        return plain[0]
+    return plain
 
 
 RewardFns = Annotated[

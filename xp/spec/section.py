@@ -25,7 +25,8 @@ def local_path(text: str) -> str:
     show as it is."""
     if shown(text) != text or "\n" in text or "\t" in text:
         raise ValueError(f"{text!r} has control characters, which are not allowed in a path")
-    if (page := HUB_PAGE.match(text)) is not None:
+    page = HUB_PAGE.match(text)
+    if page is not None:
         raise ValueError(f"{text} is a page of the hub; its model is written {page[1]}")
     if ADDRESS.match(text):
         raise ValueError(
@@ -91,7 +92,9 @@ def _rows_name(name: str) -> str:
         raise ValueError(
             f"{name!r} names no rows: give a file (./x.jsonl, .json, .csv, .parquet), hf:ORG/NAME, or module:function"
         )
-    return name if name.startswith(HUB) else local_path(name)
+    if name.startswith(HUB):
+        return name
+    return local_path(name)
 
 
 RowsName = Annotated[str, AfterValidator(_rows_name)]
@@ -109,9 +112,9 @@ def _image_name(name: str) -> str:
 
 def _image_or_file(name: str) -> str:
     """A container image, or the absolute path of one's file."""
-    return (
-        name if re.fullmatch(r"/[A-Za-z0-9._/@+-]{1,499}\.(sif|sqsh)", name) else _image_name(name)
-    )
+    if re.fullmatch(r"/[A-Za-z0-9._/@+-]{1,499}\.(sif|sqsh)", name):
+        return name
+    return _image_name(name)
 
 
 ImageName = Annotated[str, AfterValidator(_image_name)]
@@ -155,16 +158,14 @@ def check_http_url(name: str, url: str, instead: str = "") -> None:
     if HTTP_URL.match(url):
         return
     shown_url = "" if "@" in url else f" {url!r}"
-    fix = (
-        f"write http://{url}"
-        if HOST_AND_PORT.fullmatch(url)
-        else "write http://HOST:PORT or https://HOST"
-    )
-    without = (
-        ", without the user and the password, which would be stored with the run"
-        if "@" in url
-        else ""
-    )
+    if HOST_AND_PORT.fullmatch(url):
+        fix = f"write http://{url}"
+    else:
+        fix = "write http://HOST:PORT or https://HOST"
+    if "@" in url:
+        without = ", without the user and the password, which would be stored with the run"
+    else:
+        without = ""
     raise ValueError(
         f"{name}{shown_url} is not an http or https URL{instead}; for a server {fix}{without}"
     )
@@ -191,11 +192,11 @@ def secret_below(value: Any) -> str | None:
 def check_below(value: Any) -> Any:
     """Raises ValueError, with the path, where a text below the value holds a secret by its shape, or a number is not
     finite: JSON has no such number."""
-    if (fault := secret_below(value)) is not None:
+    fault = secret_below(value)
+    if fault is not None:
         raise ValueError(fault)
-    if (
-        place := _first_leaf(value, lambda one: isinstance(one, float) and not math.isfinite(one))
-    ) is not None:
+    place = _first_leaf(value, lambda one: isinstance(one, float) and not math.isfinite(one))
+    if place is not None:
         raise ValueError(f"{place}{place and ': '}should be a finite number")
     return value
 
@@ -260,7 +261,10 @@ def _sections_in(annotation: Any) -> Iterator[tuple[str, type[Section]]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield "", annotation
         return
-    between = "*." if get_origin(annotation) in (dict, Mapping, tuple) else ""
+    if get_origin(annotation) in (dict, Mapping, tuple):
+        between = "*."
+    else:
+        between = ""
     for argument in get_args(annotation):
         for path, section in _sections_in(argument):
             yield f"{between}{path}", section

@@ -109,7 +109,10 @@ class Sft(Section):
 
     def faults(self) -> Iterator[str]:
         if (self.num_updates is None) == (self.epochs is None):
-            both = "exclude each other" if self.epochs is not None else "are both null"
+            if self.epochs is not None:
+                both = "exclude each other"
+            else:
+                both = "are both null"
             yield f"num_updates and epochs {both}: set one of them, and the other to null"
         if self.too_long is LongDialogues.CUT and self.max_tokens is None:
             yield "too_long=cut needs max_tokens, after which an episode is cut"

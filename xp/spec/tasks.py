@@ -31,7 +31,9 @@ def _as_names(value: Any) -> Any:
 
 
 def _as_written(names: tuple[str, ...]) -> Any:
-    return names[0] if len(names) == 1 else list(names)
+    if len(names) == 1:
+        return names[0]
+    return list(names)
 
 
 SplitNames = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSerializer(_as_written)]

@@ -198,7 +198,10 @@ class Training(Sampling):
 
     def faults(self) -> Iterator[str]:
         if (self.num_steps is None) == (self.epochs is None):
-            both = "exclude each other" if self.epochs is not None else "are both null"
+            if self.epochs is not None:
+                both = "exclude each other"
+            else:
+                both = "are both null"
             yield f"num_steps and epochs {both}: set one of them, and the other to null"
         if self.prompts_per_round < self.prompts_per_step:
             reason = f"must be at least prompts_per_step={self.prompts_per_step}; got {self.generation_prompts}"

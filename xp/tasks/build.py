@@ -50,7 +50,8 @@ class _HeldOutNames:
     """
 
     def __init__(self, config: PrepareConfig, blocks: Sequence[Block], work: WorkDirectory) -> None:
-        self._members, self._environments = config.members, identities(config)
+        self._members = config.members
+        self._environments = identities(config)
         self._distinct: dict[str, set[int]] = {}
         first: dict[str, tuple[str, ...]] = {}
         held_out: list[tuple[str, tuple[str, ...]]] = []
@@ -110,8 +111,8 @@ def merge(
     failed = Counter(
         (block.env, block.purpose)
         for block in blocks
-        for one in block.indices
-        if block.task_id(one) in lost
+        for index in block.indices
+        if block.task_id(index) in lost
     )
     tallies = {(block.env, block.purpose): _Tally() for block in blocks}
     overlap = _HeldOutNames(config, blocks, work)
@@ -127,7 +128,10 @@ def merge(
             len(tally.prompts),
         )
         if not tally.tasks:
-            why = ALL_HELD_OUT if tally.overlapping else "every one of them failed"
+            if tally.overlapping:
+                why = ALL_HELD_OUT
+            else:
+                why = "every one of them failed"
             raise XpError(f"env {env}: no task is left for {purpose}: {why}", ExitCode.TASKS)
     manifest = Manifest(
         key=request_key(config),
@@ -172,10 +176,8 @@ def judge(
     config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Failure], work: WorkDirectory
 ) -> None:
     """Raises XpError if too many tasks failed; the full list stays in the work directory."""
-    selected, failed = (
-        Counter[str](),
-        Counter(failure.task_id.partition("/")[0] for failure in failures),
-    )
+    selected = Counter[str]()
+    failed = Counter(failure.task_id.partition("/")[0] for failure in failures)
     for block in blocks:
         selected[block.env] += len(block.indices)
     shares = {env: failed[env] / number for env, number in selected.items()}
@@ -210,7 +212,8 @@ def _rows(
         tally = tallies[block.env, block.purpose]
         entries = work.read(block)
         for index in block.indices:
-            if (entry := entries.get(index)) is None:
+            entry = entries.get(index)
+            if entry is None:
                 continue
             if overlap.is_left_out(block, entry):
                 tally.overlapping += 1
@@ -260,8 +263,10 @@ def _notes(
         held_out, train = (
             tallies.get((env, purpose), _Tally()) for purpose in (Purpose.HELD_OUT, Purpose.TRAIN)
         )
-        if config.members[env].env.num_seeds > 1 and (both := held_out.prompts & train.prompts):
-            notes.append(
-                f"{env}: {counted(len(both), 'prompt')} held out with some seeds and trained on with others"
-            )
+        if config.members[env].env.num_seeds > 1:
+            both = held_out.prompts & train.prompts
+            if both:
+                notes.append(
+                    f"{env}: {counted(len(both), 'prompt')} held out with some seeds and trained on with others"
+                )
     return tuple(notes)

@@ -99,9 +99,11 @@ class Fetcher:
             [future for future in self._flying if not future.cancelled()], timeout=STOP_GRACE_S
         )
         for future in finished:
-            if future.exception() is None and isinstance(entry := future.result(), ShardEntry):
-                opened, task = self._flying[future]
-                opened.entries[task.index] = entry
+            if future.exception() is None:
+                entry = future.result()
+                if isinstance(entry, ShardEntry):
+                    opened, task = self._flying[future]
+                    opened.entries[task.index] = entry
         with suppress(OSError):
             for opened in {opened.block: opened for opened, _ in self._flying.values()}.values():
                 if opened.entries:
@@ -122,7 +124,8 @@ class Fetcher:
             )
 
     def _list(self, block: Block, indices: Sequence[int]) -> dict[int, Task]:
-        member, provider = self.config.members[block.env], self.providers[block.env]
+        member = self.config.members[block.env]
+        provider = self.providers[block.env]
         tasks = {
             task.index: task for task in ask(member, lambda: provider.tasks(block.split, indices))
         }
@@ -162,7 +165,10 @@ class Fetcher:
         num_failed = len(self.failures)
         done = self._num_known + self._num_fetched + num_failed
         rate = self._num_fetched / max(time.monotonic() - self._began, 1e-3)
-        left = f", {(self.bar.total - done) / rate:.0f} s left" if rate else ""
+        if rate:
+            left = f", {(self.bar.total - done) / rate:.0f} s left"
+        else:
+            left = ""
         self.bar.show(
             done, f"{rate:.0f}/s" + (f", {num_failed} failed" if num_failed else ""), left
         )
@@ -179,7 +185,8 @@ class Fetcher:
             raise unreachable(self.config.members[task.env], result.reason)
 
     def _try(self, task: Task) -> ShardEntry | Failure:
-        member, provider = self.config.members[task.env], self.providers[task.env]
+        member = self.config.members[task.env]
+        provider = self.providers[task.env]
         failure = Failure(task.id, "stopped before it was tried")
         for attempt in range(1, TRIES + 1):
             try:

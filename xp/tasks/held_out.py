@@ -72,7 +72,10 @@ class HeldOutRecord:
 
 def overlap_label(num_trained_on: int, num_held_out: int) -> str:
     """Label of a result that is not measured on unseen tasks only; empty if it is."""
-    which = "all" if num_trained_on == num_held_out else f"{num_trained_on:,} of {num_held_out:,}"
+    if num_trained_on == num_held_out:
+        which = "all"
+    else:
+        which = f"{num_trained_on:,} of {num_held_out:,}"
     return f"{which} evaluation tasks are trained on as well"
 
 
@@ -87,12 +90,14 @@ def evaluation_only(record: HeldOutRecord | None) -> str:
     Args:
         record: record of any task set of the environment. None means that its splits are not known yet.
     """
-    what = (
-        "the environment is"
-        if record is None
-        else f"the environment has only {named(record.splits)}, which is"
-    )
-    split = record.splits[0] if record is not None and record.splits else "NAME"
+    if record is None:
+        what = "the environment is"
+    else:
+        what = f"the environment has only {named(record.splits)}, which is"
+    if record is not None and record.splits:
+        split = record.splits[0]
+    else:
+        split = "NAME"
     return (
         f"nothing to train on: {what} there to be evaluated on\n`python -m xp eval` with the same words and model=NAME"
         f" plays it; env.train.split={split} trains on it all the same"

@@ -45,17 +45,17 @@ class StoreEntry:
 
 def list_sets(store: Path) -> list[StoreEntry]:
     """All directories of the store, the newest first."""
-    sets = (
-        [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()]
-        if store.is_dir()
-        else []
-    )
+    if store.is_dir():
+        sets = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()]
+    else:
+        sets = []
     return sorted(sets, key=lambda listed: -listed.modified)
 
 
 def _look_at(path: Path) -> StoreEntry:
     num_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    manifest, state = None, "damaged"
+    manifest = None
+    state = "damaged"
     if not _XP_NAMES.fullmatch(path.name):
         state = OTHER
     elif path.suffix == ".work":
@@ -66,7 +66,8 @@ def _look_at(path: Path) -> StoreEntry:
         state = COUNTS
     else:
         with suppress(OSError, ValueError):
-            manifest, state = read_manifest(path), "whole"
+            manifest = read_manifest(path)
+            state = "whole"
     return StoreEntry(path, manifest, state, num_bytes, path.stat().st_mtime)
 
 
@@ -77,7 +78,10 @@ def find_set(store: Path, key: str) -> Path:
     ]
     matching = [name for name in names if name.startswith(key)]
     if len(matching) != 1:
-        what = f"{len(matching)} task sets" if matching else "no task set"
+        if matching:
+            what = f"{len(matching)} task sets"
+        else:
+            what = "no task set"
         legal = ", ".join(matching or names) or "none"
         raise XpError(
             f"{store} holds {what} whose key begins with {key!r}; there are: {legal}",

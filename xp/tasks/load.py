@@ -74,22 +74,28 @@ def within_limit(
     lengths = count_tokens(directory, rows, chat.digest(), length)
     fitting = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]
     if not fitting:
-        shortest = (
-            f"the shortest has {min(lengths.values())}"
-            if lengths
-            else f"all have more than {2 * max_tokens}"
-        )
+        if lengths:
+            shortest = f"the shortest has {min(lengths.values())}"
+        else:
+            shortest = f"all have more than {2 * max_tokens}"
         raise XpError(
             f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens} ({shortest});"
             " raise it",
             ExitCode.TASKS,
         )
-    longest = (
-        str(max(lengths.values())) if len(lengths) == len(rows) else f"more than {2 * max_tokens}"
-    )
+    if len(lengths) == len(rows):
+        longest = str(max(lengths.values()))
+    else:
+        longest = f"more than {2 * max_tokens}"
     shortest = str(min(lengths.values()))
-    purpose = "training" if rows[0].purpose is Purpose.TRAIN else "held-out"
-    sizes = longest if shortest == longest else f"{shortest} to {longest}"
+    if rows[0].purpose is Purpose.TRAIN:
+        purpose = "training"
+    else:
+        purpose = "held-out"
+    if shortest == longest:
+        sizes = longest
+    else:
+        sizes = f"{shortest} to {longest}"
     left_out = f"{len(rows) - len(fitting)} left out as longer than {max_tokens}"
     print(
         f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {sizes} tokens, {left_out}",
@@ -141,7 +147,10 @@ def check_unchanged(
                 missing += [row for row in env_rows if row.split == split and row.index >= size]
                 described_anew += [row for row in there if now.get(row.index) != row.task_hash]
             every = -(-len(described_anew) // MOST_OPENED) or 1
-            compared = [] if member.env.prompt is PromptSource.LIVE else described_anew[::every]
+            if member.env.prompt is PromptSource.LIVE:
+                compared = []
+            else:
+                compared = described_anew[::every]
             other = missing or [
                 row for row in compared if _prompt(member, provider, row) != row.messages
             ]

@@ -82,11 +82,10 @@ def _build(
     start = time.monotonic()
     with work.dropped_if_unused(), _providers(config, environ) as providers:
         for name, provider in providers.items():
-            if (
-                isinstance(provider, AnswerChecker)
-                and (line := provider.check_answers()) is not None
-            ):
-                print(f"prepare: {name}: {line}", flush=True)
+            if isinstance(provider, AnswerChecker):
+                line = provider.check_answers()
+                if line is not None:
+                    print(f"prepare: {name}: {line}", flush=True)
         versions, selected = _plan(config, providers)
         blocks = cut_into_blocks(config, selected)
         work.begin({"key": path.name, "environments": versions})
@@ -132,7 +131,8 @@ def _plan(
 ) -> tuple[dict[str, str], dict[str, SelectedTasks]]:
     from xp.tasks.questions import ProviderSplits, ask
 
-    versions, selected = {}, {}
+    versions = {}
+    selected = {}
     for name, member in sorted(config.members.items()):
         versions[name] = ask(member, providers[name].version)
         selected[name] = select_tasks(member, ProviderSplits(member, providers[name]))
@@ -154,7 +154,8 @@ def _nothing_to_train_on(records: Mapping[str, HeldOutRecord]) -> XpError:
 
 
 def _size(task_set: TaskSet) -> str:
-    train, held_out = task_set.num_tasks(Purpose.TRAIN), task_set.num_tasks(Purpose.HELD_OUT)
+    train = task_set.num_tasks(Purpose.TRAIN)
+    held_out = task_set.num_tasks(Purpose.HELD_OUT)
     return f"task set {task_set.key} ({train} training, {held_out} held-out tasks)"
 
 
@@ -168,7 +169,10 @@ def main(argv: list[str]) -> int:
         return ExitCode.CONFIG
     try:
         with stopping():
-            reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
+            if len(argv) == 2:
+                reader = config_of(Path(argv[1]), Reader.from_json)
+            else:
+                reader = None
             events = {
                 server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE))
             }

@@ -77,7 +77,8 @@ class LoggedRates(JsonFile):
 def _logged_profile(file: Path, split: str, request: Mapping[str, Any]) -> Profile:
     logged = config_of(file, LoggedRates.from_json)
     expected = (request.get("target"), request.get("variant"), split)
-    if (got := (logged.environment, logged.variant, logged.split)) != expected:
+    got = (logged.environment, logged.variant, logged.split)
+    if got != expected:
         names = ("environment {}, variant {}, split {}".format(*one) for one in (expected, got))
         raise XpError("{} is of another environment: expected {}; got {}".format(file, *names))
     return logged.profile()
@@ -95,7 +96,10 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
     Raises:
         XpError: the evaluation does not exist, is not complete, or is of another environment or split.
     """
-    logged = Path(name) if "/" in name else outputs / LOGGED_ROOM / f"{name}.json"
+    if "/" in name:
+        logged = Path(name)
+    else:
+        logged = outputs / LOGGED_ROOM / f"{name}.json"
     if logged.suffix == ".json" and logged.is_file():
         return _logged_profile(logged, split, request)
     place = Path(name) if "/" in name else outputs / ROOM / name
@@ -145,7 +149,7 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
             return str(name)
     envs = (request, *members.values())
     expected, *others = (
-        ", ".join(f"{field} {one[field]}" for field in IDENTITY if one.get(field)) for one in envs
+        ", ".join(f"{field} {env[field]}" for field in IDENTITY if env.get(field)) for env in envs
     )
     raise XpError(
         f"{place} is of another environment, or of another version of its code (`source`): expected {expected};"
@@ -156,4 +160,6 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
 def pass_share(rewards: Sequence[float | None], threshold: float) -> float | None:
     """Share of a task's scored episodes with at least this reward. None means that all episodes are void."""
     scored = [reward for reward in rewards if reward is not None]
-    return sum(reward >= threshold for reward in scored) / len(scored) if scored else None
+    if scored:
+        return sum(reward >= threshold for reward in scored) / len(scored)
+    return None

@@ -81,7 +81,8 @@ class ProviderSplits:
     """
 
     def __init__(self, member: MemberConfig, provider: Provider) -> None:
-        self._member, self._provider = member, provider
+        self._member = member
+        self._provider = provider
 
     def names(self) -> Sequence[str]:
         return ask(self._member, self._provider.splits)
@@ -106,7 +107,9 @@ class ProviderSplits:
             prompts = [prompt_keys(messages_of(task.spec))[0] for task in tasks]
             if len(set(prompts)) > 1:
                 return prompts
-        return None if tasks is None else [hash_task(task) for task in tasks]
+        if tasks is None:
+            return None
+        return [hash_task(task) for task in tasks]
 
 
 def unreachable(member: MemberConfig, why: str) -> XpError:

@@ -37,11 +37,10 @@ def print_summary(
             shown = [f"{count.prompt_characters / count.tasks:.0f}" if count.tasks else "-"]
             if is_counted and lengths is not None:
                 group = lengths.groups.get((env, Purpose(purpose)))
-                shown = (
-                    [f"{group.mean:.0f}", group.longest, f"{group.too_long:.1%}"]
-                    if group
-                    else ["-"] * 3
-                )
+                if group:
+                    shown = [f"{group.mean:.0f}", group.longest, f"{group.too_long:.1%}"]
+                else:
+                    shown = ["-"] * 3
             table.add_row(
                 env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), *shown
             )

@@ -72,7 +72,8 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
     The dialect is included because a text dialect keeps tools out of the rows, and the weight because it is a column.
     Rare fields are included only if they are set, so that the keys of other environments do not change.
     """
-    env, splits = member.env, list(member.train.split)
+    env = member.env
+    splits = list(member.train.split)
     rare = {
         "image": env.image,
         "grader": env.grader,
@@ -106,7 +107,9 @@ def _canonical_rows(rows: str | Mapping[str, str] | None) -> Any:
     """The rows without directories, since the digest of a file is in `source`."""
     if isinstance(rows, Mapping):
         return {split: _canonical_rows(name) for split, name in rows.items()}
-    return rows if rows is None or path_in(rows) is None else Path(rows).name
+    if rows is None or path_in(rows) is None:
+        return rows
+    return Path(rows).name
 
 
 def _canonical_choice(choice: SelectionSpec | HeldOutSpec) -> dict[str, Any]:
@@ -156,7 +159,8 @@ def source_digest(env: EnvConfig) -> str | None:
     that it imports, which are those that a run copies (`xp.lib.code_files`); for a module that declares a version of
     its tasks (`TASKS_VERSION = "1"` at the top level), only the version.
     """
-    named, own = _named(env), None
+    named = _named(env)
+    own = None
     if env.provider in CONTRIB[Kind.PROVIDER]:
         provider = load(Kind.PROVIDER, env.provider)
         if hasattr(provider, "source_digest"):
@@ -195,7 +199,10 @@ def _scoring(env: EnvConfig) -> dict[str, Any]:
         "reward_fn": functions or None,
     }
     keys |= {"group_reward_fn": env.group_reward_fn, "group_score_weight": env.group_score_weight}
-    judge = None if env.judge is None else env.judge.model_dump(mode="json")
+    if env.judge is None:
+        judge = None
+    else:
+        judge = env.judge.model_dump(mode="json")
     if judge is not None:
         judge["model"] = {
             name: judge["model"][name] for name in ("name", "temperature", "max_tokens")
@@ -216,7 +223,10 @@ def _scoring(env: EnvConfig) -> dict[str, Any]:
 
 def _named(env: EnvConfig) -> list[str]:
     """The local code that an environment names."""
-    rows = env.rows if isinstance(env.rows, str) and not is_data(env.rows) else None
+    if isinstance(env.rows, str) and not is_data(env.rows):
+        rows = env.rows
+    else:
+        rows = None
     named = [
         name
         for name in (env.serve, env.provider, env.grader, rows)
@@ -241,7 +251,8 @@ def code_digest(name: str) -> str:
 
 def _module_digest(module: str) -> str:
     origin = _origin(module)
-    if (version := _version_in(origin.file.read_bytes())) is not None:
+    version = _version_in(origin.file.read_bytes())
+    if version is not None:
         return digest_of({"module": module, VERSION_NAME: version})
     return _files_digest(origin)
 
@@ -260,7 +271,8 @@ def _origin(module: str) -> _Origin:
             f"module {module!r} is not on the Python path, so its code cannot be read\n"
             "start xp in the directory that holds it, install it, or correct the name"
         )
-    file, top = Path(spec.origin), module.partition(".")[0]
+    file = Path(spec.origin)
+    top = module.partition(".")[0]
     if top == OWN_PACKAGE and top != module:
         return _Origin(file, file.parent)
     places = code_places(find_module(top) or spec)

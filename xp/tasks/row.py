@@ -56,7 +56,10 @@ def schema() -> Any:
         "messages": pa.list_(pa.field("item", message, False)),
     }
     return pa.schema(
-        [pa.field(one.name, kinds.get(one.name, pa.string()), False) for one in fields(TaskRow)]
+        [
+            pa.field(field.name, kinds.get(field.name, pa.string()), False)
+            for field in fields(TaskRow)
+        ]
     )
 
 
@@ -92,7 +95,8 @@ def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
         num_characters += len(row.tools) + sum(map(len, texts))
         if len(group) == ROWS_PER_GROUP or num_characters >= GROUP_CHARACTERS:
             yield group
-            group, num_characters = [], 0
+            group = []
+            num_characters = 0
     if group:
         yield group
 
@@ -118,7 +122,8 @@ def some_rows(path: Path, every: int) -> Iterator[TaskRow]:
     first = 0
     with _reading(path):
         for batch in _batches(path):
-            if positions := list(range(first, batch.num_rows, every)):
+            positions = list(range(first, batch.num_rows, every))
+            if positions:
                 yield from _rows(batch.take(positions))
             first = (first - batch.num_rows) % every
 
@@ -167,7 +172,8 @@ def _rows(batch: Any) -> Iterator[TaskRow]:
     }
     purposes = {text: Purpose(text) for text in set(columns["purpose"])}
     columns["purpose"] = [purposes[text] for text in columns["purpose"]]
-    values, offsets = batch["messages"].values, batch["messages"].offsets.to_pylist()
+    values = batch["messages"].values
+    offsets = batch["messages"].offsets.to_pylist()
     contents = zip(*(_texts(values.field(key)) for key in MESSAGE_KEYS), strict=True)
     messages = [_message(dict(zip(MESSAGE_KEYS, texts, strict=True))) for texts in contents]
     columns["messages"] = [tuple(messages[one:end]) for one, end in pairwise(offsets)]

@@ -62,8 +62,11 @@ class _Selector:
     """Selection of one environment; caches the requested sizes."""
 
     def __init__(self, member: MemberConfig, splits: Splits) -> None:
-        self._member, self._splits = member, splits
-        self._env, self._train, self._held_out = member.env.name, member.train, member.env.held_out
+        self._member = member
+        self._splits = splits
+        self._env = member.env.name
+        self._train = member.train
+        self._held_out = member.env.held_out
         self._names = splits.names()
         self._sizes: dict[str, int] = {}
         self._identity: Identity | None = None
@@ -153,11 +156,10 @@ class _Selector:
         ranks = {}
         for split, index in self._places(sources):
             content = contents[split]
-            what = (
-                content[index]
-                if content is not None and self._identity is Identity.CONTENT
-                else f"{split}/{index}"
-            )
+            if content is not None and self._identity is Identity.CONTENT:
+                what = content[index]
+            else:
+                what = f"{split}/{index}"
             ranks[split, index] = _rank(seed, what)
         return ranks
 
@@ -167,9 +169,8 @@ class _Selector:
         places = self._places(names)
         held_out = {place for place in held_out if place[0] in names}
         named_for_training = set(self._train.indices or ())
-        if both := [
-            place for place in places if place in held_out and place[1] in named_for_training
-        ]:
+        both = [place for place in places if place in held_out and place[1] in named_for_training]
+        if both:
             raise XpError(
                 f"env {self._env}: tasks {[index for _, index in both][:5]} of {named(names)} are named for training,"
                 f" and are held out as well\n{_fixes('other train.indices')}"
@@ -233,7 +234,10 @@ def _take(
                 f"{where} indices {wrong[:5]}, but {named(splits)} has tasks 0 to {len(whole) - 1}"
             )
         return [whole[index] for index in dict.fromkeys(selection.indices)]
-    count = len(available) if selection.num_tasks is None else selection.num_tasks
+    if selection.num_tasks is None:
+        count = len(available)
+    else:
+        count = selection.num_tasks
     if count > len(available):
         raise XpError(
             f"{where} {count} tasks, but {named(splits)} has {len(available)} for it\n"

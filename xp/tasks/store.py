@@ -77,7 +77,9 @@ def find_whole(path: Path, allow_missing_fraction: float) -> TaskSet | None:
         task_set = prove(path)
     except (BrokenSet, OSError):
         return None
-    return task_set if task_set.manifest.missing_fraction() <= allow_missing_fraction else None
+    if task_set.manifest.missing_fraction() <= allow_missing_fraction:
+        return task_set
+    return None
 
 
 def open_verified(path: Path) -> TaskSet:

@@ -89,14 +89,14 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
     report = examine_prompts(chat, prompts)
     if report.faults:
         raise XpError("\n".join(report.faults), ExitCode.PLAN)
-    who = (
-        "xp, in the system message"
-        if chat.tools_prompt is ToolsPrompt.SYSTEM
-        else "the chat template"
-    )
-    tools = (
-        f"tools are described by {who}; " if any(json.loads(tools) for _, tools in prompts) else ""
-    )
+    if chat.tools_prompt is ToolsPrompt.SYSTEM:
+        who = "xp, in the system message"
+    else:
+        who = "the chat template"
+    if any(json.loads(tools) for _, tools in prompts):
+        tools = f"tools are described by {who}; "
+    else:
+        tools = ""
     _print_once(f"{tools}{report.on_record()}")
 
 
@@ -172,15 +172,18 @@ def examine(
         except XpError as error:
             faults.append(str(error))
     faults += _prompt_faults(chat, tools, has_system=has_system)
-    return (
-        TemplateReport(tuple(faults)) if faults else _over_turns(chat, tools, has_system=has_system)
-    )
+    if faults:
+        return TemplateReport(tuple(faults))
+    return _over_turns(chat, tools, has_system=has_system)
 
 
 def _prompt_faults(
     chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool
 ) -> Iterator[str]:
-    opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
+    if has_system:
+        opening = [_SYSTEM, _QUESTION]
+    else:
+        opening = [_QUESTION]
     is_ours = chat.tools_prompt is ToolsPrompt.SYSTEM
     takes_system = True
     if has_system or (is_ours and tools):
@@ -188,11 +191,15 @@ def _prompt_faults(
         takes_system = _SYSTEM["content"] in text
         if not takes_system:
             fix = "set env.system_prompt=null, where it is not the environment's own, or choose another model"
-            fix = "model.tools_prompt=system needs one: choose another model" if is_ours else fix
+            if is_ours:
+                fix = "model.tools_prompt=system needs one: choose another model"
+            else:
+                fix = fix
             yield f"the chat template supports no system message{_reason(text)}; {fix}"
     if not tools or not takes_system:
         return
-    bare, with_tools = _try(chat, opening, []), _try(chat, opening, tools)
+    bare = _try(chat, opening, [])
+    with_tools = _try(chat, opening, tools)
     lost = [name for name in _names(tools) if _count(with_tools, name) <= _count(bare, name)]
     if lost:
         yield f"the chat template does not tell the model of {', '.join(lost)}{_reason(with_tools)}; {_fix(chat)}"
@@ -201,17 +208,23 @@ def _prompt_faults(
 def _over_turns(
     chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool
 ) -> TemplateReport:
-    opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
+    if has_system:
+        opening = [_SYSTEM, _QUESTION]
+    else:
+        opening = [_QUESTION]
     names = [tool["function"]["name"] for tool in (*tools[:1], *tools[-1:])]
     results = [
         Message(role="tool", content=text, name=name, tool_call_id=call_id(number))
         for number, (text, name) in enumerate(zip(_RESULTS, names, strict=False))
     ]
     for reply in ([_NUDGE], results[:1], results) if tools else ([_NUDGE],):
-        if (reason := _reply_fault(chat, reply)) is not None:
-            what, fix = "what a tool answers", _fix(chat)
+        reason = _reply_fault(chat, reply)
+        if reason is not None:
+            what = "what a tool answers"
+            fix = _fix(chat)
             if reply == [_NUDGE]:
-                what, fix = "a message after an assistant's turn", "choose another model"
+                what = "a message after an assistant's turn"
+                fix = "choose another model"
             return TemplateReport((f"the chat template does not render {what}{reason}; {fix}",))
     before = _try(chat, opening, tools)
     turn = Message(role="assistant", content=_TURN)
@@ -236,7 +249,9 @@ def _reply_fault(chat: ChatTokens, reply: Sequence[Message]) -> str | None:
         text = chat.rendered_reply(reply)
     except TemplateFault as fault:
         return f" ({fault.reason})"
-    return None if all(message["content"] in text for message in reply) else ""
+    if all(message["content"] in text for message in reply):
+        return None
+    return ""
 
 
 def _fix(chat: ChatTokens) -> str:
@@ -257,7 +272,9 @@ _RAISED: Final = "xp: no prompt: "
 
 
 def _reason(text: str) -> str:
-    return f" ({text.removeprefix(_RAISED)})" if text.startswith(_RAISED) else ""
+    if text.startswith(_RAISED):
+        return f" ({text.removeprefix(_RAISED)})"
+    return ""
 
 
 def _names(tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -53,7 +53,8 @@ def settle(training: Training, num_tasks: int, stage: Path) -> int:
     Raises:
         XpError: (TASKS) there are fewer tasks than one step needs; (CONFIG) a resumed run has made more steps already.
     """
-    steps, epochs = steps_of(training, num_tasks), training.epochs
+    steps = steps_of(training, num_tasks)
+    epochs = training.epochs
     if epochs is not None:
         made = last_step(stage.parent.parent / "metrics.jsonl") or 0
         if made > steps:

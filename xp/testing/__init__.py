@@ -2,6 +2,7 @@
 
 import sys
 
-if (pytest := sys.modules.get("pytest")) is not None:
+pytest = sys.modules.get("pytest")
+if pytest is not None:
     for suite in ("backend", "launcher", "provider"):
         pytest.register_assert_rewrite(f"xp.testing.{suite}")

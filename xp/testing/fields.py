@@ -59,7 +59,8 @@ def changed(spec: RunSpec, path: str) -> Iterator[RunSpec]:
     node: Any = container
     value: Any = spec
     for part in parents:
-        node, value = node[part], getattr(value, part)
+        node = node[part]
+        value = getattr(value, part)
     now = getattr(value, last)
     before = dict(node)
     for other in others(now, path):
@@ -95,7 +96,10 @@ OTHERS: Mapping[str, Any] = {
 
 def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
-        variants = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
+        if path == "algorithm.advantage_fn" and now:
+            variants = [now[:-1]]
+        else:
+            variants = []
         return [
             *variants,
             *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now),
@@ -103,7 +107,7 @@ def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.policy_loss", "algorithm.sapo"):
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
         losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
-        return [Together(one) for one in losses if one[path.rpartition(".")[2]] != now]
+        return [Together(loss) for loss in losses if loss[path.rpartition(".")[2]] != now]
     if path in OTHERS:
         return [OTHERS[path]]
     if path in LENGTHS and now is None:
@@ -121,7 +125,9 @@ def others(now: Any, path: str) -> list[Any]:
         return ["other"]
     if isinstance(now, dict):
         return [{"enable_thinking": False}]
-    return [SECTIONS[path]] if path in SECTIONS else [2, 8, 20_000]
+    if path in SECTIONS:
+        return [SECTIONS[path]]
+    return [2, 8, 20_000]
 
 
 def rendered(spec: RunSpec) -> str:
@@ -129,8 +135,8 @@ def rendered(spec: RunSpec) -> str:
     stages = backend_of(spec).render(spec, PLACES)
     return str(
         [
-            (one.name, dataclasses.replace(one.job, files={}), without_spec(one.job.files))
-            for one in stages
+            (stage.name, dataclasses.replace(stage.job, files={}), without_spec(stage.job.files))
+            for stage in stages
         ]
     )
 
@@ -185,7 +191,8 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
         fields: key paths.
     """
     plain = composed(tuple(base))
-    module, faults = backend_of(plain), []
+    module = backend_of(plain)
+    faults = []
     package = getattr(module, "__name__", "xp").partition(".")[0]
     of_plain = module.meanings(plain)
     for field in fields:
@@ -195,8 +202,14 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
             or field == "model.path"
         ):
             continue
-        spec = composed((*base, LIVE[field])) if field in LIVE else plain
-        meanings = of_plain if spec is plain else module.meanings(spec)
+        if field in LIVE:
+            spec = composed((*base, LIVE[field]))
+        else:
+            spec = plain
+        if spec is plain:
+            meanings = of_plain
+        else:
+            meanings = module.meanings(spec)
         is_unsupported = meanings[field].support is Support.UNSUPPORTED
         if not is_unsupported and says_so(meanings, field, package):
             continue

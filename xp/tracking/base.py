@@ -57,7 +57,9 @@ class NodeTracking:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Names of the variables with the trackers' keys on that machine."""
-        return (WANDB_KEY,) if "wandb" in self.names and needs_key(self.env) else ()
+        if "wandb" in self.names and needs_key(self.env):
+            return (WANDB_KEY,)
+        return ()
 
 
 def node_tracking(names: Sequence[str], project: str, config: Mapping[str, Any]) -> NodeTracking:

@@ -64,8 +64,11 @@ class Mirror:
         poll_s: float = POLL_S,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
-        self._file, self._run, self._warn = file, run, warn
-        self._poll_s, self._close_timeout_s = poll_s, close_timeout_s
+        self._file = file
+        self._run = run
+        self._warn = warn
+        self._poll_s = poll_s
+        self._close_timeout_s = close_timeout_s
         self._waiting = dict(openers)
         """Trackers that are not closed yet; a tracker that fails is left out."""
         self._trackers: dict[str, Tracker] = {}

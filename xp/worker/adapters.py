@@ -54,8 +54,12 @@ def load_policy(directory: str | Path, dtype: str) -> Any:
     """
     import torch
 
-    adapters, of_dtype = adapters_of(directory), getattr(torch, dtype)
-    base = str(directory) if adapters is None else base_of(adapters)
+    adapters = adapters_of(directory)
+    of_dtype = getattr(torch, dtype)
+    if adapters is None:
+        base = str(directory)
+    else:
+        base = base_of(adapters)
     model = load_network(base, of_dtype)
     if adapters is None:
         return model

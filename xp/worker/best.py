@@ -65,11 +65,9 @@ class BestKeeper:
     def of(config: StageConfig, root: Path = Path()) -> BestKeeper | None:
         """The keeper of a training's best model. None means that the spec has no rule for it."""
         rule = config.spec.evaluation
-        return (
-            BestKeeper(rule, config.places, root)
-            if rule.keep_best or rule.patience is not None
-            else None
-        )
+        if rule.keep_best or rule.patience is not None:
+            return BestKeeper(rule, config.places, root)
+        return None
 
     def best(self) -> BestEvaluation | None:
         """The recorded best evaluation. None means that there is none yet."""
@@ -108,7 +106,8 @@ class BestKeeper:
     def stop(self, step: int) -> EarlyStop | None:
         """Returns the reason to stop after this step, whose evaluation is in metrics.jsonl. None means that training
         continues."""
-        best, patience = self.best(), self.rule.patience
+        best = self.best()
+        patience = self.rule.patience
         if best is None or patience is None or not self._metrics.is_file():
             return None
         later = [

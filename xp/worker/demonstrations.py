@@ -245,8 +245,12 @@ def chosen(
         excluded: ids and prompts (`prompt_keys`) of held-out tasks, which are never trained on.
         counts: receives the numbers of others.
     """
-    rule, by_task = spec.sft, dict[str, list[Demonstration]]()
-    least = spec.evaluation.pass_threshold if rule.min_reward is None else rule.min_reward
+    rule = spec.sft
+    by_task = dict[str, list[Demonstration]]()
+    if rule.min_reward is None:
+        least = spec.evaluation.pass_threshold
+    else:
+        least = rule.min_reward
     for one in demonstrations:
         if rule.loss_on is LossOn.LAST_TURN:
             one = replace(one, without_loss=one.without_loss.union(sorted(one.turns)[:-1]))
@@ -267,12 +271,12 @@ def chosen(
     return best[: rule.num_episodes]
 
 
-def _names(one: Demonstration) -> Iterator[str]:
+def _names(demonstration: Demonstration) -> Iterator[str]:
     """A dialogue's task, and the prompt of each of its turns, alone and with what came before."""
-    yield one.task_id
-    for at in one.turns:
-        yield from prompt_keys(one.messages[:at])
-        yield from prompt_keys(one.messages[at - 1 : at])
+    yield demonstration.task_id
+    for at in demonstration.turns:
+        yield from prompt_keys(demonstration.messages[:at])
+        yield from prompt_keys(demonstration.messages[at - 1 : at])
 
 
 def rendered(
@@ -285,12 +289,15 @@ def rendered(
     """The tokens of the episodes to train on, and of those of the held-out share of tasks."""
     trained: list[Example] = []
     held_out: list[Example] = []
-    for one in demonstrations:
-        if (mark := special_token_in(one, chat)) is not None:
+    for demonstration in demonstrations:
+        mark = special_token_in(demonstration, chat)
+        if mark is not None:
             counts[f"with {mark} in a text, which would be a special token"] += 1
             continue
         try:
-            example = example_of(one, chat, syntax_of(dialect_of(one.env)), spec)
+            example = example_of(
+                demonstration, chat, syntax_of(dialect_of(demonstration.env)), spec
+            )
         except TemplateFault as fault:
             counts[f"that the chat template does not render ({fault.reason})"] += 1
             continue
@@ -305,41 +312,46 @@ def rendered(
         else:
             # Not the hash by which evaluations choose their tasks: the chosen ones would all be on one side.
             share = (
-                int.from_bytes(hashlib.sha256(f"sft/{one.task_id}".encode()).digest()[:7]) / 2**56
+                int.from_bytes(hashlib.sha256(f"sft/{demonstration.task_id}".encode()).digest()[:7])
+                / 2**56
             )
             (held_out if share < spec.sft.held_out_fraction else trained).append(example)
     return trained, held_out
 
 
-def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
+def special_token_in(demonstration: Demonstration, chat: ChatTokens) -> str | None:
     """A special token that the text of a message spells, and which would begin or end a turn. None means that there is
     none.
 
     A turn of the policy may have others, as those of gpt-oss' channels.
     """
-    for at, message in enumerate(one.messages):
+    for at, message in enumerate(demonstration.messages):
         found: list[str] = chat.ends.special.findall(message["content"])
-        if mark := next(
-            (mark for mark in found if at not in one.turns or mark in chat.ends.texts), None
-        ):
+        mark = next(
+            (mark for mark in found if at not in demonstration.turns or mark in chat.ends.texts),
+            None,
+        )
+        if mark:
             return mark
     return None
 
 
 def example_of(
-    one: Demonstration, chat: ChatTokens, syntax: Syntax, spec: RunSpec
+    demonstration: Demonstration, chat: ChatTokens, syntax: Syntax, spec: RunSpec
 ) -> Example | None:
     """The tokens of one episode as a rollout has them. None means that it, or a part of it, is too long.
 
     Raises:
         TemplateFault: the chat template does not render it.
     """
-    rule, limits = spec.sft, spec.training
-    is_limited, is_all = rule.max_tokens is None, rule.loss_on is LossOn.ALL
-    places = sorted(one.turns)
-    opening = one.messages[: places[0]]
-    prompt = chat.prompt(opening, one.tools)
-    _check_is_rendered(opening, chat.rendered(opening, one.tools))
+    rule = spec.sft
+    limits = spec.training
+    is_limited = rule.max_tokens is None
+    is_all = rule.loss_on is LossOn.ALL
+    places = sorted(demonstration.turns)
+    opening = demonstration.messages[: places[0]]
+    prompt = chat.prompt(opening, demonstration.tools)
+    _check_is_rendered(opening, chat.rendered(opening, demonstration.tools))
     if is_limited and len(prompt) > limits.max_prompt_tokens:
         return None
     # No logits are there for the first token.
@@ -347,18 +359,22 @@ def example_of(
     for number, at in enumerate(places):
         keeps_thinking = rule.thinking is Thinking.KEEP
         text = text_of(
-            one.messages[at]["content"], one.turns[at], syntax, one.tools, thinking=keeps_thinking
+            demonstration.messages[at]["content"],
+            demonstration.turns[at],
+            syntax,
+            demonstration.tools,
+            thinking=keeps_thinking,
         )
-        no_thinking = "" if one.is_own else chat.no_thinking
+        no_thinking = "" if demonstration.is_own else chat.no_thinking
         ids = chat.turn(
             after_prompt(chat.text(example.ids[-16:]), text, no_thinking),
-            is_call=bool(one.turns[at]),
+            is_call=bool(demonstration.turns[at]),
         )
         if is_limited and len(ids) > limits.next_turn(len(example.ids) - len(prompt)):
             return None
-        example.add(ids, is_trained=at not in one.without_loss)
+        example.add(ids, is_trained=at not in demonstration.without_loss)
         if number + 1 < len(places):
-            reply = one.messages[at + 1 : places[number + 1]]
+            reply = demonstration.messages[at + 1 : places[number + 1]]
             example.add(chat.reply(reply, last_id=ids[-1]), is_trained=is_all)
             _check_is_rendered(chat.env_messages(reply), chat.rendered_reply(reply))
     most = rule.max_tokens
@@ -375,11 +391,13 @@ def _check_is_rendered(messages: Sequence[Message], text: str) -> None:
     Earlier turns of the assistant are not compared: some templates leave out their thinking.
     """
     for message in messages:
-        at, name = 0, message.get("name", "")
+        at = 0
+        name = message.get("name", "")
         for word in (
             re.findall(r"\w+", message["content"]) if message["role"] != "assistant" else ()
         ):
-            if (found := text.find(word, at)) < 0:
+            found = text.find(word, at)
+            if found < 0:
                 raise TemplateFault(f"it leaves out a text of the role {message['role']}")
             at = found + len(word)
         if message["role"] != "tool" and name not in text:
@@ -414,7 +432,10 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
 
     Otherwise the calls are written in that dialect, after the text if it has no calls in any dialect (an API's).
     """
-    content = content if thinking else without_thinking(content, None, *syntax.thinking)
+    if thinking:
+        content = content
+    else:
+        content = without_thinking(content, None, *syntax.thinking)
     expected = tuple(ToolCall(name, arguments) for name, arguments in calls)
     specs = specs_of(tools)
     if not calls:
@@ -428,10 +449,10 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
 
 def specs_of(tools: str) -> list[ToolSpec]:
     """The tools of a JSON list of schemas."""
-    functions = [one.get("function", one) for one in json.loads(tools)]
+    functions = [load.get("function", load) for load in json.loads(tools)]
     return [
-        ToolSpec(one["name"], one.get("description", ""), one.get("parameters", {}))
-        for one in functions
+        ToolSpec(function["name"], function.get("description", ""), function.get("parameters", {}))
+        for function in functions
     ]
 
 
@@ -439,10 +460,8 @@ def summary(
     trained: Sequence[Example], held_out: Sequence[Example], counts: Mapping[str, int]
 ) -> str:
     """One line about the episodes, and those that are left out with the reason."""
-    tokens, num_cut = (
-        sum(sum(one.mask) for one in trained),
-        sum(one.is_cut for one in (*trained, *held_out)),
-    )
+    tokens = sum(sum(one.mask) for one in trained)
+    num_cut = sum(one.is_cut for one in (*trained, *held_out))
     left_out = "; ".join(f"{number} {why}" for why, number in counts.items())
     return (
         f"{counted(len(trained), 'episode')} to train on ({tokens:,} tokens with a loss),"

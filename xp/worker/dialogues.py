@@ -77,7 +77,10 @@ def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstratio
     """
     if is_set(source):
         splits = rows_of_hub(source)
-        split = "train" if "train" in splits or len(splits) != 1 else next(iter(splits))
+        if "train" in splits or len(splits) != 1:
+            split = "train"
+        else:
+            split = next(iter(splits))
         if split not in splits:
             raise XpError(
                 f"{source} has no split train, but {', '.join(splits)}; give a file of the one to train on"
@@ -95,27 +98,36 @@ def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstratio
 def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
     """The dialogue of a row; raises ValueError, TypeError, or EnvFault by the row's fault."""
     given = _given(row)
-    if unread := next((key for key in UNREAD if row.get(key)), None):
+    unread = next((key for key in UNREAD if row.get(key)), None)
+    if unread:
         raise ValueError(
             f"the column `{unread}` is not read; write its text into the messages, or drop it"
         )
     messages = chat_messages(given)
     check_is_text(row, [message["content"] for message in messages])
     tools = row.get("tools") or row.get("functions") or "[]"
-    tools = tools if isinstance(tools, str) else json.dumps(tools)
+    if isinstance(tools, str):
+        tools = tools
+    else:
+        tools = json.dumps(tools)
     try:
         specs_of(tools)
     except (AttributeError, LookupError, TypeError, ValueError):
         raise ValueError(
             f"expected `tools` as a list of JSON Schemas in OpenAI's form; got {tools:.80}"
         ) from None
-    mask = [None] * len(messages) if row.get("loss_mask") is None else row["loss_mask"]
+    if row.get("loss_mask") is None:
+        mask = [None] * len(messages)
+    else:
+        mask = row["loss_mask"]
     if not isinstance(mask, list) or len(mask) != len(messages):
         raise ValueError(
             f"`loss_mask` must have a 0 or 1 for each of the {len(messages)} messages; got {mask!r:.80}"
         )
     is_trained = _is_on(row, ROW_SWITCHES, default=True)
-    trained, turns, asked = set(), {}, set[str]()
+    trained = set()
+    turns = {}
+    asked = set[str]()
     for at, (message, source, value) in enumerate(zip(messages, given, mask, strict=True)):
         is_turn = message["role"] == "assistant"
         try:
@@ -170,8 +182,8 @@ def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         ]
     elif row.get("prompt") and row.get("completion"):
         before = [
-            {**one, "train": False} if role_of(one) == "assistant" else one
-            for one in _as_messages(row["prompt"], "user")
+            {**message, "train": False} if role_of(message) == "assistant" else message
+            for message in _as_messages(row["prompt"], "user")
         ]
         messages = [*before, *_as_messages(row["completion"], "assistant")]
     else:
@@ -179,7 +191,8 @@ def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
             "expected the columns `messages` (OpenAI), `conversations` (ShareGPT), `instruction` and `output` (Alpaca),"
             f" or `prompt` and `completion`; got {named_columns([row]) or 'none'}"
         )
-    if system := row.get("system"):
+    system = row.get("system")
+    if system:
         if messages and role_of(messages[0]) == "system":
             raise ValueError("the column `system` stands beside a system message; keep one of them")
         messages.insert(0, {"role": "system", "content": system})
@@ -187,7 +200,9 @@ def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _as_messages(value: Any, role: str) -> list[Mapping[str, Any]]:
-    return [{"role": role, "content": value}] if isinstance(value, str) else list(value)
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    return list(value)
 
 
 def _of_sharegpt(one: Any) -> Mapping[str, Any]:
@@ -226,6 +241,6 @@ def _is_on(holder: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -
             raise ValueError(
                 f"`{key}` is {value!r:.40}; expected true or false, 1 or 0: a loss has no other weights"
             )
-    return (
-        all(bool(value) != (key == "masked") for key, value in found.items()) if found else default
-    )
+    if found:
+        return all(bool(value) != (key == "masked") for key, value in found.items())
+    return default

@@ -83,7 +83,8 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
         return
     converts = config.spec.backend.name is BackendName.SLIME
     check_weights(local_directory(str(model), Path()), allows_quantized=converts)
-    facts, distill = dict(_facts(config, model, stage, chat)), config.spec.algorithm.distill
+    facts = dict(_facts(config, model, stage, chat))
+    distill = config.spec.algorithm.distill
     if distill is not None and distill.url is None:
         check_weights(local_directory(teacher_place(distill), Path()), allows_quantized=True)
         of_teacher = model_facts(local_directory(teacher_place(distill), Path()))
@@ -98,9 +99,8 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
             min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR
         )
         changed = list(differing(before, facts))
-        if refused := [
-            line for line in changed if line.startswith(FIXED) and NOT_RECORDED not in line
-        ]:
+        refused = [line for line in changed if line.startswith(FIXED) and NOT_RECORDED not in line]
+        if refused:
             raise XpError(
                 f"the run cannot go on with another model or other tasks: {'; '.join(refused)}\n"
                 "restore what was there at the first attempt, or start a new run",
@@ -126,14 +126,17 @@ def check_weights(directory: Path | None, *, allows_quantized: bool = False) -> 
 def differing(before: Facts, after: Facts) -> Iterator[str]:
     """One line for each fact that is not the same: `name: before -> after`."""
     for name in dict.fromkeys([*before, *after]):
-        if (first := before.get(name)) != (second := after.get(name)):
+        first = before.get(name)
+        if first != (second := after.get(name)):
             yield f"{name}: {_short(first)} -> {_short(second)}"
 
 
 def _short(value: str | None) -> str:
     if value is None:
         return NOT_RECORDED
-    return value[:12] if re.fullmatch("[0-9a-f]{40,64}", value) else value
+    if re.fullmatch("[0-9a-f]{40,64}", value):
+        return value[:12]
+    return value
 
 
 def _facts(
@@ -141,7 +144,8 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     yield "versions.python", platform.python_version()
     for name in PACKAGES:
-        if (version := _version(name)) is not None:
+        version = _version(name)
+        if version is not None:
             yield f"versions.{name}", version
     torch = sys.modules.get("torch")
     if torch is not None and torch.version.cuda is not None:
@@ -162,7 +166,8 @@ def _facts(
 def _version(name: str) -> str | None:
     """Version of a package as imported; of one that is not imported yet, as installed."""
     module = sys.modules.get(name.replace("-", "_"))
-    if isinstance(version := getattr(module, "__version__", None), str):
+    version = getattr(module, "__version__", None)
+    if isinstance(version, str):
         return version
     with suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
@@ -194,7 +199,9 @@ def model_facts(directory: Path | None) -> Iterator[tuple[str, str]]:
 def _weights_digest(file: Path, blobs: Mapping[str, str]) -> str:
     """Digest of a file; in Hugging Face's cache, large files are named by it."""
     name = blobs.get(file.name, file.resolve().name)
-    return name if re.fullmatch("[0-9a-f]{64}", name) else file_digest(file)
+    if re.fullmatch("[0-9a-f]{64}", name):
+        return name
+    return file_digest(file)
 
 
 def _environments(config: PrepareConfig, prepared: Mapping[str, str]) -> Iterator[tuple[str, str]]:

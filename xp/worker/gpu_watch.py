@@ -31,13 +31,17 @@ class GpuWatch:
             self._thread = threading.Thread(target=self._run, name="xp-gpu-watch", daemon=True)
             self._thread.start()
         with self._lock:
-            rollout, update, self._rollout, self._samples = self._rollout, self._samples, [], []
+            rollout = self._rollout
+            update = self._samples
+            self._rollout = []
+            self._samples = []
         if not (rollout or update):
             return {}
         memory, shares = zip(*rollout, *update, strict=True)
-        phases = (
-            {"gpu/memory_rollout_gb": rollout, "gpu/memory_update_gb": update} if rollout else {}
-        )
+        if rollout:
+            phases = {"gpu/memory_rollout_gb": rollout, "gpu/memory_update_gb": update}
+        else:
+            phases = {}
         by_phase = {
             name: max(one for one, _ in samples) for name, samples in phases.items() if samples
         }
@@ -46,7 +50,8 @@ class GpuWatch:
     def rollout_ended(self) -> None:
         """Ends a step's rollout; what follows is its update."""
         with self._lock:
-            self._rollout, self._samples = self._rollout + self._samples, []
+            self._rollout = self._rollout + self._samples
+            self._samples = []
 
     def _run(self) -> None:
         while rows := gpu_rows(*COLUMNS):

@@ -58,7 +58,8 @@ def main(argv: Sequence[str]) -> None:
     if not any(snapshot.glob(WEIGHTS)):
         snapshot = fetched(config.name, config.commit, ("pytorch_model*",))
     # Without a network, the hub's client returns a snapshot of which files are missing.
-    if missing := list(missing_parts(snapshot)):
+    missing = list(missing_parts(snapshot))
+    if missing:
         raise XpError(
             f"{config.name} at {config.commit[:12]} has no {missing[0]}; {WAY_OUT}",
             ExitCode.RUNTIME,

@@ -42,7 +42,8 @@ def weigh(algorithm: Algorithm, gap: Any, mask: Any) -> ImportanceWeights:
             gave none, counts as 0.
         mask: the same shape, above 0 for trained tokens.
     """
-    is_trained, level = mask > 0, algorithm.importance_correction.partition("_")[0]
+    is_trained = mask > 0
+    level = algorithm.importance_correction.partition("_")[0]
     gap = gap.detach().masked_fill(~is_trained, 0.0).nan_to_num(nan=0.0)
     ratio = _ratio(gap, is_trained, algorithm.importance_mask)
     is_left_out = (ratio < algorithm.mask_lower) | (ratio > algorithm.mask_upper)
@@ -50,7 +51,8 @@ def weigh(algorithm: Algorithm, gap: Any, mask: Any) -> ImportanceWeights:
         # SkyRL's order: the product over an episode is of the tokens that are left.
         gap = gap.masked_fill(is_left_out, 0.0)
     ratio = _ratio(gap, is_trained, level)
-    lower, upper = algorithm.importance_lower, algorithm.importance_upper
+    lower = algorithm.importance_lower
+    upper = algorithm.importance_upper
     weights = ratio.clamp(lower, upper).masked_fill(is_left_out, 0.0)
     is_outside = is_left_out | (ratio < lower) | (ratio > upper)
     return ImportanceWeights(is_trained.to(ratio.dtype), weights, is_outside.to(ratio.dtype))
@@ -61,7 +63,10 @@ def _ratio(gap: Any, is_trained: Any, level: str) -> Any:
     if level == "none":
         return gap.new_ones(gap.shape)
     if level != "token":
-        num_tokens = is_trained.sum(-1, keepdim=True).clamp(min=1) if level == "geometric" else 1
+        if level == "geometric":
+            num_tokens = is_trained.sum(-1, keepdim=True).clamp(min=1)
+        else:
+            num_tokens = 1
         gap = (gap.sum(-1, keepdim=True) / num_tokens).expand_as(gap)
     return gap.exp()
 

@@ -35,7 +35,10 @@ def learning_rate_factor(
         return 1.0
     first = max(warmup_updates - 1, 0)
     past = min((update - first) / max(num_updates - first, 1), 1.0)
-    decayed = 1.0 - past if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * past))
+    if schedule == "linear":
+        decayed = 1.0 - past
+    else:
+        decayed = 0.5 * (1.0 + math.cos(math.pi * past))
     return minimum + (1.0 - minimum) * decayed
 
 
@@ -72,7 +75,7 @@ def disable_dropout(model: Any) -> None:
     from torch.nn import Dropout
 
     modules = [module for name, module in model.named_modules() if "lora_" not in name]
-    configs = {id(one.config): one.config for one in modules if hasattr(one, "config")}
+    configs = {id(module.config): module.config for module in modules if hasattr(module, "config")}
     for owner in (*modules, *configs.values()):
         for name, value in list(vars(owner).items()):
             if "drop" in name and isinstance(value, float):

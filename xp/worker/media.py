@@ -89,7 +89,10 @@ def media_names(model: Any) -> set[str]:
     Args:
         model: the network, with adapters or without.
     """
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    if hasattr(model, "peft_config"):
+        base = model.get_base_model()
+    else:
+        base = model
     if not has_media(base.config):
         return set()
     return {name for name, _ in base.named_parameters()} - text_names(base)
@@ -113,7 +116,10 @@ def placeholder_ids(config: Any) -> list[int]:
     """
     if not has_media(config):
         return []
-    values = config if isinstance(config, Mapping) else config.to_dict()
+    if isinstance(config, Mapping):
+        values = config
+    else:
+        values = config.to_dict()
     ids = {values[key] for key in values if PLACEHOLDER.fullmatch(key)}
     # Older files of Gemma 3 leave it out, whose tokens of pictures are all in it.
     size = text_part(values).get("vocab_size", math.inf)
@@ -128,7 +134,9 @@ def text_layers(model: Any, names: tuple[str, ...] | None) -> str | list[str] | 
         names: names of layers. None means every linear layer but the head.
     """
     if not has_media(model.config):
-        return "all-linear" if names is None else list(names)
+        if names is None:
+            return "all-linear"
+        return list(names)
     from torch import nn
 
     decoder = model.get_decoder()

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from xp.lib.loopback import free_ports
 
-COUNT, NUMBER, MAIN = "XP_NODES", "XP_NODE", "XP_MAIN_NODE"
+COUNT = "XP_NODES"
+NUMBER = "XP_NODE"
+MAIN = "XP_MAIN_NODE"
 """Variables that the launcher sets for the program of each node; absent for a stage on one node."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -55,7 +57,8 @@ def use_rays_interface() -> None:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized() or os.environ.get(INTERFACE):
         return
-    if (interface := interface_of(ray.util.get_node_ip_address())) is not None:
+    interface = interface_of(ray.util.get_node_ip_address())
+    if interface is not None:
         os.environ[INTERFACE] = interface
 
 

@@ -47,17 +47,17 @@ class RunPaths:
 
 def model_place(model: Model) -> str:
     """Location of the untrained policy: a directory, a hub's id, or where the model stage puts it in the outputs."""
-    return model.path if model.revision is None else pinned_place(model.path, model.revision)
+    if model.revision is None:
+        return model.path
+    return pinned_place(model.path, model.revision)
 
 
 def teacher_place(distill: Distill) -> str:
     """Location of a loaded teacher: a directory, a hub's id, or where the teacher stage puts it; of a server its name
     there."""
-    return (
-        distill.teacher
-        if distill.revision is None
-        else pinned_place(distill.teacher, distill.revision)
-    )
+    if distill.revision is None:
+        return distill.teacher
+    return pinned_place(distill.teacher, distill.revision)
 
 
 def start_place(spec: RunSpec) -> str:
@@ -67,9 +67,13 @@ def start_place(spec: RunSpec) -> str:
 
 def policy_start(spec: RunSpec, places: RunPaths) -> str:
     """Location of the weights from which the training starts."""
-    return start_place(spec) if spec.sft.data is None else places.sft
+    if spec.sft.data is None:
+        return start_place(spec)
+    return places.sft
 
 
 def reference_place(spec: RunSpec, places: RunPaths) -> str:
     """Location of the model to which the KL penalty is relative."""
-    return places.sft if spec.training.reference is Reference.SFT else model_place(spec.model)
+    if spec.training.reference is Reference.SFT:
+        return places.sft
+    return model_place(spec.model)

@@ -47,7 +47,8 @@ class PlayedEpisode:
         """The fields that the metrics need."""
         outcome = self.episode.settle()
         read = self.tokens.prompt + self.tokens.observed
-        episode, generated = self.episode, self.tokens.generated
+        episode = self.episode
+        generated = self.tokens.generated
         times = episode.started_at, episode.elapsed_s
         sampled = episode.num_sampled
         return EpisodeFacts(
@@ -79,7 +80,9 @@ def with_group_rewards(
         return episodes
     episodes = list(episodes)
     groups = grouped(
-        (one.task.task_id, one.episode) for one in episodes if mix.scores_groups(one.task.env)
+        (episode.task.task_id, episode.episode)
+        for episode in episodes
+        if mix.scores_groups(episode.task.env)
     )
     for scoring in [mix.score_group(group) for group in groups.values()]:
         scoring.result()
@@ -122,7 +125,7 @@ def record(
 ) -> list[EpisodeFacts]:
     """Writes the trajectory of each episode; returns the episodes for the metrics."""
     played = []
-    for one in episodes:
-        recorder.write(one.trajectory(run, phase, step))
-        played.append(one.played())
+    for episode in episodes:
+        recorder.write(episode.trajectory(run, phase, step))
+        played.append(episode.played())
     return played

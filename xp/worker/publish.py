@@ -44,7 +44,10 @@ def seal(directory: Path, end_ids: Sequence[int]) -> None:
     """
     if (directory / "config.json").is_file():
         file = directory / "generation_config.json"
-        config = json_of(file, ExitCode.RUN_DIR) if file.is_file() else {}
+        if file.is_file():
+            config = json_of(file, ExitCode.RUN_DIR)
+        else:
+            config = {}
         # With this mark, transformers may take the ends of config.json instead.
         config.pop("_from_model_config", None)
         write_atomically(
@@ -74,13 +77,15 @@ def check_there(directory: str) -> None:
             f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR
         )
     manifest = Path(directory, DIGESTS)
-    if manifest.is_file() and (fault := damaged(manifest)) is not None:
-        raise XpError(
-            f"the model at {directory} is not the one that was published: {fault}\n"
-            "a run publishes its model again when it is resumed; of a damaged checkpoint, take another one; where you"
-            f" changed the model yourself, remove {manifest}",
-            ExitCode.RUN_DIR,
-        )
+    if manifest.is_file():
+        fault = damaged(manifest)
+        if fault is not None:
+            raise XpError(
+                f"the model at {directory} is not the one that was published: {fault}\n"
+                "a run publishes its model again when it is resumed; of a damaged checkpoint, take another one; where you"
+                f" changed the model yourself, remove {manifest}",
+                ExitCode.RUN_DIR,
+            )
 
 
 def step_directories(directory: Path, form: str) -> dict[int, Path]:

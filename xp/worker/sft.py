@@ -88,11 +88,13 @@ def examples(
     Raises:
         XpError: no episode is left, or the environment fails while its script plays.
     """
-    spec, counts = config.spec, Counter[str]()
+    spec = config.spec
+    counts = Counter[str]()
     files = [Path(file) for file in config.files]
-    excluded = (
-        held_out_names(Path(config.places.tasks), here) if spec.env.is_held_out else frozenset()
-    )
+    if spec.env.is_held_out:
+        excluded = held_out_names(Path(config.places.tasks), here)
+    else:
+        excluded = frozenset()
     with EnvironmentMixture.from_file(here / "episode.json", environment()) as mix:
         if config.solvers:
             files = [here / "trajectories" / "solve.jsonl"]
@@ -111,12 +113,14 @@ def examples(
         trained, held_out = rendered(demonstrations, spec, chat, mix.dialect, counts)
     line = summary(trained, held_out, counts)
     print(line, flush=True)
-    if config.solvers and (void := counts["void"]) > spec.training.max_void_fraction * num_episodes:
-        raise XpError(
-            f"{void} of the script's {num_episodes} episodes are void, more than training.max_void_fraction"
-            f"={spec.training.max_void_fraction:g}: the environment is failing",
-            ExitCode.UNHEALTHY,
-        )
+    if config.solvers:
+        void = counts["void"]
+        if void > spec.training.max_void_fraction * num_episodes:
+            raise XpError(
+                f"{void} of the script's {num_episodes} episodes are void, more than training.max_void_fraction"
+                f"={spec.training.max_void_fraction:g}: the environment is failing",
+                ExitCode.UNHEALTHY,
+            )
     if not trained:
         raise XpError(f"sft.data: no episode is left to train on ({line})", ExitCode.TASKS)
     if is_main:
@@ -139,7 +143,8 @@ def _solve(
     config: SftConfig, here: Path, chat: ChatTokens, mix: EnvironmentMixture, file: Path
 ) -> None:
     """Plays the training tasks by the environments' scripts."""
-    tasks, spec = Path(config.places.tasks), config.spec
+    tasks = Path(config.places.tasks)
+    spec = config.spec
     rows = within_limit(
         tasks, load_tasks(tasks, here, "train"), chat, spec.training.max_prompt_tokens
     )
@@ -160,7 +165,7 @@ def write_examples(trained: Sequence[Example], file: Path) -> None:
 def read_examples(file: Path) -> list[Example]:
     """The episodes that `write_examples` has written."""
     values = map(json.loads, file.read_text().splitlines())
-    return [Example(one["input_ids"], one["loss_mask"]) for one in values]
+    return [Example(value["input_ids"], value["loss_mask"]) for value in values]
 
 
 class Updates:
@@ -181,7 +186,8 @@ class Updates:
 
     def begin(self, update: int, held_out_loss: float) -> None:
         """Takes the held-out loss before an update; that before the first one of all is a line of its own."""
-        self.start_loss, self._began = held_out_loss, time.monotonic()
+        self.start_loss = held_out_loss
+        self._began = time.monotonic()
         self._start = "before" if update == 0 else f"after update {update}"
         if update == 0 and self._metrics is not None:
             self._metrics.write(0, {HELD_OUT_LOSS: held_out_loss})

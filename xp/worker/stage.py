@@ -49,7 +49,10 @@ def deciding(stage: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     kept["training"] = {name: kept["training"][name] for name in of_episodes}
     if stage == "sft":
         kept["evaluation"] = {"pass_threshold": kept["evaluation"]["pass_threshold"]}
-    without = {"algorithm"} if stage == "sft" else {"algorithm", "sft"}
+    if stage == "sft":
+        without = {"algorithm"}
+    else:
+        without = {"algorithm", "sft"}
     return {name: value for name, value in kept.items() if name not in without}
 
 
@@ -70,7 +73,9 @@ class StageConfig(JsonFile):
     @property
     def upload_as(self) -> str | None:
         """Run name under which trajectories are uploaded to OpenReward. None means that they are not."""
-        return self.places.run.removeprefix("runs/") if self.spec.upload_rollouts else None
+        if self.spec.upload_rollouts:
+            return self.places.run.removeprefix("runs/")
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,4 +104,6 @@ class TrainConfig(StageConfig):
     @property
     def evaluation(self) -> str | None:
         """The evaluate stage's config, whose held-out tasks this stage plays. None means that nothing is held out."""
-        return f"{self.places.stage('evaluate')}/config.json" if self.spec.env.is_held_out else None
+        if self.spec.env.is_held_out:
+            return f"{self.places.stage('evaluate')}/config.json"
+        return None

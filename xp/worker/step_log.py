@@ -28,7 +28,8 @@ class Start:
 
     def ended(self, part: str) -> None:
         """Ends a part, which begins at the end of the one before."""
-        began, self._ended = self._ended, time.time()
+        began = self._ended
+        self._ended = time.time()
         self._parts[part] = self._ended - began
 
     def total(self, last: str) -> float:
@@ -60,7 +61,8 @@ class StepLog:
         root: Path = Path(),
         num_steps: int | None = None,
     ) -> None:
-        self._training, self._file = config.spec.training, file
+        self._training = config.spec.training
+        self._file = file
         self._finite = FiniteUpdates(self._training.on_nonfinite)
         self._metrics = root / config.places.metrics
         self._watch = SymptomWatch(config.spec, self._metrics)
@@ -88,7 +90,8 @@ class StepLog:
         Raises:
             XpError: a symptom ends the run.
         """
-        line, self._num_updates = {**line, "training/updates": float(self._num_updates)}, 0
+        line = {**line, "training/updates": float(self._num_updates)}
+        self._num_updates = 0
         if self._file is not None:
             if TOKENS in line:
                 self._tokens = line[TOKENS] + (

@@ -28,11 +28,9 @@ def check_time(config: StageConfig, step: int, root: Path = Path()) -> None:
     Raises:
         XpError: (LIMIT) the training must end.
     """
-    limit, every, attempt = (
-        limit_of(config.spec),
-        config.spec.training.checkpoint_every,
-        config.places.attempt,
-    )
+    limit = limit_of(config.spec)
+    every = config.spec.training.checkpoint_every
+    attempt = config.places.attempt
     if limit is None or step == 0 or step % every:
         return
     trained = (
@@ -60,7 +58,8 @@ def check_time(config: StageConfig, step: int, root: Path = Path()) -> None:
 def limit_of(spec: RunSpec) -> tuple[float, str] | None:
     """The stricter of the limits of time and of money: hours, and key and value of the spec. None means that there is
     none."""
-    training, price = spec.training, spec.hardware.usd_per_hour
+    training = spec.training
+    price = spec.hardware.usd_per_hour
     limits = []
     if training.max_hours is not None:
         limits.append((training.max_hours, f"training.max_hours={training.max_hours:g}"))

@@ -12,7 +12,8 @@ from xp.spec import RunSpec, Sampling
 
 def evaluation_sampling(spec: RunSpec) -> Sampling:
     """Sampling of an evaluation's episodes."""
-    training, evaluation = spec.training, spec.evaluation
+    training = spec.training
+    evaluation = spec.evaluation
     return training.model_copy(
         update={
             "temperature": evaluation.temperature,

@@ -40,10 +40,8 @@ def check_trained(
             the one with which it began.
     """
     lines = [line for line in read_metrics(Path(config.places.metrics), stage) if line["step"]]
-    last, updates = (
-        lines[-1]["step"] if lines else 0,
-        [line.get("training/updates") for line in lines],
-    )
+    last = lines[-1]["step"] if lines else 0
+    updates = [line.get("training/updates") for line in lines]
     is_early = keeper is not None and keeper.stop(last) is not None
     begun = local_directory(start, Path())
     if last < requested and not is_early:

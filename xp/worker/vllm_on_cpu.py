@@ -37,7 +37,8 @@ def take_back_draws() -> None:
     except ModuleNotFoundError:
         return
 
-    sample, keep_books = GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync
+    sample = GPUModelRunner._sample
+    keep_books = GPUModelRunner._bookkeeping_sync
 
     def sampled(self: Any, *args: Any, **kwargs: Any) -> Any:
         states = [(generator, generator.get_state()) for generator in _thrown_away(self).values()]
@@ -47,12 +48,14 @@ def take_back_draws() -> None:
         return output
 
     def bookkeeping(self: Any, *args: Any, **kwargs: Any) -> Any:
-        generators, thrown_away = self.input_batch.generators, _thrown_away(self)
+        generators = self.input_batch.generators
+        thrown_away = _thrown_away(self)
         kept = {place: one for place, one in generators.items() if place not in thrown_away}
         with replaced(self.input_batch, generators=kept):
             return keep_books(self, *args, **kwargs)
 
-    GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync = sampled, bookkeeping
+    GPUModelRunner._sample = sampled
+    GPUModelRunner._bookkeeping_sync = bookkeeping
 
 
 def _thrown_away(runner: Any) -> dict[int, Any]:

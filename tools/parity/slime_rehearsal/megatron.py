@@ -132,7 +132,8 @@ def name_norms() -> None:
     """Adds the norms to Slime's export and loader; in TransformerEngine they are part of the next linear layer."""
     from slime.backends.megatron_utils import hf_to_megatron, megatron_to_hf
 
-    convert, load = megatron_to_hf.convert_qwen2_to_hf, hf_to_megatron._LOADERS["qwen3"]
+    convert = megatron_to_hf.convert_qwen2_to_hf
+    load = hf_to_megatron._LOADERS["qwen3"]
     megatron_to_hf.convert_qwen2_to_hf = lambda args, name, param: convert(
         args, _theirs(name), param
     )
@@ -161,7 +162,9 @@ def _theirs(name: str) -> str:
 def double_precision() -> Iterator[None]:
     """Context manager: float32 means float64 in this process, to measure differences without rounding."""
     plain: Any = torch
-    single, to_single, kind = torch.float32, torch.Tensor.float, torch.Tensor.type
+    single = torch.float32
+    to_single = torch.Tensor.float
+    kind = torch.Tensor.type
     plain.float32 = plain.float = torch.float64
     plain.Tensor.float = torch.Tensor.double
     torch.set_default_dtype(torch.float64)
@@ -173,5 +176,6 @@ def double_precision() -> Iterator[None]:
         yield
     finally:
         plain.float32 = plain.float = single
-        plain.Tensor.float, plain.Tensor.type = to_single, kind
+        plain.Tensor.float = to_single
+        plain.Tensor.type = kind
         torch.set_default_dtype(single)

@@ -24,7 +24,9 @@ class _Named(type):
         if name.startswith("__"):
             raise AttributeError(name)
         # With Slime's patch, Megatron allocates its buffers within `torch_memory_saver.region(...)`.
-        return (lambda **_: contextlib.nullcontext()) if name == "region" else name
+        if name == "region":
+            return lambda **_: contextlib.nullcontext()
+        return name
 
 
 class _Empty(types.ModuleType):
@@ -62,7 +64,8 @@ class _DoneAfterImport(importlib.abc.MetaPathFinder):
     """Calls a function with a module right after its import."""
 
     def __init__(self, name: str, then: Any) -> None:
-        self._name, self._then = name, then
+        self._name = name
+        self._then = then
 
     def find_spec(
         self,
@@ -76,7 +79,8 @@ class _DoneAfterImport(importlib.abc.MetaPathFinder):
         spec = importlib.util.find_spec(fullname)
         assert spec is not None
         assert spec.loader is not None
-        native, then = spec.loader.exec_module, self._then
+        native = spec.loader.exec_module
+        then = self._then
 
         def exec_module(module: types.ModuleType) -> None:
             native(module)

@@ -65,13 +65,12 @@ class DockerSandbox:
         self, image: str, task: HarborTask, memory_gb: float | None, start_s: float
     ) -> None:
         self._workdir = task.workdir
-        memory = (
-            f"{task.memory_mb}m"
-            if task.memory_mb
-            else None
-            if memory_gb is None
-            else f"{memory_gb * 1e9:.0f}"
-        )
+        if task.memory_mb:
+            memory = f"{task.memory_mb}m"
+        elif memory_gb is None:
+            memory = None
+        else:
+            memory = f"{memory_gb * 1e9:.0f}"
         bounds = ["--pids-limit", str(MAX_PROCESSES)]
         bounds += [] if memory is None else ["--memory", memory]
         bounds += [] if task.cpus is None else ["--cpus", f"{task.cpus:g}"]
@@ -92,7 +91,10 @@ class DockerSandbox:
         Variables are passed as a script on standard input, since a task's `PATH` or `DOCKER_HOST` must not affect
         programs of this machine, and argv must not have secret values.
         """
-        where = [] if self._workdir is None else ["--workdir", self._workdir]
+        if self._workdir is None:
+            where = []
+        else:
+            where = ["--workdir", self._workdir]
         who = [] if user is None else ["--user", user]
         exports = "".join(
             f"export {name}={shlex.quote(value)}\n" for name, value in environ.items()
@@ -118,9 +120,9 @@ class DockerSandbox:
         text = output.text()
         self._check_running(code)
         is_late = code in KILLED and time.monotonic() - began >= timeout_s
-        return (
-            Ran(None, text, f"it took longer than {timeout_s:g} s") if is_late else Ran(code, text)
-        )
+        if is_late:
+            return Ran(None, text, f"it took longer than {timeout_s:g} s")
+        return Ran(code, text)
 
     def put(self, folder: Path, name: str) -> str:
         """See CommandSandbox."""

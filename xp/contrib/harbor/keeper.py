@@ -24,7 +24,9 @@ class Output:
 
     def __init__(self, descriptor: int, limit: int) -> None:
         self._half = max(limit // 2, 1)
-        self._first, self._last, self._dropped = b"", b"", 0
+        self._first = b""
+        self._last = b""
+        self._dropped = 0
         self._lock = threading.Lock()
         self._reader = threading.Thread(target=self._read, args=(descriptor,), daemon=True)
         self._reader.start()
@@ -34,7 +36,10 @@ class Output:
         self._reader.join(DRAIN_S)
         with self._lock:
             first, last = (part.decode("utf-8", "replace") for part in (self._first, self._last))
-            middle = f"\n[... {self._dropped} bytes left out ...]\n" if self._dropped else ""
+            if self._dropped:
+                middle = f"\n[... {self._dropped} bytes left out ...]\n"
+            else:
+                middle = ""
         return first + middle + last
 
     def _read(self, descriptor: int) -> None:
@@ -76,7 +81,8 @@ class Keeper:
             return Ran(None, "", f"it could not be started: {error}")
         finally:
             os.close(writing)
-        output, killed = Output(reading, request["output_bytes"]), ""
+        output = Output(reading, request["output_bytes"])
+        killed = ""
         try:
             process.wait(request["timeout_s"])
         except subprocess.TimeoutExpired:

@@ -62,7 +62,8 @@ class HarborProvider(IndexedProvider):
         )
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._config, self._environ = config, environ
+        self._config = config
+        self._environ = environ
         self._tasks = read_folder(config)
         self._images = Images()
         self._is_closed = False
@@ -86,7 +87,8 @@ class HarborProvider(IndexedProvider):
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        harbor_task, options = self._tasks[task.split][task.index], self._config.options
+        harbor_task = self._tasks[task.split][task.index]
+        options = self._config.options
         return HarborSession(
             harbor_task,
             lambda: self._start(harbor_task),
@@ -133,7 +135,8 @@ def resolved(
     """
 
     def value(match: re.Match[str]) -> str:
-        name, default = match[1], match[2]
+        name = match[1]
+        default = match[2]
         if name in config.secrets and environ.get(name):
             return environ[name]
         if default is None or environ.get(name):
@@ -186,5 +189,8 @@ def check_local(config: EnvConfig, tasks: Mapping[str, Sequence[HarborTask]]) ->
 
 
 def _refused(config: EnvConfig, faults: Sequence[str], fix: str) -> XpError:
-    more = [f"and {len(faults) - MOST_NAMED} more"] if len(faults) > MOST_NAMED else []
+    if len(faults) > MOST_NAMED:
+        more = [f"and {len(faults) - MOST_NAMED} more"]
+    else:
+        more = []
     return XpError("\n".join([f"environment {config.name}:", *faults[:MOST_NAMED], *more, fix]))

@@ -25,9 +25,11 @@ def reward_of(sandbox: CommandSandbox, key: str, output: str) -> float:
     Raises:
         ToolCrashed: no reward file has a finite number: the verifier failed, not the model.
     """
-    if (text := sandbox.read(JSON_FILE)) is not None:
+    text = sandbox.read(JSON_FILE)
+    if text is not None:
         return _finite(_chosen(text, key), JSON_FILE)
-    if (text := sandbox.read(TEXT_FILE)) is not None:
+    text = sandbox.read(TEXT_FILE)
+    if text is not None:
         return _finite(text, TEXT_FILE)
     tail = " ".join(output.split())[-MAX_TAIL:]
     raise ToolCrashed(

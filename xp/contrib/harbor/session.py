@@ -52,8 +52,11 @@ class HarborSession:
         reward: str,
         environ: tuple[Mapping[str, str], Mapping[str, str]],
     ) -> None:
-        self._task, self._start = task, start
-        self._timeout_s, self._output_bytes, self._reward = command_timeout_s, output_bytes, reward
+        self._task = task
+        self._start = start
+        self._timeout_s = command_timeout_s
+        self._output_bytes = output_bytes
+        self._reward = reward
         self._environ, self._verifier_environ = environ
         self._left_s = task.agent_timeout_s
         self._lock = threading.Lock()
@@ -83,7 +86,10 @@ class HarborSession:
             )
         if self._left_s is not None and self._left_s <= 0:
             return self._verify()
-        limit_s = self._timeout_s if self._left_s is None else min(self._timeout_s, self._left_s)
+        if self._left_s is None:
+            limit_s = self._timeout_s
+        else:
+            limit_s = min(self._timeout_s, self._left_s)
         began = time.monotonic()
         sendable = command.encode("utf-8", "replace").decode()
         ran = self._machine().run(
@@ -106,7 +112,8 @@ class HarborSession:
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            sandbox, self._sandbox = self._sandbox, None
+            sandbox = self._sandbox
+            self._sandbox = None
         if sandbox is not None:
             sandbox.close()
 
@@ -145,4 +152,6 @@ def shown(ran: Ran) -> str:
     """Text of a command for the model."""
     if ran.killed:
         return f"{ran.output}\n[killed: {ran.killed}]".lstrip("\n")
-    return ran.output if ran.code == 0 else f"{ran.output}\n[exit code {ran.code}]".lstrip("\n")
+    if ran.code == 0:
+        return ran.output
+    return f"{ran.output}\n[exit code {ran.code}]".lstrip("\n")

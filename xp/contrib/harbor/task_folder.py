@@ -139,7 +139,10 @@ def read_task(folder: Path) -> HarborTask:
         _check(folder, config, instruction)
         return _task(folder, instruction, *(config.get(name, {}) for name in SCOPES))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, ValueError) as error:
-        text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+        if isinstance(error, OSError):
+            text = f"{error.strerror}: {error.filename}"
+        else:
+            text = str(error)
         raise BrokenTask(f"task {folder.name}: {text}") from None
 
 
@@ -185,9 +188,10 @@ def _check(folder: Path, config: Mapping[str, Any], instruction: str) -> None:
     if (folder / "environment" / "docker-compose.yaml").exists():
         raise ValueError("it has a docker-compose.yaml, and xp starts one container of one image")
     for scope, known in KNOWN.items():
-        if strange := sorted(
+        strange = sorted(
             name for name, value in config.get(scope, {}).items() if name not in known and value
-        ):
+        )
+        if strange:
             raise ValueError(f"[{scope}] {strange[0]}: xp does not apply it")
     environment = config.get("environment", {})
     for name in ("gpus", "mcp_servers", "skills_dir", "allowed_hosts"):
@@ -231,7 +235,8 @@ def _megabytes(environment: Mapping[str, Any]) -> int | None:
     size = environment.get("memory")
     if not isinstance(size, str):
         return None
-    number, unit = size.strip()[:-1], size.strip()[-1:].upper()
+    number = size.strip()[:-1]
+    unit = size.strip()[-1:].upper()
     if unit not in MEMORY_UNITS:
         raise ValueError(f"[environment] memory={size}: expected 1G, 512M, ...")
     return int(float(number) * MEMORY_UNITS[unit])

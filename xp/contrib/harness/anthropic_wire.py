@@ -44,9 +44,10 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
     inner = {"tool_choice": (body.get("tool_choice") or {}).get("type")}
     inner["output_config.format"] = (body.get("output_config") or {}).get("format")
     refuse({**body, **inner}, ALLOWED)
-    messages = (
-        [{"role": "system", "content": text_of(body["system"])}] if body.get("system") else []
-    )
+    if body.get("system"):
+        messages = [{"role": "system", "content": text_of(body["system"])}]
+    else:
+        messages = []
     for message in objects(body, "messages"):
         messages += _plain(message)
     tools = []
@@ -74,10 +75,8 @@ def events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[dict[str, An
         }
         empty = {**block, **dict.fromkeys(written, "")}
         if block["type"] == "tool_use":
-            written, empty = (
-                {"partial_json": json.dumps(block["input"], ensure_ascii=False)},
-                {**block, "input": {}},
-            )
+            written = {"partial_json": json.dumps(block["input"], ensure_ascii=False)}
+            empty = {**block, "input": {}}
         yield {"type": "content_block_start", "index": index, "content_block": empty}
         for name, value in written.items():
             kind = "input_json" if name == "partial_json" else name
@@ -104,27 +103,29 @@ def error(status: int, text: str) -> dict[str, Any]:
 def _plain(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A message as those of chat completions: results of tools come first, each in a message of its own."""
     content = message.get("content")
-    blocks = (
-        [{"type": "text", "text": content}]
-        if isinstance(content, str)
-        else objects(message, "content")
-    )
-    for one in blocks:
-        if one.get("type") == "tool_result":
+    blocks: Sequence[Mapping[str, Any]]
+    if isinstance(content, str):
+        blocks = [{"type": "text", "text": content}]
+    else:
+        blocks = objects(message, "content")
+    for block in blocks:
+        if block.get("type") == "tool_result":
             yield {
                 "role": "tool",
-                "tool_call_id": one.get("tool_use_id"),
-                "content": text_of(one.get("content")),
+                "tool_call_id": block.get("tool_use_id"),
+                "content": text_of(block.get("content")),
             }
     calls = [
         {
-            "id": one.get("id"),
-            "function": {"name": one.get("name"), "arguments": one.get("input") or {}},
+            "id": block.get("id"),
+            "function": {"name": block.get("name"), "arguments": block.get("input") or {}},
         }
-        for one in blocks
-        if one.get("type") == "tool_use"
+        for block in blocks
+        if block.get("type") == "tool_use"
     ]
-    others = [one for one in blocks if one.get("type") not in ("tool_result", "tool_use", *SILENT)]
+    others = [
+        block for block in blocks if block.get("type") not in ("tool_result", "tool_use", *SILENT)
+    ]
     if others or calls or not blocks:
         plain = {"role": message.get("role"), "content": text_of(others)}
         yield {**plain, "tool_calls": calls} if calls else plain
@@ -140,24 +141,24 @@ def _blocks(turn: ModelMessage) -> list[dict[str, Any]]:
         }
         for call in turn.message.get("tool_calls", ())
     ]
-    text = (
-        [{"type": "text", "text": turn.message["content"]}]
-        if turn.message["content"] or not calls
-        else []
-    )
+    if turn.message["content"] or not calls:
+        text = [{"type": "text", "text": turn.message["content"]}]
+    else:
+        text = []
     # Clients send the signature back, and nobody reads it.
-    thinking = (
-        [{"type": "thinking", "thinking": turn.reasoning, "signature": "xp"}]
-        if turn.reasoning
-        else []
-    )
+    if turn.reasoning:
+        thinking = [{"type": "thinking", "thinking": turn.reasoning, "signature": "xp"}]
+    else:
+        thinking = []
     return [*thinking, *text, *calls]
 
 
 def _reason(turn: ModelMessage) -> str:
     if turn.is_cut:
         return "max_tokens"
-    return "tool_use" if "tool_calls" in turn.message else "end_turn"
+    if "tool_calls" in turn.message:
+        return "tool_use"
+    return "end_turn"
 
 
 def _message(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,8 @@ USAGE: Final = {
 def read(body: Mapping[str, Any]) -> ProgramRequest:
     """The request in a body; raises RefusedRequest."""
     refuse(body, ALLOWED)
-    tools, messages = [], []
+    tools = []
+    messages = []
     for tool in objects(body, "tools"):
         _check_function("tools", tool)
         tools.append(tool_of(tool.get("function") or {}))
@@ -73,8 +74,10 @@ def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[Any]:
     """The events of a streamed answer, with the whole message in one delta."""
-    kind, delta = "chat.completion.chunk", _message(turn)
-    if calls := delta.get("tool_calls"):
+    kind = "chat.completion.chunk"
+    delta = _message(turn)
+    calls = delta.get("tool_calls")
+    if calls:
         delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
     yield _completion(body, kind, {"delta": delta, "finish_reason": None})
     last = _completion(body, kind, {"delta": {}, "finish_reason": _reason(turn)})
@@ -86,13 +89,19 @@ def events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[Any]:
 
 def error(status: int, text: str) -> dict[str, Any]:
     """The body of an error."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
+    if status < 500:
+        kind = "invalid_request_error"
+    else:
+        kind = "server_error"
     return {"error": {"message": text, "type": kind, "param": None, "code": None}}
 
 
 def _message(turn: ModelMessage) -> dict[str, Any]:
     (message,) = with_text_arguments([turn.message])
-    thinking = {"reasoning_content": turn.reasoning} if turn.reasoning else {}
+    if turn.reasoning:
+        thinking = {"reasoning_content": turn.reasoning}
+    else:
+        thinking = {}
     return {
         **message,
         "content": message["content"] or (None if "tool_calls" in message else ""),
@@ -103,7 +112,9 @@ def _message(turn: ModelMessage) -> dict[str, Any]:
 def _reason(turn: ModelMessage) -> str:
     if turn.is_cut:
         return "length"
-    return "tool_calls" if "tool_calls" in turn.message else "stop"
+    if "tool_calls" in turn.message:
+        return "tool_calls"
+    return "stop"
 
 
 def _completion(body: Mapping[str, Any], kind: str, choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,11 +121,13 @@ class HarnessProvider(IndexedProvider):
         return digest_of([tasks, files])
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._config, self._environ = config, environ
+        self._config = config
+        self._environ = environ
         self._place, self._grader = _place(config, "program"), _place(config, "grader")
         options = config.options
         agent = AGENTS.get(options["agent"] or "", Agent(options["command"], {}, None))
-        command, preset = agent.command, agent.environ
+        command = agent.command
+        preset = agent.environ
         if options["agent"] is not None:
             has_tools = not is_folder(config) and config.rows is None
             command = command.replace("{tools}", (has_tools and agent.tools_option) or "")
@@ -148,11 +150,13 @@ class HarnessProvider(IndexedProvider):
                 config.model_copy(update={"provider": "openreward", "options": {}}), environ
             )
         self._check_sandboxes()
-        self._images, self._is_closed = Images(), False
+        self._images = Images()
+        self._is_closed = False
         self._pool = ThreadPoolExecutor(
             config.limits.max_sessions, thread_name_prefix="program-tools"
         )
-        self._lock, self._servers = threading.Lock(), dict[int, ProgramServer]()
+        self._lock = threading.Lock()
+        self._servers = dict[int, ProgramServer]()
         self._sessions = WeakSet[HarnessSession]()
         self._describing = threading.Lock()
         self._described: tuple[list[Message], tuple[ToolSpec, ...]] | None = None
@@ -161,17 +165,23 @@ class HarnessProvider(IndexedProvider):
     def version(self) -> str:
         if self._inner is not None:
             return self._inner.version()
-        digests = {split: [one.digest() for one in tasks] for split, tasks in self._tasks.items()}
+        digests = {split: [task.digest() for task in tasks] for split, tasks in self._tasks.items()}
         return f"harness tasks {digest_of(self._rows or digests)[:16]}"
 
     def splits(self) -> tuple[str, ...]:
-        return tuple(self._tasks) if self._inner is None else self._inner.splits()
+        if self._inner is None:
+            return tuple(self._tasks)
+        return self._inner.splits()
 
     def open(self, task: Task) -> HarnessSession:
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        server, inner = self._server(), None if self._inner is None else self._inner.open(task)
+        server = self._server()
+        if self._inner is None:
+            inner = None
+        else:
+            inner = self._inner.open(task)
         try:
             session = self._session(task, server, inner)
         except BaseException:
@@ -210,21 +220,28 @@ class HarnessProvider(IndexedProvider):
         self._is_closed = True
         for session in list(self._sessions):  # of a play that a failing engine has ended
             session.close()
-        if (server := self._servers.pop(os.getpid(), None)) is not None:
+        server = self._servers.pop(os.getpid(), None)
+        if server is not None:
             run(server.stop(), START_S)
         if self._inner is not None:
             self._inner.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _session(self, task: Task, server: ProgramServer, inner: Session | None) -> HarnessSession:
-        tools, row = None, dict[str, Any]()
+        tools = None
+        row = dict[str, Any]()
         if inner is not None:
-            tools, row = ToolServer(inner, self._pool), {"prompt": inner.prompt()}
+            tools = ToolServer(inner, self._pool)
+            row = {"prompt": inner.prompt()}
             one = self._task_of(row)
         else:
             one = self._tasks[task.split][task.index]
-            row = dict(self._rows[task.split][task.index]) if self._rows else {}
-        environ, start = variables_of(one, self._config, self._environ), partial(self._start, one)
+            if self._rows:
+                row = dict(self._rows[task.split][task.index])
+            else:
+                row = {}
+        environ = variables_of(one, self._config, self._environ)
+        start = partial(self._start, one)
         return HarnessSession(
             self._agent, one, row, start, tools, environ, server, self._config, self._grader
         )
@@ -241,14 +258,12 @@ class HarnessProvider(IndexedProvider):
 
     def _check_sandboxes(self) -> None:
         """Raises XpError for tasks and options that the sandbox cannot serve."""
-        options, tasks = (
-            self._config.options,
-            [one for members in self._tasks.values() for one in members],
-        )
+        options = self._config.options
+        tasks = [member for members in self._tasks.values() for member in members]
         where = f"environment {self._config.name}"
-        for one in tasks:
+        for task in tasks:
             variables_of(
-                one, self._config, self._environ
+                task, self._config, self._environ
             )  # Reports a missing secret before the first session.
         if not self._is_docker:
             if options["setup"] is not None or options["image"] is not None:
@@ -261,7 +276,8 @@ class HarnessProvider(IndexedProvider):
             raise XpError(
                 f"{where}: env.sandbox=docker needs env.options.image, in which the program runs"
             )
-        if alone := [one.name for one in tasks if not one.has_network]:
+        alone = [task.name for task in tasks if not task.has_network]
+        if alone:
             raise XpError(
                 f"{where}: task {alone[0]} has no network, so that its program cannot reach the policy; set"
                 " allow_internet=true in its task.toml"
@@ -306,7 +322,9 @@ class HarnessProvider(IndexedProvider):
             return server
 
     def _size(self, split: str) -> int:
-        return len(self._tasks[split]) if self._inner is None else self._inner.num_tasks(split)
+        if self._inner is None:
+            return len(self._tasks[split])
+        return self._inner.num_tasks(split)
 
     def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
         if self._inner is not None:

@@ -66,7 +66,10 @@ def request_of(
     joined: list[Message] = []
     for one in read:
         last = joined[-1]["role"] if joined else "system"
-        role = "user" if one["role"] == "system" != last else one["role"]
+        if one["role"] == "system" != last:
+            role = "user"
+        else:
+            role = one["role"]
         if joined and role == last in ("system", "user"):
             joined[-1]["content"] += f"\n\n{one['content']}"
         else:
@@ -98,7 +101,10 @@ def tool_of(tool: Mapping[str, Any], schema: str = "parameters") -> dict[str, An
 
 def unknown_kind(field: str, value: Mapping[str, Any], supported: str) -> RefusedRequest:
     """The refusal of an item or a tool of a kind that is not known."""
-    name = f" (name {value['name']!r:.80})" if value.get("name") else ""
+    if value.get("name"):
+        name = f" (name {value['name']!r:.80})"
+    else:
+        name = ""
     return RefusedRequest(
         f"{field}: type {value.get('type')!r:.80}{name} is not supported; send {supported}"
     )
@@ -110,7 +116,9 @@ def text_of(content: Any) -> Any:
     Raises:
         RefusedRequest: a part of a kind that is not known.
     """
-    return "\n".join(map(_part, content)) if isinstance(content, list) else content or ""
+    if isinstance(content, list):
+        return "\n".join(map(_part, content))
+    return content or ""
 
 
 def refuse(body: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]) -> None:
@@ -139,15 +147,16 @@ def difference(
         if number >= len(now.messages):
             return f"the request has {len(now.messages)} messages, and the conversation {len(expected)}"
         if _canonical(now.messages[number]) != _canonical(message):
-            whose = (
-                "the policy's own reply"
-                if number == len(expected) - 1
-                else f"a {message['role']} message"
-            )
+            if number == len(expected) - 1:
+                whose = "the policy's own reply"
+            else:
+                whose = f"a {message['role']} message"
             return f"message {number}, {whose}, is another one than before"
     if any(message["role"] == "assistant" for message in now.messages[len(expected) :]):
         return "there is an assistant's message that the policy did not write"
-    return None if len(now.messages) > len(expected) else "there is no new message"
+    if len(now.messages) > len(expected):
+        return None
+    return "there is no new message"
 
 
 def auxiliary_of(requests: Sequence[ModelRequest]) -> set[int]:
@@ -177,7 +186,7 @@ def _canonical(message: Message) -> Any:
     return (
         message["role"],
         message["content"].split(),
-        [(one["name"], one["arguments"]) for one in calls],
+        [(call["name"], call["arguments"]) for call in calls],
     )
 
 

@@ -52,9 +52,10 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
     refuse(
         {**body, "text.format": ((body.get("text") or {}).get("format") or {}).get("type")}, ALLOWED
     )
-    messages = (
-        [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
-    )
+    if body.get("instructions"):
+        messages = [{"role": "system", "content": body["instructions"]}]
+    else:
+        messages = []
     given = body.get("input")
     for item in (
         [{"role": "user", "content": given}] if isinstance(given, str) else objects(body, "input")
@@ -62,7 +63,10 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
         _add(messages, item)
     tools = []
     for name, (_, tool) in _tools(body).items():
-        schema = {"parameters": CUSTOM} if tool["type"] == "custom" else {}
+        if tool["type"] == "custom":
+            schema = {"parameters": CUSTOM}
+        else:
+            schema = {}
         tools.append(tool_of({**tool, **schema, "name": name}))
     takes_one_call = body.get("parallel_tool_calls") is False
     return request_of(messages, tools, body, takes_one_call=takes_one_call)
@@ -89,11 +93,10 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
         else:
             messages.append(message)
     elif kind in ("function_call", "custom_tool_call"):
-        arguments = (
-            item.get("arguments")
-            if kind == "function_call"
-            else json.dumps({"input": item.get("input")})
-        )
+        if kind == "function_call":
+            arguments = item.get("arguments")
+        else:
+            arguments = json.dumps({"input": item.get("input")})
         name = _whole_name(item.get("namespace"), item.get("name"))
         function = {"name": name, "arguments": arguments}
         if not messages or messages[-1]["role"] != "assistant":
@@ -130,7 +133,9 @@ def _tools(body: Mapping[str, Any]) -> dict[str, tuple[str | None, dict[str, Any
 
 def _whole_name(namespace: Any, name: Any) -> str:
     """A tool's name with its namespace, so that tools of two namespaces differ."""
-    return f"{namespace}__{name}" if namespace else str(name or "")
+    if namespace:
+        return f"{namespace}__{name}"
+    return str(name or "")
 
 
 def _items(turn: ModelMessage, body: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -149,7 +154,8 @@ def _items(turn: ModelMessage, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         items.append({"type": "message", "id": _id("msg"), "role": "assistant", "content": [part]})
     for call_id, function in calls:
-        about, arguments = {"call_id": call_id, "name": function["name"]}, function["arguments"]
+        about = {"call_id": call_id, "name": function["name"]}
+        arguments = function["arguments"]
         namespace, tool = tools.get(function["name"], (None, {}))
         if namespace is not None:
             about |= {"name": tool["name"], "namespace": namespace}
@@ -186,7 +192,10 @@ def _events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[tuple[str, 
             yield f"response.{part['type']}.done", {**place, "text": part["text"], **more}
             yield "response.content_part.done", {**place, "part": part}
         else:
-            kind = "function_call_arguments" if field == "arguments" else "custom_tool_call_input"
+            if field == "arguments":
+                kind = "function_call_arguments"
+            else:
+                kind = "custom_tool_call_input"
             yield f"response.{kind}.delta", {**place, "delta": item[field]}
             yield f"response.{kind}.done", {**place, field: item[field], "name": item["name"]}
         yield "response.output_item.done", {"output_index": index, "item": item}

@@ -68,12 +68,10 @@ class ProgramChannel:
         *,
         only_appends: bool,
     ) -> None:
-        self._questions, self.tools, self.count, self._only_appends = (
-            questions,
-            tools,
-            count,
-            only_appends,
-        )
+        self._questions = questions
+        self.tools = tools
+        self.count = count
+        self._only_appends = only_appends
         self.num_retries = self.num_stops = 0
         self.waited_s = 0.0
         """Seconds that requests waited for the policy."""
@@ -86,7 +84,8 @@ class ProgramChannel:
         """Answer to each request, in their order."""
         self._numbers: dict[str, int] = {}
         """Digest of a request -> number of the last one."""
-        self._delivered, self._abandoned = set[int](), set[int]()
+        self._delivered = set[int]()
+        self._abandoned = set[int]()
 
     @property
     def undelivered(self) -> tuple[int, ...]:
@@ -111,16 +110,17 @@ class ProgramChannel:
         self.settings |= request.settings
         digest = digest_of([list(request.messages), list(request.tools)])
         number = self._numbers.get(digest)
-        is_left = number not in self._delivered if self._only_appends else number in self._abandoned
+        if self._only_appends:
+            is_left = number not in self._delivered
+        else:
+            is_left = number in self._abandoned
         if number is not None and (is_retry or is_left):
             self.num_retries += 1
             return number
         number = self._numbers[digest] = len(self.answers)
         self.answers.append(asyncio.get_running_loop().create_future())
-        messages, tools = (
-            [dict(one) for one in request.messages],
-            [dict(one) for one in request.tools],
-        )
+        messages = [dict(message) for message in request.messages]
+        tools = [dict(tool) for tool in request.tools]
         self._questions.put_nowait(
             ModelRequest("", messages, tools, self.answers[number], request.takes_one_call)
         )
@@ -164,7 +164,8 @@ class ProgramServer:
     """
 
     def __init__(self, host: str) -> None:
-        self._host, self.url = host, ""
+        self._host = host
+        self.url = ""
         self._channels: dict[str, ProgramChannel | None] = {}
         """Key -> its episode; None: it is over."""
         app = web.Application(client_max_size=MOST_BYTES)
@@ -202,7 +203,8 @@ class ProgramServer:
 
     def remove(self, key: str) -> None:
         """Ends the episode of a key."""
-        if (channel := self._channels.get(key)) is not None:
+        channel = self._channels.get(key)
+        if channel is not None:
             channel.seal()
             self._channels[key] = None
 
@@ -219,7 +221,8 @@ class ProgramServer:
                 return _failed(
                     401, "unknown key: send the one of this episode, from OPENAI_API_KEY"
                 )
-            if (channel := self._channels[key]) is not None:
+            channel = self._channels[key]
+            if channel is not None:
                 with suppress(Sealed):
                     return await handle(request, channel)
             return _failed(409, "the episode is over")
@@ -252,7 +255,8 @@ async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.
         channel.refused = str(error)
         return _failed(400, channel.refused, wire)
     is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
-    number, is_delivered = channel.ask(asked, is_retry=is_retry), False
+    number = channel.ask(asked, is_retry=is_retry)
+    is_delivered = False
     asking = asyncio.ensure_future(channel.answer(number))
     try:
         if not body.get("stream"):
@@ -283,8 +287,14 @@ async def _stream(
         await response.write(b": waiting\n\n")
         await asyncio.wait({asking}, timeout=PING_S)
     for event in wire.events(asking.result(), body):
-        head = f"event: {event['type']}\n" if "type" in event else ""
-        data = event if isinstance(event, str) else json.dumps(event)
+        if "type" in event:
+            head = f"event: {event['type']}\n"
+        else:
+            head = ""
+        if isinstance(event, str):
+            data = event
+        else:
+            data = json.dumps(event)
         await response.write(f"{head}data: {data}\n\n".encode())
     await response.write_eof()
     return response
@@ -325,12 +335,17 @@ async def _use_tools(request: web.Request, channel: ProgramChannel) -> web.Respo
     except (ValueError, RecursionError) as error:
         return _failed(400, f"no JSON: {error}")
     answer = await channel.tools.answer(message)
-    return web.Response(status=202) if answer is None else web.json_response(answer)
+    if answer is None:
+        return web.Response(status=202)
+    return web.json_response(answer)
 
 
 async def _wrong_method(request: web.Request, _channel: ProgramChannel) -> web.Response:
     """Refuses the method, as MCP's protocol wants it of a server without streams and sessions."""
-    allowed = "GET, HEAD" if request.path in ("/", "/v1/models") else "POST"
+    if request.path in ("/", "/v1/models"):
+        allowed = "GET, HEAD"
+    else:
+        allowed = "POST"
     response = _failed(405, f"{request.method} {request.path}: only {allowed} is served")
     response.headers["Allow"] = allowed
     return response

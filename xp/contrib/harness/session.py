@@ -98,8 +98,13 @@ class HarnessSession(ConversationSession):
         self._grader = grader
         self._options = config.options
         super().__init__(min(self._options["timeout_s"], task.agent_timeout_s or math.inf))
-        self._agent, self._task, self._row, self._start_sandbox = agent, task, row, start
-        self._tool_server, self._server, self._config = tools, server, config
+        self._agent = agent
+        self._task = task
+        self._row = row
+        self._start_sandbox = start
+        self._tool_server = tools
+        self._server = server
+        self._config = config
         self._max_rows: int = self._options["max_rows"]
         self._environ, self._verifier_environ = environ
         self._lock = threading.Lock()
@@ -130,7 +135,9 @@ class HarnessSession(ConversationSession):
             return self._truncated("timed_out")
         self._limit_s -= time.monotonic() - began
         self._turns.append((before, message.message))
-        return self._end(episode) if self._request is None else self._next_messages(self._request)
+        if self._request is None:
+            return self._end(episode)
+        return self._next_messages(self._request)
 
     def _next_messages(self, now: ModelRequest) -> ToolResult:
         """The messages of a request after the longest dialogue that it repeats, or as a new prompt."""
@@ -183,7 +190,10 @@ class HarnessSession(ConversationSession):
         return self._truncated("limit")
 
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
-        count = None if self._prompt_length is None else self._num_tokens
+        if self._prompt_length is None:
+            count = None
+        else:
+            count = self._num_tokens
         only_appends = self._max_rows == 1
         self._channel = ProgramChannel(
             questions, self._tool_server, count, only_appends=only_appends
@@ -205,8 +215,10 @@ class HarnessSession(ConversationSession):
 
     def _run_program(self) -> Ran:
         """Starts the sandbox and runs the program to its end."""
-        machine, copy = self._machine(), ""
-        if files := self._row.get("files"):
+        machine = self._machine()
+        copy = ""
+        files = self._row.get("files")
+        if files:
             _put(machine, "files", files)
             copy = 'cp -r "${XP_ROOT}/files/." .; '
         _put(machine, "prompt", {"prompt.md": self._task.instruction})
@@ -255,7 +267,8 @@ class HarnessSession(ConversationSession):
     def _truncated(self, why: str) -> ToolResult:
         """Asks the program to end, kills it if it does not, and scores what it left."""
         assert self._episode is not None
-        episode, limit_s = self._episode, 0.0 if why == "timed_out" else STOP_S
+        episode = self._episode
+        limit_s = 0.0 if why == "timed_out" else STOP_S
         run(self._stopped(episode, limit_s), limit_s + SLACK_S)
         if not episode.done():
             with suppress(EnvFault):
@@ -266,7 +279,8 @@ class HarnessSession(ConversationSession):
     def _scored(self, ran: Ran, why: str = "") -> ToolResult:
         """Scores what the program left; `why` is the limit that ended it, if there was one."""
         run(self._sealed(), SLACK_S)
-        channel, undelivered = self._channel, self._channel.undelivered
+        channel = self._channel
+        undelivered = self._channel.undelivered
         auxiliary = auxiliary_of([request for request, _ in self._turns])
         left_out = undelivered
         if not self._options["train_auxiliary"]:
@@ -314,7 +328,8 @@ class HarnessSession(ConversationSession):
         environ = {**self._environ, **self._verifier_environ}
         if self._options["grade"] is None:
             return verify(self._machine(), self._task, self._options["reward"], environ)
-        machine, row = self._machine(), json.dumps(dict(self._row), default=str)
+        machine = self._machine()
+        row = json.dumps(dict(self._row), default=str)
         _put(machine, "grading", {"row": row, "output": ran.output, "answer": self._last_text})
         places = {
             f"{name}_file": f'"${{XP_ROOT}}/grading/{name}"' for name in ("row", "output", "answer")
@@ -342,7 +357,7 @@ class HarnessSession(ConversationSession):
             tools.results.append(tools.session.answer(self._last_text))
         if tools.fault is not None:
             raise tools.fault
-        rewards = [one.reward for one in tools.results if one.reward is not None]
+        rewards = [result.reward for result in tools.results if result.reward is not None]
         return reduce_rewards(rewards, tools.is_over, self._config.reward)
 
     def _check_open(self) -> None:
@@ -362,7 +377,8 @@ class HarnessSession(ConversationSession):
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            sandbox, self._sandbox = self._sandbox, None
+            sandbox = self._sandbox
+            self._sandbox = None
         super().close()
         if sandbox is not None:
             sandbox.close()

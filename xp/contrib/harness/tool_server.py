@@ -25,7 +25,8 @@ class ToolServer:
     """
 
     def __init__(self, session: Session, pool: Executor) -> None:
-        self.session, self._pool = session, pool
+        self.session = session
+        self._pool = pool
         self._turn = asyncio.Lock()
         self.results: list[ToolResult] = []
         self.fault: EnvFault | None = None
@@ -43,7 +44,8 @@ class ToolServer:
             return _error(None, INVALID, "expected a request")
         if "id" not in message:
             return None
-        number, method = message["id"], message["method"]
+        number = message["id"]
+        method = message["method"]
         known = {
             "initialize": self._initialize,
             "ping": _ping,
@@ -74,16 +76,17 @@ class ToolServer:
         return {
             "tools": [
                 {
-                    "name": one.name,
-                    "description": one.description,
-                    "inputSchema": {"type": "object", **one.parameters},
+                    "name": tool.name,
+                    "description": tool.description,
+                    "inputSchema": {"type": "object", **tool.parameters},
                 }
-                for one in tools
+                for tool in tools
             ]
         }
 
     async def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        name, arguments = str(params.get("name")), params.get("arguments") or {}
+        name = str(params.get("name"))
+        arguments = params.get("arguments") or {}
         async with self._turn:
             if self.is_over or self.fault is not None:
                 return _result("Error: the task is over.", is_error=True)

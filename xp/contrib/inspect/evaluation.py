@@ -39,7 +39,10 @@ class InspectEvaluation:
     def __init__(
         self, task: Task, roles: Mapping[str, Model], at_once: int, max_turns: int
     ) -> None:
-        self._task, self._roles, self._at_once, self._max_turns = task, roles, at_once, max_turns
+        self._task = task
+        self._roles = roles
+        self._at_once = at_once
+        self._max_turns = max_turns
         self._epochs: Counter[int | str] = Counter()
         self._source: _Source | None = None
         self._running: asyncio.Future[Any] | None = None
@@ -101,7 +104,8 @@ class _Source(SampleSource):  # type: ignore[misc]
         self._context: contextvars.Context | None = None
         self._added: list[tuple[Key, Sample]] = []
         self._woken = asyncio.Event()
-        self._is_waiting, self._is_over = True, False
+        self._is_waiting = True
+        self._is_over = False
         self._results: dict[Key, asyncio.Future[EvalSample]] = {}
 
     def add(self, key: Key, sample: Sample) -> asyncio.Future[EvalSample]:
@@ -138,7 +142,8 @@ class _Source(SampleSource):  # type: ignore[misc]
             self._woken.clear()
             await self._woken.wait()
         self._is_waiting = False
-        added, self._added = self._added, []
+        added = self._added
+        self._added = []
         for key, sample in added:
             enqueue_sample(sample, epoch=key[1])
         return [] if added else None

@@ -67,7 +67,8 @@ class Conversations:
         if active is None:
             raise RuntimeError("the trained model was asked outside of a sample")
         key = (active.sample.id, active.epoch)
-        if (conversation := self._live.get(key)) is None:
+        conversation = self._live.get(key)
+        if conversation is None:
             raise RuntimeError("the session is closed")
         if conversation.num_turns >= conversation.max_turns:
             limit = conversation.max_turns
@@ -112,15 +113,16 @@ class XpModel(ModelAPI):  # type: ignore[misc]
     ) -> ModelOutput:
         offered = [
             {
-                "function": one.model_dump(
+                "function": tool.model_dump(
                     mode="json", include={"name", "description", "parameters"}, exclude_none=True
                 )
             }
-            for one in tools
+            for tool in tools
         ]
         message = await conversations.ask([_wire(one) for one in input], offered)
         output = ModelOutput.from_content(self.model_name, message["content"] or "")
-        if calls := message.get("tool_calls"):
+        calls = message.get("tool_calls")
+        if calls:
             output.choices[0].stop_reason = "tool_calls"
             output.choices[0].message.tool_calls = [_call(call) for call in calls]
         return output

@@ -84,7 +84,9 @@ class InspectSession(ConversationSession):
         self, evaluation: InspectEvaluation, sample: Sample, scoring: ScoreChoice, limit_s: float
     ) -> None:
         super().__init__(limit_s)
-        self._evaluation, self._sample, self._scoring = evaluation, sample, scoring
+        self._evaluation = evaluation
+        self._sample = sample
+        self._scoring = scoring
         self._key: Any = None
 
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:

@@ -89,7 +89,8 @@ def _seed_shuffles() -> None:
 
 def _task(config: EnvConfig) -> InspectTask:
     """The task that the target names; raises XpError if inspect_ai or xp refuses it."""
-    where, target = f"env {config.name}: target {config.target}", str(config.target)
+    where = f"env {config.name}: target {config.target}"
+    target = str(config.target)
     try:
         tasks = load_tasks([target], dict(config.options["arguments"]))
     except (Exception, SystemExit) as error:
@@ -98,7 +99,8 @@ def _task(config: EnvConfig) -> InspectTask:
         names = ", ".join(task.name for task in tasks) or "none"
         raise XpError(f"{where}: expected one task, got {names}: write FILE.py@TASK")
     task = tasks[0]
-    if strange := sorted(set(config.options["arguments"]) - set(registry_params(task))):
+    strange = sorted(set(config.options["arguments"]) - set(registry_params(task)))
+    if strange:
         raise XpError(f"{where}: options.arguments: the task has no argument {strange[0]!r}")
     if not task.scorer:
         raise XpError(f"{where}: the task has no scorer, so that there is no reward")

@@ -23,7 +23,9 @@ class AnswerPlace(StrEnum):
 
 
 def _as_list(value: Any) -> Any:
-    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [name.strip() for name in value.split(",")]
+    return value
 
 
 class Options(BaseModel):
@@ -50,12 +52,14 @@ class Options(BaseModel):
         if len(set(self.dataset)) != len(self.dataset):
             raise ValueError(f"dataset={','.join(self.dataset)}: a dataset is named twice")
         for field, named in (("weights", self.weights), ("config", self.config)):
-            if strange := sorted(set(named) - set(self.dataset)):
+            strange = sorted(set(named) - set(self.dataset))
+            if strange:
                 raise ValueError(
                     f"{field} names {', '.join(strange)}, and dataset is {','.join(self.dataset)}"
                 )
         for name, fields in self.config.items():
-            if taken := sorted({"seed", "size"} & set(fields)):
+            taken = sorted({"seed", "size"} & set(fields))
+            if taken:
                 raise ValueError(
                     f"config.{name}.{taken[0]}: it follows from seed, num_train and num_test"
                 )

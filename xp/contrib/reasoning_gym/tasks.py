@@ -28,7 +28,8 @@ class ReasoningGymTasks:
     """See xp.envs.base.Provider; `options` are those of xp.contrib.reasoning_gym.provider."""
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._name, self._options = config.name, config.options
+        self._name = config.name
+        self._options = config.options
         _check(config.name, config.options)
         options, seed = config.options, config.options["seed"]
         self._splits = {
@@ -58,9 +59,13 @@ class ReasoningGymTasks:
             return self._cached(split, index)
 
     def open(self, task: Task) -> ReasoningGymSession:
-        entry, dataset = self.entry(task.split, task.index), self._dataset(task.split)
+        entry = self.entry(task.split, task.index)
+        dataset = self._dataset(task.split)
         system = self._options["prompt"]
-        opening = [] if system is None else [Message(role="system", content=SYSTEM_PROMPTS[system])]
+        if system is None:
+            opening = []
+        else:
+            opening = [Message(role="system", content=SYSTEM_PROMPTS[system])]
         opening.append(Message(role="user", content=entry["question"]))
         return ReasoningGymSession(dataset, entry, opening, self._options["answer"] == "tagged")
 
@@ -85,12 +90,10 @@ class ReasoningGymSession:
     def __init__(
         self, dataset: Any, entry: dict[str, Any], opening: list[Message], is_tagged: bool
     ) -> None:
-        self._dataset, self._entry, self._opening, self._is_tagged = (
-            dataset,
-            entry,
-            opening,
-            is_tagged,
-        )
+        self._dataset = dataset
+        self._entry = entry
+        self._opening = opening
+        self._is_tagged = is_tagged
         self._is_closed = False
 
     def prompt(self) -> list[Message]:
@@ -105,7 +108,10 @@ class ReasoningGymSession:
 
     def answer(self, text: str) -> ToolResult:
         self._check_open()
-        answer = extract_answer(text) if self._is_tagged else text.strip()
+        if self._is_tagged:
+            answer = extract_answer(text)
+        else:
+            answer = text.strip()
         return ToolResult("", float(self._dataset.score_answer(answer, self._entry)), finished=True)
 
     def close(self) -> None:

@@ -37,7 +37,8 @@ __all__ = ["Options", "SkypilotLauncher", "limit", "make_launcher"]
 Options = SkypilotOptions
 """See xp.launchers.base.LauncherModule."""
 
-ANSWER_S, SUBMIT_S = 120.0, 1800.0
+ANSWER_S = 120.0
+SUBMIT_S = 1800.0
 """Seconds for an answer, and for a submission, which may start SkyPilot's controller first."""
 LOG_CODES = (0, 100, 101, 103)
 """Exit codes with which `sky jobs logs` has printed a log: the job succeeded, failed, has not ended, was cancelled
@@ -86,7 +87,10 @@ class SkypilotLauncher(ServiceLauncher):
             return ExitCode.OK
         if state == "CANCELLED":
             return ExitCode.TERMINATED
-        code = exit_code_in(self._log(launch)) if state == "FAILED" else None
+        if state == "FAILED":
+            code = exit_code_in(self._log(launch))
+        else:
+            code = None
         return code or ExitCode.RUNTIME
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
@@ -96,7 +100,8 @@ class SkypilotLauncher(ServiceLauncher):
 
     def fetch(self, launch: Launch) -> None:
         """Writes the current log; results stay in the bucket or volume."""
-        if text := self._log(launch):
+        text = self._log(launch)
+        if text:
             log = self._outputs / launch.log
             log.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(log, self._redactor.redact(text))
@@ -104,7 +109,10 @@ class SkypilotLauncher(ServiceLauncher):
     def fetch_directories(self, names: Sequence[str]) -> list[str]:
         """Raises XpError(RUNTIME) with the address of the results, which the store's own client can copy."""
         options = SkypilotOptions.model_validate(self._spec.options)
-        store = f"the bucket {options.bucket}" if options.bucket else f"the volume {options.volume}"
+        if options.bucket:
+            store = f"the bucket {options.bucket}"
+        else:
+            store = f"the volume {options.volume}"
         raise XpError(
             f"{', '.join(names)}: launcher=skypilot leaves results in {store}; bring them with its own client"
             " (aws s3 sync, gcloud storage rsync, or kubectl cp from a pod that mounts the volume)",
@@ -146,7 +154,9 @@ class SkypilotLauncher(ServiceLauncher):
         rows = self._rows(launch.native_id)
         stage = launch.key.rpartition("/")[2]
         stage_rows = [row for row in rows if row.get("task_name") == stage] or rows[:1]
-        return str(stage_rows[0].get("status")) if stage_rows else None
+        if stage_rows:
+            return str(stage_rows[0].get("status"))
+        return None
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         """Rows of a job's tasks in SkyPilot's queue."""

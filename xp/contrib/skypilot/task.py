@@ -19,7 +19,9 @@ from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
 
 TASK_FILE = "skypilot.yaml"
-CODE, JOB_SPECS, LOCK_FILES = "/xp/code", "/xp/jobs", "/xp/environment"
+CODE = "/xp/code"
+JOB_SPECS = "/xp/jobs"
+LOCK_FILES = "/xp/environment"
 """Paths on the node of xp's package, job specs, and the lock's files."""
 EXIT_CODE = "xp-exit-code"
 """Beginning of the last line of a failed stage's log, since SkyPilot's queue has no exit codes."""
@@ -86,7 +88,7 @@ def task_text(name: str, tasks: Sequence[SubmittedStage], spec: LauncherSpec) ->
         XpError: PLAN if no lock has a stage's imports.
     """
     options = SkypilotOptions.model_validate(spec.options)
-    documents = [_document(one, options, spec) for one in tasks]
+    documents = [_document(task, options, spec) for task in tasks]
     if len(documents) == 1:
         documents[0]["name"] = name
     else:
@@ -97,22 +99,26 @@ def task_text(name: str, tasks: Sequence[SubmittedStage], spec: LauncherSpec) ->
 def limit_of(stage: Stage) -> str | None:
     """One sentence, with a remedy, for a stage that SkyPilot cannot run; else None."""
     resources = stage.job.resources
-    if (limit := needs_one_node(stage, "launcher=skypilot gives a stage one node")) is not None:
+    limit = needs_one_node(stage, "launcher=skypilot gives a stage one node")
+    if limit is not None:
         return limit
     if resources.num_accelerators and resources.accelerator not in ACCELERATORS:
         return f"hardware.accelerator={resources.accelerator}: launcher=skypilot has {', '.join(ACCELERATORS)}"
     return service.limit_of(stage, "skypilot")
 
 
-def _document(one: SubmittedStage, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
-    job, name = one.stage.job, one.stage.name
+def _document(
+    stage: SubmittedStage, options: SkypilotOptions, spec: LauncherSpec
+) -> dict[str, Any]:
+    job = stage.stage.job
+    name = stage.stage.name
     lock = lock_of(job)
     mounts: dict[str, Any] = {
-        CODE: str(one.code),
-        f"{JOB_SPECS}/{name}.json": str(one.directory / JOB_SPEC),
+        CODE: str(stage.code),
+        f"{JOB_SPECS}/{name}.json": str(stage.directory / JOB_SPEC),
     }
     if lock is not None:
-        mounts[LOCK_FILES] = str(one.directory / LOCKS)
+        mounts[LOCK_FILES] = str(stage.directory / LOCKS)
     document: dict[str, Any] = {"name": name, "resources": _resources(job, options, spec)}
     if options.volume is not None:
         document["volumes"] = {MOUNT: options.volume}
@@ -122,8 +128,8 @@ def _document(one: SubmittedStage, options: SkypilotOptions, spec: LauncherSpec)
     document["file_mounts"] = mounts
     if job.runtime.image_checkouts and job.runtime.project is not None:
         document["envs"] = dict(job.runtime.image_checkouts)
-    if one.secrets:
-        document["secrets"] = dict.fromkeys(one.secrets)
+    if stage.secrets:
+        document["secrets"] = dict.fromkeys(stage.secrets)
     program = PROGRAM if lock is not None else "python3"
     document["setup"] = _setup(job)
     lines = (
@@ -159,7 +165,9 @@ def _setup(job: Job) -> str:
     lock = lock_of(job)
     if lock is None:
         added = " ".join(f"'{line}'" for line in added_to_image())
-        return f"python3 -m pip install {added}\n" if job.runtime.project is not None else "true\n"
+        if job.runtime.project is not None:
+            return f"python3 -m pip install {added}\n"
+        return "true\n"
     lines = ["set -e", f"[ -x {PROGRAM} ] || {UV} venv --python {PYTHON} ~/xp-python"]
     for file in lock.files:
         how = BY_ADDRESS if file.name == AFTER_LOCK else LOCKED

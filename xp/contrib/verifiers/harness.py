@@ -52,7 +52,10 @@ class InProcessChat(vf.Harness[InProcessChatConfig]):  # type: ignore[misc]
     ) -> ProgramResult:
         """Runs the conversation until a message without a tool call, or until the rollout refuses a turn."""
         system, prompt = self.resolve_prompt(data)
-        messages = [{"role": "system", "content": system}] if system else []
+        if system:
+            messages = [{"role": "system", "content": system}]
+        else:
+            messages = []
         if isinstance(prompt, str):
             messages.append({"role": "user", "content": prompt})
         else:
@@ -78,7 +81,10 @@ class _Chat:
     def __init__(
         self, client: httpx.AsyncClient, endpoint: str, gate: str | None, model: str, tools: Any
     ) -> None:
-        self._client, self._endpoint, self._gate, self._model = client, endpoint, gate, model
+        self._client = client
+        self._endpoint = endpoint
+        self._gate = gate
+        self._model = model
         self._schemas, self._dispatch, self._servers = tools
 
     async def run(self, messages: list[dict[str, Any]]) -> ProgramResult:
@@ -98,7 +104,8 @@ class _Chat:
                 messages.append(await self._result(call))
 
     async def _result(self, call: dict[str, Any]) -> dict[str, Any]:
-        name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+        name = call["function"]["name"]
+        arguments = json.loads(call["function"]["arguments"])
         if self._gate is not None:
             request = {"tool_call_id": call["id"], "name": name, "arguments": arguments}
             decision = (await self._client.post(self._gate, json=request)).raise_for_status().json()

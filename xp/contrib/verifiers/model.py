@@ -56,7 +56,8 @@ class ModelEndpoint:
         if not hmac.compare_digest(request.headers.get("Authorization", ""), f"Bearer {self._key}"):
             return web.Response(status=401)
         trace = request.headers.get(ROLLOUT_HEADER, "")
-        if (queue := self._queues.get(trace)) is None:
+        queue = self._queues.get(trace)
+        if queue is None:
             return web.Response(status=404, text="no such rollout")
         body = await request.json()
         reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -78,7 +79,10 @@ class ModelEndpoint:
 def _completion(
     message: Mapping[str, Any], body: Mapping[str, Any], kind: str, field: str
 ) -> dict[str, Any]:
-    reason = "tool_calls" if message.get("tool_calls") else "stop"
+    if message.get("tool_calls"):
+        reason = "tool_calls"
+    else:
+        reason = "stop"
     return {
         "id": f"xp-{secrets.token_hex(8)}",
         "object": kind,

@@ -35,7 +35,9 @@ class VerifiersSession(ConversationSession):
         prices: Mapping[str, Sequence[float]],
     ) -> None:
         super().__init__(limit_s)
-        self._endpoint, self._seat, self._prices = endpoint, seat, prices
+        self._endpoint = endpoint
+        self._seat = seat
+        self._prices = prices
         self._environment, self._task, self._context = run
         self._traces: list[Any] = []
 
@@ -73,7 +75,8 @@ class VerifiersSession(ConversationSession):
             raise ProtocolError(
                 f"the seat {self._seat} played {len(played)} times in one episode; xp trains one"
             )
-        if unscored := [name for name, reward in played[0].rewards.items() if reward is None]:
+        unscored = [name for name, reward in played[0].rewards.items() if reward is None]
+        if unscored:
             raise ToolCrashed(f"verifiers scored no {', '.join(unscored)}")
         judges = usage_of_judges(list(self._other_calls(episode)), self._prices)
         return ToolResult("", float(played[0].reward), finished=True, judges=judges)
@@ -82,7 +85,8 @@ class VerifiersSession(ConversationSession):
         """Calls of judges and of other seats' models whose endpoints count tokens."""
         for trace in episode.traces:
             for one in trace.info.get("judge_calls", ()):
-                if used := one["response"].get("usage"):
+                used = one["response"].get("usage")
+                if used:
                     read = used["prompt_tokens"] + (used.get("cached_input_tokens") or 0)
                     yield JudgeCall(
                         one["request"]["model"], read, used["completion_tokens"], used.get("cost")

@@ -46,7 +46,8 @@ class VerifiersTasks:
         self._config = config
         self._environment, self._seat = _environment(config)
         self._tasks = _tasks(config, self._environment.taskset)
-        self._endpoint, self._stack = ModelEndpoint(), AsyncExitStack()
+        self._endpoint = ModelEndpoint()
+        self._stack = AsyncExitStack()
         run(self._start(), START_S)
         self._context = ModelContext(
             model=MODEL,
@@ -97,14 +98,16 @@ class VerifiersTasks:
 
 def _environment(config: EnvConfig) -> tuple[Any, str]:
     """The environment of the package, and the policy's seat; raises XpError if verifiers refuses the configuration."""
-    options, where = config.options, f"env {config.name}"
+    options = config.options
+    where = f"env {config.name}"
     assert config.target is not None
     chosen = options["environment"] or ""
     try:
         kind = env_config_type(config.target, chosen)
         declared = agent_config_fields(kind.model_construct())
         seats = {name: dict(options["seats"].get(name, {})) for name in declared}
-        if strange := sorted(set(options["seats"]) - set(seats)):
+        strange = sorted(set(options["seats"]) - set(seats))
+        if strange:
             raise XpError(
                 f"{where}: options.seats: no seat {strange[0]!r}; there are: {', '.join(seats)}"
             )
@@ -119,7 +122,8 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
                 fields.setdefault("max_turns", config.max_turns)
         taskset = {"id": config.target, **options["taskset"]}
         content = {"id": chosen, "taskset": taskset, **seats}
-        if taken := sorted(set(options["config"]) & set(content)):
+        taken = sorted(set(options["config"]) & set(content))
+        if taken:
             raise XpError(
                 f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats"
             )
@@ -132,7 +136,10 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
 
 def _talks(target: str, declared: Any) -> bool:
     """Returns whether a seat only converses; a package may have its own program for a seat."""
-    harness = default_harness_id(target) if declared.harness is None else declared.harness.id
+    if declared.harness is None:
+        harness = default_harness_id(target)
+    else:
+        harness = declared.harness.id
     return harness in TALKING
 
 

@@ -32,11 +32,15 @@ def reason(code: int, missing: Sequence[str]) -> str:
     if code > 128:
         with suppress(ValueError):
             name = signal.Signals(code - 128).name
-            hint = (
-                "; most often the machine ran out of memory" if code - 128 == signal.SIGKILL else ""
-            )
+            if code - 128 == signal.SIGKILL:
+                hint = "; most often the machine ran out of memory"
+            else:
+                hint = ""
             return f"killed by {name}{hint}"
-    known = f" ({ExitCode(code).name.lower()})" if code in set(ExitCode) - _STAGE_CODES else ""
+    if code in set(ExitCode) - _STAGE_CODES:
+        known = f" ({ExitCode(code).name.lower()})"
+    else:
+        known = ""
     return f"exit code {code}{known}"
 
 
@@ -44,4 +48,6 @@ def exit_code(code: int, missing: Sequence[str]) -> ExitCode:
     """Exit code of xp for a stage that exited with `code`, or with 0 but without its outputs."""
     if missing:
         return ExitCode.MISSING_OUTPUT
-    return ExitCode(code) if code in set(ExitCode) - _STAGE_CODES else ExitCode.STAGE_FAILED
+    if code in set(ExitCode) - _STAGE_CODES:
+        return ExitCode(code)
+    return ExitCode.STAGE_FAILED

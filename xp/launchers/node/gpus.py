@@ -40,7 +40,8 @@ def claim(resources: Sequence[Resources], directory: Path | None = None) -> Gpus
         return Gpus()
     place = directory or Path(tempfile.gettempdir()) / f"xp-gpus-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
-    there, count = visible_gpus(), needs.num_accelerators
+    there = visible_gpus()
+    count = needs.num_accelerators
     taken: list[tuple[str, FileLock]] = []
     for name in there:
         lock = FileLock(place / f"{re.sub('[^A-Za-z0-9-]', '_', name)}.lock")
@@ -50,9 +51,10 @@ def claim(resources: Sequence[Resources], directory: Path | None = None) -> Gpus
         if len(taken) == count:
             return Gpus([name for name, _ in taken], [lock for _, lock in taken])
     Gpus(locks=[lock for _, lock in taken]).release()
-    fix = (
-        "wait for your other runs" if len(there) >= count else "start it on a machine that has them"
-    )
+    if len(there) >= count:
+        fix = "wait for your other runs"
+    else:
+        fix = "start it on a machine that has them"
     raise XpError(
         f"this run needs {count} x {needs.accelerator}, and {len(taken)} of the {len(there)} that nvidia-smi shows here"
         f" are free; the plan is fine: {fix}, or choose a smaller hardware option",

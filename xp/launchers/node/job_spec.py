@@ -96,11 +96,13 @@ class JobSpec:
         """Reads the text that `to_json` wrote."""
         value = json.loads(text)
         runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
-        if (spread := value["spread"]) is not None:
+        spread = value["spread"]
+        if spread is not None:
             value["spread"] = Spread(
                 **spread | {name: tuple(spread[name]) for name in ("srun", "container")}
             )
-        if (tracking := value["tracking"]) is not None:
+        tracking = value["tracking"]
+        if tracking is not None:
             value["tracking"] = NodeTracking(**tracking | {"names": tuple(tracking["names"])})
         lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
         return JobSpec(**value | lists | {"runtime": runtime})
@@ -137,11 +139,9 @@ def tracking_of(stage: Stage, context: Context) -> NodeTracking | None:
         f"{run}/metrics.jsonl",
         f'"run": "{run}"',
     )  # the file, or the places of a stage that writes it
-    return (
-        context.tracking
-        if any(sign in text for text in stage.job.files.values() for sign in signs)
-        else None
-    )
+    if any(sign in text for text in stage.job.files.values() for sign in signs):
+        return context.tracking
+    return None
 
 
 def make_job_spec(
@@ -169,7 +169,9 @@ def make_job_spec(
 def read_result(directory: Path) -> Result | None:
     """The result in a stage's directory; None while there is none."""
     file = directory / RESULT
-    return config_of(file, Result.from_json) if file.exists() else None
+    if file.exists():
+        return config_of(file, Result.from_json)
+    return None
 
 
 def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, State]:

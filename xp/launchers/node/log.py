@@ -72,9 +72,12 @@ class LogStream:
             self._segment(self._pending[position : match.start()], match.group())
             position = match.end()
         self._pending = self._pending[position:]
-        if len(self._pending) > MAX_LINE and (cut := self._redactor.safe_length(self._pending)):
-            head, self._pending = self._pending[:cut], self._pending[cut:]
-            self._segment(head, "\n")
+        if len(self._pending) > MAX_LINE:
+            cut = self._redactor.safe_length(self._pending)
+            if cut:
+                head = self._pending[:cut]
+                self._pending = self._pending[cut:]
+                self._segment(head, "\n")
 
     def idle(self) -> None:
         """Shows an unfinished line on the screen; called after a pause in the output."""
@@ -91,7 +94,8 @@ class LogStream:
     def close(self) -> None:
         """Writes the rest as a line, after the job's end."""
         self._pending += self._decoder.decode(b"", final=True)
-        rest, self._pending = self._pending.rstrip("\r"), ""
+        rest = self._pending.rstrip("\r")
+        self._pending = ""
         if plain(rest).strip() or self._progress:
             self._segment(rest, "\n")
         if self._on_screen and self._drew:
@@ -110,7 +114,10 @@ class LogStream:
                 self._in_file = self._progress
                 self._line(self._in_file)
             return
-        line = text if text.strip() or not self._progress else self._progress
+        if text.strip() or not self._progress:
+            line = text
+        else:
+            line = self._progress
         if not line or line != self._in_file:
             self._line(line)
         self._progress = self._in_file = ""
@@ -119,7 +126,10 @@ class LogStream:
         rest = body[self._shown :]
         # Colour codes may split a secret: then the screen gets the redacted line without colours.
         is_clean = text == plain(body)
-        reset = RESET if end == "\n" and is_coloured(redrawn(body)) else ""
+        if end == "\n" and is_coloured(redrawn(body)):
+            reset = RESET
+        else:
+            reset = ""
         self._echo(
             (redrawn(rest) + reset if is_clean else self._redactor.redact(plain(rest))) + end
         )

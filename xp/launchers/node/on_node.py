@@ -55,7 +55,9 @@ def main(argv: Sequence[str]) -> int:
             code = carry_out(config_of(Path(path), JobSpec.from_json), job, ending)
         except (XpError, OSError) as error:
             print(f"xp: {error}", file=sys.stderr, flush=True)
-            return int(error.code) if isinstance(error, XpError) else ExitCode.RUNTIME
+            if isinstance(error, XpError):
+                return int(error.code)
+            return ExitCode.RUNTIME
         if code or ending.has_begun:
             return code
     return ExitCode.OK
@@ -73,16 +75,17 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
     directory = root / spec.directory
     directory.mkdir(parents=True, exist_ok=True)
     before = claim(directory / CLAIM, job, states(root, spec.outputs))
-    if (ended := read_result(directory)) is not None and ended.exit_code == 0:
+    ended = read_result(directory)
+    if ended is not None and ended.exit_code == 0:
         return ExitCode.OK  # the same job was started again after its end
     write_files(spec.files, root)
     with (directory / "log.txt").open("ab") as file:
-        done = (
-            root / spec.done
-            if spec.done is not None and all(states(root, spec.outputs).values())
-            else None
-        )
-        if is_done := done is not None and damaged(done) is None:
+        if spec.done is not None and all(states(root, spec.outputs).values()):
+            done = root / spec.done
+        else:
+            done = None
+        is_done = done is not None and damaged(done) is None
+        if is_done:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:
@@ -94,14 +97,22 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
                 lambda text: _note(file, hidden.redact(text)),
             )
     run = "/".join(spec.directory.split("/")[:2])
-    absent = missing(root, spec.outputs, before, run) if code == 0 and not is_done else []
+    if code == 0 and not is_done:
+        absent = missing(root, spec.outputs, before, run)
+    else:
+        absent = []
     if ending.has_begun and (
         code or absent
     ):  # cancelled or preempted; the cluster may run the job again
-        return REQUEUE if ending.requeues else code or ExitCode.TERMINATED
+        if ending.requeues:
+            return REQUEUE
+        return code or ExitCode.TERMINATED
     result = Result(code, tuple(absent), now())
     if spec.forgets_secrets:
-        token = None if spec.spread is None else spec.spread.ray_token
+        if spec.spread is None:
+            token = None
+        else:
+            token = spec.spread.ray_token
         for path in filter(None, (spec.secrets_file, token)):
             Path(path).unlink(missing_ok=True)
     write_atomically(directory / RESULT, json.dumps(asdict(result), indent=2) + "\n")
@@ -119,7 +130,10 @@ def _run(spec: JobSpec, file: BinaryIO, ending: SignalHandler) -> int:
         file, redactor_of(spec), write_to_screen if spec.prints else lambda _: None, on_screen=False
     )
     try:
-        process = start(spec, spec.argv) if spec.spread is None else start_all(spec)
+        if spec.spread is None:
+            process = start(spec, spec.argv)
+        else:
+            process = start_all(spec)
     except OSError as error:
         stream.feed(f"cannot start {error.filename or spec.argv[0]}: {error.strerror}\n".encode())
         stream.close()

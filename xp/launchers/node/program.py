@@ -45,7 +45,9 @@ class SignalHandler:
             grace_s: seconds between the two signals.
             signals: signal for an orderly shutdown, and signal that ends it.
         """
-        self._process, self._grace_s, self._signals = process, grace_s, signals
+        self._process = process
+        self._grace_s = grace_s
+        self._signals = signals
         if self.has_begun:
             self._end()
 

@@ -68,7 +68,9 @@ def run_in_ray(
         if nodes.number == 0:
             _wait_for_head(nodes, lambda: part.is_alive() and not ending.has_begun)
             _wait_for_all(spec, part, nodes)
-            return ExitCode.TERMINATED if ending.has_begun else play(part.cluster_variables)
+            if ending.has_begun:
+                return ExitCode.TERMINATED
+            return play(part.cluster_variables)
         return _stay(part, nodes, ending)
     finally:
         part.stop()
@@ -182,7 +184,9 @@ def _stay(part: _NodePart, nodes: Nodes, ending: SignalHandler) -> int:
         misses = 0 if _answers(nodes) else misses + 1
         if misses == 0:
             part.is_alive()
-    return ExitCode.TERMINATED if ending.has_begun else ExitCode.OK
+    if ending.has_begun:
+        return ExitCode.TERMINATED
+    return ExitCode.OK
 
 
 def _answers(nodes: Nodes) -> bool:

@@ -96,9 +96,9 @@ def main(argv: Sequence[str]) -> int:
         with suppress(Exception):
             ray.kill(member)
     ray.shutdown()
-    return (
-        ExitCode.TERMINATED if stop.is_set() else next((code for code in codes.values() if code), 0)
-    )
+    if stop.is_set():
+        return ExitCode.TERMINATED
+    return next((code for code in codes.values() if code), 0)
 
 
 def _follow(number: int, stream: Any, codes: dict[int, int]) -> None:

@@ -46,7 +46,10 @@ def command(spec: JobSpec, job_spec: str) -> list[str]:
     assert spread is not None
     if spread.by == "ray":
         return [sys.executable, "-m", RAY_MEMBERS, job_spec]
-    address = node_address() if spread.count > 1 else "127.0.0.1"
+    if spread.count > 1:
+        address = node_address()
+    else:
+        address = "127.0.0.1"
     return by_srun(spread, job_spec, f"{address}:{free_port(address)}")
 
 
@@ -69,7 +72,10 @@ def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
             "--export=ALL",
         ),
     ]
-    python = "python3" if spread.is_contained else sys.executable
+    if spread.is_contained:
+        python = "python3"
+    else:
+        python = sys.executable
     return ["srun", *options, *spread.srun, *spread.container, python, "-m", MEMBER, job_spec, main]
 
 

@@ -45,7 +45,8 @@ def adapter_fault(spec: RunSpec) -> str | None:
 
 def _answer(spec: RunSpec) -> dict[str, Any]:
     """The answer of PROGRAM; empty where every layer's size is known without it, or it cannot be asked."""
-    lora, shape = spec.model.lora, spec.model.architecture
+    lora = spec.model.lora
+    shape = spec.model.architecture
     if lora is None or spec.backend.name is not BackendName.TRL:
         return {}
     has_experts = shape is not None and shape.num_experts is not None

@@ -92,7 +92,9 @@ def teacher_shape(spec: RunSpec) -> Architecture | None:
     """The network of the teacher that a trainer keeps on its accelerators. None means that there is none, or its
     config.json is neither on this machine nor available from the hub."""
     distill = loaded_teacher(spec)
-    return None if distill is None else _network(distill.teacher, spec.outputs, distill.revision)
+    if distill is None:
+        return None
+    return _network(distill.teacher, spec.outputs, distill.revision)
 
 
 def loaded_teacher(spec: RunSpec) -> Distill | None:
@@ -100,24 +102,31 @@ def loaded_teacher(spec: RunSpec) -> Distill | None:
     distill = spec.algorithm.distill
     # Megatron's teacher stays in the host's memory, as its reference.
     is_elsewhere = spec.backend.parallel.strategy is Strategy.MEGATRON
-    return None if distill is None or distill.url is not None or is_elsewhere else distill
+    if distill is None or distill.url is not None or is_elsewhere:
+        return None
+    return distill
 
 
 def judge_bytes(spec: RunSpec) -> float | None:
     """Bytes of the weights of the judge that the stages serve, in bfloat16. None means that there is none, or its
     config.json is neither on this machine nor available from the hub."""
     judge = spec.served_judge
-    shape = (
-        None if judge is None or judge.serve is None else _network(judge.serve, spec.outputs, None)
-    )
-    return None if shape is None else 2.0 * weights_of(shape).total
+    if judge is None or judge.serve is None:
+        shape = None
+    else:
+        shape = _network(judge.serve, spec.outputs, None)
+    if shape is None:
+        return None
+    return 2.0 * weights_of(shape).total
 
 
 @cache
 def _network(model: str, outputs: str, commit: str | None) -> Architecture | None:
     config = config_of(model, Path(outputs), commit)
     network = None if config is None else network_of(config)
-    return None if network is None else Architecture(**network)
+    if network is None:
+        return None
+    return Architecture(**network)
 
 
 def fine_tuning(spec: RunSpec) -> RunSpec:
@@ -125,7 +134,8 @@ def fine_tuning(spec: RunSpec) -> RunSpec:
     sizes = {
         name: getattr(spec.sft, name) for name in ("micro_batch_size", "max_tokens_per_micro_batch")
     }
-    if (most := spec.sft.max_tokens) is not None:
+    most = spec.sft.max_tokens
+    if most is not None:
         prompt = min(spec.training.max_prompt_tokens, most // 2)
         sizes |= {"max_prompt_tokens": prompt, "max_response_tokens": most - prompt}
     engine = spec.backend.engine.model_copy(
@@ -151,15 +161,20 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     shape = spec.model.architecture
     assert shape is not None
     lengths = lengths or at_limit(spec)
-    weights, batch = weights_of(shape), batch_shape(spec)
+    weights = weights_of(shape)
+    batch = batch_shape(spec)
     states, training = _largest_stage(spec, lengths)
     tokens = _tokens(spec, batch, lengths)
-    is_colocated, engine_share = _is_colocated(spec), _engine_share(spec)
+    is_colocated = _is_colocated(spec)
+    engine_share = _engine_share(spec)
     staying = (
         *_use(spec).stays,
         *(("optimizer", CRITIC_OPTIMIZER) if _use(spec).leaves_optimizers else ()),
     )
-    stays = {name: states[name] for name in staying if name in states} if is_colocated else {}
+    if is_colocated:
+        stays = {name: states[name] for name in staying if name in states}
+    else:
+        stays = {}
     draft_weights, draft_cache = _draft(spec, shape, weights, batch)
     engine_weights = _engine_weights(spec, weights, batch) + draft_weights / batch.engine_tensor
     kv_width = 1 if spec.backend.engine.kv_cache_dtype else 2
@@ -215,9 +230,11 @@ def _pipeline(
         return
     share = max(1, batch.episodes // batch.updates // batch.ranks)
     in_batch = batch.micro
-    if (budget := spec.training.max_tokens_per_micro_batch) is not None:
+    budget = spec.training.max_tokens_per_micro_batch
+    if budget is not None:
         in_batch = max(1, int(budget * batch.context / lengths.mean))
-    number, begin = math.ceil(share / in_batch), 0
+    number = math.ceil(share / in_batch)
+    begin = 0
     for index, size in enumerate(batch.stages):
         is_last = index == batch.pipeline - 1
         ends = weights.embedding if index == 0 else 0
@@ -237,22 +254,24 @@ def _largest_stage(
     without an engine."""
     shape = spec.model.architecture
     assert shape is not None
-    weights, batch = weights_of(shape), batch_shape(spec)
-    tokens, found = _tokens(spec, batch, lengths), []
+    weights = weights_of(shape)
+    batch = batch_shape(spec)
+    tokens = _tokens(spec, batch, lengths)
+    found = []
     for stage in _pipeline(spec, weights, batch, lengths):
         activations = _activations(spec, shape, batch, stage, tokens)
-        if (teacher := teacher_shape(spec)) is not None:
+        teacher = teacher_shape(spec)
+        if teacher is not None:
             # Its forward pass is before the policy's forward and backward, with one layer's values at a time.
             forward = _layer_bytes(spec, teacher, batch, tokens)
             activations["activations"] = max(activations["activations"], forward)
         states = _states(spec, shape, batch, stage)
         states["weights"] += _media_bytes(spec, batch)
         parts = _in_training(spec, states) | activations
-        asleep = (
-            {"sleeping engine": SLEEPING_ENGINE}
-            if _is_colocated(spec) and not _use(spec).keeps_engine
-            else {}
-        )
+        if _is_colocated(spec) and not _use(spec).keeps_engine:
+            asleep = {"sleeping engine": SLEEPING_ENGINE}
+        else:
+            asleep = {}
         fragmentation = FRAGMENTATION * sum(parts.values())
         found.append(
             (states, {**parts, "fragmentation": fragmentation, **asleep, "overhead": OVERHEAD})
@@ -263,8 +282,13 @@ def _largest_stage(
 @cache
 def _media_of(path: str, outputs: str, commit: str | None) -> int:
     config = config_of(path, Path(outputs), commit)
-    name = path if commit is None else pinned_place(path, commit)
-    return 0 if config is None else media_parameters(local_directory(name, Path(outputs)), config)
+    if commit is None:
+        name = path
+    else:
+        name = pinned_place(path, commit)
+    if config is None:
+        return 0
+    return media_parameters(local_directory(name, Path(outputs)), config)
 
 
 def _media_parameters(spec: RunSpec) -> int:
@@ -284,7 +308,10 @@ def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
         case Strategy.FSDP2:
             parameters /= batch.training
     # They are loaded with the weights that are trained, in float32.
-    width = 4.0 if spec.model.lora is None else float(_use(spec).frozen_bytes)
+    if spec.model.lora is None:
+        width = 4.0
+    else:
+        width = float(_use(spec).frozen_bytes)
     return width * parameters
 
 
@@ -339,7 +366,8 @@ def _draft(
 
 def _tokens(spec: RunSpec, batch: BatchShape, lengths: EpisodeLengths) -> float:
     """Tokens of the largest micro-batch on one accelerator."""
-    if (budget := spec.training.max_tokens_per_micro_batch) is not None:
+    budget = spec.training.max_tokens_per_micro_batch
+    if budget is not None:
         # An episode that is longer than the budget is a micro-batch of its own.
         return max(budget, lengths.longest / batch.context)
     if _use(spec).pads:
@@ -361,8 +389,11 @@ def _states(
     spec: RunSpec, shape: Architecture, batch: BatchShape, stage: PipelineStage
 ) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
-    weights, use, lora = weights_of(shape), _use(spec), spec.model.lora
-    strategy, moments = spec.backend.parallel.strategy, MOMENTS[spec.training.optimizer]
+    weights = weights_of(shape)
+    use = _use(spec)
+    lora = spec.model.lora
+    strategy = spec.backend.parallel.strategy
+    moments = MOMENTS[spec.training.optimizer]
     dense, experts = _rank_parameters(spec, weights, batch, stage)
     on_rank = dense + experts
     if strategy is Strategy.MEGATRON:
@@ -373,7 +404,8 @@ def _states(
             # Megatron's buffers have only what is trained. The adapters are in bfloat16 there.
             trained = sum(layer.adapters_on_rank(lora.rank, batch.tensor) for layer in stage.layers)
             states = {"weights": 2 * on_rank, "adapters": 2 * trained, "gradients": 4 * trained}
-            dense, experts = trained, 0.0
+            dense = trained
+            experts = 0.0
         states["optimizer"] = 12 * (dense / dense_copies + experts / expert_copies)
     elif lora is not None:
         adapters = adapter_parameters(spec, shape, adapts_experts=use.adapts_experts)
@@ -394,7 +426,8 @@ def _states(
         states["head's gradient"] = use.head_bytes * stage.ends
     if spec.training.kl_coef > 0 and use.has_reference:
         states["reference"] = 2 * on_rank
-    if (teacher := teacher_shape(spec)) is not None and not spec.backend.parallel.offload_reference:
+    teacher = teacher_shape(spec)
+    if teacher is not None and not spec.backend.parallel.offload_reference:
         ranks = batch.training if strategy is Strategy.FSDP2 else 1
         states["teacher"] = float(_width(spec) * weights_of(teacher).total / ranks)
     return states
@@ -402,7 +435,8 @@ def _states(
 
 def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> dict[str, float]:
     """Bytes of the training in one machine's own memory."""
-    parallel, use = spec.backend.parallel, _use(spec)
+    parallel = spec.backend.parallel
+    use = _use(spec)
     per_node = min(batch.per_node, batch.training)
     found = {}
     if parallel.cpu_optimizer:
@@ -412,23 +446,24 @@ def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> d
         found["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED) * per_node
     if use.host_copies:
         found["copies of the weights"] = use.host_copies * states["weights"] * per_node
-    away = (
-        {*OFFLOADED}
-        if parallel.offload_parameters
-        else {"optimizer"}
-        if parallel.cpu_optimizer
-        else set()
-    )
-    if _is_colocated(spec) and (
-        moved := sum(states.get(name, 0) for name in use.moves if name not in away)
-    ):
-        found[MOVED] = moved * per_node
+    if parallel.offload_parameters:
+        away = {*OFFLOADED}
+    elif parallel.cpu_optimizer:
+        away = {"optimizer"}
+    else:
+        away = set()
+    if _is_colocated(spec):
+        moved = sum(states.get(name, 0) for name in use.moves if name not in away)
+        if moved:
+            found[MOVED] = moved * per_node
     return found
 
 
 def _width(spec: RunSpec) -> int:
     """Bytes of a number in the data type of the computation."""
-    return 4 if spec.model.dtype is DType.FLOAT32 else 2
+    if spec.model.dtype is DType.FLOAT32:
+        return 4
+    return 2
 
 
 def _rank_parameters(
@@ -449,7 +484,9 @@ def _rank_parameters(
 
 def _expert_ways(spec: RunSpec, batch: BatchShape) -> int:
     """Accelerators that share one layer's experts."""
-    return batch.tensor if _use(spec).splits_experts else batch.expert
+    if _use(spec).splits_experts:
+        return batch.tensor
+    return batch.expert
 
 
 def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]:
@@ -483,16 +520,16 @@ def _activations(
 ) -> dict[str, float]:
     use = _use(spec)
     at_once = min(tokens, use.entropy_tokens)
-    with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes if at_once else 0.0
-    logits = (
-        max(tokens * use.logit_bytes, with_entropy) * shape.vocab_size / batch.tensor
-        if stage.has_head
-        else 0.0
-    )
-    layers, whole_layer = (
-        stage.micro_batches * len(stage.layers),
-        _layer_bytes(spec, shape, batch, tokens),
-    )
+    if at_once:
+        with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes
+    else:
+        with_entropy = 0.0
+    if stage.has_head:
+        logits = max(tokens * use.logit_bytes, with_entropy) * shape.vocab_size / batch.tensor
+    else:
+        logits = 0.0
+    layers = stage.micro_batches * len(stage.layers)
+    whole_layer = _layer_bytes(spec, shape, batch, tokens)
     activations = layers * whole_layer
     if spec.training.gradient_checkpointing:
         kept = 4 if use.casts else _width(spec)

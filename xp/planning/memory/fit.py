@@ -79,7 +79,9 @@ class Work(StrEnum):
 
     def of(self, spec: RunSpec) -> RunSpec:
         """The spec as `estimate` takes it."""
-        return fine_tuning(spec) if self is Work.FINE_TUNING else spec
+        if self is Work.FINE_TUNING:
+            return fine_tuning(spec)
+        return spec
 
 
 def works(spec: RunSpec, *, trains: bool = True) -> tuple[Work, ...]:
@@ -125,11 +127,9 @@ class MemoryFit:
             return MemoryVerdict.FITS
         if self.headroom >= 0:
             return MemoryVerdict.LIKELY
-        return (
-            MemoryVerdict.IMPOSSIBLE
-            if impossible_by(self.expected, self.capacity) is not None
-            else MemoryVerdict.UNLIKELY
-        )
+        if impossible_by(self.expected, self.capacity) is not None:
+            return MemoryVerdict.IMPOSSIBLE
+        return MemoryVerdict.UNLIKELY
 
     def __str__(self) -> str:
         ways = [f"{lever} ({lever.headroom / GIB:.1f} GiB to spare)" for lever in self.levers]
@@ -157,9 +157,14 @@ def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) 
         outputs: the outputs root, whose task sets and earlier runs show lengths. None means that they are assumed.
         work: the stage that is checked.
     """
-    lengths, capacity = expected(spec, outputs), capacity_of(spec)
-    likely, worst = estimate(work.of(spec), lengths), estimate(work.of(spec))
-    aim = at_limit(spec) if headroom(likely, capacity) >= 0 else lengths
+    lengths = expected(spec, outputs)
+    capacity = capacity_of(spec)
+    likely = estimate(work.of(spec), lengths)
+    worst = estimate(work.of(spec))
+    if headroom(likely, capacity) >= 0:
+        aim = at_limit(spec)
+    else:
+        aim = lengths
     is_fine = min(headroom(likely, capacity), headroom(worst, capacity)) >= 0
     levers = () if is_fine else tuple(_levers(spec, capacity, aim, work))
     return MemoryFit(likely, worst, lengths, capacity, levers)
@@ -205,7 +210,8 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
                 f" {spec.hardware.memory_gb:g} GB by {size / 1e9 - spec.hardware.memory_gb:.0f} GB; set what the"
                 " machines have, more of them, or less of backend.parallel on the host",
             )
-        if (reason := impossible_by(found, capacity)) is None:
+        reason = impossible_by(found, capacity)
+        if reason is None:
             continue
         what, excess = reason
         ways = " or ".join(map(str, fit(spec, work=work).levers)) or LARGER
@@ -220,10 +226,14 @@ def _cpu_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses weights, gradients and moments that a CPU's memory cannot hold: this machine's, where the run is here."""
     import psutil
 
-    here = psutil.virtual_memory().total / 1e9 if spec.launcher.name is LauncherName.LOCAL else 0.0
+    if spec.launcher.name is LauncherName.LOCAL:
+        here = psutil.virtual_memory().total / 1e9
+    else:
+        here = 0.0
     capacity = max(spec.hardware.memory_gb, here)
     states = {name: size / 1e9 for name, size in estimate(spec).training.items() if name in STATES}
-    if (size := sum(states.values())) > capacity:
+    size = sum(states.values())
+    if size > capacity:
         parts = ", ".join(f"{name} {part:.1f}" for name, part in states.items())
         yield Refusal(
             "hardware.memory_gb",
@@ -247,17 +257,20 @@ def headroom(estimate: MemoryEstimate, capacity: float) -> float:
 def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, work: Work) -> Iterator[Lever]:
     """Single changes that make the spec fit, cheapest first; else one lever with the cheapest changes that together
     do."""
-    alone, together = list[Lever](), dict[str, Any]()
+    alone = list[Lever]()
+    together = dict[str, Any]()
     for changes in _changes(spec, work):
         if any(changes.keys() == one.changes.keys() for one in alone):
             continue
-        if (room := _room_with(spec, changes, capacity, lengths, work)) is not None and room >= 0:
+        room = _room_with(spec, changes, capacity, lengths, work)
+        if room is not None and room >= 0:
             alone.append(Lever(changes, room))
     if alone:
         yield from alone[:MOST]
         return
     for changes in _changes(spec, work):
-        if (room := _room_with(spec, together | changes, capacity, lengths, work)) is None:
+        room = _room_with(spec, together | changes, capacity, lengths, work)
+        if room is None:
             continue
         together |= changes
         if room >= 0:
@@ -267,7 +280,9 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, work: Work)
 
 def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, Any]]:
     """Changes in the order of their cost: nothing, some speed, much speed, another experiment."""
-    training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
+    training = spec.training
+    parallel = spec.backend.parallel
+    engine = spec.backend.engine
     is_training = work is Work.TRAINING
     section, sizes = ("training", training) if is_training else ("sft", spec.sft)
     has_experts = (
@@ -281,10 +296,8 @@ def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, An
     for divisor in (2, 4, 8, 16, 32):
         if sizes.micro_batch_size >= divisor:
             yield {f"{section}.micro_batch_size": max(1, sizes.micro_batch_size // divisor)}
-    budget, longest = (
-        sizes.max_tokens_per_micro_batch,
-        training.max_prompt_tokens + training.max_response_tokens,
-    )
+    budget = sizes.max_tokens_per_micro_batch
+    longest = training.max_prompt_tokens + training.max_response_tokens
     for divisor in (2, 4, 8):
         if budget is not None and budget // divisor >= longest:
             yield {f"{section}.max_tokens_per_micro_batch": budget // divisor}
@@ -354,7 +367,8 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None, *, trains: bool = T
     ]
     if Work.FINE_TUNING in works(spec):
         tuning = fit(spec, outputs, Work.FINE_TUNING)
-        likely, worst = tuning.expected, tuning.worst
+        likely = tuning.expected
+        worst = tuning.worst
         lines += [
             f"  fine-tuning {_interval(likely.training_peak, worst.training_peak)} of {tuning.capacity / GIB:.0f} GiB,"
             f" in a micro-batch of {_interval(likely.tokens, worst.tokens, 1, 0)} tokens:"
@@ -366,7 +380,9 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None, *, trains: bool = T
 
 def _training_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
     result = fit(spec, outputs)
-    capacity, expected, worst = result.capacity / GIB, result.expected, result.worst
+    capacity = result.capacity / GIB
+    expected = result.expected
+    worst = result.worst
     lines = [
         f"  micro-batch {_interval(expected.tokens, worst.tokens, 1, 0)} tokens ({result.lengths.source})",
         f"  training {_interval(expected.training_peak, worst.training_peak)} of {capacity:.0f} GiB:"
@@ -385,7 +401,8 @@ def _training_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
         )
     if engine_stays_awake(spec):
         lines.append("  both fit at once: the engine stays awake during an update")
-    if (distill := loaded_teacher(spec)) is not None and teacher_shape(spec) is None:
+    distill = loaded_teacher(spec)
+    if distill is not None and teacher_shape(spec) is None:
         lines.append(
             f"  teacher not counted: the config.json of {distill.teacher} is not available"
         )
@@ -403,7 +420,10 @@ def memory_json(
 ) -> dict[str, Any] | None:
     """The same as JSON values, sizes in bytes; None where nothing is estimated."""
     found = {work: _fit_json(fit(spec, outputs, work)) for work in works(spec, trains=trains)}
-    tuning = {"fine_tuning": found[Work.FINE_TUNING]} if Work.FINE_TUNING in found else {}
+    if Work.FINE_TUNING in found:
+        tuning = {"fine_tuning": found[Work.FINE_TUNING]}
+    else:
+        tuning = {}
     return (found.get(Work.TRAINING, {}) | tuning) or None
 
 
@@ -415,7 +435,7 @@ def _fit_json(result: MemoryFit) -> dict[str, Any]:
         "expected": _case(result.expected, result.headroom),
         "worst": _case(result.worst, result.worst_headroom),
         "ways_out": [
-            {"changes": dict(one.changes), "headroom": one.headroom} for one in result.levers
+            {"changes": dict(lever.changes), "headroom": lever.headroom} for lever in result.levers
         ],
     }
 
@@ -449,4 +469,6 @@ def _parts(expected: Mapping[str, float], worst: Mapping[str, float]) -> str:
 def _interval(low: float, high: float, unit: float = GIB, digits: int = 1) -> str:
     """Two rounded numbers with "to" between them, or one if both are equal."""
     texts = [f"{number / unit:,.{digits}f}" for number in (low, high)]
-    return texts[0] if texts[0] == texts[1] else " to ".join(texts)
+    if texts[0] == texts[1]:
+        return texts[0]
+    return " to ".join(texts)

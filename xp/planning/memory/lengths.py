@@ -59,9 +59,12 @@ def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
         spec: the run.
         outputs: the outputs root, with task sets and earlier runs. None means that nothing is looked up.
     """
-    limits, most = spec.training, at_limit(spec).longest
-    if outputs is not None and (played := _of_earlier_run(spec, outputs)) is not None:
-        return replace(played, mean=min(played.mean, most), longest=min(played.longest, most))
+    limits = spec.training
+    most = at_limit(spec).longest
+    if outputs is not None:
+        played = _of_earlier_run(spec, outputs)
+        if played is not None:
+            return replace(played, mean=min(played.mean, most), longest=min(played.longest, most))
     prompts, source = _prompts(spec, outputs)
     response = ASSUMED_SHARE * limits.max_response_tokens
     # Lengths have a long tail: the response's deviation is assumed to equal its mean, its maximum to equal the limit.
@@ -78,16 +81,20 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
     if outputs is not None:
         place = outputs / task_set_place(spec)
         counts = [read_counts(file) for file in sorted(place_of(place).glob("*.json"))]
-        if known := [[float(number) for number in one.values()] for one in counts if one]:
+        known = [[float(number) for number in count.values()] for count in counts if count]
+        if known:
             # The set may have been counted for several models: the largest count is the safe one.
             return max(known, key=fmean), f"{max(map(len, known)):,} counted in the prepared set"
         with suppress(OSError, ValueError):
             groups = [
                 count for one in read_manifest(place).counts.values() for count in one.values()
             ]
-            if num_tasks := sum(one.tasks for one in groups):
+            num_tasks = sum(group.tasks for group in groups)
+            if num_tasks:
                 mean = (
-                    sum(one.prompt_characters for one in groups) / num_tasks / CHARACTERS_PER_TOKEN
+                    sum(group.prompt_characters for group in groups)
+                    / num_tasks
+                    / CHARACTERS_PER_TOKEN
                 )
                 return [mean], f"of the prepared set, {CHARACTERS_PER_TOKEN} characters a token"
     return [
@@ -98,7 +105,8 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
     """Lengths of the newest run with the same environment, model and limits; None if no such run recorded any."""
     for run in earlier_runs(spec, outputs, _likeness):
-        if lengths := list(islice(_episodes(run), MAX_EPISODES)):
+        lengths = list(islice(_episodes(run), MAX_EPISODES))
+        if lengths:
             source = f"{len(lengths):,} episodes of {run.name}"
             return EpisodeLengths(fmean(lengths), pstdev(lengths), max(lengths), source)
     return None
@@ -123,7 +131,8 @@ def _recorded(file: Path, _: int) -> Mapping[str, Any]:
 
 def _likeness(spec: Mapping[str, Any]) -> Any:
     """Parts of a spec that must be equal for two runs to have comparable episodes."""
-    model, training = spec.get("model", {}), spec.get("training", {})
+    model = spec.get("model", {})
+    training = spec.get("training", {})
     limits = [
         training.get(name)
         for name in ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")

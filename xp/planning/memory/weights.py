@@ -125,7 +125,8 @@ def peft_adapters(shape: Architecture, rank: int, *, adapts_experts: bool) -> in
         adapts_experts: whether peft adapts the tensors of experts (0.21: with the router, but then no dense or shared
             feed-forward layer; gate and up in one tensor have twice the rank). Else they stay frozen.
     """
-    hidden, total = shape.hidden_size, 0
+    hidden = shape.hidden_size
+    total = 0
     for layer in weights_of(shape).layers:
         total += sum(one.ends for one in layer.attention)
         if shape.num_experts is None or not adapts_experts:
@@ -144,15 +145,18 @@ def peft_adapters(shape: Architecture, rank: int, *, adapts_experts: bool) -> in
 
 def attention_widths(shape: Architecture) -> tuple[int, int, int, int]:
     """Widths of queries, keys, values and output of one layer with full attention."""
-    if (latent := shape.latent_attention) is not None:
-        keys, values = latent.nope_dim + latent.rope_dim, latent.value_dim
+    latent = shape.latent_attention
+    if latent is not None:
+        keys = latent.nope_dim + latent.rope_dim
+        values = latent.value_dim
         return (
             shape.num_heads * keys,
             shape.num_heads * keys,
             shape.num_heads * values,
             shape.num_heads * values,
         )
-    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    queries = shape.num_heads * shape.head_dim
+    keys = shape.num_kv_heads * shape.head_dim
     return queries, keys, keys, queries
 
 
@@ -164,7 +168,8 @@ def cache_width(shape: Architecture, tensor: int, layers: int | None = None) -> 
         tensor: accelerators of the engine.
         layers: number of layers with full attention. None means the network's.
     """
-    latent, linear = shape.latent_attention, shape.linear_attention
+    latent = shape.latent_attention
+    linear = shape.linear_attention
     layers = layers or (
         shape.num_layers if linear is None else shape.num_layers // linear.full_every
     )
@@ -183,7 +188,8 @@ def inner_width(shape: Architecture) -> int:
 
 
 def _layer(shape: Architecture, number: int) -> Layer:
-    hidden, linear = shape.hidden_size, shape.linear_attention
+    hidden = shape.hidden_size
+    linear = shape.linear_attention
     is_linear = linear is not None and (number + 1) % linear.full_every != 0
     attention, rest = _linear_attention(shape) if is_linear else _attention(shape)
     rest += (4 if shape.model_type in POST_NORMS else 2) * hidden
@@ -191,10 +197,8 @@ def _layer(shape: Architecture, number: int) -> Layer:
         return Layer(
             attention, is_linear, _feed_forward(hidden, shape.intermediate_size), (), 0, rest
         )
-    shared, expert = (
-        shape.shared_intermediate_size,
-        _feed_forward(hidden, shape.expert_intermediate_size or 0),
-    )
+    shared = shape.shared_intermediate_size
+    expert = _feed_forward(hidden, shape.expert_intermediate_size or 0)
     # The router, and the gate of the shared experts.
     rest += hidden * shape.num_experts + (hidden if shape.model_type in SHARED_GATE else 0)
     return Layer(
@@ -214,7 +218,8 @@ def _feed_forward(hidden: int, inner: int) -> tuple[Projection, ...]:
 def _attention(shape: Architecture) -> tuple[tuple[Projection, ...], int]:
     """Projections of full attention, and its other parameters."""
     queries, keys, values, output = attention_widths(shape)
-    hidden, latent = shape.hidden_size, shape.latent_attention
+    hidden = shape.hidden_size
+    latent = shape.latent_attention
     out = Projection(output, (hidden,))
     if latent is not None:
         kv_width = shape.num_heads * (latent.nope_dim + latent.value_dim)
@@ -227,7 +232,10 @@ def _attention(shape: Architecture) -> tuple[tuple[Projection, ...], int]:
         projections.append(Projection(latent.q_rank or hidden, (queries,), is_latent=True))
         return (*projections, out), latent.kv_rank + (latent.q_rank or 0)
     gate = queries if shape.model_type in OUTPUT_GATE else 0
-    normed = queries + keys if shape.model_type in WIDE_NORMS else 2 * shape.head_dim
+    if shape.model_type in WIDE_NORMS:
+        normed = queries + keys
+    else:
+        normed = 2 * shape.head_dim
     rest = (queries + keys + values) * shape.qkv_bias + normed * shape.qk_norm
     return (Projection(hidden, (queries + gate, keys, values)), out), rest
 
@@ -236,7 +244,8 @@ def _linear_attention(shape: Architecture) -> tuple[tuple[Projection, ...], int]
     """Projections of a gated DeltaNet, and its other parameters."""
     linear = shape.linear_attention
     assert linear is not None
-    hidden, keys = shape.hidden_size, linear.key_heads * linear.key_dim
+    hidden = shape.hidden_size
+    keys = linear.key_heads * linear.key_dim
     values = linear.value_heads * linear.value_dim
     # Queries, keys, values and their gate; then beta and the decay.
     if shape.model_type == "qwen3_next":

@@ -51,7 +51,9 @@ def has_critic(spec: RunSpec) -> bool:
 
 def trained(spec: RunSpec) -> tuple[str, ...]:
     """SkyRL's names of the trained networks."""
-    return ("policy", "critic") if has_critic(spec) else ("policy",)
+    if has_critic(spec):
+        return "policy", "critic"
+    return ("policy",)
 
 
 def roles(spec: RunSpec) -> tuple[str, ...]:
@@ -74,7 +76,9 @@ def sampled(key: str, value: Any) -> Keys:
 
 def megatron(spec: RunSpec, key: str, value: Any) -> Keys:
     """The key for Megatron's networks; nothing under FSDP2."""
-    return {f"{place}.{key}": value for place in MEGATRON} if is_megatron(spec) else {}
+    if is_megatron(spec):
+        return {f"{place}.{key}": value for place in MEGATRON}
+    return {}
 
 
 def fsdp(spec: RunSpec, of: tuple[str, ...], values: Mapping[str, Any]) -> Keys:

@@ -45,13 +45,17 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 
 def assignment(key: str, value: Any) -> str:
     """`key=value` for SkyRLTrainConfig.from_cli_overrides, which parses the value as YAML."""
-    text = value if isinstance(value, str) and PLAIN.fullmatch(value) else json.dumps(value)
+    if isinstance(value, str) and PLAIN.fullmatch(value):
+        text = value
+    else:
+        text = json.dumps(value)
     return f"{key}={text}"
 
 
 def sft_overrides(spec: RunSpec) -> dict[str, Any]:
     """`sft.overrides`; keys of SFTConfig that SkyRLTrainConfig has too are given by its names."""
-    overrides, known = flat(spec.sft.overrides), catalog()["fields"]
+    overrides = flat(spec.sft.overrides)
+    known = catalog()["fields"]
     return {
         f"{POLICY}{key}" if known_name(f"{POLICY}{key}", known) else key: value
         for key, value in overrides.items()
@@ -83,9 +87,9 @@ def _faults(
 ) -> Iterator[str]:
     # A key above an open one would replace its neighbours too.
     overlapping = (
-        one
-        for one in keys.owners
-        if f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.")
+        owner
+        for owner in keys.owners
+        if f"{owner}.".startswith(f"{key}.") or f"{key}.".startswith(f"{owner}.")
     )
     rendered = next((one for one in overlapping if one != key), None)
     name = known_name(key, known)
@@ -107,7 +111,9 @@ def known_name(key: str, known: Mapping[str, Any]) -> str | None:
         above = above.rpartition(".")[0]
     is_open = bool(above) and _kinds(known[above]["type"]) & {"dict", "any"}
     has_names = any(one.startswith(f"{above}.") for one in known)
-    return above if above == key or (is_open and not has_names) else None
+    if above == key or (is_open and not has_names):
+        return above
+    return None
 
 
 @cache
@@ -123,7 +129,8 @@ def catalog(names: tuple[str, ...] = CATALOGS) -> Mapping[str, Any]:
 @cache
 def sft_catalog() -> Mapping[str, Any]:
     """Fields of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
-    own, known = catalog((SFT_CATALOG,))["fields"], catalog()["fields"]
+    own = catalog((SFT_CATALOG,))["fields"]
+    known = catalog()["fields"]
     of_policy = tuple(f"{POLICY}{key}" for key in own)
     own = {key: field for key, field in own.items() if f"{POLICY}{key}" not in known}
     return own | {key: field for key, field in known.items() if key.startswith(of_policy)}
@@ -132,11 +139,11 @@ def sft_catalog() -> Mapping[str, Any]:
 def is_of_kind(value: Any, kind: str) -> bool:
     """Returns whether a value has a type of the catalog; unlike in Python, a bool is not a number."""
     kinds = _kinds(kind)
-    is_bool, of_kind = (
-        isinstance(value, bool),
-        any(isinstance(value, KINDS[name]) for name in kinds),
-    )
-    return not kinds.isdisjoint({"bool", "any"}) if is_bool else of_kind
+    is_bool = isinstance(value, bool)
+    of_kind = any(isinstance(value, KINDS[name]) for name in kinds)
+    if is_bool:
+        return not kinds.isdisjoint({"bool", "any"})
+    return of_kind
 
 
 def _kinds(kind: str) -> set[str]:

@@ -32,7 +32,10 @@ def has_media(spec: RunSpec) -> bool:
     """Returns whether the checkpoint has parts for pictures or sound."""
     model = spec.model
     path = model.path
-    config = None if path is None else config_of(path, Path(spec.outputs), model.revision)
+    if path is None:
+        config = None
+    else:
+        config = config_of(path, Path(spec.outputs), model.revision)
     if config is not None and any(config.get(key) for key in MEDIA):
         return True
     # The table of common models has the text network alone.

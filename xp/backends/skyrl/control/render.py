@@ -62,12 +62,16 @@ from xp.worker.places import RunPaths
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
-FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0, 4.0
+FLASH_LOGIT_BYTES = 4.0
+SDPA_LOGIT_BYTES = 10.0
+ENTROPY_BYTES = 14.0
+HEAD_BYTES = 4.0
 """Bytes for MemoryUse, measured by `make bench ARGS=memory`."""
 ENTROPY_TOKENS = 1024
 """SkyRL's `trainer.logprobs_chunk_size`, tokens of each sequence."""
 CRITIC = "trainer.critic."
-POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
+POLICY_PATH = "trainer.policy.model.path"
+CRITIC_PATH = "trainer.critic.model.path"
 
 
 def _install(spec: RunSpec) -> str | None:
@@ -212,7 +216,10 @@ def _common(
         (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
     )
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
-    num_workers = ranks(spec) if stage == "sft" else workers(spec).total
+    if stage == "sft":
+        num_workers = ranks(spec)
+    else:
+        num_workers = workers(spec).total
     return {
         "num_workers": num_workers if is_rehearsal(spec) else None,
         "stub": has_stub(spec),
@@ -225,10 +232,15 @@ def _common(
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
     packages = [*PACKAGES]
     packages += [] if has_stub(spec) else ["vllm"]
-    packages += ["flash_attn"] if spec.backend.attention is Attention.FLASH else []
-    argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
+    if spec.backend.attention is Attention.FLASH:
+        packages += ["flash_attn"]
+    argv = ("python", "-m", module, f"{here}/config.json")
+    files = {"config.json": config}
     runtime = trainer_runtime(spec, packages, _install(spec))
-    env = cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}
+    if is_rehearsal(spec):
+        env = cpu_environment(spec.backend.num_threads)
+    else:
+        env = {}
     env |= cpu_engine(spec)
     if is_rehearsal(spec) and spec.hardware.num_nodes > 1:
         env[PRETENDED_GPUS] = str(workers(spec).per_node)

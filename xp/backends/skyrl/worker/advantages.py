@@ -46,7 +46,8 @@ def by_episode(
         groups: name of each episode's group.
         is_void: whether each episode is void.
     """
-    totals, tokens = rewards.double().sum(-1).tolist(), map(int, trained.sum(-1).tolist())
+    totals = rewards.double().sum(-1).tolist()
+    tokens = map(int, trained.sum(-1).tolist())
     scored = [None if void else total for total, void in zip(totals, is_void, strict=True)]
     return (
         torch.tensor(of_valid(rule, scored, groups, list(tokens)), dtype=rewards.dtype)[:, None]
@@ -73,8 +74,10 @@ def gae(
         discount: gamma.
         gae_lambda: lambda of the paper.
     """
-    is_trained, dtype = trained > 0, rewards.dtype
-    rewards, values = rewards.double(), values.double()
+    is_trained = trained > 0
+    dtype = rewards.dtype
+    rewards = rewards.double()
+    values = values.double()
     advantages = torch.zeros_like(rewards)
     reward = next_value = running = torch.zeros_like(rewards[:, 0])
     for token in reversed(range(rewards.shape[1])):
@@ -113,11 +116,10 @@ def critic_weights(
         settings: SkyRL's AlgorithmConfig.
     """
     tokens = trained.sum(-1, keepdim=True)
-    weights = (
-        trained / tokens.clamp(min=1.0)
-        if settings.loss_reduction == "sequence_mean"
-        else trained.clone()
-    )
+    if settings.loss_reduction == "sequence_mean":
+        weights = trained / tokens.clamp(min=1.0)
+    else:
+        weights = trained.clone()
     for begin, end in updates:
         divisor = loss_divisor(
             settings, float(tokens[begin:end].sum()), float((tokens[begin:end] > 0).sum())
@@ -131,7 +133,9 @@ def loss_divisor(settings: Any, num_tokens: float, num_episodes: float) -> float
     if settings.loss_reduction == "sequence_mean":
         return num_episodes
     is_constant = settings.loss_reduction == "seq_mean_token_sum_norm"
-    return num_episodes * (settings.max_seq_len or 1) if is_constant else num_tokens
+    if is_constant:
+        return num_episodes * (settings.max_seq_len or 1)
+    return num_tokens
 
 
 def critic_loss(
@@ -147,6 +151,7 @@ def critic_loss(
     `loss_mask` has `critic_weights` instead.
     """
     clipped = old_values + (values - old_values).clamp(-config.value_clip, config.value_clip)
-    plain, bounded = (values - returns) ** 2, (clipped - returns) ** 2
+    plain = (values - returns) ** 2
+    bounded = (clipped - returns) ** 2
     is_moved = (values - old_values).abs() > config.value_clip
     return 0.5 * (torch.maximum(plain, bounded) * loss_mask).sum(-1).mean(), is_moved

@@ -122,11 +122,13 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
             XpError: (UNHEALTHY) too many episodes are void; (NOT_TRAINED) the step has played all the groups that it
                 may, and is not full.
         """
-        algorithm, size = self._spec.algorithm, self.mini_batch_size
+        algorithm = self._spec.algorithm
+        size = self.mini_batch_size
         groups: list[Any] = []
         ended: list[Any] = []
         """Groups that are not logged."""
-        num_ended, slowest = 0, 0.0
+        num_ended = 0
+        slowest = 0.0
         with Timer("wait_for_generation_buffer", self.all_timings):
             while len(groups) < size:
                 if not self._begun or self._begun[0] not in self._ended:
@@ -135,7 +137,8 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
                     continue
                 group = self._ended.pop(self._begun.popleft())
                 ended.append(group)
-                num_ended, slowest = num_ended + 1, max(slowest, group.group_completion_time_s)
+                num_ended = num_ended + 1
+                slowest = max(slowest, group.group_completion_time_s)
                 rewards = [
                     reward
                     for reward in episode_totals(group.generator_output)
@@ -167,7 +170,9 @@ class _Running:
     """The number of groups that are played, which a transfer of weights may wait for."""
 
     def __init__(self) -> None:
-        self._number, self._is_closed, self._changed = 0, False, asyncio.Condition()
+        self._number = 0
+        self._is_closed = False
+        self._changed = asyncio.Condition()
 
     async def begin(self) -> None:
         async with self._changed:
@@ -206,8 +211,11 @@ class _InTurn:
     """
 
     def __init__(self, loader: Any, manager: Any, begun: deque[str], running: _Running) -> None:
-        self._loader, self._begun, self._running = loader, begun, running
-        self._take_slot, manager.acquire_submission_slot = manager.acquire_submission_slot, _nothing
+        self._loader = loader
+        self._begun = begun
+        self._running = running
+        self._take_slot = manager.acquire_submission_slot
+        manager.acquire_submission_slot = _nothing
         self._turn = asyncio.Lock()
 
     def __getattr__(self, name: str) -> Any:
@@ -240,7 +248,9 @@ class _RecordingGenerator:
     def __init__(
         self, generator: Any, played: dict[int, list[PlayedEpisode]], running: _Running
     ) -> None:
-        self._generator, self._played, self._running = generator, played, running
+        self._generator = generator
+        self._played = played
+        self._running = running
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._generator, name)

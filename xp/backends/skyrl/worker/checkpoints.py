@@ -54,16 +54,18 @@ def choose_latest(checkpoints: Path) -> None:
     SkyRL fails where its file of the latest step is torn, or names a directory that is gone.
     """
     file = checkpoints / LATEST
-    latest, known = (
-        file.read_text().strip() if file.is_file() else None,
-        step_directories(checkpoints, FORM),
-    )
+    if file.is_file():
+        latest = file.read_text().strip()
+    else:
+        latest = None
+    known = step_directories(checkpoints, FORM)
     if latest is None or latest in map(str, known):
         return
     whole = [step for step, place in known.items() if (place / STATE).is_file()]
-    remedy = (
-        "training begins anew" if not whole else f"training goes on from {FORM.format(max(whole))}"
-    )
+    if not whole:
+        remedy = "training begins anew"
+    else:
+        remedy = f"training goes on from {FORM.format(max(whole))}"
     print(
         f"xp: {checkpoints / FORM.format(latest)} is missing: {remedy}", file=sys.stderr, flush=True
     )
@@ -75,7 +77,10 @@ def choose_latest(checkpoints: Path) -> None:
 
 def prune(checkpoints: str, keep: int) -> None:
     """Removes all but the newest `keep` checkpoints, and none for a negative number, as SkyRL; runs on each node."""
-    known = step_directories(Path(checkpoints), FORM) if keep >= 0 else {}
+    if keep >= 0:
+        known = step_directories(Path(checkpoints), FORM)
+    else:
+        known = {}
     for step in sorted(known)[: max(0, len(known) - keep)]:
         shutil.rmtree(known[step], ignore_errors=True)
 

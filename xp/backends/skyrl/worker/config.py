@@ -14,7 +14,8 @@ from xp.worker.stage import StageConfig, TrainConfig
 
 ENV_CLASS = "xp"
 """Name of xp's environment in SkyRL-Gym."""
-TRAIN_DATA, HELD_OUT_DATA = "data.train_data", "data.val_data"
+TRAIN_DATA = "data.train_data"
+HELD_OUT_DATA = "data.val_data"
 STEPS_KEY = "trainer.max_training_steps"
 REFERENCE_KEY = "trainer.ref.model.path"
 AT_THE_END = 1_000_000_000

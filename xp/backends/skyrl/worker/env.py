@@ -31,7 +31,10 @@ class XpEnv(BaseTextEnv):  # type: ignore[misc]
         """Runs a turn; never raises for the environment's faults, after which SkyRL would lose the whole batch."""
         reply = self._running.episode.step(action, is_cut=self._running.is_cut)
         is_done = reply.is_done or not self._running.hears(reply, self._chat)
-        messages = [] if is_done else [dict(message) for message in reply.messages]
+        if is_done:
+            messages = []
+        else:
+            messages = [dict(message) for message in reply.messages]
         return BaseTextEnvStepOutput(observations=messages, reward=0.0, done=is_done, metadata={})
 
     def close(self) -> None:

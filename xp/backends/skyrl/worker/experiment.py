@@ -96,12 +96,11 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         log: SkyRLStepLog,
         evaluation: ModelEvaluation | None,
     ) -> None:
-        self._log, self._rule, self._evaluation = (
-            log,
-            advantage_rule(config.spec.algorithm),
-            evaluation,
-        )
-        self._config, self._mix = config, mix
+        self._log = log
+        self._rule = advantage_rule(config.spec.algorithm)
+        self._evaluation = evaluation
+        self._config = config
+        self._mix = mix
         super().__init__(cfg)
 
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> XpGenerator:
@@ -117,7 +116,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         return XpGenerator(parts, chat, self._mix, spec)
 
     def get_eval_dataset(self) -> PromptDataset | None:
-        return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None
+        if self.cfg.trainer.eval_interval > 0:
+            return self.dataset(self.cfg.data.val_data)
+        return None
 
     def dataset(self, files: list[str]) -> PromptDataset:
         """Loads the prompts in one process; SkyRL's eight processes cost more than they save on a filtered view."""

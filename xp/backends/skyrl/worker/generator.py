@@ -65,13 +65,17 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
     def __init__(
         self, parts: dict[str, Any], chat: ChatTokens, mix: EnvironmentMixture, spec: RunSpec
     ) -> None:
-        client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
+        client = parts["inference_engine_client"]
+        tokenizer = parts["tokenizer"]
         wrapped = {
             "inference_engine_client": TurnClient(client, chat),
             "tokenizer": OpeningTokenizer(tokenizer),
         }
         super().__init__(**parts | wrapped)
-        self.chat, self._mix, self._spec, self._overlong = chat, mix, spec, Overlong.of(spec)
+        self.chat = chat
+        self._mix = mix
+        self._spec = spec
+        self._overlong = Overlong.of(spec)
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
         self._groups: dict[int, _Group] = {}
@@ -136,7 +140,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         running = self._begin(env_extras, trajectory_id)
         CURRENT.set(running)
         async with self._slots:
-            row, limit = running.row, self._spec.training.max_prompt_tokens
+            row = running.row
+            limit = self._spec.training.max_prompt_tokens
             live = partial(live_prompt, running.episode, row.tools, self.chat, limit)
             open_session = live if running.episode.is_live else running.episode.start
             start = running.start = asyncio.ensure_future(
@@ -144,8 +149,11 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             )
             try:
                 # The prompt of the session replaces the prepared one.
-                if running.episode.is_live and (ids := await start) is not None:
-                    running.prompt_ids, running.prompt = ids, self.chat.prompt_text(ids)
+                if running.episode.is_live:
+                    ids = await start
+                    if ids is not None:
+                        running.prompt_ids = ids
+                        running.prompt = self.chat.prompt_text(ids)
                 if self.generator_cfg.step_wise_trajectories:
                     output = await self._play_rows(running, trajectory_id, **kwargs)
                 else:
@@ -212,9 +220,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
 
     async def _run_in_executor_if_available(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """SkyRL's; a step takes a thread once its session is open, since the threads may be all that others wait in."""
-        if (start := getattr(CURRENT.get(), "start", None)) is not None and getattr(
-            func, "__name__", ""
-        ) == "step":
+        start = getattr(CURRENT.get(), "start", None)
+        if start is not None and getattr(func, "__name__", "") == "step":
             await start
         return await super()._run_in_executor_if_available(func, *args, **kwargs)
 
@@ -276,9 +283,13 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         row = task_of(env_extras)
         ids = self.chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        seed, prompt = self._seed_of(row.task_id, sample), self.chat.prompt_text(ids)
+        seed = self._seed_of(row.task_id, sample)
+        prompt = self.chat.prompt_text(ids)
         is_held_out = STEP.get()[0] == "eval"
-        limits = evaluation_sampling(self._spec) if is_held_out else self._spec.training
+        if is_held_out:
+            limits = evaluation_sampling(self._spec)
+        else:
+            limits = self._spec.training
         running = RunningEpisode(row, sample, self._mix.episode(row), ids, limits, seed, prompt)
         running.episode.count_by(running.tokens, None if is_held_out else self._overlong)
         self._running[id(trajectory_id)] = running
@@ -289,7 +300,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         phase, step = STEP.get()
         if phase not in self._begun or self._begun[phase][0] != step:
             self._begun[phase] = (step, Counter())
-        begun, name = self._begun[phase][1], f"{task_id}/{sample}"
+        begun = self._begun[phase][1]
+        name = f"{task_id}/{sample}"
         begun[name] += 1
         if phase == "eval" and step == 0:  # of a whole model, as xp.engines.evaluate plays it
             return f"{evaluation_seed(self._spec)}/{task_id}/{begun[name] - 1}"
@@ -305,7 +317,8 @@ class TurnClient:
     """
 
     def __init__(self, client: Any, chat: ChatTokens) -> None:
-        self._client, self._chat = client, chat
+        self._client = client
+        self._chat = chat
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -364,4 +377,6 @@ class OpeningTokenizer:
     def apply_chat_template(self, conversation: Any, **arguments: Any) -> list[int]:
         del conversation, arguments
         running = CURRENT.get()
-        return [] if running is None else list(running.prompt_ids)
+        if running is None:
+            return []
+        return list(running.prompt_ids)

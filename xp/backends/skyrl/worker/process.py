@@ -68,7 +68,8 @@ def _without_flash(execute: Execute, module: ModuleType) -> None:
 
 
 def _flash_attention() -> Sequence[ModuleType]:
-    package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
+    package = ModuleType("flash_attn")
+    padding = ModuleType("flash_attn.bert_padding")
     padding.pad_input = padding.unpad_input = _absent  # type: ignore[attr-defined]
     package.__path__ = []
     package.__spec__ = ModuleSpec("flash_attn", None, is_package=True)

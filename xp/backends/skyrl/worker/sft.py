@@ -45,7 +45,8 @@ OF_POLICY: Final = (
 def main(argv: Sequence[str]) -> None:
     """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0]).absolute()
-    config, stage = config_of(path, SkyRLSftConfig.from_json), path.parent
+    config = config_of(path, SkyRLSftConfig.from_json)
+    stage = path.parent
     prepare(config)
     check_weights(local_directory(config.model, Path()))
     chat = policy_chat(config, config.model, stage)
@@ -82,10 +83,8 @@ def sft_config(
     """SkyRL's SFTConfig: its data are the episodes' tokens, and its settings those of `cfg`, a SkyRLTrainConfig."""
     from skyrl.train.config.sft_config import SFTConfig, SFTPlacementConfig, validate_sft_cfg
 
-    placement, owners = (
-        cfg.trainer.placement,
-        ((cfg.trainer, OF_TRAINER), (cfg.trainer.policy, OF_POLICY)),
-    )
+    placement = cfg.trainer.placement
+    owners = ((cfg.trainer, OF_TRAINER), (cfg.trainer.policy, OF_POLICY))
     made = SFTConfig(
         **{name: getattr(owner, name) for owner, names in owners for name in names},
         placement=SFTPlacementConfig(

@@ -53,7 +53,8 @@ class SftLog:
     """
 
     def __init__(self, updates: Updates, num_updates: int) -> None:
-        self._updates, self._num_updates = updates, num_updates
+        self._updates = updates
+        self._num_updates = num_updates
         self._held_out_loss: float | None = None
         self._step = 0
         """The trainer's number of updates."""
@@ -114,7 +115,8 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
         output = self.dispatch.forward_backward(
             "policy", batch, loss_fn="cross_entropy", return_per_token_outputs=False
         )
-        grad_norm, metrics = self.dispatch.optim_step("policy"), output.metrics
+        grad_norm = self.dispatch.optim_step("policy")
+        metrics = output.metrics
         self.tracker.learning_rate = float(
             metrics["policy_lr"] if "policy_lr" in metrics else metrics["lr"]
         )

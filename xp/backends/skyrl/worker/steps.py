@@ -34,7 +34,8 @@ class SkyRLStepLog(StepLog):
         self, config: SkyRLTrainStageConfig, file: MetricsFile, recorder: Recorder
     ) -> None:
         super().__init__(config, file, num_steps=config.num_steps)
-        self._config, self._recorder = config, recorder
+        self._config = config
+        self._recorder = recorder
         self._played: list[EpisodeFacts] = []
         self._rollout_s = 0.0
         self._pending: dict[str, Any] = {}
@@ -90,7 +91,8 @@ class SkyRLStepLog(StepLog):
         self._pending |= data
         if "timing/step" not in data or not self._played:
             return
-        data, self._pending = self._pending, {}
+        data = self._pending
+        self._pending = {}
         metrics = {
             name: data[name] for name in ("time/start_s", DISTILL_KL, *OF_WEIGHTS) if name in data
         }
@@ -104,7 +106,8 @@ class SkyRLStepLog(StepLog):
         metrics |= {**all_tokens(self._played), "time/rollout_s": self._rollout_s}
         self.line(step, episodes | metrics)
         self._check_time(step)
-        self._played, self._rollout_s = [], 0.0
+        self._played = []
+        self._rollout_s = 0.0
 
     def _check_time(self, step: int) -> None:
         if step < self._config.num_steps:
@@ -132,7 +135,9 @@ class ModelEvaluation:
         mix: EnvironmentMixture,
         environ: Mapping[str, str],
     ) -> None:
-        self._common, self._mix, self._environ = config, mix, environ
+        self._common = config
+        self._mix = mix
+        self._environ = environ
         self._whole = RunEvaluation(config, episodes)
         self.is_due = self._whole.is_due
 

@@ -50,7 +50,8 @@ def main(argv: Sequence[str]) -> None:
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.experiment import train_in_task
 
-    reference, distill = config.reference, config.spec.algorithm.distill
+    reference = config.reference
+    distill = config.spec.algorithm.distill
     if distill is not None:
         reference = teacher_place(distill)
         check_teacher(distill, config.start_model, os.environ)

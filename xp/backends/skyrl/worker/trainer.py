@@ -66,8 +66,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         evaluation: ModelEvaluation | None = None,
         **parts: Any,
     ) -> None:
-        self._rule, self._keeper, self._evaluation = rule, keeper, evaluation
-        self._spec, self._overlong = config.spec, Overlong.of(config.spec)
+        self._rule = rule
+        self._keeper = keeper
+        self._evaluation = evaluation
+        self._spec = config.spec
+        self._overlong = Overlong.of(config.spec)
         self._distill = config.spec.algorithm.distill  # whose teacher is SkyRL's reference model
         super().__init__(**parts)
 
@@ -109,7 +112,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self.cfg.trainer.strategy == "fsdp":
             from xp.backends.skyrl.worker import workers
 
-            PolicyWorker, CriticWorker = workers.TiedPolicyWorker, workers.WeighingCriticWorker  # noqa: N806
+            PolicyWorker = workers.TiedPolicyWorker  # noqa: N806
+            CriticWorker = workers.WeighingCriticWorker  # noqa: N806
             RefWorker = workers.TemperedRefWorker  # noqa: N806
         super().build_models(PolicyWorker, CriticWorker, RefWorker)
         step = self.dispatch.optim_step
@@ -120,13 +124,15 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     def _cleanup_old_checkpoints(self) -> None:
         """SkyRL's method, with xp's own rule of which directories are checkpoints."""
         self._node_ids = self._node_ids or self.dispatch.get_node_ids()
-        place, keep = self.cfg.trainer.ckpt_path, self.cfg.trainer.max_ckpts_to_keep
+        place = self.cfg.trainer.ckpt_path
+        keep = self.cfg.trainer.max_ckpts_to_keep
         run_on_each_node(self._node_ids, prune, place, keep)
         prune(place, keep)
 
     def save_models(self) -> None:
         """Saves a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""
-        exports, checkpoints = Path(self.cfg.trainer.export_path), Path(self.cfg.trainer.ckpt_path)
+        exports = Path(self.cfg.trainer.export_path)
+        checkpoints = Path(self.cfg.trainer.ckpt_path)
         policy = exports / FORM.format(self.global_step) / "policy"
         save_policy(self, self.cfg.generator.inference_engine.model_dtype, policy)
         seal(policy, self.generator.chat.end_ids)
@@ -186,7 +192,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     async def _consider(self, keeper: BestKeeper, reward: float) -> None:
         """Keeps the model if it is the best so far; else, after `patience`, ends the training by SkyRL's limit."""
         if not keeper.is_better(reward):
-            if (stop := keeper.stop(self.global_step)) is not None:
+            stop = keeper.stop(self.global_step)
+            if stop is not None:
                 print(stop, flush=True)
                 self.cfg.trainer.max_training_steps = self.global_step
             return
@@ -265,18 +272,18 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     def apply_reward_kl_penalty(self, data: Any) -> Any:
         """Takes the penalty from the rewards, unless SkyRL's reference is the teacher, which does not change them."""
-        return data if self._distill is not None else super().apply_reward_kl_penalty(data)
+        if self._distill is not None:
+            return data
+        return super().apply_reward_kl_penalty(data)
 
     def compute_advantages_and_returns(self, data: Any) -> Any:
         """Computes advantages, and sets what the loss takes of the engine's log-probabilities."""
         data.metadata[SHARES] = _shares(data)
         data = self._estimated(data)
         if self._distill is not None:
-            mask, teacher, policy = (
-                data["loss_mask"],
-                data["base_action_log_probs"],
-                data["action_log_probs"],
-            )
+            mask = data["loss_mask"]
+            teacher = data["base_action_log_probs"]
+            policy = data["action_log_probs"]
             advantages, gap = distilled(self._distill, data["advantages"], teacher, policy, mask)
             data["advantages"] = data["returns"] = advantages
             self.all_metrics[DISTILL_KL] = float(gap / mask.sum().clamp(min=1))
@@ -338,7 +345,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         reduction = self.cfg.trainer.algorithm.loss_reduction
         for begin, end in boundaries if reduction in OVER_EPISODES else ():
             shares = data.metadata[SHARES][begin:end]
-            weights = shares if reduction == "sequence_mean" else torch.ones_like(shares)
+            if reduction == "sequence_mean":
+                weights = shares
+            else:
+                weights = torch.ones_like(shares)
             scale = weights * (end - begin) / shares.sum().clamp(min=1)
             data["advantages"][begin:end] *= scale[:, None].to(data["advantages"])
         return data

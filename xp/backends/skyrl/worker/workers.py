@@ -68,7 +68,8 @@ class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
 
     def init_model(self, model_path: str) -> None:
         super().init_model(model_path)
-        forward, temperature = self.model.forward, self.cfg.algorithm.temperature
+        forward = self.model.forward
+        temperature = self.cfg.algorithm.temperature
         # SkyRL's worker itself passes the temperature 1.
         self.model.forward = lambda *inputs, **settings: forward(
             *inputs, **settings | {"temperature": temperature}
@@ -141,7 +142,8 @@ def xp_schedules(settings: Any) -> AbstractContextManager[None]:
     Args:
         settings: SkyRL's of the optimizer, with the smallest rate as `min_lr` if it is not 0.
     """
-    theirs, minimum = fsdp_strategy.get_scheduler, getattr(settings, "min_lr", 0.0)
+    theirs = fsdp_strategy.get_scheduler
+    minimum = getattr(settings, "min_lr", 0.0)
 
     def get_scheduler(
         name: Any, optimizer: Any, num_warmup_steps: int, num_training_steps: int | None

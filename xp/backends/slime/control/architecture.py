@@ -127,7 +127,9 @@ the pinned version, and Megatron's megatron/training/arguments.py for the names.
 def network_flags(field: str, shape: Architecture) -> Native:
     """The flags of a field of the network."""
     flags = SHAPE[field]
-    return {flags: getattr(shape, field)} if isinstance(flags, str) else flags(shape)
+    if isinstance(flags, str):
+        return {flags: getattr(shape, field)}
+    return flags(shape)
 
 
 def architecture_flags(shape: Architecture) -> Flags:
@@ -143,7 +145,9 @@ def _if(is_so: bool, flags: Native) -> Native:
 
 def _layers_with_experts(shape: Architecture) -> str | int:
     dense = shape.dense_layers
-    return f"[0]*{dense}+[1]*{shape.num_layers - dense}" if dense else 1
+    if dense:
+        return f"[0]*{dense}+[1]*{shape.num_layers - dense}"
+    return 1
 
 
 def _latent(latent: LatentAttention | None) -> Native:
@@ -178,7 +182,8 @@ def _router(router: Router | None) -> Native:
 
 def family_refusal(spec: RunSpec) -> Refusal | None:
     """Refusal of a network that xp cannot write for Megatron, after which other faults do not matter; else None."""
-    shape, model = spec.model.architecture, spec.model
+    shape = spec.model.architecture
+    model = spec.model
     if shape is None:
         return Refusal(
             "model.architecture",
@@ -205,7 +210,10 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
         )
     has_yarn = shape.latent_attention is not None and (shape.rope_scaling or "").startswith(YARN)
     if shape.rope_scaling not in (None, LLAMA3) and not has_yarn:
-        supported = LLAMA3 if shape.latent_attention is None else f"{YARN}FACTOR"
+        if shape.latent_attention is None:
+            supported = LLAMA3
+        else:
+            supported = f"{YARN}FACTOR"
         yield Refusal(
             "model.architecture.rope_scaling",
             f"Slime's network supports only {supported} and would train {shape.rope_scaling} as another network;"

@@ -85,13 +85,15 @@ def fault(name: str, values: tuple[str, ...] | None) -> str | None:
     if values is None:
         return "a switch is given or not: leave it out, or use its opposite if it has one"
     return _wrong_number(flag, values) or next(
-        filter(None, (_wrong_value(flag, one) for one in values)), None
+        filter(None, (_wrong_value(flag, value) for value in values)), None
     )
 
 
 def _wrong_number(flag: Flag, values: tuple[str, ...]) -> str | None:
     if flag.nargs == 0:
-        return f"it has no value, but got {' '.join(values)}; give true" if values else None
+        if values:
+            return f"it has no value, but got {' '.join(values)}; give true"
+        return None
     expected = flag.nargs if isinstance(flag.nargs, int) else 1
     if flag.nargs in ("*", "?") or (flag.nargs == "+" and values) or len(values) == expected:
         return None
@@ -115,5 +117,8 @@ def _values(content: Any) -> tuple[str, ...] | None:
         return ()
     if isinstance(content, Mapping):
         return (json.dumps(content),)
-    values = content if isinstance(content, list | tuple) else (content,)
-    return tuple(repr(one) if isinstance(one, float) else str(one) for one in values)
+    if isinstance(content, list | tuple):
+        values = content
+    else:
+        values = (content,)
+    return tuple(repr(value) if isinstance(value, float) else str(value) for value in values)

@@ -140,7 +140,8 @@ def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     needs = ("prepare", *(stage.name for stage in made))
     if spec.backend.convert_model:
         made = (*made, _convert_stage(spec, places, needs))
-    if (teacher := _teacher(spec)) not in (None, model_place(spec.model)):
+    teacher = _teacher(spec)
+    if teacher not in (None, model_place(spec.model)):
         fetched = teacher_stages(spec, places)
         needs = ("prepare", *(stage.name for stage in fetched))
         made = (*made, *fetched, _convert_stage(spec, places, needs, "convert_teacher", teacher))
@@ -151,11 +152,9 @@ def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes with Slime's loss for it, without engines."""
-    here, checkpoints, exports = (
-        places.stage("sft"),
-        f"{places.sft}_checkpoints",
-        f"{places.sft}_exports",
-    )
+    here = places.stage("sft")
+    checkpoints = f"{places.sft}_checkpoints"
+    exports = f"{places.sft}_exports"
     flags: Flags = {
         **flags_of(rows.render(ROWS, spec) | rows.render(SFT, spec)),
         **override_flags(spec.sft.overrides),
@@ -196,7 +195,9 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
 def _teacher(spec: RunSpec) -> str | None:
     """The teacher that Slime loads. None means that there is none, or it is on a server."""
     distill = spec.algorithm.distill
-    return None if distill is None or distill.url is not None else teacher_place(distill)
+    if distill is None or distill.url is not None:
+        return None
+    return teacher_place(distill)
 
 
 def _convert_stage(
@@ -208,11 +209,9 @@ def _convert_stage(
 ) -> Stage:
     """Stage that makes Megatron's checkpoint of the untrained model, or of a teacher with the same network, once for
     all runs of the model and pinned versions."""
-    here, output_dir, model = (
-        places.stage(name),
-        _converted(spec, teacher),
-        teacher or model_place(spec.model),
-    )
+    here = places.stage(name)
+    output_dir = _converted(spec, teacher)
+    model = teacher or model_place(spec.model)
     shape = spec.model.architecture
     assert shape is not None
     config = ConvertConfig(
@@ -232,7 +231,9 @@ def _convert_stage(
 def _reference(spec: RunSpec, places: RunPaths) -> str:
     """Model of the KL penalty, from which the training starts if it has no other start."""
     is_converted = spec.backend.convert_model and spec.training.reference is Reference.INITIAL
-    return _converted(spec) if is_converted else reference_place(spec, places)
+    if is_converted:
+        return _converted(spec)
+    return reference_place(spec, places)
 
 
 def _converted(spec: RunSpec, teacher: str | None = None) -> str:
@@ -270,7 +271,8 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
 
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
-    argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
+    argv = ("python", "-m", module, f"{here}/config.json")
+    files = {"config.json": config}
     return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, PACKAGES), {})
 
 
@@ -288,7 +290,8 @@ def check(spec: RunSpec) -> list[Refusal]:
                 + (REHEARSE if IS_CLONE else ""),
             )
         ]
-    if (family := family_refusal(spec)) is not None:
+    family = family_refusal(spec)
+    if family is not None:
         return [family]
     layout_refusals = [
         *architecture_refusals(spec),

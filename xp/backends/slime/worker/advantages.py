@@ -61,8 +61,8 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
 def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:
     """Does the work of `post_process`, with the estimator as an argument."""
     episodes = by_episode(samples)
-    scored = [None if is_void(one) else float(one.reward) for one in episodes]
-    groups = [str(one.group_index) for one in episodes]
+    scored = [None if is_void(episode) else float(episode.reward) for episode in episodes]
+    groups = [str(episode.group_index) for episode in episodes]
     estimates = of_valid(estimate, scored, groups, list(map(num_trained_tokens, episodes)))
     of_index = {one.index: estimate for one, estimate in zip(episodes, estimates, strict=True)}
     return [float(sample.reward) for sample in samples], [
@@ -73,7 +73,8 @@ def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[floa
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
     """The estimator of a spec."""
     algorithm = config.spec.algorithm
-    if (rule := advantage_rule(algorithm)) is not None:
+    rule = advantage_rule(algorithm)
+    if rule is not None:
         return rule
     if algorithm.estimator is Estimator.GAE:
         return plain
@@ -98,7 +99,9 @@ def over(episodes: Sequence[Valid], *, divisor: Divisor) -> list[float]:
 
 def deviation(rewards: Sequence[float]) -> float:
     """Divisor of GRPO (arXiv:2402.03300): the standard deviation (n - 1), or 1."""
-    return stdev(rewards) + STD_EPSILON if len(rewards) > 1 else 1.0
+    if len(rewards) > 1:
+        return stdev(rewards) + STD_EPSILON
+    return 1.0
 
 
 def share_of_others(rewards: Sequence[float]) -> float:
@@ -125,7 +128,9 @@ def plain(episodes: Sequence[Valid]) -> list[float]:
 
 def num_trained_tokens(sample: Any) -> int:
     """Number of tokens of a sample in the loss; 0 if the sample is excluded as truncated."""
-    return 0 if sample.remove_sample else sum(sample.loss_mask)
+    if sample.remove_sample:
+        return 0
+    return sum(sample.loss_mask)
 
 
 def has_variance(args: Any, group: Sequence[Any]) -> Any:
@@ -138,7 +143,8 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     """
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
-    worker, group = worker_of(args), [one[0] if isinstance(one, list) else one for one in group]
+    worker = worker_of(args)
+    group = [one[0] if isinstance(one, list) else one for one in group]
     # The penalty for length is no variance: the paper's filter is on the answers' correctness.
     rewards = [
         float(read_played(one.metadata).outcome.task_reward or 0.0)

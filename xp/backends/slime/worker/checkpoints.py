@@ -23,7 +23,10 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 def whole(checkpoints: Path, critic: Path | None = None) -> list[int]:
     """Rollout ids with a complete checkpoint, oldest first."""
-    ids = _written(checkpoints) if critic is None else _written(checkpoints) & _written(critic)
+    if critic is None:
+        ids = _written(checkpoints)
+    else:
+        ids = _written(checkpoints) & _written(critic)
     return sorted(rollout_id for rollout_id in ids if _position(checkpoints, rollout_id).is_file())
 
 

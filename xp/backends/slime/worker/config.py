@@ -15,17 +15,18 @@ from xp.lib.reading import config_of
 from xp.worker.sft import SftConfig
 from xp.worker.stage import StageConfig, TrainConfig
 
-INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
+INPUT_KEY = "input"
+METADATA_KEY = "metadata"
+TOOL_KEY = "tools"
 """Values of --input-key, --metadata-key and --tool-key."""
-TASK_VIEW, HELD_OUT_VIEW, ORDER, ROLES = (
-    "tasks.jsonl",
-    "held_out.jsonl",
-    "order.jsonl",
-    "roles.yaml",
-)
+TASK_VIEW = "tasks.jsonl"
+HELD_OUT_VIEW = "held_out.jsonl"
+ORDER = "order.jsonl"
+ROLES = "roles.yaml"
 """Files that the programs write for Slime in their stage's directory: steps x prompts_per_step tasks, one line per
 held-out episode, one line for each episode of each update of a fine-tuning, and the critic's own settings."""
-STEPS_FLAG, INTERVAL_FLAG = "--num-rollout", "--eval-interval"
+STEPS_FLAG = "--num-rollout"
+INTERVAL_FLAG = "--eval-interval"
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,16 @@ class SlimeStageConfig(StageConfig):
     @property
     def checkpoints(self) -> str:
         """Value of --save and --load."""
-        return (
-            self.places.checkpoints if self.stage == "train" else f"{self.places.sft}_checkpoints"
-        )
+        if self.stage == "train":
+            return self.places.checkpoints
+        return f"{self.places.sft}_checkpoints"
 
     @property
     def exports(self) -> str:
         """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
-        return (
-            f"{self.places.run}/exports" if self.stage == "train" else f"{self.places.sft}_exports"
-        )
+        if self.stage == "train":
+            return f"{self.places.run}/exports"
+        return f"{self.places.sft}_exports"
 
     @property
     def architecture(self) -> Mapping[str, Any]:
@@ -82,7 +83,9 @@ class SlimeStageConfig(StageConfig):
         """Directory of the critic's checkpoints, which by default would overwrite the policy's. None means no
         critic."""
         is_trained = self.stage == "train" and self.spec.algorithm.critic is not None
-        return f"{self.places.run}/critic" if is_trained else None
+        if is_trained:
+            return f"{self.places.run}/critic"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +109,9 @@ class SlimeTrainConfig(SlimeStageConfig, TrainConfig):
         has_start = (
             self.spec.sft.data is not None or self.spec.training.initial_checkpoint is not None
         )
-        return (
-            replace(self, command=self.command.with_value("--load", self.start_model))
-            if has_start
-            else self
-        )
+        if has_start:
+            return replace(self, command=self.command.with_value("--load", self.start_model))
+        return self
 
     def resumed(self, latest: int, checkpoints: Sequence[int]) -> SlimeTrainConfig:
         """Returns a copy whose KL reference is that of a checkpoint.
@@ -192,13 +193,17 @@ def config_at(path: str) -> WorkerConfig:
 
 def train_program(max_staleness: int) -> str:
     """Slime's program: train.py, or train_async.py, which samples each step during the updates before it."""
-    return "train_async.py" if max_staleness else "train.py"
+    if max_staleness:
+        return "train_async.py"
+    return "train.py"
 
 
 def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
     """Value of --lr-warmup-init with which Megatron's warm-up of N - 1 updates equals xp's of N, which begins at
     1/N."""
-    return learning_rate / warmup_updates if warmup_updates else 0.0
+    if warmup_updates:
+        return learning_rate / warmup_updates
+    return 0.0
 
 
 def warm_up_too_long(updates: int) -> str:

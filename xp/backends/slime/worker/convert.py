@@ -28,7 +28,8 @@ MANIFEST = "manifest.json"
 def main(argv: Sequence[str]) -> None:
     """Converts beside the target, then renames; the manifest, which marks the result as complete, has its digests."""
     config = config_of(Path(argv[0]), ConvertConfig.from_json)
-    root, target = Path.cwd(), Path(config.output_dir).absolute()
+    root = Path.cwd()
+    target = Path(config.output_dir).absolute()
     check_architecture(local_model(config.manifest["model"], root), config.manifest["architecture"])
     staged = target.with_name(f".{target.name}.{os.getpid()}.part")
     shutil.rmtree(staged, ignore_errors=True)

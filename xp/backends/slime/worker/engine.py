@@ -75,4 +75,6 @@ def _lost(fault: str) -> XpError:
 
 def _routing(args: Any, session: str | None) -> dict[str, str] | None:
     is_sticky = session and getattr(args, "router_policy", None) == "consistent_hashing"
-    return {"X-SMG-Routing-Key": str(session)} if is_sticky else None
+    if is_sticky:
+        return {"X-SMG-Routing-Key": str(session)}
+    return None

@@ -77,7 +77,8 @@ def _key_of_router_and_rollouts(module: ModuleType) -> None:
 
 def _key_of_engine(module: ModuleType) -> None:
     """Lets the process that starts an engine send the key, also while it waits for the engine."""
-    wait, requests = module._wait_server_healthy, module.requests
+    wait = module._wait_server_healthy
+    requests = module.requests
     with_key = {
         name: partial(getattr(requests, name), headers=headers())
         for name in ("get", "post", "delete")

@@ -68,7 +68,7 @@ def estimated(
             at_last[row, episode.numel() - 1] = reward
     results = chunked_gae(at_last, padded, discount, gae_lambda)
     advantages, returns = (
-        [row[: episode.numel()] for row, episode in zip(one, values, strict=True)]
-        for one in results
+        [row[: episode.numel()] for row, episode in zip(result, values, strict=True)]
+        for result in results
     )
     return advantages, returns

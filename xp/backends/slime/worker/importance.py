@@ -41,7 +41,8 @@ def weighed(
     from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
 
     algorithm = config_at(getattr(args, WORKER_ATTRIBUTE)).spec.algorithm
-    weights, columns = [], []
+    weights = []
+    columns = []
     for old, written, mask, *lengths in zip(
         train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, strict=True
     ):

@@ -39,7 +39,8 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     sizes = torch.stack([mask.sum() for mask in rollout_data["loss_masks"]]).double()
     # The share of a row in its episode, whose rows may be on several ranks.
     shares = sizes / torch.as_tensor(rollout_data["rollout_mask_sums"]).to(sizes).clamp(min=1)
-    updates, begin = [], 0
+    updates = []
+    begin = 0
     for number in rollout_data["num_microbatches"]:
         own = [
             at for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one
@@ -51,11 +52,12 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
         counts, group=mpu.get_data_parallel_group(with_context_parallel=False)
     )
     tokens, _, episodes = counts.T.tolist()
-    is_over_tokens, length = (
-        args.calculate_per_token_loss,
-        constant_length(config_at(getattr(args, WORKER_ATTRIBUTE))),
-    )
-    whole = counts[:, :2].sum(1).tolist() if is_over_tokens else rollout_data["global_batch_sizes"]
+    is_over_tokens = args.calculate_per_token_loss
+    length = constant_length(config_at(getattr(args, WORKER_ATTRIBUTE)))
+    if is_over_tokens:
+        whole = counts[:, :2].sum(1).tolist()
+    else:
+        whole = rollout_data["global_batch_sizes"]
     trained = tokens if is_over_tokens else episodes
     gap = _gap(args, rollout_data)
     _distilled.update({} if gap is None else {DISTILL_KL: gap})
@@ -72,7 +74,9 @@ def constant_length(config: WorkerConfig) -> int | None:
     is_constant = (
         config.stage == "train" and spec.algorithm.loss_aggregation is LossAggregation.CONSTANT
     )
-    return spec.algorithm.loss_length or spec.training.max_response_tokens if is_constant else None
+    if is_constant:
+        return spec.algorithm.loss_length or spec.training.max_response_tokens
+    return None
 
 
 def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:
@@ -82,7 +86,10 @@ def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:
     from megatron.core import mpu
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
 
-    gaps = rollout_data.get("opd_reverse_kl") if args.use_opd else None
+    if args.use_opd:
+        gaps = rollout_data.get("opd_reverse_kl")
+    else:
+        gaps = None
     if gaps is None:
         return None
     lengths = zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
@@ -106,7 +113,9 @@ def distill_kl() -> dict[str, float]:
 
 def factor(update: int) -> float:
     """Factor from Slime's mean to the mean over trained episodes, for an update of the step (from 0); at least 1."""
-    return _factors[update] if update < len(_factors) else 1.0
+    if update < len(_factors):
+        return _factors[update]
+    return 1.0
 
 
 def loss_factor(update: int) -> float:

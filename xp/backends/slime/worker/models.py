@@ -33,7 +33,8 @@ def local_model(name: str, root: Path) -> Path:
 
 def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
     """Compares the spec with the model's config.json; raises XpError(PLAN) with every field that differs."""
-    if differing := mismatches(architecture, json.loads((model / "config.json").read_text())):
+    differing = mismatches(architecture, json.loads((model / "config.json").read_text()))
+    if differing:
         raise XpError(
             f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN
         )

@@ -24,7 +24,9 @@ def setup(flags: Sequence[str]) -> Callable[[], None]:
     """Returns the set-up function for a run with this command line on the machines visible to this process."""
     if loopback.ONE_MACHINE not in os.environ:
         return on_nodes
-    return with_key if engine_key.starts_all_servers(flags) else on_one_machine
+    if engine_key.starts_all_servers(flags):
+        return with_key
+    return on_one_machine
 
 
 def on_nodes() -> None:

@@ -68,7 +68,8 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
                 f"{program.name} ended with {end.code}; the reason is above", ExitCode.STAGE_FAILED
             ) from None
     except Exception as error:
-        if (fault := fault_behind(error)) is None:
+        fault = fault_behind(error)
+        if fault is None:
             raise
         raise type(fault)(str(fault), fault.code) from error
 
@@ -159,6 +160,9 @@ def fault_behind(error: BaseException) -> XpError | None:
     for one in reversed(causes):
         is_silent = isinstance(one, requests.RequestException | TimeoutError)
         if is_silent or is_lost_process(one):
-            what = "an engine did not answer" if is_silent else "a process of Slime's has ended"
+            if is_silent:
+                what = "an engine did not answer"
+            else:
+                what = "a process of Slime's has ended"
             return XpError(f"{what}: {one}; SGLang's output is in this log", ExitCode.ENGINE)
     return None

@@ -87,11 +87,15 @@ async def _play(
     task = SampledTask(
         **named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt)
     )
-    episode, rows = worker.mix.episode(task), Rows(Conversation(worker.prompt(chat, sample)))
+    episode = worker.mix.episode(task)
+    rows = Rows(Conversation(worker.prompt(chat, sample)))
     spec = worker.config.spec
     episode.count_by(lambda: tokens_of(rows.all), None if evaluation else Overlong.of(spec))
     try:
-        limits = evaluation_sampling(spec) if evaluation else spec.training
+        if evaluation:
+            limits = evaluation_sampling(spec)
+        else:
+            limits = spec.training
         metas = await _converse(worker, args, sample, sampling, episode, limits, rows)
     except _Aborted:
         sample.status = sample.Status.ABORTED
@@ -117,7 +121,9 @@ async def _play(
     if worker.teacher is not None and not evaluation:
         score = partial(worker.teacher.score, sample.tokens, sample.response_length)
         sample.teacher_log_probs = await _threaded(worker, score)
-    return sample if evaluation or not spec.env.has_rows else _siblings(args, sample, rows.all[1:])
+    if evaluation or not spec.env.has_rows:
+        return sample
+    return _siblings(args, sample, rows.all[1:])
 
 
 def _fill(
@@ -126,7 +132,8 @@ def _fill(
     """Sets a sample's tokens, and what the engine reports of the last turn."""
     sample.tokens = [*row.prompt_ids, *row.completion_ids]
     sample.response_length = len(row.completion_ids)
-    sample.loss_mask, sample.rollout_log_probs = row.mask, row.logprobs
+    sample.loss_mask = row.mask
+    sample.rollout_log_probs = row.logprobs
     sample.append_response_tokens(args, meta_info=dict(metas[-1]) if metas else None)
 
 
@@ -191,19 +198,16 @@ async def _converse(
     Raises:
         _Aborted: Slime stopped the engines.
     """
-    chat, metas = worker.chat(), list[Mapping[str, Any]]()
-    is_stop, tools = (
-        chat.holds_one_of(sampling.get("stop") or ()),
-        json.dumps(sample.metadata["tools"]),
-    )
+    chat = worker.chat()
+    metas = list[Mapping[str, Any]]()
+    is_stop = chat.holds_one_of(sampling.get("stop") or ())
+    tools = json.dumps(sample.metadata["tools"])
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)
 
     async def write(row: Conversation) -> tuple[GeneratedTurn, bool]:
-        length, ids = (
-            limits.next_turn(len(row.completion_ids)),
-            [*row.prompt_ids, *row.completion_ids],
-        )
+        length = limits.next_turn(len(row.completion_ids))
+        ids = [*row.prompt_ids, *row.completion_ids]
         turn, meta = await write_turn(args, ids, sample.session_id, sampling, length, chat.end_ids)
         if meta["finish_reason"]["type"] == "abort" or _is_stopping(args):
             raise _Aborted
@@ -212,8 +216,10 @@ async def _converse(
         return turn, is_cut(turn.ids, length, chat.end_ids, is_stop)
 
     try:
-        if episode.is_live and (ids := await opening) is not None:
-            rows.current.prompt_ids = ids
+        if episode.is_live:
+            ids = await opening
+            if ids is not None:
+                rows.current.prompt_ids = ids
         await play_rows(rows, episode, chat, limits, write, partial(_threaded, worker))
         return metas
     finally:
@@ -230,10 +236,8 @@ def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_trunc
 
 def _set_result(sample: Any, outcome: EpisodeResult, *, mask_truncated: bool) -> None:
     """Sets a sample's status, its reward, and the mark that excludes it from training."""
-    is_void, is_truncated = (
-        outcome.status is EpisodeStatus.VOID,
-        outcome.status is EpisodeStatus.TRUNCATED,
-    )
+    is_void = outcome.status is EpisodeStatus.VOID
+    is_truncated = outcome.status is EpisodeStatus.TRUNCATED
     if is_void:
         sample.status = sample.Status.FAILED
     else:
@@ -253,10 +257,8 @@ def _fill_experts(args: Any, sample: Any) -> None:
     import torch
 
     chosen = sample.rollout_routed_experts
-    num_chosen, num_prompt = (
-        0 if chosen is None else len(chosen),
-        len(sample.tokens) - sample.response_length,
-    )
+    num_chosen = 0 if chosen is None else len(chosen)
+    num_prompt = len(sample.tokens) - sample.response_length
     needed = max(
         (num_prompt + at for at, is_trained in enumerate(sample.loss_mask) if is_trained), default=0
     )
@@ -276,8 +278,14 @@ def _fill_experts(args: Any, sample: Any) -> None:
 def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:
     from slime.rollout import sample_hooks
 
-    phase = f"evaluate/{worker.evaluated or DURING}" if evaluation else worker.config.stage
-    step = (sample_hooks._current_rollout_id or 0) if worker.evaluated in (None, DURING) else 0
+    if evaluation:
+        phase = f"evaluate/{worker.evaluated or DURING}"
+    else:
+        phase = worker.config.stage
+    if worker.evaluated in (None, DURING):
+        step = sample_hooks._current_rollout_id or 0
+    else:
+        step = 0
     return ended.trajectory(worker.config.places.run, phase, step)
 
 

@@ -46,7 +46,8 @@ class Worker:
     """
 
     def __init__(self, config: WorkerConfig, mix: EnvironmentMixture, recorder: Recorder) -> None:
-        self.config, self.mix = config, mix
+        self.config = config
+        self.mix = mix
         self.pool = ThreadPoolExecutor(mix.max_sessions(), thread_name_prefix="xp-episode")
         """Pool for an Episode's blocking calls, so that the event loop never waits for an environment."""
         self.slots = asyncio.Semaphore(mix.max_sessions())
@@ -101,19 +102,23 @@ class Worker:
     def teacher(self) -> TeacherApi | None:
         """Client of the teacher's server. None means that there is no teacher, or Slime loads it."""
         distill = self.config.spec.algorithm.distill
-        return (
-            None if distill is None or distill.url is None else TeacherApi(distill, environment())
-        )
+        if distill is None or distill.url is None:
+            return None
+        return TeacherApi(distill, environment())
 
     def due(self, rollout_id: int) -> str | None:
         """Returns the evaluation that Slime plays after this rollout, or before the first one. None means that none is
         due."""
         evaluation = self.evaluation
         if not self.num_steps_played and rollout_id == 0:
-            return BEFORE if evaluation is not None and evaluation.is_due(BEFORE) else None
+            if evaluation is not None and evaluation.is_due(BEFORE):
+                return BEFORE
+            return None
         if self.is_last(rollout_id) and evaluation is not None and evaluation.is_due(AFTER):
             return AFTER
-        return DURING if self.is_during(rollout_id) else None
+        if self.is_during(rollout_id):
+            return DURING
+        return None
 
     def is_during(self, rollout_id: int) -> bool:
         """Returns whether an evaluation during the training is due after this rollout."""
@@ -137,7 +142,8 @@ class Worker:
     def end_evaluation(self) -> None:
         if self.recorder is not self._train_recorder:
             self.recorder.close()
-        self.recorder, self.evaluated = self._train_recorder, None
+        self.recorder = self._train_recorder
+        self.evaluated = None
 
     def chat(self, tokenizer: Any = None) -> ChatTokens:
         """The policy's tokenizer with the run's chat template; a process has one policy, given at its first episode."""
@@ -164,8 +170,10 @@ class Worker:
         """
         self.judged += [read_played(sample.metadata) for sample in samples]
         self._num_kept += is_kept
-        training, most = self.config.spec.training, self.config.spec.algorithm.max_sample_batches
-        needed, num_groups = training.prompts_per_step, len(self.judged) // training.group_size
+        training = self.config.spec.training
+        most = self.config.spec.algorithm.max_sample_batches
+        needed = training.prompts_per_step
+        num_groups = len(self.judged) // training.group_size
         if num_groups % needed == 0:
             check_health(self.judged, training.max_void_fraction)
         if self._num_kept < needed and num_groups >= most * training.prompts_per_round:
@@ -179,7 +187,8 @@ class Worker:
 
     def end_step(self, *, is_last: bool) -> None:
         """Ends a rollout step; after the last one, finishes the upload."""
-        self.judged, self._num_kept = [], 0
+        self.judged = []
+        self._num_kept = 0
         self.ungrouped.clear()  # of groups that Slime has aborted
         self._prompts.clear()
         if is_last:

@@ -38,7 +38,9 @@ EXAMPLE: Final = "example"
 def main(argv: Sequence[str]) -> None:
     """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0]).absolute()
-    config, stage, root = config_of(path, SlimeSftConfig.from_json), path.parent, Path.cwd()
+    config = config_of(path, SlimeSftConfig.from_json)
+    stage = path.parent
+    root = Path.cwd()
     open_sources(config.command)
     model = local_model(config.model, root)
     check_architecture(model, config.architecture)
@@ -50,7 +52,8 @@ def main(argv: Sequence[str]) -> None:
     write_examples(trained, stage / TRAINING_FILE)
     write_examples(held_out, stage / HELD_OUT_FILE)
     write_order(config, len(trained), stage / ORDER)
-    checkpoints, exports = root / config.checkpoints, root / config.exports
+    checkpoints = root / config.checkpoints
+    exports = root / config.exports
     latest = choose_latest(checkpoints)
     if latest is not None:
         print(f"going on from update {latest + 1} of {num_updates}", flush=True)
@@ -75,7 +78,8 @@ def write_order(config: SlimeSftConfig, num_examples: int, file: Path) -> None:
 
 
 def _batches(config: SlimeSftConfig, num_examples: int) -> Iterator[list[int]]:
-    draw, rest = random.Random(config.spec.seed), list[int]()
+    draw = random.Random(config.spec.seed)
+    rest = list[int]()
     for _ in range(config.updates(num_examples)):
         rest = rest or draw.sample(range(num_examples), num_examples)
         yield rest[: config.spec.sft.batch_size]

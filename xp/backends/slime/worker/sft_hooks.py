@@ -33,11 +33,14 @@ def rollout(
     groups: list[list[Any]] = data_source.get_samples(args.rollout_batch_size)
     for (sample,) in groups:
         at = sample.metadata[EXAMPLE]
-        example, sample.remove_sample = trained[at or 0], at is None
+        example = trained[at or 0]
+        sample.remove_sample = at is None
         first = example.mask.index(1)
         last = len(example.ids) if at is not None else first + 1
-        sample.tokens, sample.loss_mask = example.ids[:last], example.mask[first:last]
-        sample.response_length, sample.reward = last - first, 0.0
+        sample.tokens = example.ids[:last]
+        sample.loss_mask = example.mask[first:last]
+        sample.response_length = last - first
+        sample.reward = 0.0
     return groups
 
 
@@ -47,7 +50,8 @@ def log_rollout(
     """Slime's custom rollout log function. True means that Slime logs nothing of its own. Removes old checkpoints."""
     del rollout_id, samples, extra_metrics, rollout_time
     config = config_at(getattr(args, WORKER_ATTRIBUTE))
-    checkpoints, exports = Path(config.root, config.checkpoints), Path(config.root, config.exports)
+    checkpoints = Path(config.root, config.checkpoints)
+    exports = Path(config.root, config.exports)
     prune(checkpoints, exports, config.spec.training.keep_checkpoints)
     return True
 
@@ -77,7 +81,9 @@ class SftMetrics:
     def __init__(
         self, native: Callable[..., None], config: WorkerConfig, held_out: Sequence[Example]
     ) -> None:
-        self._native, self._num_updates, self._held_out = native, config.num_steps, held_out
+        self._native = native
+        self._num_updates = config.num_steps
+        self._held_out = held_out
         self._updates = Updates(
             MetricsFile(Path(config.root, config.places.metrics), PHASE, config.places.attempt)
         )
@@ -93,7 +99,8 @@ class SftMetrics:
         if self._before is not None and self._updates.start_loss is None:
             self._updates.begin(number, self._before)
         # Slime counts a filler as one token.
-        loss, is_last = float(metrics["train/loss"]) * factor(0), number + 1 == self._num_updates
+        loss = float(metrics["train/loss"]) * factor(0)
+        is_last = number + 1 == self._num_updates
         self._updates.end(
             number + 1,
             loss,
@@ -130,11 +137,10 @@ def held_out_loss(args: Any, model: Any, examples: Sequence[Example]) -> float:
     from slime.backends.megatron_utils.model import forward_only
     from slime.utils import accelerator
 
-    rank, ranks = (
-        mpu.get_data_parallel_rank(with_context_parallel=False),
-        mpu.get_data_parallel_world_size(),
-    )
-    count, device = math.ceil(len(examples) / ranks), accelerator.current_device()
+    rank = mpu.get_data_parallel_rank(with_context_parallel=False)
+    ranks = mpu.get_data_parallel_world_size()
+    count = math.ceil(len(examples) / ranks)
+    device = accelerator.current_device()
     # Every rank makes the same number of forward passes; those beyond the last episode have no weight.
     share = [
         (examples[at % len(examples)], at < len(examples))
@@ -161,4 +167,4 @@ def held_out_loss(args: Any, model: Any, examples: Sequence[Example]) -> float:
     torch.distributed.all_reduce(
         total, group=mpu.get_data_parallel_group(with_context_parallel=True)
     )
-    return float(total) / sum(sum(one.mask) for one in examples)
+    return float(total) / sum(sum(example.mask) for example in examples)

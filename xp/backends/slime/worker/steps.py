@@ -72,8 +72,12 @@ def log_rollout(
             "metrics": metrics | all_tokens(judged or played),
         }
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
-    critic = None if config.critic_checkpoints is None else worker.path(config.critic_checkpoints)
-    checkpoints, exports = worker.path(config.checkpoints), worker.path(config.exports)
+    if config.critic_checkpoints is None:
+        critic = None
+    else:
+        critic = worker.path(config.critic_checkpoints)
+    checkpoints = worker.path(config.checkpoints)
+    exports = worker.path(config.exports)
     seal_exports(checkpoints, exports, worker.chat().end_ids, critic)
     prune(checkpoints, exports, training.keep_checkpoints, critic)
     return True
@@ -93,7 +97,8 @@ def log_evaluation(
     played = [read_played(sample.metadata) for one in data.values() for sample in one["samples"]]
     if not played:
         return True  # none was due
-    name, config = worker.evaluated or worker.due(rollout_id), worker.config
+    name = worker.evaluated or worker.due(rollout_id)
+    config = worker.config
     worker.end_evaluation()
     worker.end_step(is_last=name != BEFORE and worker.is_last(rollout_id))
     if name is not None and name != DURING:
@@ -101,7 +106,8 @@ def log_evaluation(
         worker.evaluation.add(name, played)
     if name != BEFORE and worker.is_during(rollout_id):
         reward = evaluated_while_training(config, played, rollout_id + 1, Path(config.root))
-        if (keeper := BestKeeper.of(config, Path(config.root))) is not None:
+        keeper = BestKeeper.of(config, Path(config.root))
+        if keeper is not None:
             _consider(worker, keeper, rollout_id, reward)
     return True
 

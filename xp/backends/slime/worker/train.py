@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> None:
     open_sources(config.command)
     model = local_model(config.start_model, root)
     check_architecture(model, config.architecture)
-    if (quantized := spec.backend.engine.quantized_model) is not None:
+    quantized = spec.backend.engine.quantized_model
+    if quantized is not None:
         check_quantized(local_model(quantized, root), config.architecture)
     if spec.algorithm.distill is not None:
         check_teacher(spec.algorithm.distill, str(model), environment())
@@ -70,7 +71,10 @@ def main(argv: Sequence[str]) -> None:
     config = config.with_steps(settle(training, len(rows), path.parent))
     check_warm_up(config)
     end_ids = write_views(config, path.parent, model, rows).end_ids
-    critic = None if config.critic_checkpoints is None else root / config.critic_checkpoints
+    if config.critic_checkpoints is None:
+        critic = None
+    else:
+        critic = root / config.critic_checkpoints
     latest = choose_latest(root / config.checkpoints, critic)
     if critic is not None:
         roles = critic_role(training, critic, is_resumed=latest is not None)
@@ -101,7 +105,10 @@ def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
             latest + 1
         )
     keeper = BestKeeper.of(config, root)
-    stop = None if keeper is None or latest is None else keeper.stop(latest + 1)
+    if keeper is None or latest is None:
+        stop = None
+    else:
+        stop = keeper.stop(latest + 1)
     if stop is None and latest is not None and latest + 1 >= config.num_steps:
         return config.num_steps - 1
     try:
@@ -110,7 +117,10 @@ def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
         run_train(config.command, WorkerConfig.of(config, root, config.num_steps))
     except EarlyStop as why:
         print(why, flush=True)
-        critic = None if config.critic_checkpoints is None else root / config.critic_checkpoints
+        if config.critic_checkpoints is None:
+            critic = None
+        else:
+            critic = root / config.critic_checkpoints
         last = choose_latest(root / config.checkpoints, critic)
         assert (
             last is not None
@@ -131,9 +141,11 @@ def write_views(
     config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]
 ) -> ChatTokens:
     """Writes Slime's prompt data in xp's order, and its held-out data; returns the policy's tokenizer."""
-    chat, limit = policy_chat(config, model, stage), config.spec.training.max_prompt_tokens
+    chat = policy_chat(config, model, stage)
+    limit = config.spec.training.max_prompt_tokens
     record_facts(config, model, stage, chat)
-    tasks, view = within_limit(Path(config.places.tasks), rows, chat, limit), stage / TASK_VIEW
+    tasks = within_limit(Path(config.places.tasks), rows, chat, limit)
+    view = stage / TASK_VIEW
     write_view(training_view(config, tasks, view), view)
     if config.evaluation is not None:
         write_episodes(
@@ -147,10 +159,8 @@ def critic_role(training: Training, place: Path, *, is_resumed: bool) -> Mapping
 
     A critic that is not resumed starts with the policy's initial weights and a new output layer.
     """
-    checkpoints, rate = (
-        str(place.absolute()),
-        training.critic_learning_rate or training.learning_rate,
-    )
+    checkpoints = str(place.absolute())
+    rate = training.critic_learning_rate or training.learning_rate
     overrides = {"lr": rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
     overrides |= {"lr_warmup_init": warm_up_start(rate, training.warmup_updates)}
     return {"megatron": [{"name": "default", "role": "critic", "overrides": overrides}]}

@@ -59,19 +59,16 @@ def enter(args: Any) -> None:
 def exporting(config: WorkerConfig, native: Callable[..., None]) -> Callable[..., None]:
     """Wraps Slime's function that writes a checkpoint's Hugging Face model, to do so by `training.export_every`, and in
     the form of the model that is trained, where --hf-checkpoint is the engines' with FP8 weights."""
-    every, has_twin = (
-        config.spec.training.export_every,
-        config.spec.backend.engine.quantized_model is not None,
-    )
+    every = config.spec.training.export_every
+    has_twin = config.spec.backend.engine.quantized_model is not None
 
     def save(args: Any, path: Path, *parts: Any, **named: Any) -> None:
         step = int(path.name) + 1
         if every is None or step % every == 0 or step == config.steps:
-            own = (
-                {"hf_checkpoint": str(local_model(config.start_model, Path(config.root)))}
-                if has_twin
-                else {}
-            )
+            if has_twin:
+                own = {"hf_checkpoint": str(local_model(config.start_model, Path(config.root)))}
+            else:
+                own = {}
             native(Namespace(**{**vars(args), **own}), path, *parts, **named)
 
     return save
@@ -81,7 +78,9 @@ def _share(name: str, update: int) -> float:
     """Factor of a metric of Slime's, which is a mean over excluded episodes too."""
     if name.endswith(NOT_MEANS):
         return 1.0
-    return loss_factor(update) if name in LOSSES else factor(update)
+    if name in LOSSES:
+        return loss_factor(update)
+    return factor(update)
 
 
 class CapturedLog(StepLog):
@@ -90,7 +89,8 @@ class CapturedLog(StepLog):
     def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:
         root = Path(config.root)
         super().__init__(config, metrics_file(config), root=root)
-        self._native, self._config = native, config
+        self._native = native
+        self._config = config
         self._updates: list[dict[str, float]] = []
         self._ended = 0.0
         """Time of the last line."""
@@ -100,9 +100,10 @@ class CapturedLog(StepLog):
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
         if step_key == "train/step":
-            rates = (
-                [name for name in metrics if name.endswith(RATE)] if self._rate is not None else []
-            )
+            if self._rate is not None:
+                rates = [name for name in metrics if name.endswith(RATE)]
+            else:
+                rates = []
             self.update(int(metrics[step_key]), {**metrics, **dict.fromkeys(rates, self._rate)})
 
     def noting_rate(self, native: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,11 +137,16 @@ class CapturedLog(StepLog):
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
         self._finite.are_finite(rollout_id + 1, watched)
         self.count_update(watched["grad_norm"])
-        if position == 0 and (gap := self._updates[0].get("training/logprob_gap")) is not None:
-            is_ahead = self._config.spec.training.max_staleness > 0
-            half = json.loads(half_of(self._config, rollout_id).read_text()) if is_ahead else None
-            if half is None or not half["metrics"]["training/staleness"]:
-                check_gap(rollout_id + 1, gap, self._training.max_logprob_gap)
+        if position == 0:
+            gap = self._updates[0].get("training/logprob_gap")
+            if gap is not None:
+                is_ahead = self._config.spec.training.max_staleness > 0
+                if is_ahead:
+                    half = json.loads(half_of(self._config, rollout_id).read_text())
+                else:
+                    half = None
+                if half is None or not half["metrics"]["training/staleness"]:
+                    check_gap(rollout_id + 1, gap, self._training.max_logprob_gap)
         if position + 1 < self._config.spec.training.updates_per_step:
             return
         training = finite_means(self._updates) | distill_kl()
@@ -154,7 +160,8 @@ class CapturedLog(StepLog):
             training |= json.loads(_critics(self._config, rollout_id).read_text())
         half = json.loads(half_of(self._config, rollout_id).read_text())
         # A step that is sampled during the one before begins when that one ends.
-        began, self._ended = max(half["began"], self._ended), time.time()
+        began = max(half["began"], self._ended)
+        self._ended = time.time()
         self.line(
             rollout_id + 1,
             {**half["metrics"], **training, "time/step_s": max(0.0, self._ended - began)},

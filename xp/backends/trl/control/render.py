@@ -131,7 +131,10 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         updates_per_rollout=spec.training.all_updates_per_step,
         grpo=grpo_config(spec, places),
     )
-    program = "train" if world_size(spec) == 1 and engines is None else "launch"
+    if world_size(spec) == 1 and engines is None:
+        program = "train"
+    else:
+        program = "launch"
     return _job(
         spec, here, program, config.to_json(), (f"{places.model}/model.safetensors", places.metrics)
     )
@@ -157,10 +160,14 @@ def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str
         f"xp.backends.trl.worker.{program}",
         *(f"{here}/{name}" for name in files),
     )
-    engine, packages = spec.backend.engine, [*PACKAGES]
-    packages += ["vllm"] if engine.name is EngineName.VLLM else []
-    packages += ["peft"] if spec.model.lora is not None else []
-    packages += ["bitsandbytes"] if spec.training.optimizer is Optimizer.ADAMW_8BIT else []
+    engine = spec.backend.engine
+    packages = [*PACKAGES]
+    if engine.name is EngineName.VLLM:
+        packages += ["vllm"]
+    if spec.model.lora is not None:
+        packages += ["peft"]
+    if spec.training.optimizer is Optimizer.ADAMW_8BIT:
+        packages += ["bitsandbytes"]
     env = {**cpu_environment(spec.backend.num_threads), **cpu_engine(spec)}
     stubs = (
         ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()

@@ -41,12 +41,10 @@ class RolloutThread(Generic[S]):
     def __init__(
         self, play: Callable[[int, int], S], max_staleness: int, num_steps: int, ranks: Ranks
     ) -> None:
-        self._play, self._max_staleness, self._num_steps, self._ranks = (
-            play,
-            max_staleness,
-            num_steps,
-            ranks,
-        )
+        self._play = play
+        self._max_staleness = max_staleness
+        self._num_steps = num_steps
+        self._ranks = ranks
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="xp-ahead")
         self._steps: dict[int, Future[S]] = {}
         """Steps that are played, or will be with the engine's weights, until they are taken."""
@@ -169,7 +167,10 @@ class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
     def resume(self, checkpoint: Path) -> None:
         """Restores the steps in a checkpoint; raises ValueError for a file that `on_save` did not write."""
         file = self._file(checkpoint)
-        played = decode(list[StepSamples], file.read_text()) if file.exists() else []
+        if file.exists():
+            played = decode(list[StepSamples], file.read_text())
+        else:
+            played = []
         self._ahead.resume({one.step: one for one in played})
 
     def _file(self, checkpoint: Path) -> Path:
@@ -198,7 +199,8 @@ class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
     def _play_ahead(self, step: int, policy: int) -> StepSamples:
         """Plays this process's share of a step, in the order of TRL's later requests."""
         training = self._config.spec.training
-        size, group = training.prompts_per_step, training.group_size
+        size = training.prompts_per_step
+        group = training.group_size
         rows = [row for row in self._order[step * size : (step + 1) * size] for _ in range(group)]
         numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
         share = len(rows) // self._ranks.count

@@ -52,7 +52,9 @@ def prune(directory: Path, keep: int) -> None:
 def broken(checkpoint: Path) -> str | None:
     """Returns the fault of a checkpoint; None if all files match its digests, which are written last."""
     manifest = checkpoint / DIGESTS
-    return damaged(manifest) if manifest.is_file() else "it was never finished"
+    if manifest.is_file():
+        return damaged(manifest)
+    return "it was never finished"
 
 
 def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
@@ -70,7 +72,8 @@ class EndInTime(TrainerCallback):  # type: ignore[misc]
     """Ends the training after a checkpoint, if the time is up; after Seal. The first rank decides for all."""
 
     def __init__(self, config: TRLTrainConfig, ranks: Ranks) -> None:
-        self._config, self._ranks = config, ranks
+        self._config = config
+        self._ranks = ranks
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.on_save(args, state, control)
@@ -93,7 +96,8 @@ class Seal(TrainerCallback):  # type: ignore[misc]
     """Seals each checkpoint when all ranks have written their parts, and removes old ones."""
 
     def __init__(self, ranks: Ranks, end_ids: Sequence[int]) -> None:
-        self._ranks, self._end_ids = ranks, end_ids
+        self._ranks = ranks
+        self._end_ids = end_ids
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._ranks.wait()

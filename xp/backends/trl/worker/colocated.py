@@ -60,7 +60,8 @@ class ColocatedEngine(RequestEngine):
 
     def step(self, is_live: bool) -> None:
         """Runs one step of the engine, with all ranks of a group."""
-        new, self._new = self._new, []
+        new = self._new
+        self._new = []
         shares, here = self._gathered((is_live, [request for request, _ in new]))
         self._is_group_live = any(is_live for is_live, _ in shares)
         for rank, (_, requests) in enumerate(shares):
@@ -75,13 +76,18 @@ class ColocatedEngine(RequestEngine):
             time.sleep(IDLE_S)
             return
         for output in self._engine.step():
-            done = self._pending.pop(output.request_id, None) if output.finished else None
+            if output.finished:
+                done = self._pending.pop(output.request_id, None)
+            else:
+                done = None
             if done is not None:
                 done(_turn(output.outputs[0]))
 
     def should_continue(self, is_live: bool) -> bool:
         """Returns whether a rank of the group has an episode left."""
-        return is_live if self._group is None else self._is_group_live
+        if self._group is None:
+            return is_live
+        return self._is_group_live
 
     def _parameters(self, request: GenerationRequest) -> Any:
         from vllm import SamplingParams

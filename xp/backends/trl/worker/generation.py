@@ -34,7 +34,9 @@ class Generation:
     """
 
     def __init__(self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool = False) -> None:
-        self._chat, self._ranks, self._log = chat, ranks, log
+        self._chat = chat
+        self._ranks = ranks
+        self._log = log
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
 
@@ -55,7 +57,9 @@ class Generation:
 
     def engine(self, trainer: Any) -> AbstractContextManager[EngineOf]:
         """Context manager of the engine with the weights of the last `update`."""
-        return self._vllm(trainer) if trainer.args.use_vllm else self._transformers()
+        if trainer.args.use_vllm:
+            return self._vllm(trainer)
+        return self._transformers()
 
     @contextmanager
     def _transformers(self) -> Iterator[EngineOf]:
@@ -72,7 +76,9 @@ class Generation:
         from xp.backends.trl.worker.colocated import ColocatedEngine, awake
         from xp.engines.completions import CompletionClient, ServerEngine
 
-        vllm, end_ids, key = trainer.vllm_generation, self._chat.end_ids, os.environ.get(KEY)
+        vllm = trainer.vllm_generation
+        end_ids = self._chat.end_ids
+        key = os.environ.get(KEY)
         never = placeholder_ids(trainer.accelerator.unwrap_model(trainer.model).config)
 
         def engine_of(sampling: Sampling, seed: str) -> OpenEngine:
@@ -150,10 +156,8 @@ def send_over_gloo() -> None:
             from xp.worker.gloo_transfer import Announcement, send
 
             names, dtypes, shapes = (list(column) for column in zip(*metadata, strict=True))
-            announced, tensors = (
-                Announcement(names, dtypes, shapes),
-                (tensor for _, tensor in named_params),
-            )
+            announced = Announcement(names, dtypes, shapes)
+            tensors = (tensor for _, tensor in named_params)
             self._start_weight_update()
             send(
                 self.communicator,

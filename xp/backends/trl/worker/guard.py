@@ -75,8 +75,10 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         rule: AdvantageFn | None = None,
         **parts: Any,
     ) -> None:
-        self._xp_log, self._xp_algorithm = log, log.spec.algorithm
-        self._xp_teacher, self._xp_rule = teacher, rule
+        self._xp_log = log
+        self._xp_algorithm = log.spec.algorithm
+        self._xp_teacher = teacher
+        self._xp_rule = rule
         self._xp_logps: torch.Tensor | None = None
         """Log-probabilities of the last forward pass."""
         self._xp_gap = [0.0, 0.0]
@@ -181,7 +183,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_inputs = inputs
         output = super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)
-        share, size = slice(first, first + len(inputs)), self.num_generations
+        share = slice(first, first + len(inputs))
+        size = self.num_generations
         if self._xp_rule is None:
             advantages = rescaled(
                 output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards)
@@ -195,7 +198,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             estimates = of_valid(self._xp_rule, rewards, groups, list(map(int, tokens)))
             advantages = output["advantages"].new_tensor(estimates[share])
         # Each row of an episode has its advantage; further rows have no reward of their own.
-        advantages, of_rows = advantages[self._xp_episodes], shares(output, self._xp_episodes)
+        advantages = advantages[self._xp_episodes]
+        of_rows = shares(output, self._xp_episodes)
         if self.loss_type in ("grpo", "sapo"):  # the mean of each row
             advantages = advantages * of_rows.to(advantages)
         return self._corrected(
@@ -210,7 +214,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             torch.cat([output[f"{part}_{name}"] for part in ("prompt", "completion")], 1)
             for name in IDS_AND_MASK
         ]
-        num_tokens, size = output["completion_ids"].shape[1], self.args.per_device_train_batch_size
+        num_tokens = output["completion_ids"].shape[1]
+        size = self.args.per_device_train_batch_size
 
         def logprobs(model: Any) -> torch.Tensor:
             with (
@@ -223,12 +228,12 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             return scored
 
         teacher = self._xp_teacher.logprobs(output, logprobs)
-        policy = (
-            output["old_per_token_logps"]
-            if "old_per_token_logps" in output
-            else logprobs(self.model)
-        )
-        mask, of_reward = trained(output), output["advantages"][:, None]
+        if "old_per_token_logps" in output:
+            policy = output["old_per_token_logps"]
+        else:
+            policy = logprobs(self.model)
+        mask = trained(output)
+        of_reward = output["advantages"][:, None]
         advantages, gap = distilled(self._xp_teacher.rule, of_reward, teacher, policy, mask)
         total, count = self.accelerator.reduce(
             torch.stack([gap, mask.sum()]).float(), reduction="sum"
@@ -270,7 +275,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """The loss; rows beyond the micro-batch's number are computed in parts, which need no more memory."""
         if self.model.training and self._step % self.args.gradient_accumulation_steps == 0:
-            self._xp_counts, self._xp_part = update_counts(self), 0
+            self._xp_counts = update_counts(self)
+            self._xp_part = 0
         first, *further = parts_of(inputs, self.args.per_device_train_batch_size)
         total = self._loss_of_part(model, first)
         for part in further:
@@ -338,7 +344,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def _loss(self) -> float:
         """Loss of this update over all ranks; NaN if one rank's is not finite."""
         everybody = self.accelerator.gather(self._tr_loss.detach().float().reshape(1))
-        return float(everybody.mean()) if bool(torch.isfinite(everybody).all()) else math.nan
+        if bool(torch.isfinite(everybody).all()):
+            return float(everybody.mean())
+        return math.nan
 
 
 def keep_float32(accelerator: Any) -> None:

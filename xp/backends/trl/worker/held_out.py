@@ -45,7 +45,9 @@ class HeldOutEvaluation:
         episodes: Path,
         rows: Sequence[TaskRow],
     ) -> None:
-        self._process, self._config, self._ranks = process, config, process.ranks
+        self._process = process
+        self._config = config
+        self._ranks = process.ranks
         self._limits = [member.limits for member in config.spec.env.members.values()]
         self._whole = RunEvaluation(config, episodes)
         self._due = [name for name in config.models if self._whole.is_due(name)]
@@ -58,14 +60,16 @@ class HeldOutEvaluation:
     @property
     def deadline_s(self) -> int:
         """Largest number of seconds that another rank may take, in addition to its training episodes."""
-        wave_size = min(self._places, *(one.max_sessions for one in self._limits))
-        wave_s = math.ceil(max(one.episode_timeout_s for one in self._limits))
+        wave_size = min(self._places, *(limit.max_sessions for limit in self._limits))
+        wave_s = math.ceil(max(limit.episode_timeout_s for limit in self._limits))
         return math.ceil(len(self._numbered) / wave_size) * wave_s
 
     def is_due(self, step: int) -> bool:
         """Returns whether the policy is evaluated after this rollout step. 0 means before the training."""
         every = self._process.config.spec.evaluation.every
-        return BEFORE in self._due if step == 0 else every is not None and step % every == 0
+        if step == 0:
+            return BEFORE in self._due
+        return every is not None and step % every == 0
 
     def play(self, engine: EngineOf, step: int, trainer: Any) -> None:
         """Plays, records, writes the metrics, and keeps the model if it is the best so far.
@@ -86,11 +90,13 @@ class HeldOutEvaluation:
         self._process.log.begin_step()
 
     def _play_during(self, engine: EngineOf, step: int, trainer: Any) -> None:
-        process, spec = self._process, self._config.spec
+        process = self._process
+        spec = self._config.spec
         opened = engine(evaluation_sampling(spec), f"{spec.seed}/{step}")
         played = self._play(opened, process.recorder, "during", step)
         reward = evaluated_while_training(process.config, played, step, writes=self._ranks.is_main)
-        if (keeper := BestKeeper.of(process.config)) is not None:
+        keeper = BestKeeper.of(process.config)
+        if keeper is not None:
             self._consider(keeper, step, reward, trainer)
 
     def play_trained(self, engine: EngineOf) -> None:
@@ -99,7 +105,8 @@ class HeldOutEvaluation:
             self._play_model(engine, AFTER)
 
     def _play_model(self, engine: EngineOf, name: str) -> None:
-        common, spec = self._config, self._config.spec
+        common = self._config
+        spec = self._config.spec
         file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
         with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
             played = self._play(
@@ -111,7 +118,9 @@ class HeldOutEvaluation:
         self, opened: OpenEngine, recorder: Recorder, name: str, step: int
     ) -> list[EpisodeFacts]:
         """The episodes of all ranks, in the order of the tasks."""
-        process, run, numbered = self._process, self._config.places.run, self._numbered
+        process = self._process
+        run = self._config.places.run
+        numbered = self._numbered
         played = EpisodePlay(opened, process.chat, numbered, process.mix, places=self._places)
         bar = evaluation_bar(
             f"evaluate {name}", len(numbered), played, is_shown=self._ranks.is_main
@@ -171,5 +180,8 @@ def share_of(
     own = tasks[ranks.number :: ranks.count]
     numbered = [(row, sample) for sample in range(samples) for row in own]
     is_short = len(own) < math.ceil(len(tasks) / ranks.count)
-    extra = [(tasks[0], samples + number) for number in range(samples)] if is_short else []
+    if is_short:
+        extra = [(tasks[0], samples + number) for number in range(samples)]
+    else:
+        extra = []
     return [*numbered, *extra], len(numbered)

@@ -64,9 +64,8 @@ def launch_processes(config_file: str, program: str, path: str) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     words = ["--config_file", config_file]
-    if (
-        nodes := Nodes.here(os.environ)
-    ) is not None:  # the agents of several machines meet at the main node
+    nodes = Nodes.here(os.environ)
+    if nodes is not None:  # the agents of several machines meet at the main node
         words += [
             "--rdzv_backend",
             "static",

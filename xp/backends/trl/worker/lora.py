@@ -143,13 +143,15 @@ def check_targets(model_config: Any, lora: LoraSpec) -> int:
         twin = network_from(model_config)
     config = with_experts(peft_config(lora, twin), twin, lora)
     # A part for pictures has no adapters.
-    of_text = twin.get_decoder() if has_media(twin.config) else twin
+    if has_media(twin.config):
+        of_text = twin.get_decoder()
+    else:
+        of_text = twin
     layers = {part for name, _ in of_text.named_modules() for part in _ends(name)}
-    converted = (
-        {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
-        if _converts(twin)
-        else set()
-    )
+    if _converts(twin):
+        converted = {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
+    else:
+        converted = set()
     for target in lora.target_modules or ():
         if target not in layers | converted:
             raise XpError(
@@ -193,7 +195,10 @@ def merged_weights(model: Any) -> Iterator[tuple[str, Any]]:
     for name, parameter in base.named_parameters():
         if model.prefix in name:
             continue
-        owner = base.get_submodule(name.partition(f"{BASE}.")[0]) if BASE in name else None
+        if BASE in name:
+            owner = base.get_submodule(name.partition(f"{BASE}.")[0])
+        else:
+            owner = None
         value = parameter.data
         if isinstance(owner, BaseTunerLayer):
             value = _merged(owner, parameter)
@@ -229,19 +234,21 @@ def _exact(dtype: Any) -> Any:
     """Data type of a merge: float32 for types that would lose the update."""
     import torch
 
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    if dtype in (torch.bfloat16, torch.float16):
+        return torch.float32
+    return dtype
 
 
 def set_dropout(model: Any, probability: float) -> None:
     """Sets the dropout of the adapters of `model`; TRL's `disable_dropout` sets it to 0 with the base model's."""
-    for one in _dropouts(model):
-        one.p = probability
+    for dropout in _dropouts(model):
+        dropout.p = probability
 
 
 @contextmanager
 def without_dropout(model: Any) -> Iterator[None]:
     """Context manager: the adapters of `model` have no dropout, also while the model is trained."""
-    probabilities = [(one, one.p) for one in _dropouts(model)]
+    probabilities = [(dropout, dropout.p) for dropout in _dropouts(model)]
     set_dropout(model, 0.0)
     try:
         yield

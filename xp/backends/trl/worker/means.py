@@ -51,10 +51,8 @@ def shares(inputs: Any, episodes: Sequence[int]) -> torch.Tensor:
         inputs: all rows of this process.
         episodes: number of each row's episode.
     """
-    tokens, numbers = (
-        trained(inputs).sum(1).double(),
-        torch.tensor(episodes, device=inputs["completion_mask"].device),
-    )
+    tokens = trained(inputs).sum(1).double()
+    numbers = torch.tensor(episodes, device=inputs["completion_mask"].device)
     return tokens / torch.zeros_like(tokens).index_add(0, numbers, tokens)[numbers].clamp(min=1)
 
 
@@ -74,10 +72,8 @@ def update_counts(trainer: Any) -> Counts:
     """Counts tokens and episodes of the update whose first micro-batch is next; all ranks must call it."""
     accumulated = trainer.args.gradient_accumulation_steps
     first = trainer._step % trainer.args.steps_per_generation
-    size, buffered = (
-        trainer.args.per_device_train_batch_size,
-        trainer._buffered_inputs[first : first + accumulated],
-    )
+    size = trainer.args.per_device_train_batch_size
+    buffered = trainer._buffered_inputs[first : first + accumulated]
     parts = [part for inputs in buffered for part in parts_of(inputs, size)]
     counts = torch.stack(
         [torch.stack([trained(part).sum(), part[SHARE].sum()]) for part in parts]
@@ -95,7 +91,8 @@ def weigh_metrics(trainer: Any, counts: Counts, part: int) -> None:
     weight = counts.of_parts[part] * len(counts.of_parts) / counts.tokens
     is_of_episodes = trainer.importance_sampling_level == "sequence"
     for name in OVER_TOKENS[: 2 if is_of_episodes else None]:
-        if values := trainer._metrics["train"].get(name):
+        values = trainer._metrics["train"].get(name)
+        if values:
             values[-1] *= weight
 
 
@@ -111,7 +108,9 @@ def update_means(
         counts: counts of its update.
         loss_length: tokens by which `constant` divides. None means TRL's max_completion_length.
     """
-    mask, args, ranks = trained(inputs), trainer.args, trainer.accelerator.num_processes
+    mask = trained(inputs)
+    args = trainer.args
+    ranks = trainer.accelerator.num_processes
     divisor = counts.episodes / (len(mask) * ranks)
     factors = {
         "current_gradient_accumulation_steps": divisor,

@@ -31,16 +31,13 @@ class WholePolicy:
     def current(self, trainer: Any) -> Any:
         """The model for generation; every rank must call it."""
         model = trainer.accelerator.unwrap_model(trainer.model)
-        model = (
-            model.get_base_model()
-            if hasattr(model, "peft_config") and not trainer.is_fsdp_enabled
-            else model
-        )
-        return (
-            self._copied(model, trainer.is_fsdp_enabled)
-            if self._is_copied or trainer.is_fsdp_enabled
-            else model
-        )
+        if hasattr(model, "peft_config") and not trainer.is_fsdp_enabled:
+            model = model.get_base_model()
+        else:
+            model = model
+        if self._is_copied or trainer.is_fsdp_enabled:
+            return self._copied(model, trainer.is_fsdp_enabled)
+        return model
 
     def _copied(self, model: Any, is_sharded: bool) -> Any:
         if self._copy is None and is_sharded:
@@ -75,11 +72,10 @@ def publish_policy(
         start: directory of the model that the training began with, for its parts beside the text. None means that it
             is not on this machine.
     """
-    model = (
-        _gathered(trainer)
-        if trainer.is_fsdp_enabled
-        else trainer.accelerator.unwrap_model(trainer.model)
-    )
+    if trainer.is_fsdp_enabled:
+        model = _gathered(trainer)
+    else:
+        model = trainer.accelerator.unwrap_model(trainer.model)
     if not ranks.is_main:
         return
 

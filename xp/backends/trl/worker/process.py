@@ -89,7 +89,9 @@ class Ranks:
     @property
     def suffix(self) -> str:
         """Part of a file's name, for a file of each rank."""
-        return "" if self.is_main else f".rank_{self.number}"
+        if self.is_main:
+            return ""
+        return f".rank_{self.number}"
 
     def gather(self, values: Sequence[T]) -> list[list[T]]:
         """Values of all ranks, in order of rank; all ranks must call it."""

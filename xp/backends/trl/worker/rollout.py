@@ -67,8 +67,11 @@ class Rollouts:
         order: Sequence[TaskRow],
         held_out: HeldOutEvaluation | None = None,
     ) -> None:
-        self._process, self._config, self._ranks = process, process.config, process.ranks
-        self._order, self._held_out = order, held_out
+        self._process = process
+        self._config = process.config
+        self._ranks = process.ranks
+        self._order = order
+        self._held_out = held_out
         self._rows = {row.task_id: row for row in order}
         server_log = f"{self._config.stage_dir}/vllm.log"
         is_ahead = self._config.spec.training.max_staleness > 0
@@ -86,11 +89,10 @@ class Rollouts:
             [self._rows[prompt[0][TASK_ID]] for prompt in prompts], step, trainer
         )
         played = [one for share in self._ranks.gather(samples.played) for one in share]
-        age = (
-            {"training/staleness": float(step - samples.policy)}
-            if self._process.log.is_ahead
-            else {}
-        )
+        if self._process.log.is_ahead:
+            age = {"training/staleness": float(step - samples.policy)}
+        else:
+            age = {}
         self._process.log.episodes(played, samples.seconds, age)
         return samples.output()
 
@@ -124,9 +126,11 @@ class Rollouts:
             policy: number of rollout steps that the policy was trained for.
         """
         began = time.monotonic()
-        process, spec = self._process, self._config.spec
+        process = self._process
+        spec = self._config.spec
         opened = engine(spec.training, f"{spec.seed}/{step}")
-        group_size, overlong = spec.training.group_size, Overlong.of(spec)
+        group_size = spec.training.group_size
+        overlong = Overlong.of(spec)
         play = EpisodePlay(opened, process.chat, numbered, process.mix, None, group_size, overlong)
         self._begun(play)
         rollouts = list(play)

@@ -80,18 +80,20 @@ def train(
     """Updates the model on the episodes and publishes it."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
-    metrics = (
-        MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
-        if ranks.is_main
-        else None
-    )
+    if ranks.is_main:
+        metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
+    else:
+        metrics = None
     updates = Updates(metrics)
     trainer = make_trainer(config, chat, trained, held_out, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    held_out_loss = float(trainer.evaluate()["eval_loss"]) if held_out else None
+    if held_out:
+        held_out_loss = float(trainer.evaluate()["eval_loss"])
+    else:
+        held_out_loss = None
     updates.finish(trainer.state.global_step, held_out_loss)
     start = local_directory(config.model, Path())
     publish_policy(trainer, chat, Path(config.target), config.spec.model.dtype.value, ranks, start)
@@ -117,7 +119,8 @@ def make_trainer(
     class Trainer(SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             """xp's schedules, whose warm-up begins above 0."""
-            optimizer, least = optimizer or self.optimizer, sft.min_learning_rate
+            optimizer = optimizer or self.optimizer
+            least = sft.min_learning_rate
             self.lr_scheduler = make_scheduler(
                 sft.lr_schedule, optimizer, sft.warmup_updates, num_training_steps, least
             )
@@ -168,7 +171,9 @@ def make_trainer(
 def _dataset(examples: Sequence[Example]) -> Any:
     from datasets import Dataset
 
-    return Dataset.from_list([{"input_ids": one.ids, "labels": labels_of(one)} for one in examples])
+    return Dataset.from_list(
+        [{"input_ids": example.ids, "labels": labels_of(example)} for example in examples]
+    )
 
 
 def labels_of(example: Example) -> list[int]:

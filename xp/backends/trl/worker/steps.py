@@ -32,11 +32,9 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         self, config: TRLTrainConfig, file: MetricsFile | None, start: Start | None = None
     ) -> None:
         super().__init__(config, file, num_steps=config.num_steps)
-        self._config, self.spec, self.updates_per_rollout = (
-            config,
-            config.spec,
-            config.updates_per_rollout,
-        )
+        self._config = config
+        self.spec = config.spec
+        self.updates_per_rollout = config.updates_per_rollout
         self.is_ahead = config.spec.training.max_staleness > 0
         """True if episodes may be of an older policy than the one that is updated."""
         self._episodes: dict[str, float] = {}
@@ -127,7 +125,9 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         self.line(
             step, {**self._episodes, **training, **self._start, "time/step_s": now - self._began}
         )
-        self._began, self._updates, self._start = now, [], {}
+        self._began = now
+        self._updates = []
+        self._start = {}
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Trainer's hook."""

@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> None:
     """Runs the training of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0])
     config = config_of(path, TRLTrainConfig.from_json)
-    ranks, start = Ranks(), Start()
+    ranks = Ranks()
+    start = Start()
     stay_here()
     if not ranks.is_main:
         quiet_rank()
@@ -100,7 +101,8 @@ def main(argv: Sequence[str]) -> None:
     ):
         metrics = MetricsFile(Path(config.places.metrics), "train", config.places.attempt)
         log = TRLStepLog(config, metrics if ranks.is_main else None, start)
-        process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
+        process = TrainingProcess(config, chat, mix, log, recorder, ranks)
+        held_out = None
         if config.evaluation is not None:
             judged = held_out_tasks(config, path.parent, chat)
             eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
@@ -108,9 +110,10 @@ def main(argv: Sequence[str]) -> None:
                 process, eval_config, path.with_name("episode.json"), judged
             )
             config = config.with_patience(held_out.deadline_s)
-        ahead = (
-            AsyncRollouts(process, order, held_out) if config.spec.training.max_staleness else None
-        )
+        if config.spec.training.max_staleness:
+            ahead = AsyncRollouts(process, order, held_out)
+        else:
+            ahead = None
         rollouts = ahead or Rollouts(process, order, held_out)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         record_facts(config, config.start_model, path.parent, chat)
@@ -189,11 +192,10 @@ def make_trainer(
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
     prepare_engine(config, environ)
     # The server of xp.backends.trl.worker.launch.
-    server = (
-        {"vllm_server_base_url": environ[URL], "vllm_group_port": free_port()}
-        if URL in environ
-        else {}
-    )
+    if URL in environ:
+        server = {"vllm_server_base_url": environ[URL], "vllm_group_port": free_port()}
+    else:
+        server = {}
     args = GRPOConfig(**config.grpo, **server)
     shard_on_cpu(args.distributed_state, environ)
     model, adapters = start_policy(config.start_model, config.spec.model.lora, loaded_dtype(config))
@@ -201,10 +203,15 @@ def make_trainer(
         # GRPOTrainer loads the reference itself, from the path in the configuration.
         model.config._name_or_path = config.reference
     frozen = media_names(model)
-    policy, distill = config.spec.model, config.spec.algorithm.distill
-    of_dtype, end_ids = getattr(torch, policy.dtype.value), ChatTokens(tokenizer, policy).end_ids
+    policy = config.spec.model
+    distill = config.spec.algorithm.distill
+    of_dtype = getattr(torch, policy.dtype.value)
+    end_ids = ChatTokens(tokenizer, policy).end_ids
     # They write their part of a checkpoint before it is sealed.
-    kept = [rollouts] if isinstance(rollouts, TrainerCallback) else []
+    if isinstance(rollouts, TrainerCallback):
+        kept = [rollouts]
+    else:
+        kept = []
     trainer = GuardedTrainer(
         log,
         None if distill is None else Teacher(distill, environ, tokenizer, of_dtype),
@@ -249,11 +256,9 @@ def loaded_dtype(config: TRLTrainConfig | TRLSftConfig) -> Any:
     computation's."""
     import torch
 
-    return (
-        torch.float32
-        if config.spec.model.lora is None
-        else getattr(torch, config.spec.model.dtype.value)
-    )
+    if config.spec.model.lora is None:
+        return torch.float32
+    return getattr(torch, config.spec.model.dtype.value)
 
 
 def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:

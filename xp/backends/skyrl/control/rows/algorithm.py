@@ -40,23 +40,28 @@ def _policy_loss(spec: RunSpec) -> str:
         return spec.algorithm.policy_loss.value
     if spec.algorithm.ratio_level is RatioLevel.SEQUENCE:
         return "gspo"
-    return "regular" if spec.algorithm.dual_clip is None else "dual_clip"
+    if spec.algorithm.dual_clip is None:
+        return "regular"
+    return "dual_clip"
 
 
 def _clip_row(end: str) -> Row:
     """Row of a bound, which both losses write as 1 - low and 1 + high."""
 
     def render(spec: RunSpec) -> Keys:
-        loss = (
-            "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
-        )
+        if spec.algorithm.policy_loss is PolicyLoss.CISPO:
+            loss = "cispo.cispo_eps_clip"
+        else:
+            loss = "eps_clip"
         return {f"{PLACE}.{loss}_{end}": getattr(spec.algorithm, f"clip_{end}")}
 
     return Row(f"algorithm.clip_{end}", render, implemented_by=no_clip)
 
 
 def _advantages(spec: RunSpec) -> str:
-    return "xp.backends.skyrl.worker.advantages" if has_xp_estimator(spec) else ""
+    if has_xp_estimator(spec):
+        return "xp.backends.skyrl.worker.advantages"
+    return ""
 
 
 def _loss_length(spec: RunSpec) -> Keys:
@@ -69,15 +74,16 @@ def _loss_length(spec: RunSpec) -> Keys:
 def _weight_level(spec: RunSpec) -> str | None:
     """Value of SkyRL's `tis_ratio_type`. None means that there is no weight, or that xp computes it."""
     is_native = is_weighed(spec) and has_native_correction(spec.algorithm)
-    return spec.algorithm.importance_correction.partition("_")[0] if is_native else None
+    if is_native:
+        return spec.algorithm.importance_correction.partition("_")[0]
+    return None
 
 
 def _importance_mask(spec: RunSpec) -> Keys:
-    mask = (
-        spec.algorithm.importance_mask
-        if has_native_correction(spec.algorithm)
-        else ImportanceMask.NONE
-    )
+    if has_native_correction(spec.algorithm):
+        mask = spec.algorithm.importance_mask
+    else:
+        mask = ImportanceMask.NONE
     return {
         f"{OFF_POLICY}.sequence_mask_metric": MASK_METRIC.get(mask),
         **dict.fromkeys(f"{OFF_POLICY}.token_mask_is_threshold_{end}" for end in ("low", "high")),
@@ -86,7 +92,8 @@ def _importance_mask(spec: RunSpec) -> Keys:
 
 def _mask_bound(end: str) -> Row:
     """Row of a bound of the importance mask; SkyRL's names of it end in `low` and `high`."""
-    name, native = f"mask_{end}", {"lower": "low", "upper": "high"}[end]
+    name = f"mask_{end}"
+    native = {"lower": "low", "upper": "high"}[end]
 
     def render(spec: RunSpec) -> Keys:
         if not is_masked(spec) or not has_native_correction(spec.algorithm):

@@ -44,9 +44,9 @@ def _attention(spec: RunSpec) -> str | None:
             f" for the attention of model={spec.model.name}; use backend=trl"
         )
     if spec.backend.attention is Attention.FLASH:
-        return (
-            "FlashAttention needs a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
-        )
+        if is_rehearsal(spec):
+            return "FlashAttention needs a GPU; set sdpa on hardware=cpu"
+        return None
     if is_megatron(spec):
         return "SkyRL's Megatron has flash or TransformerEngine's own; set flash"
     return None
@@ -89,12 +89,17 @@ def _no_context(spec: RunSpec) -> str | None:
 def _strategy(spec: RunSpec) -> str | None:
     if spec.backend.parallel.strategy is Strategy.DDP:
         return "SkyRL has no ddp; set fsdp2, which has the same mathematics"
-    return not_on_cpu("set fsdp2") if is_rehearsal(spec) and is_megatron(spec) else None
+    if is_rehearsal(spec) and is_megatron(spec):
+        return not_on_cpu("set fsdp2")
+    return None
 
 
 def _context(spec: RunSpec) -> Keys:
     """Keys of Megatron's context parallelism, or of Ulysses under FSDP2."""
-    ulysses = 1 if is_megatron(spec) else spec.backend.parallel.context
+    if is_megatron(spec):
+        ulysses = 1
+    else:
+        ulysses = spec.backend.parallel.context
     keys: Keys = {f"trainer.{role}.sequence_parallel_size": ulysses for role in roles(spec)}
     return keys | megatron(spec, "context_parallel_size", spec.backend.parallel.context)
 
@@ -105,7 +110,9 @@ def _stage_layers(end: str) -> Row:
 
     def keys(spec: RunSpec) -> Keys:
         number = getattr(spec.backend.parallel, f"{end}_stage_layers")
-        return {} if number is None else megatron(spec, key, number)
+        if number is None:
+            return {}
+        return megatron(spec, key, number)
 
     return Row(f"backend.parallel.{end}_stage_layers", keys)
 
@@ -127,7 +134,9 @@ def _cpu_optimizer(spec: RunSpec) -> Keys:
 
 
 def _sharded(spec: RunSpec) -> str:
-    return "" if is_megatron(spec) else "nothing: FSDP2 shards over all accelerators"
+    if is_megatron(spec):
+        return ""
+    return "nothing: FSDP2 shards over all accelerators"
 
 
 def _split(name: str) -> Row:
@@ -147,11 +156,9 @@ BY_TURNS = "Policy and reference share accelerators: SkyRL moves each to the hos
 def _moved(spec: RunSpec) -> str:
     if not is_megatron(spec):
         return ""
-    return (
-        "SkyRL's own moves between the phases of colocated engines"
-        if is_colocated(spec)
-        else "nothing: off"
-    )
+    if is_colocated(spec):
+        return "SkyRL's own moves between the phases of colocated engines"
+    return "nothing: off"
 
 
 def _has_reference(spec: RunSpec) -> bool:
@@ -163,7 +170,9 @@ def _optimizer_note(spec: RunSpec) -> str:
         return ""
     if _has_reference(spec):
         return BY_TURNS
-    return NEVER_UNUSED if spec.backend.parallel.offload_optimizer else ""
+    if spec.backend.parallel.offload_optimizer:
+        return NEVER_UNUSED
+    return ""
 
 
 def _reference_note(spec: RunSpec) -> str:
@@ -171,12 +180,12 @@ def _reference_note(spec: RunSpec) -> str:
     if not _has_reference(spec):
         return ""
     if is_colocated(spec):
-        return (
-            ""
-            if is_moved
-            else "While colocated engines generate, SkyRL moves it there in any case."
-        )
-    return "" if is_moved and not is_megatron(spec) else BY_TURNS
+        if is_moved:
+            return ""
+        return "While colocated engines generate, SkyRL moves it there in any case."
+    if is_moved and not is_megatron(spec):
+        return ""
+    return BY_TURNS
 
 
 PARALLEL = (
@@ -251,7 +260,9 @@ def _placement(spec: RunSpec) -> str | None:
 
 
 def _unused(spec: RunSpec) -> str:
-    return "xp's replacement for vLLM does not use it." if has_stub(spec) else ""
+    if has_stub(spec):
+        return "xp's replacement for vLLM does not use it."
+    return ""
 
 
 def _fp8(name: str) -> Row:

@@ -80,7 +80,9 @@ def _rounded(spec: RunSpec) -> str:
     has_start = spec.sft.data is not None or spec.training.initial_checkpoint is not None
     if spec.model.lora is None or not (has_start or is_megatron(spec)):
         return ""
-    return MERGED if is_megatron(spec) else "The start's adapters are merged, in bfloat16."
+    if is_megatron(spec):
+        return MERGED
+    return "The start's adapters are merged, in bfloat16."
 
 
 def _no_rank(spec: RunSpec) -> str | None:
@@ -113,12 +115,17 @@ def _freezes_experts(spec: RunSpec) -> bool:
 
 
 def _router_replay(spec: RunSpec) -> Keys:
-    is_on, key = spec.model.router_replay, "moe_enable_routing_replay"
+    is_on = spec.model.router_replay
+    key = "moe_enable_routing_replay"
     # The reference chooses its own experts, as on Slime. With Ray's executor, the engine can hang (SkyRL's check).
-    engine = {f"{ENGINE}.distributed_executor_backend": "mp"} if is_on else {}
-    keys = (
-        {f"{MEGATRON[0]}.{key}": is_on, f"{MEGATRON[1]}.{key}": False} if is_megatron(spec) else {}
-    )
+    if is_on:
+        engine = {f"{ENGINE}.distributed_executor_backend": "mp"}
+    else:
+        engine = {}
+    if is_megatron(spec):
+        keys = {f"{MEGATRON[0]}.{key}": is_on, f"{MEGATRON[1]}.{key}": False}
+    else:
+        keys = {}
     return {f"{ENGINE}.enable_return_routed_experts": is_on, **keys, **engine}
 
 
@@ -130,9 +137,8 @@ def _no_router_replay(spec: RunSpec) -> str | None:
         return "SkyRL replays the choice of experts under Megatron only; set backend.parallel.strategy=megatron"
     if spec.backend.engine.tensor_parallel > spec.trainer_accelerators:
         return "an engine must be on one machine then; lower backend.engine.tensor_parallel"
-    if live := [
-        name for name, member in spec.env.members.items() if member.prompt is PromptSource.LIVE
-    ]:
+    live = [name for name, member in spec.env.members.items() if member.prompt is PromptSource.LIVE]
+    if live:
         return f"SkyRL needs a turn of the engine in each episode, which prompt=live of env.members.{live[0]} may lack"
     return None
 

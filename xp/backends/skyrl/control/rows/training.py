@@ -52,16 +52,16 @@ def other_schedule(spec: RunSpec, schedule: LrSchedule) -> str | None:
 def warmup_note(spec: RunSpec, warmup: int) -> str:
     """Note on the warm-up. Source: skyrl_train/distributed/megatron/optimizer.py, whose `init_lr` has no key in
     SkyRL."""
-    return (
-        "Update k of a warm-up of N has (k-1)/N; elsewhere k/N."
-        if is_megatron(spec) and warmup
-        else ""
-    )
+    if is_megatron(spec) and warmup:
+        return "Update k of a warm-up of N has (k-1)/N; elsewhere k/N."
+    return ""
 
 
 def no_rate(spec: RunSpec, warmup: int, updates: int) -> str | None:
     """Returns why the warm-up is too long; for 0 updates, which are not known yet, the stage checks again."""
-    return warm_up_too_long(updates) if is_megatron(spec) and warmup >= updates > 0 else None
+    if is_megatron(spec) and warmup >= updates > 0:
+        return warm_up_too_long(updates)
+    return None
 
 
 def _fully_async(spec: RunSpec) -> Keys:

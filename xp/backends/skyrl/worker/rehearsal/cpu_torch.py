@@ -70,7 +70,8 @@ def _distributed(torch: Any) -> None:
     import torch.distributed as dist
     from torch.distributed import device_mesh
 
-    begin, mesh = dist.init_process_group, device_mesh.init_device_mesh
+    begin = dist.init_process_group
+    mesh = device_mesh.init_device_mesh
 
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         return begin(*args, **kwargs | {"backend": "gloo"})
@@ -103,7 +104,8 @@ def _vllm() -> Sequence[ModuleType]:
     base, packed = (
         ModuleType(f"vllm.distributed.weight_transfer.{name}") for name in ("base", "packed_tensor")
     )
-    base.WeightSource, base.ParamMeta = object, tuple  # type: ignore[attr-defined]
+    base.WeightSource = object  # type: ignore[attr-defined]
+    base.ParamMeta = tuple  # type: ignore[attr-defined]
     base.materialize_full_tensor = lambda tensor: (  # type: ignore[attr-defined]
         tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     )

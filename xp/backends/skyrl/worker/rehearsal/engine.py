@@ -14,8 +14,9 @@ from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInt
 
 from xp.engines.conversation import Opening
 from xp.episode.tokens import ChatTokens
+from xp.models.weights import is_of_text
 from xp.spec import Sampling
-from xp.worker.media import has_media, is_of_text, load_network
+from xp.worker.media import has_media, load_network
 
 QUIET_S = 0.004
 """Seconds without a further request after which a batch begins."""
@@ -92,15 +93,14 @@ class Sampler:
         """The same for requests that differ only in their limits; a turn that others outlast is cut at its own."""
         from xp.engines.transformers_engine import TransformersEngine
 
-        sampling, end_ids = requests[0].sampling, requests[0].end_ids
+        sampling = requests[0].sampling
+        end_ids = requests[0].end_ids
         longest = max(request.sampling.max_tokens_per_turn for request in requests)
         sampling = sampling.model_copy(
             update={"max_tokens_per_turn": longest, "max_response_tokens": longest}
         )
-        prompts, names = (
-            [request.ids for request in requests],
-            [request.seed for request in requests],
-        )
+        prompts = [request.ids for request in requests]
+        names = [request.seed for request in requests]
         opening = Opening(prompts, names, len(requests), lambda _: None)
         is_stop = self._chat.holds_one_of(sampling.stop)
         engine = TransformersEngine(self._model, opening, end_ids, sampling, "rehearsal", is_stop)
@@ -126,8 +126,10 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
 
     def __init__(self, model: str, weights: Path, num_threads: int) -> None:
         self.weights = weights
-        self.server_urls, self.data_parallel_size = [str(weights)], 1
-        self._model, self._num_threads = model, num_threads
+        self.server_urls = [str(weights)]
+        self.data_parallel_size = 1
+        self._model = model
+        self._num_threads = num_threads
         self._waiting: list[tuple[SampleRequest, asyncio.Future[SampledTurn]]] = []
         self._worker: asyncio.Task[None] | None = None
         self.weight_version = 0
@@ -157,7 +159,8 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
                 repetition_penalty=parameters.get("repetition_penalty", 1.0),
             )
         )
-        end_ids, seed = tuple(parameters["stop_token_ids"]), str(parameters["seed"])
+        end_ids = tuple(parameters["stop_token_ids"])
+        seed = str(parameters["seed"])
         requests = [
             SampleRequest(list(ids), sampling, end_ids, seed)
             for ids in input_batch["prompt_token_ids"]

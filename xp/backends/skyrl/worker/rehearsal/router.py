@@ -14,7 +14,8 @@ def use() -> None:
     global forked
     from skyrl.backends.skyrl_train.inference_servers import vllm_router
 
-    forked, vllm_router._run_router_with_logging = vllm_router._run_router_with_logging, run_router
+    forked = vllm_router._run_router_with_logging
+    vllm_router._run_router_with_logging = run_router
 
 
 def run_router(router_args: Any, log_file: str | None) -> None:

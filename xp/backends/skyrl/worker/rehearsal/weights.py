@@ -29,7 +29,8 @@ class FileEngine(SkyrlTrainerCapabilities):  # type: ignore[misc]
     """
 
     def __init__(self, path: Path, source: Any) -> None:
-        self._path, self._source = path, source
+        self._path = path
+        self._source = source
 
     def send_weights(self) -> None:
         from safetensors.torch import save_file
@@ -52,7 +53,9 @@ class GlooEngine(SkyrlTrainerCapabilities):  # type: ignore[misc]
     def __init__(self, client: Any, source: Any, world_size: int) -> None:
         from xp.worker.gloo_transfer import RendezvousInfo, meet
 
-        self._client, self._source, self._group = client, source, None
+        self._client = client
+        self._source = source
+        self._group = None
         if dist.get_rank() == 0:
             meeting = RendezvousInfo(HOST, free_port(), world_size)
             self._group = meet(meeting, client.init_weight_transfer_engine)

@@ -26,7 +26,9 @@ def native_estimator(spec: RunSpec) -> str:
         return "ppo"
     if algorithm.policy_loss is PolicyLoss.CISPO:
         return "cispo"
-    return "gspo" if algorithm.ratio_level is RatioLevel.SEQUENCE else "grpo"
+    if algorithm.ratio_level is RatioLevel.SEQUENCE:
+        return "gspo"
+    return "grpo"
 
 
 def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Row:
@@ -72,7 +74,12 @@ CRITIC = (
 
 def _distill(spec: RunSpec) -> dict[str, Any]:
     distill = spec.algorithm.distill
-    kind = None if distill is None else "megatron" if distill.url is None else "sglang"
+    if distill is None:
+        kind = None
+    elif distill.url is None:
+        kind = "megatron"
+    else:
+        kind = "sglang"
     return {
         "--use-opd": bool(kind),
         "--opd-type": kind,
@@ -101,7 +108,9 @@ DISTILL = (
 def _source(spec: RunSpec) -> str | None:
     if spec.algorithm.dynamic_sampling:
         return FRESH_TASKS
-    return AHEAD_TASKS if spec.training.max_staleness else None
+    if spec.training.max_staleness:
+        return AHEAD_TASKS
+    return None
 
 
 def _drawn(spec: RunSpec) -> str:

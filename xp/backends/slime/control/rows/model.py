@@ -24,7 +24,9 @@ def _part(name: str) -> Row:
 
     def flags(spec: RunSpec) -> Native:
         shape = spec.model.architecture
-        return {} if shape is None else network_flags(name, shape)
+        if shape is None:
+            return {}
+        return network_flags(name, shape)
 
     return Row(f"model.architecture.{name}", flags)
 

@@ -72,7 +72,9 @@ def _fixed(spec: RunSpec) -> dict[str, Any]:
 def _long_warmup(spec: RunSpec) -> str | None:
     """Returns why the warm-up is too long; with epochs, the stage checks it."""
     updates = spec.sft.num_updates or spec.sft.warmup_updates
-    return warm_up_too_long(updates) if spec.sft.warmup_updates > updates else None
+    if spec.sft.warmup_updates > updates:
+        return warm_up_too_long(updates)
+    return None
 
 
 SFT = (

@@ -66,7 +66,9 @@ def _warmup(spec: RunSpec) -> str | None:
     """Returns why the warm-up is too long; None if it is not. Where the number of steps is not known yet, the train
     stage checks it."""
     updates = (num_steps(spec) or 0) * spec.training.updates_per_step
-    return warm_up_too_long(updates) if 0 < updates < spec.training.warmup_updates else None
+    if 0 < updates < spec.training.warmup_updates:
+        return warm_up_too_long(updates)
+    return None
 
 
 def warmup_flags(section: Training | Sft) -> dict[str, Any]:
@@ -296,7 +298,9 @@ def evaluation_flags(spec: RunSpec) -> dict[str, Any]:
         "--n-samples-per-eval-prompt": 1,
         "--custom-eval-rollout-log-function-path": LOG_EVALUATION,
     }
-    return flags if spec.env.is_held_out else dict.fromkeys(flags)
+    if spec.env.is_held_out:
+        return flags
+    return dict.fromkeys(flags)
 
 
 def _evaluated(name: str, flag: str, value: Callable[[RunSpec], Any]) -> Row:
@@ -307,8 +311,12 @@ def _evaluated(name: str, flag: str, value: Callable[[RunSpec], Any]) -> Row:
 def _without_export(spec: RunSpec) -> str | None:
     """Returns why an evaluation's step may have no model, since Slime exports only with checkpoints. None means that it
     has."""
-    every, training = spec.evaluation.every, spec.training
-    name = "checkpoint_every" if training.export_every is None else "export_every"
+    every = spec.evaluation.every
+    training = spec.training
+    if training.export_every is None:
+        name = "checkpoint_every"
+    else:
+        name = "export_every"
     export = getattr(training, name)
     if every is None or every % export == 0:
         return None

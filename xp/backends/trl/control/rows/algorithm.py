@@ -44,7 +44,8 @@ OTHER_ESTIMATORS = {
 }
 """Estimator -> difference of TRL's GRPOTrainer from it."""
 RULES = "xp.episode.advantages"
-GUARD, MEANS = "xp.backends.trl.worker.guard", "xp.backends.trl.worker.means"
+GUARD = "xp.backends.trl.worker.guard"
+MEANS = "xp.backends.trl.worker.means"
 NO_CRITIC = "nothing: GRPOTrainer has no critic"
 
 
@@ -61,8 +62,10 @@ def _has_mean(spec: RunSpec) -> bool:
 
 
 def _other_aggregation(spec: RunSpec) -> str | None:
-    aggregation, loss = spec.algorithm.loss_aggregation, spec.algorithm.policy_loss
-    if (native := MEAN_OF_LOSS.get(loss)) in (None, aggregation):
+    aggregation = spec.algorithm.loss_aggregation
+    loss = spec.algorithm.policy_loss
+    native = MEAN_OF_LOSS.get(loss)
+    if native in (None, aggregation):
         return None
     return f"TRL's {loss} averages by {native}, not by {aggregation}; set {native}, or use backend=skyrl"
 
@@ -71,11 +74,10 @@ def _importance_mode(spec: RunSpec) -> dict[str, Any]:
     if not spec.algorithm.is_corrected:
         return {"vllm_importance_sampling_correction": False}
     # A mask alone needs TRL's log-probabilities, and replaces its weights.
-    mode = (
-        spec.algorithm.importance_correction
-        if is_weighed(spec)
-        else ImportanceCorrection.TOKEN_TRUNCATE
-    )
+    if is_weighed(spec):
+        mode = spec.algorithm.importance_correction
+    else:
+        mode = ImportanceCorrection.TOKEN_TRUNCATE
     return {
         "vllm_importance_sampling_correction": True,
         "vllm_importance_sampling_mode": mode.value,

@@ -103,7 +103,9 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
     def receives(spec: RunSpec) -> str:
         if spec.backend.engine.name is EngineName.TRANSFORMERS:
             return "nothing: the policy itself generates"
-        return colocated if is_colocated(spec) else f"vllm serve {flag}"
+        if is_colocated(spec):
+            return colocated
+        return f"vllm serve {flag}"
 
     return receives
 
@@ -112,7 +114,10 @@ def _refused_name(spec: RunSpec) -> str | None:
     name = spec.backend.engine.name
     is_on_cpu = spec.hardware.accelerator == "cpu"
     if name is EngineName.SGLANG:
-        fix = "set transformers or vllm on hardware=cpu" if is_on_cpu else "set vllm"
+        if is_on_cpu:
+            fix = "set transformers or vllm on hardware=cpu"
+        else:
+            fix = "set vllm"
         return f"TRL does not support sglang; {fix}"
     if name is EngineName.TRANSFORMERS and not is_on_cpu:
         return "transformers is xp's own decoding, which is for hardware=cpu; set vllm"
@@ -132,7 +137,10 @@ def _placement(spec: RunSpec) -> dict[str, Any]:
 
 def _indivisible(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
-    generating = world_size(spec) if engine.accelerators is None else engine.accelerators
+    if engine.accelerators is None:
+        generating = world_size(spec)
+    else:
+        generating = engine.accelerators
     if engine.name is not EngineName.VLLM:
         return None
     if (
@@ -184,9 +192,9 @@ def _of_server(
 
     def implemented(spec: RunSpec) -> str:
         is_off = fixed is not True and getattr(spec.backend.engine, name) == fixed
-        return (
-            "nothing: off" if is_off else _served(flag, colocated=f"nothing: {NO_ARGUMENT}")(spec)
-        )
+        if is_off:
+            return "nothing: off"
+        return _served(flag, colocated=f"nothing: {NO_ARGUMENT}")(spec)
 
     return Row(f"backend.engine.{name}", implemented_by=implemented, refuse=refused)
 
@@ -289,9 +297,9 @@ def _patience_s(spec: RunSpec) -> int:
     The stage's program adds the time of an evaluation during training when the number of held-out tasks is known.
     """
     limits = [member.limits for member in spec.env.members.values()]
-    at_once = min(one.max_sessions for one in limits)
+    at_once = min(limit.max_sessions for limit in limits)
     waves = math.ceil(episodes_per_process(spec) / at_once)
-    return COLLECTIVE_S + waves * math.ceil(max(one.episode_timeout_s for one in limits))
+    return COLLECTIVE_S + waves * math.ceil(max(limit.episode_timeout_s for limit in limits))
 
 
 def _depends_on_rows(spec: RunSpec) -> str | None:

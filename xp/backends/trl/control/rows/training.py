@@ -34,7 +34,9 @@ def _wrong_reference(spec: RunSpec) -> str | None:
     start = "with model.lora TRL's reference is the start without the adapters, not model.path"
     if spec.sft.data is not None:
         is_wrong = spec.training.reference is Reference.INITIAL
-        return f"{start}; set training.reference=sft, or training.kl_coef=0" if is_wrong else None
+        if is_wrong:
+            return f"{start}; set training.reference=sft, or training.kl_coef=0"
+        return None
     if spec.training.initial_checkpoint is None:
         return None
     return f"{start}; set training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl"
@@ -43,11 +45,10 @@ def _wrong_reference(spec: RunSpec) -> str | None:
 def _synced(spec: RunSpec) -> dict[str, Any]:
     """The policy itself is the new reference: TRL's default is a mixture of both."""
     every = spec.training.reference_every
-    steps = (
-        {}
-        if every is None
-        else {"ref_model_sync_steps": every * spec.training.all_updates_per_step}
-    )
+    if every is None:
+        steps = {}
+    else:
+        steps = {"ref_model_sync_steps": every * spec.training.all_updates_per_step}
     return {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0, **steps}
 
 
@@ -59,7 +60,8 @@ def _no_synced(spec: RunSpec) -> str | None:
 
 def _split_group(spec: RunSpec) -> str | None:
     """Returns why groups cannot be trained on: each process scores whole groups of its own episodes."""
-    size, own = spec.training.group_size, episodes_per_process(spec)
+    size = spec.training.group_size
+    own = episodes_per_process(spec)
     if size == 1:
         return "TRL's GRPOTrainer needs groups of at least 2; set 2 or more, or use backend=skyrl or slime"
     needs = {
