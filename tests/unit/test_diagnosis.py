@@ -198,6 +198,13 @@ def test_a_run_within_its_warm_up_is_told_so() -> None:
     ) == {"warm_up": Severity.ALARM}
 
 
+def test_steps_without_an_update_are_no_part_of_the_warm_up() -> None:
+    facts = replace(FACTS, training=replace(FACTS.training, warmup_updates=9))
+    lines = [{**line, "training/updates": float(line["step"] <= 10)} for line in good()]
+    (symptom,) = [one for one in symptoms(History(lines, facts)) if one.rule == "warm_up"]
+    assert "9 of 10 updates of the run are warm-up" in symptom.found
+
+
 def test_first_steps_after_a_short_warm_up_are_no_symptom() -> None:
     facts = replace(FACTS, training=replace(FACTS.training, warmup_updates=20))
     assert [found(good(number), facts=facts) for number in range(1, 12)] == [{}] * 11

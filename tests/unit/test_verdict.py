@@ -14,6 +14,7 @@ from tests.support.evaluations import leave_evaluation
 from tests.unit.test_diagnosis import FAULTS, RECORDED
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
+from xp.cli.display import symptom_lines
 from xp.errors import ExitCode
 from xp.run_records.record import RunStatus, read_record, update_stage, write_record
 
@@ -59,9 +60,11 @@ def test_held_out_before_and_after_decide(
     code: ExitCode,
     word: str,
 ) -> None:
-    leave(tmp_path, before, after)
+    run = leave(tmp_path, before, after)
     found, told = diagnosed(tmp_path, capsys)
     assert (found, told.split(": ")[:2]) == (code, ["R", word])
+    at_the_end = "\n".join(symptom_lines(run))
+    assert ("worse: held-out reward" in at_the_end) == (word == "worse")
 
 
 def test_a_run_that_could_learn_nothing_is_broken_and_says_why(

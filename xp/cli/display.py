@@ -370,14 +370,18 @@ def _learnable(run: Path) -> str:
 def symptom_lines(run: Path) -> list[str]:
     """Symptoms in the metrics and the tool calls of a training; rewards that never varied come first."""
     from xp.diagnosis.symptom import Severity
-    from xp.evaluation.verdict import diagnose
+    from xp.evaluation.verdict import RunVerdict, diagnose
 
-    observed = [
-        symptom
-        for symptom in diagnose(run, read_record(run)).symptoms
-        if symptom.severity is not Severity.NOTE
-    ]
-    lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in observed]
+    diagnosis = diagnose(run, read_record(run))
+    lines = []
+    if diagnosis.verdict is RunVerdict.WORSE:
+        lines.append(
+            f"symptom       worse: {diagnosis.reason}. The model is worse than before the training: lower"
+            " training.learning_rate, or set evaluation.keep_best=true and evaluation.every"
+        )
+    for symptom in diagnosis.symptoms:
+        if symptom.severity is not Severity.NOTE:
+            lines.append(f"symptom       {symptom.rule}: {symptom.found}. {symptom.change}")
     command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
     if lines:
         return [*lines, f"              {command}"]

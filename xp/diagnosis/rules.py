@@ -266,12 +266,25 @@ def warm_up(history: History) -> Finding | None:
 
     Source: xp.worker.learning_rate; update k of a warm-up of N has k/N of the rate.
     """
-    facts, warmup = history.facts, history.facts.training.warmup_updates
-    if not history.lines or facts.num_updates is None or warmup < 0.8 * facts.num_updates:
+    warmup = history.facts.training.warmup_updates
+    num_updates = _all_updates(history)
+    if not history.lines or num_updates is None or warmup < 0.8 * num_updates:
         return None
-    num_warming = min(facts.num_updates, warmup)
-    text = f"{num_warming} of {facts.num_updates} updates of the run are warm-up ({warmup} updates)"
+    num_warming = min(num_updates, warmup)
+    text = f"{num_warming} of {num_updates} updates of the run are warm-up ({warmup} updates)"
     return Severity.ALARM, history.last_step, text
+
+
+def _all_updates(history: History) -> int | None:
+    """Updates that were made, and those of the steps to come. None means that its epochs' steps are not known."""
+    training = history.facts.training
+    if training.num_steps is None:
+        return None
+    made = [value for _, value in history.series("training/updates")]
+    if not made:
+        return history.facts.num_updates
+    steps_to_come = max(training.num_steps - history.last_step, 0)
+    return int(sum(made)) + steps_to_come * training.all_updates_per_step
 
 
 RULES: Final[tuple[Rule, ...]] = (
