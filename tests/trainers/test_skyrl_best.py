@@ -68,7 +68,10 @@ def test_shared_accelerators_have_room_while_the_best_model_is_kept(tmp_path: Pa
         dispatch=SimpleNamespace(save_hf_model=save, save_weights_for_sampler=lambda: note("sync")),
         generator=SimpleNamespace(chat=SimpleNamespace(end_ids=(2, 0))),
         cfg=SimpleNamespace(
-            trainer=SimpleNamespace(max_training_steps=None),
+            trainer=SimpleNamespace(
+                max_training_steps=None,
+                policy=SimpleNamespace(model=SimpleNamespace(path=str(tmp_path / "start"))),
+            ),
             generator=SimpleNamespace(inference_engine=SimpleNamespace(model_dtype="bfloat16")),
         ),
     )
