@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-import threading
+import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +25,29 @@ OWN = (0.25, None, 1.0, 0.5)
 """Own reward of each session of a group, in the order of opening; None: an outage."""
 EXPECTED = {0.25: 0.075, 0.5: 1.15, 1.0: 2.3}
 """Own reward -> that of the group: rank + (own reward + 0.5 x the environment's score) / 10."""
-ALL_OPEN = threading.Event()
+
+
+class Mark:
+    """An event that processes of one Python share, as functions of rewards run in a process of their own."""
+
+    def __init__(self) -> None:
+        name = hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]
+        self._file = Path(tempfile.gettempdir()) / f"xp-test-all-open-{name}"
+
+    def clear(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    def set(self) -> None:
+        self._file.touch()
+
+    def wait(self, limit_s: float) -> bool:
+        end = time.monotonic() + limit_s
+        while not self._file.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        return self._file.exists()
+
+
+ALL_OPEN = Mark()
 """Set when the episodes of two groups have begun."""
 WINS = (call("win"),)
 """Turns of a model that ends an episode."""

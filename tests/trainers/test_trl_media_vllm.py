@@ -115,7 +115,7 @@ def test_a_layer_of_the_vision_part_is_no_target(tmp_path: Path) -> None:
 
     model = load_network(media_model("qwen3_vl", tmp_path / "start"), torch.float32)
     with pytest.raises(XpError, match="linear_fc1 is no layer"):
-        check_targets(model, LORA.model_copy(update={"target_modules": ("linear_fc1",)}))
+        check_targets(model.config, LORA.model_copy(update={"target_modules": ("linear_fc1",)}))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

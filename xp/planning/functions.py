@@ -70,6 +70,8 @@ def function_fault(name: str, num_arguments: int | None) -> str | None:
         num_arguments: arguments by position that a function of this name must take. None means any.
     """
     module, _, attribute = name.partition(":")
+    if "." in attribute:  # A part of an object, or a file's name with a colon in it.
+        return None
     spec = find_module(module)
     if spec is None:
         return (

@@ -11,7 +11,10 @@ MEGATRON: Final = f"{TESTS}/test_slime.py::test_a_warm_up_ends_before_the_traini
 REHEARSAL: Final = "not on hardware=cpu"
 """Words of what xp's rehearsal on a CPU leaves out."""
 
+MEDIA: Final = "tests/limits/test_skyrl_media.py::test_a_whole_network_with_media_is_not_packed"
 NOTES: Final = (
+    Limit("backend.attention", "are padded to the longest", MEDIA),
+    Limit("model.path", "The whole network is loaded", MEDIA),
     Limit("model.dtype", "are stored in float32", f"{PROOFS}weights_are_stored_in_float32"),
     Limit(
         "model.lora",
