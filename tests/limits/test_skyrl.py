@@ -114,10 +114,8 @@ def test_padding_is_removed_for_flash_attention_alone() -> None:
 
 def test_its_strategies_are_fsdp_and_megatron() -> None:
     assert lacks(CHECKS, r"strategy (==|in) .{0,20}ddp")
-    assert sorted(path.name for path in (PARTS / "workers").iterdir() if path.is_dir())[:2] == [
-        "fsdp",
-        "megatron",
-    ]
+    folders = {path.name for path in (PARTS / "workers").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == {"fsdp", "megatron"}
 
 
 def test_megatron_moves_between_phases() -> None:

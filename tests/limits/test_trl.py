@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -138,7 +139,7 @@ def reference_of_adapters(directory: Path, *, has_trained: bool) -> float:
 
     from tests.support.tiny import tokenizer_and_model
 
-    tokenizer, model = tokenizer_and_model()
+    tokenizer, model = deepcopy(tokenizer_and_model())
     adapters = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=not has_trained)
     if has_trained:
         torch.manual_seed(0)

@@ -29,7 +29,7 @@ NUM_CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinit
 """Cores that this process may use."""
 
 
-class Worker:
+class CallProcess:
     """A forked process, for one call at a time."""
 
     def __init__(self, child: Child, connection: Connection, number: int) -> None:
@@ -112,14 +112,14 @@ class CallProcesses:
         self._most: int | None = None
         self._is_closed = False
         self._changed = threading.Condition()
-        self._free: list[Worker] = []
-        self._busy: set[Worker] = set()
+        self._free: list[CallProcess] = []
+        self._busy: set[CallProcess] = set()
         self._num_starting = 0
         self._looked_at = 0.0
         self._num_running = 0
 
     def call(self, verb: str, argument: Any, limit_s: float, what: str) -> Any:
-        """Calls a function, again if an earlier call may have ended the process; raises as `Worker.ask` does."""
+        """Calls a function, again if an earlier call may have ended the process; raises as `CallProcess.ask` does."""
         for is_new in (False, True):
             worker = self.take(is_new=is_new)
             try:
@@ -131,7 +131,7 @@ class CallProcesses:
                 self.give(worker)
         raise AssertionError
 
-    def take(self, *, is_new: bool = False) -> Worker:
+    def take(self, *, is_new: bool = False) -> CallProcess:
         """A free process, or a new one; waits where there may be no more. The caller must `give` it back.
 
         Args:
@@ -157,7 +157,7 @@ class CallProcesses:
                     self._busy.add(worker)
         return worker
 
-    def give(self, worker: Worker) -> None:
+    def give(self, worker: CallProcess) -> None:
         """Takes a process back after its call."""
         worker.is_used = True
         worker.asked_at = NEVER
@@ -172,7 +172,7 @@ class CallProcesses:
         self._is_closed = True
         self._process.close()
 
-    def _free_one(self, is_new: bool) -> Worker | None:
+    def _free_one(self, is_new: bool) -> CallProcess | None:
         if self._is_closed:
             raise EnvUnavailable(f"{self._what}: its processes are closed")
         while self._free and not is_new:
@@ -191,13 +191,13 @@ class CallProcesses:
             self._num_running = sum(worker.is_running() for worker in self._busy)
         return waited_s > PATIENCE_S or self._num_running + self._num_starting < NUM_CORES
 
-    def _forked(self, child: Child) -> Worker:
+    def _forked(self, child: Child) -> CallProcess:
         ours, theirs = multiprocessing.Pipe()
         try:
             number = child.ask("fork", 0, None, self._start_s, self._what, theirs.fileno())
         finally:
             theirs.close()
-        return Worker(child, ours, number)
+        return CallProcess(child, ours, number)
 
     def _ready_child(self) -> Child:
         """The child that is forked; one whose modules cannot be forked is replaced by one without them."""

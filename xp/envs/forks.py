@@ -30,7 +30,7 @@ class InTurn(RpcServer):
         self._answer(*request)
 
 
-class Worker(InTurn):
+class Fork(InTurn):
     """Answers the calls of a forked process."""
 
     def _take(self, request: tuple[Any, ...]) -> None:
@@ -86,7 +86,7 @@ class ForkServer(InTurn):
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         _draw_anew()
-        Worker(connection, self._calls).serve()
+        Fork(connection, self._calls).serve()
 
     def end(self, process: int, now: bool) -> str:
         """Says how a forked process ended, which has closed its connection, or is ended with what it started."""
