@@ -50,7 +50,7 @@ class CalledFunctions:
         )
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """The function's result; raises EnvFault as `xp.envs.call_processes.Worker.ask` does."""
+        """The function's result; raises EnvFault as `xp.envs.call_processes.CallProcess.ask` does."""
         limit_s = self._limits.call_timeout_s
         return self._processes.call("call", (name, arguments, options), limit_s, "it")
 
