@@ -22,6 +22,8 @@ TEXT_PARTS: Final = frozenset(("language_model", "lm_head"))
 OLD_TEXT: Final = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head")
 """Beginnings of those names in older checkpoints, which name the text network as models of text do."""
 EMBEDDING: Final = "embed_tokens.weight"
+UNPACKED: Final = "mxfp4"
+"""Quantization of gpt-oss, which transformers and Megatron-Bridge unpack to bfloat16 as they load it."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,15 @@ def _header(file: Path) -> dict[str, Tensor]:
         return {}
 
 
+def quantization_of(config: Mapping[str, Any]) -> str | None:
+    """The method of a checkpoint's `quantization_config`. None means that its weights are not quantized."""
+    quantized = config.get("quantization_config") or text_part(config).get("quantization_config")
+    if not quantized:
+        return None
+    method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    return str(method or "of no name")
+
+
 def weight_faults(
     directory: Path, config: Mapping[str, Any], *, allows_quantized: bool = False
 ) -> Iterator[str]:
@@ -119,12 +130,8 @@ def weight_faults(
         config: its config.json.
         allows_quantized: whether the weights may be quantized: of a teacher, or where a trainer converts them itself.
     """
-    quantized = config.get("quantization_config") or text_part(config).get("quantization_config")
-    if quantized and not allows_quantized:
-        if isinstance(quantized, dict):
-            method = quantized.get("quant_method", "of no name")
-        else:
-            method = "?"
+    method = quantization_of(config)
+    if method not in (None, UNPACKED) and not allows_quantized:
         yield (
             f"its weights are quantized (quantization_config, {method}), and trained weights are bfloat16 or float32;"
             " set model.path to the checkpoint in bfloat16"

@@ -13,7 +13,13 @@ from typing import Any, Final
 from xp.errors import ExitCode
 from xp.lib.reading import json_of
 from xp.models.network import MEDIA, text_part
-from xp.models.weights import is_of_text, media_tensors, tensors_of
+from xp.models.weights import (
+    UNPACKED,
+    is_of_text,
+    media_tensors,
+    quantization_of,
+    tensors_of,
+)
 
 PROCESSOR_FILES: Final = (
     "preprocessor_config.json",
@@ -64,7 +70,13 @@ def load_network(place: str | Path, dtype: Any) -> Any:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(place)
-    model = auto_class(config).from_pretrained(place, dtype=dtype)
+    options = {}
+    if quantization_of(config.to_dict()) == UNPACKED:
+        from transformers import Mxfp4Config
+
+        # With the package `kernels` the weights would stay as they are, which transformers does not train.
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
+    model = auto_class(config).from_pretrained(place, dtype=dtype, **options)
     freeze_media(model)
     return model
 
