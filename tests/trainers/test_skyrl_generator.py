@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -346,3 +347,14 @@ def test_skyrls_engine_batch_and_record_have_the_live_prompt() -> None:
         assert list(record.messages[:1]) == list(one.episode.opening)
         if one.episode.settle().reward is not None:
             assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)
+
+
+def test_tokens_of_pictures_are_never_sampled(tmp_path: Path) -> None:
+    content = {"model_type": "qwen3_vl", "vision_config": {"depth": 1}, "image_token_id": 7}
+    text = {"model_type": "qwen3_vl_text", "vocab_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({**content, "text_config": text}))
+    model = replace(ROOMY.spec.model, path=str(tmp_path))
+    config = replace(ROOMY, spec=replace(ROOMY.spec, model=model))
+    client = ScriptedClient([call("win")])
+    play(client, FakeMix(NO_RETRY), [ROW], config)
+    assert {tuple(asked["logit_bias"].items()) for asked in client.asked} == {((7, -100.0),)}

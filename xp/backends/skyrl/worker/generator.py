@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInput
@@ -24,6 +25,7 @@ from skyrl.train.generators.utils import prepare_generator_input
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
 from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, task_of
+from xp.engines.completions import biases
 from xp.engines.conversation import Conversation, GeneratedTurn
 from xp.engines.rows import Rows, play_rows
 from xp.episode.episode import Episode
@@ -31,7 +33,9 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
+from xp.models.files import config_of
 from xp.spec import RunSpec
+from xp.worker.media import placeholder_ids
 from xp.worker.played import PlayedEpisode, live_prompt
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed, is_cut
 
@@ -67,8 +71,13 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
     ) -> None:
         client = parts["inference_engine_client"]
         tokenizer = parts["tokenizer"]
+        config = config_of(str(spec.model.path), Path(), spec.model.revision)
+        never = placeholder_ids(config or {})
+        # vLLM refuses biases together with guessed tokens.
+        if spec.backend.engine.speculative is not None:
+            never = []
         wrapped = {
-            "inference_engine_client": TurnClient(client, chat),
+            "inference_engine_client": TurnClient(client, chat, never),
             "tokenizer": OpeningTokenizer(tokenizer),
         }
         super().__init__(**parts | wrapped)
@@ -314,10 +323,12 @@ class TurnClient:
     Args:
         client: SkyRL's.
         chat: the policy's tokenizer.
+        never: tokens that are never sampled.
     """
 
-    def __init__(self, client: Any, chat: ChatTokens) -> None:
+    def __init__(self, client: Any, chat: ChatTokens, never: Sequence[int] = ()) -> None:
         self._client = client
+        self._never = never
         self._chat = chat
 
     def __getattr__(self, name: str) -> Any:
@@ -334,6 +345,7 @@ class TurnClient:
             "stop_token_ids": list(self._chat.end_ids),
             # Engines have one seed: without this, two of them may draw the same tokens for episodes of a group.
             "seed": running.next_seed(),
+            **biases(self._never),
         }
         if (
             running.episode.is_live and running.episode.is_over
