@@ -55,7 +55,11 @@ _NOT_BUT: Final = re.compile(
     r"\bnot\s+(?:(?i:option|choice)\s+)?[*(]*[A-Z]\b[*)]*\s*,?\s*(?:but|rather)(?:\s+rather)?\s+",
     re.I,
 )
-_OR_ANOTHER: Final = re.compile(r"[)\]*]*\s*(?:\b(?:or|and)\b|[/&])\s*[*(\[]*[A-Z]\b(?!')", re.I)
+_OR_ANOTHER: Final = re.compile(
+    r"[)\]*]*\s*(?:\b(?i:or|and)\b|[/&])\s*[*(\[]*"
+    r"(?:[B-HJ-Z]\b(?!')|[AI]\b(?!['’])(?!\s+(?!(?:is|are|can|could|may|might|would)\b)[a-z]))"
+)
+"""A second letter. "I am" and "A short" are words, "A is" is a letter."""
 _TWO_LETTERS: Final = re.compile(r"\W*[A-Za-z]\W*(?:\b(?:or|and)\b\W*|[/&,]\s*)[A-Za-z]\W*", re.I)
 _HEADING: Final = re.compile(r"^#+[ \t]+(?=[^\n]*\n\s*\S)", re.M)
 """Mark of a heading of Markdown: a line with text below. A final `#### B` has none."""
