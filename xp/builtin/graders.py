@@ -57,7 +57,7 @@ _NOT_BUT: Final = re.compile(
 )
 _OR_ANOTHER: Final = re.compile(
     r"[)\]*]*\s*(?:\b(?i:or|and)\b|[/&])\s*[*(\[]*"
-    r"(?:[B-HJ-Z]\b(?!')|[AI]\b(?!['’])(?!\s+(?!(?:is|are|can|could|may|might|would)\b)[a-z]))"
+    r"(?:[B-HJ-Z]\b(?!')|[AI]\b(?!['\u2019])(?!\s+(?!(?:is|are|can|could|may|might|would)\b)[a-z]))"
 )
 """A second letter. "I am" and "A short" are words, "A is" is a letter."""
 _TWO_LETTERS: Final = re.compile(r"\W*[A-Za-z]\W*(?:\b(?:or|and)\b\W*|[/&,]\s*)[A-Za-z]\W*", re.I)
