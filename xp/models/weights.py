@@ -17,8 +17,10 @@ CHUNK: Final = 1 << 22
 MAX_HEADER: Final = 100_000_000
 """Largest header of a safetensors file, in bytes (safetensors, `MAX_HEADER_SIZE`)."""
 HEAD: Final = "lm_head.weight"
-TEXT_PARTS: Final = frozenset(("language_model", "lm_head"))
-"""Parts of the names of the text network's weights in a model with media, in transformers' models and in checkpoints."""
+_NESTED: Final = frozenset(("language_model", "text_model"))
+TEXT_PARTS: Final = frozenset((*_NESTED, "lm_head"))
+"""Parts of the names of the text network's weights in a model with media, for the count of a plan, which loads no
+transformers (xp.worker.media asks it)."""
 OLD_TEXT: Final = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head")
 """Beginnings of those names in older checkpoints, which name the text network as models of text do."""
 EMBEDDING: Final = "embed_tokens.weight"
@@ -54,7 +56,7 @@ def is_of_text(name: str) -> bool:
 def media_tensors(names: Iterable[str]) -> set[str]:
     """Those of a checkpoint's names that are of parts for pictures and sound; the model is known to have such parts."""
     all_names = set(names)
-    if any("language_model" in name.split(".") for name in all_names):
+    if any(not _NESTED.isdisjoint(name.split(".")) for name in all_names):
         return {name for name in all_names if not is_of_text(name)}
     return {name for name in all_names if not name.startswith(OLD_TEXT)}
 

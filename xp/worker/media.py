@@ -13,13 +13,7 @@ from typing import Any, Final
 from xp.errors import ExitCode
 from xp.lib.reading import json_of
 from xp.models.network import MEDIA, text_part
-from xp.models.weights import (
-    UNPACKED,
-    is_of_text,
-    media_tensors,
-    quantization_of,
-    tensors_of,
-)
+from xp.models.weights import UNPACKED, quantization_of, tensors_of
 
 PROCESSOR_FILES: Final = (
     "preprocessor_config.json",
@@ -164,6 +158,13 @@ def text_layers(model: Any, names: tuple[str, ...] | None) -> str | list[str] | 
     return layers or list(names or ())
 
 
+def text_weights(model: Any) -> dict[str, Any]:
+    """The state of a model with media without those parts, tied weights under each of their names."""
+    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    places = tuple(f"{name}." for name, module in model.named_modules() if module in parts)
+    return {name: weight for name, weight in model.state_dict().items() if name.startswith(places)}
+
+
 class TextWeights:
     """The text network's part of a model's `state_dict`, which is what an engine receives of an update."""
 
@@ -171,8 +172,7 @@ class TextWeights:
         self._model = model
 
     def state_dict(self) -> dict[str, Any]:
-        weights = self._model.state_dict()
-        return {name: weight for name, weight in weights.items() if is_of_text(name)}
+        return text_weights(self._model)
 
 
 def restore_media(directory: Path, start: Path) -> None:
@@ -237,11 +237,21 @@ def _add_media(directory: Path, media: Mapping[str, Any]) -> None:
     _write_index(directory)
 
 
+def text_names_of(start: Path) -> set[str]:
+    """Names of the text network's weights in a checkpoint, by transformers' own conversion of names."""
+    from transformers import AutoConfig
+    from transformers.core_model_loading import revert_weight_conversion
+
+    # The names depend on those that were loaded, so the checkpoint is loaded, without its values.
+    model = auto_class(AutoConfig.from_pretrained(start)).from_pretrained(start, device_map="meta")
+    return set(revert_weight_conversion(model, text_weights(model)))
+
+
 def _media_of(start: Path) -> Iterator[tuple[str, Any]]:
     """Names and weights outside the text network, as the checkpoint's own files have them."""
     from safetensors import safe_open
 
-    frozen = media_tensors(tensors_of(start))
+    frozen = tensors_of(start).keys() - text_names_of(start)
     for file in sorted(start.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - no mapping

@@ -14,9 +14,8 @@ from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInt
 
 from xp.engines.conversation import Opening
 from xp.episode.tokens import ChatTokens
-from xp.models.weights import is_of_text
 from xp.spec import Sampling
-from xp.worker.media import has_media, load_network
+from xp.worker.media import has_media, load_network, text_weights
 
 QUIET_S = 0.004
 """Seconds without a further request after which a batch begins."""
@@ -70,7 +69,7 @@ class Sampler:
         missing, unexpected = self._model.load_state_dict(load_file(weights), strict=False)
         tied = set(getattr(self._model, "all_tied_weights_keys", {}) or {})
         if has_media(self._model.config):
-            missing = [name for name in missing if is_of_text(name)]
+            missing = [*text_weights(self._model).keys() & set(missing)]
         if unexpected or set(missing) - tied:
             raise RuntimeError(f"{weights} is not of this model: {missing=}, {unexpected=}")
 
