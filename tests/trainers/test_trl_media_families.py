@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from tests.support.tiny_media import QWEN_VISION, SIGLIP_VISION, TEXT
+from xp.backends.skyrl.control.rows.model import OUTSIDE_TEXT
 from xp.worker.media import load_network, restore_media, text_weights
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
@@ -75,6 +77,9 @@ def test_text_is_trained_and_sent_and_the_rest_is_published_as_it_was(
     assert trained <= sent
     assert frozen
     assert frozen.isdisjoint(sent)
+    layers = {name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)}
+    adapted = {name for name in layers if not re.fullmatch(OUTSIDE_TEXT, name)}
+    assert adapted == {name for name in layers if f"{name}.weight" in trained} - {"lm_head"}
 
     with torch.no_grad():
         for weight in model.parameters():
