@@ -74,11 +74,12 @@ test-slow: setup  ## The tests that take longer
 test-gpu: setup  ## The smallest run of each trainer on this machine's GPUs; a skipped test says why
 	$(BIN)/python -m pytest -m gpu tests/gpu -rs
 
-check: setup  ## ruff, mypy --strict, import-linter; every test asserts something that always runs
+check: setup  ## ruff, mypy --strict, import-linter; one value on a line; every test asserts something that always runs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.style_rules
 	$(BIN)/python -m tools.test_rules
 
 format: setup  ## Apply ruff's fixes and format

@@ -263,7 +263,8 @@ def _watch_metrics(found: Found, loss: str) -> None:
 
     watched_log: Any = training.CapturedLog
     write = watched_log.line
-    vars(training)["finite_means"], watched_log.line = means, line
+    vars(training)["finite_means"] = means
+    watched_log.line = line
 
 
 if __name__ == "__main__":

@@ -327,7 +327,8 @@ def explain_metric(name: str) -> Iterator[str]:
     if name == ALL:
         yield from (f"{entry['metric']}  {_first_sentence(entry['means'])}" for entry in entries)
         return
-    (one,), full = entries, next(iter(_of_last_part(name)), name)
+    (one,) = entries
+    full = next(iter(_of_last_part(name)), name)
     yield full if full == one["metric"] else f"{full}  ({one['metric']})"
     yield from (f"  {key:6} {one[key]}" for key in ("unit", "means", "read"))
     for backend, source in one["sources"].items():

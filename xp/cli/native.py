@@ -92,7 +92,8 @@ class PlanKeys:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.spec, self.backend = plan.spec, plan.spec.backend.name
+        self.spec = plan.spec
+        self.backend = plan.spec.backend.name
         if self.backend not in list(BackendName):
             raise XpError(
                 f"xp knows the native keys of {', '.join(BackendName)}; backend={self.backend} is a plugin's"

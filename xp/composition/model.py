@@ -177,11 +177,8 @@ def _fit_lengths(
     training: dict[str, Any], default: Mapping[str, Any], path: str, context: Any
 ) -> None:
     """Shortens the lengths that nobody set to the model's context, with a note on standard error."""
-    prompt, response, turn = keys = (
-        "max_prompt_tokens",
-        "max_response_tokens",
-        "max_tokens_per_turn",
-    )
+    keys = ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")
+    prompt, response, turn = keys
     if not all(isinstance(value, int) for value in (context, *map(training.get, keys))):
         return  # the schema reports it
     unset = [key for key in keys if training[key] == default.get(key)]

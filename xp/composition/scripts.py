@@ -348,7 +348,8 @@ def keys_of(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key = _KEY.fullmatch(word)
         if key is not None and (key[2] or values is None):
-            found[key[1]], values = key[3], None
+            found[key[1]] = key[3]
+            values = None
         elif word.startswith("--") or _ARRAY.fullmatch(word):
             name, is_given, value = word.partition("=")
             found[name] = values = [value] if is_given else []

@@ -184,7 +184,8 @@ class RequestEngine(EpisodeEngine):
         self._request_turn(number)
 
     def _request_turn(self, number: int) -> None:
-        conversation, (words, limit) = self.conversations[number], self._next_turn(number)
+        conversation = self.conversations[number]
+        words, limit = self._next_turn(number)
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
         ids = [*conversation.prompt_ids, *conversation.completion_ids]
 

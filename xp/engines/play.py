@@ -259,7 +259,8 @@ class EpisodePlay:
             self.engine.begin(number)
 
     def _open(self, number: int) -> Event:
-        episode, (row, _) = self._episodes[number], self._numbered[number]
+        episode = self._episodes[number]
+        row, _ = self._numbered[number]
         ids = live_prompt(episode, row.tools, self._chat, self.engine.sampling.max_prompt_tokens)
         return partial(self._opened, number, None if ids is None else Conversation(ids))
 

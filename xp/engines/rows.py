@@ -79,7 +79,8 @@ class Rows:
         for other in others:
             is_history = not any(other.mask[:size]) and other.prompt_ids == row.prompt_ids
             if is_history and other.completion_ids[:size] == row.completion_ids:
-                other.mask[:size], other.logprobs[:size] = row.mask, row.logprobs
+                other.mask[:size] = row.mask
+                other.logprobs[:size] = row.logprobs
                 self.all = others
                 return
         if others and not size:

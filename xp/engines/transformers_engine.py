@@ -200,7 +200,8 @@ class TransformersEngine(EpisodeEngine):
         if not self.conversations[number].num_turns:
             self._expect(self._prompts[number], -1)
         self._expect(prompt, 1)
-        self._prompts[number], self.conversations[number] = prompt, conversation
+        self._prompts[number] = prompt
+        self.conversations[number] = conversation
         num_shared = _common_prefix([self._first[: self._num_shared + 1], prompt])
         if num_shared < self._num_shared:
             self._num_shared = num_shared

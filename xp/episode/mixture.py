@@ -62,10 +62,8 @@ class EnvironmentMixture(Closing):
             source = None
             if member.judge is not None:
                 judge = Judge(member.judge, environ, describe, log or JudgeLog(), member.dialect)
-                self._judges[name], source = (
-                    judge,
-                    GroupSource("judge", member.judge.weight, judge.score),
-                )
+                self._judges[name] = judge
+                source = GroupSource("judge", member.judge.weight, judge.score)
             self._rewards[name] = reward_steps(member, self._providers[name], describe, source)
         # Not the threads of episodes: these may wait for a session that the environment's scores need, and hold one.
         self._scoring = ThreadPoolExecutor(MAX_GROUPS, thread_name_prefix="xp-group")

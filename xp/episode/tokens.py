@@ -321,9 +321,10 @@ class ChatTokens:
             turn = _calls_of([result])
             tail, first = self._after(turn, [result], is_last=number == len(results) - 1)
             ended, _ = self._after(turn, [], is_last=False)
-            tails.append(
-                tail.removeprefix(ended if tail.startswith(ended) else first) if number else tail
-            )
+            if number:
+                begin = ended if tail.startswith(ended) else first
+                tail = tail.removeprefix(begin)
+            tails.append(tail)
         return "".join(tails), first
 
     @cached_property

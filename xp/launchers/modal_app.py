@@ -175,7 +175,9 @@ def function_name(stage: str) -> str:
 
 
 def _function(stage: SubmittedStage, spec: LauncherSpec) -> str:
-    job, resources, keys = stage.stage.job, stage.stage.job.resources, list(stage.secrets)
+    job = stage.stage.job
+    resources = job.resources
+    keys = list(stage.secrets)
     if keys:
         secret = f"modal.Secret.from_name({spec.secret_name!a}, required_keys={keys!r})"
     else:

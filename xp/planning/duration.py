@@ -240,7 +240,8 @@ def disk_bytes(spec: RunSpec) -> float | None:
     beside them, the trained model, the best one, and the download. None means that nothing is known of the network."""
     if spec.model.architecture is None:
         return None
-    (checkpoint, export), training = checkpoint_bytes(spec), spec.training
+    checkpoint, export = checkpoint_bytes(spec)
+    training = spec.training
     written = training.keep_checkpoints + 1
     # A checkpoint of TRL is a Hugging Face model.
     every = training.export_every or training.checkpoint_every

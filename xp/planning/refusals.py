@@ -74,7 +74,8 @@ def check_model_files(spec: RunSpec) -> None:
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses what the cards of the table cannot do (conf/accelerators.yaml)."""
-    hardware, card = spec.hardware, cards().get(spec.hardware.accelerator)
+    hardware = spec.hardware
+    card = cards().get(hardware.accelerator)
     if hardware.accelerator != "cpu" and not hardware.accelerators_per_node:
         reason = (
             f"0 x {hardware.accelerator} leave nothing to train on; set 1 or more, or hardware=cpu"

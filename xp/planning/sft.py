@@ -29,15 +29,21 @@ def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """
     data = spec.sft.data or ""
     kind, _, script = data.partition(":")
-    owners = {name: member.serve or member.grader for name, member in spec.env.members.items()}
+    files: tuple[str, ...] = ()
+    solvers: dict[str, str] = {}
+    """Environment -> its script, `module:attribute`."""
+    if kind == SOLVE:
+        for name, member in spec.env.members.items():
+            solvers[name] = script or f"{member.serve or member.grader}.solve"
+    elif kind in ROOMS:
+        files = tuple(_recorded(spec, data))
+    else:
+        files = (data,)
     return {
         **stage_fields(spec, places, "sft"),
-        "files": () if kind == SOLVE else (data,) if kind not in ROOMS else _recorded(spec, data),
+        "files": files,
         "is_messages": kind not in (SOLVE, *ROOMS),
-        # Environment -> its script, `module:attribute`.
-        "solvers": {name: script or f"{one}.solve" for name, one in owners.items()}
-        if kind == SOLVE
-        else {},
+        "solvers": solvers,
     }
 
 

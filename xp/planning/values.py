@@ -131,7 +131,8 @@ def untried_lines(spec: RunSpec) -> list[str]:
 
 def _needs_groups(spec: RunSpec) -> str | None:
     """What needs more than one episode of a task, with the reason. None means nothing."""
-    algorithm, distill = spec.algorithm, spec.algorithm.distill
+    algorithm = spec.algorithm
+    distill = algorithm.distill
     has_baseline = distill is None or distill.beside_reward
     if has_baseline and algorithm.estimator in (*OF_EPISODES, Estimator.REINFORCE_PP_BASELINE):
         return f"the baseline of algorithm.estimator={algorithm.estimator} is a mean over other episodes of the task"

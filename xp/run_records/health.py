@@ -110,13 +110,10 @@ class HealthCount:
             lines.append(f"{env} {call}: {cause.reason[:MAX_REASON]} ({numbers})")
             report = reports.pop((env, call), None) or reports.pop((env, f"{call}_async"), None)
             place = places.get((env, call))
-            lines += (
-                _indented(report["text"])
-                if report
-                else [f"  {call} is defined in {place}"]
-                if place
-                else []
-            )
+            if report:
+                lines += _indented(report["text"])
+            elif place:
+                lines.append(f"  {call} is defined in {place}")
         if len(causes) > MAX_CAUSES:
             lines += [f"{counted(len(causes) - MAX_CAUSES, 'more cause')}"]
         for (env, call), report in list(reports.items())[:MAX_CAUSES]:

@@ -146,14 +146,15 @@ def as_markdown(lines: Sequence[RunRow]) -> str:
 
 def readable(line: RunRow, names: Sequence[str]) -> list[str]:
     """Cells of a row under these columns, rounded and cut."""
-    return [
-        "-"
-        if value is None
-        else f"{value:.3f}"
-        if isinstance(value, float)
-        else shortened(str(value), MAX_SHOWN)
-        for value in _values(line, names)
-    ]
+    return [_cell(value) for value in _values(line, names)]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return shortened(str(value), MAX_SHOWN)
 
 
 def head(lines: Sequence[RunRow]) -> list[str]:

@@ -156,7 +156,9 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
     if made is None:
         return
     if training.epochs is None:
-        num_steps, key, least = training.num_steps, f"training.num_steps={training.num_steps}", made
+        num_steps = training.num_steps
+        key = f"training.num_steps={num_steps}"
+        least = made
     elif num_tasks is None:
         return
     else:

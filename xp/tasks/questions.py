@@ -91,11 +91,9 @@ class ProviderSplits:
         return ask(self._member, partial(self._provider.num_tasks, split))
 
     def contents(self, split: str) -> Sequence[str] | None:
-        provider, size, is_graded = (
-            self._provider,
-            self.num_tasks(split),
-            self._member.env.provider == "local",
-        )
+        provider = self._provider
+        size = self.num_tasks(split)
+        is_graded = self._member.env.provider == "local"
         if not isinstance(provider, Lister) or (size > MOST_LISTED and not is_graded):
             return None
         tasks = ask(self._member, partial(provider.listed, split))

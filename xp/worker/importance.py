@@ -11,7 +11,9 @@ from typing import Any
 
 from xp.spec import Algorithm, ImportanceMask
 
-OUTSIDE, SAMPLE_SIZE = METRICS = "training/importance_outside", "training/importance_sample_size"
+OUTSIDE = "training/importance_outside"
+SAMPLE_SIZE = "training/importance_sample_size"
+METRICS = (OUTSIDE, SAMPLE_SIZE)
 
 
 @dataclass(frozen=True)

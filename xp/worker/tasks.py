@@ -72,7 +72,8 @@ def training_view(config: TrainConfig, rows: Sequence[TaskRow], view: Path) -> l
 
 def order_of(config: TrainConfig, rows: Sequence[TaskRow]) -> list[TaskRow]:
     """The tasks of all rollout steps, in order; with dynamic sampling, as many as the steps may draw."""
-    spec, training = config.spec, config.spec.training
+    spec = config.spec
+    training = spec.training
     num_rounds = config.num_steps * (
         spec.algorithm.max_sample_batches if spec.algorithm.dynamic_sampling else 1
     )

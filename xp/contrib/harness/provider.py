@@ -123,7 +123,8 @@ class HarnessProvider(IndexedProvider):
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = environ
-        self._place, self._grader = _place(config, "program"), _place(config, "grader")
+        self._place = _place(config, "program")
+        self._grader = _place(config, "grader")
         options = config.options
         agent = AGENTS.get(options["agent"] or "", Agent(options["command"], {}, None))
         command = agent.command

@@ -31,7 +31,8 @@ class ReasoningGymTasks:
         self._name = config.name
         self._options = config.options
         _check(config.name, config.options)
-        options, seed = config.options, config.options["seed"]
+        options = config.options
+        seed = options["seed"]
         self._splits = {
             "train": _composite(config, seed, options["num_train"]),
             "test": _composite(config, seed + TEST_OFFSET, options["num_test"]),

@@ -204,7 +204,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             turn = await self.inference_engine_client.generate(
                 request, model=self.policy_model_name
             )
-            (ids,), logprobs = turn["response_ids"], turn.get("response_logprobs")
+            (ids,) = turn["response_ids"]
+            logprobs = turn.get("response_logprobs")
             await running.start
             return GeneratedTurn(
                 ids, [0.0] * len(ids) if logprobs is None else logprobs[0]

@@ -49,7 +49,8 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
         return FsdpWeightSource(TextWeights(self.model.model), dtype)
 
     def forward_backward(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        self._means, group = Means(), self.device_mesh.get_group("dp")
+        self._means = Means()
+        group = self.device_mesh.get_group("dp")
         with update_means(data["loss_mask"], self.cfg.algorithm, group, self._means):
             output = super().forward_backward(data, *args, **kwargs)
         output.metrics.update(self._means.reduced(group))

@@ -44,7 +44,8 @@ def log_rollout(
     """
     del extra_metrics
     worker = worker_of(args)
-    config, training = worker.config, worker.config.spec.training
+    config = worker.config
+    training = config.spec.training
     played = [read_played(sample.metadata) for sample in by_episode(samples)]
     # Slime names the kept groups alone; as on SkyRL, a step's metrics are of all that were played.
     judged = worker.judged

@@ -54,7 +54,8 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0]).absolute()
     config = config_of(path, SlimeTrainConfig.from_json)
     root = Path.cwd()
-    spec, training = config.spec, config.spec.training
+    spec = config.spec
+    training = spec.training
     if spec.algorithm.advantage_fn is not None:
         load_advantage_fn(
             spec.algorithm.advantage_fn

@@ -116,7 +116,8 @@ def choose_port(environ: MutableMapping[str, str]) -> None:
     """Sets a random rendezvous port for a single process; TRL's choice from a list may conflict with other runs."""
     if environ.get("MASTER_PORT"):
         return  # torchrun has set it for all ranks
-    environ["MASTER_ADDR"], environ["MASTER_PORT"] = HOST, str(free_port())
+    environ["MASTER_ADDR"] = HOST
+    environ["MASTER_PORT"] = str(free_port())
 
 
 def set_vllm_dtype(dtype: str) -> None:

@@ -101,11 +101,18 @@ def _mask_bound(end: str) -> Row:
         key = MASK_BOUND[spec.algorithm.importance_mask]
         return {f"{OFF_POLICY}.{key}_{native}": getattr(spec.algorithm, name)}
 
-    return Row(
-        f"algorithm.{name}",
-        render,
-        implemented_by=lambda s: NO_MASK if not is_masked(s) else "" if render(s) else BY_XP,
-    )
+    def implemented_by(spec: RunSpec) -> str:
+        if not is_masked(spec):
+            return NO_MASK
+        return "" if render(spec) else BY_XP
+
+    return Row(f"algorithm.{name}", render, implemented_by=implemented_by)
+
+
+def _weighed_by(spec: RunSpec) -> str:
+    if not is_weighed(spec):
+        return NO_WEIGHT
+    return "" if _weight_level(spec) else BY_XP
 
 
 def _by_xp(spec: RunSpec) -> str:
@@ -229,9 +236,7 @@ ALGORITHM = (
             if (level := _weight_level(s))
             else {}
         ),
-        implemented_by=lambda s: (
-            NO_WEIGHT if not is_weighed(s) else "" if _weight_level(s) else BY_XP
-        ),
+        implemented_by=_weighed_by,
     ),
     Row("algorithm.importance_mask", _importance_mask, note_if=is_masked, note=_by_xp),
     *(_mask_bound(end) for end in ("lower", "upper")),
