@@ -34,6 +34,7 @@ def words_for(place: Path, targets: str, dropout: float = 0.0) -> list[str]:
     return ["model=hf", f"model.path={place}", "backend=trl", f"model.lora={lora}"]
 
 
+@pytest.mark.slow  # A process of peft for each; tests/trainers/test_trl_expert_adapters.py has the refusals without one.
 @pytest.mark.parametrize(
     ("targets", "dropout", "reason"),
     [
