@@ -1,4 +1,4 @@
-"""The real SkyRLGymGenerator over fake sessions, with an engine that says what a script says."""
+"""SkyRL's inputs and outputs of xp's generator over fake sessions, with an engine that says what a script says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +113,6 @@ class Batch:
     """xp's record of each episode."""
 
 
-@cache
-def _registered() -> None:
-    from xp.backends.skyrl.worker.experiment import register_environment
-
-    register_environment()
-
-
 def generator(client: Any, mix: Any, config: SkyRLTrainStageConfig, **changes: Any) -> Any:
     """XpGenerator as the experiment makes it.
 
@@ -129,18 +121,11 @@ def generator(client: Any, mix: Any, config: SkyRLTrainStageConfig, **changes: A
     """
     from xp.backends.skyrl.worker.generator import XpGenerator
 
-    _registered()
     cfg = native(config)
+    cfg.generator = replace(cfg.generator, **changes)
     tokenizer, _ = tokenizer_and_model()
-    parts = {
-        "generator_cfg": replace(cfg.generator, **changes),
-        "skyrl_gym_cfg": cfg.environment.skyrl_gym,
-        "inference_engine_client": client,
-        "tokenizer": tokenizer,
-        "policy_model_name": "policy",
-    }
     chat = ChatTokens(tokenizer, config.spec.model, keeps_prompts=config.spec.record_prompts)
-    return XpGenerator(parts, chat, mix, config.spec)
+    return XpGenerator(cfg, client, chat, mix, config.spec)
 
 
 def request(
@@ -176,7 +161,7 @@ def play(
     phase: str = "train",
     **changes: Any,
 ) -> Batch:
-    """Play a batch through SkyRL's own loop."""
+    """Play a batch as SkyRL's trainer has it played."""
     made = generator(client, mix, config, **changes)
     wanted = request(rows, group_size, config, phase)
     output = asyncio.run(made.generate(wanted))

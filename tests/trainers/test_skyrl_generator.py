@@ -1,4 +1,4 @@
-"""The traps of SkyRL's agent loop, each through the real loop: every test fails where xp's handling is taken out."""
+"""Episodes under SkyRL: what its trainer gets of each batch, whatever the environment or the engine does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
@@ -27,7 +28,14 @@ from tests.support.fake_session import RULES, FakeSession, OneAtATime, call
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
-from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
+from tests.trainers.skyrl_parts import (
+    ScriptedClient,
+    generator,
+    native,
+    play,
+    request,
+    train_config,
+)
 from xp.backends.skyrl.worker.train import write_view
 from xp.envs.base import Task
 from xp.envs.config import EnvConfig
@@ -87,22 +95,6 @@ class CountedMix:
         self.sessions.append(FakeSession(self._respond))
         self.most_open = max(self.most_open, self.num_open())
         return self.sessions[-1]
-
-
-def test_the_reward_is_whole_when_skyrl_stops_early() -> None:
-    """SkyRL breaks on length before `env.step`: a reward that waits for the last step would be lost."""
-    mix: Any = CountedMix(RULES)
-    prompt = len(ChatTokens(tokenizer_and_model()[0]).prompt(ROW.messages, ROW.tools))
-    batch = play(
-        ScriptedClient([call("move")] * 9), mix, [ROW], ROOMY, max_input_length=prompt + 60
-    )
-    outcome = batch.plays[0].episode.settle()
-    assert batch.output["stop_reasons"] == ["length"]
-    assert 0 < outcome.num_turns < 5
-    assert outcome.status is EpisodeStatus.TRUNCATED
-    assert sum(batch.output["rewards"][0]) == batch.output["rewards"][0][-1] == outcome.reward
-    assert outcome.reward == pytest.approx(0.1 * outcome.num_turns)
-    assert mix.num_open() == 0
 
 
 def test_an_episode_keeps_its_own_turn_limit_whatever_skyrl_passes() -> None:
@@ -183,7 +175,7 @@ def test_what_a_chat_template_refuses_is_void_and_ends_no_batch(
     """SkyRL renders a dialogue with a system message itself, and every prompt to count its tokens."""
     from skyrl.train.dataset import PromptDataset
 
-    from xp.backends.skyrl.worker.generator import OpeningTokenizer
+    from xp.backends.skyrl.worker.generator import UncountedPrompts
 
     tokenizer = copy.deepcopy(tokenizer_and_model()[0])
     refused = "m.role == 'system' or 'moved' in m.content"
@@ -198,7 +190,7 @@ def test_what_a_chat_template_refuses_is_void_and_ends_no_batch(
     assert "does not render a dialogue: TemplateError: no" in str(outcomes[0].void_reason)
     assert not any(map(any, batch.output["loss_masks"]))
     write_view([ROW, CALLED], tmp_path / "view.parquet")
-    dataset = PromptDataset([str(tmp_path / "view.parquet")], OpeningTokenizer(tokenizer), 10, 1)
+    dataset = PromptDataset([str(tmp_path / "view.parquet")], UncountedPrompts(), 10, 1)
     assert len(dataset) == 2
 
 
@@ -358,3 +350,28 @@ def test_tokens_of_pictures_are_never_sampled(tmp_path: Path) -> None:
     client = ScriptedClient([call("win")])
     play(client, FakeMix(NO_RETRY), [ROW], config)
     assert {tuple(asked["logit_bias"].items()) for asked in client.asked} == {((7, -100.0),)}
+
+
+class RoutingClient(ScriptedClient):
+    """Returns experts as SkyRL's vLLM does: from the asked position to the last token but one, two of one layer."""
+
+    async def generate(self, input_batch: Any, model: str | None = None) -> Any:
+        answer = await super().generate(input_batch, model)
+        (prompt,), (ids,) = input_batch["prompt_token_ids"], answer["response_ids"]
+        (start,) = input_batch["routed_experts_prompt_starts"]
+        first = np.arange(start, len(prompt) + len(ids) - 1)
+        experts = np.stack([first % 7, first % 5], axis=-1)[:, None, :]
+        return {**answer, "rollout_expert_indices": [experts]}
+
+
+def test_the_update_gets_the_experts_of_all_turns() -> None:
+    cfg = train_config(*ROOMY_LIMITS)
+    mix: Any = FakeMix(RULES)
+    client = RoutingClient([call("look"), call("win")])
+    engine = replace(native(cfg).generator.inference_engine, enable_return_routed_experts=True)
+    batch = play(client, mix, [ROW], cfg, inference_engine=engine)
+    (prompt,), (ids,) = batch.output["prompt_token_ids"], batch.output["response_ids"]
+    (experts,) = batch.output["rollout_expert_indices"]
+    positions = np.arange(len(prompt) + len(ids) - 1)
+    assert experts[:, 0, 0].tolist() == (positions % 7).tolist()
+    assert experts[:, 0, 1].tolist() == (positions % 5).tolist()

@@ -17,7 +17,6 @@ from tests.support.task_set import leave_manifest
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.running_episode import task_of
 from xp.backends.skyrl.worker.train import write_view
 from xp.envs.base import Message
 from xp.episode.metrics import EpisodeFacts
@@ -64,7 +63,7 @@ def test_the_prepared_view_loads_in_skyrls_own_dataset(tmp_path: Path) -> None:
     _, env_class, extras, _ = found[3]
     assert len(found) == len(ROWS)
     assert env_class == "xp"
-    assert task_of(extras) == SampledTask(
+    assert SampledTask.of_columns(extras) == SampledTask(
         "fake/train/3", "fake", "train", 3, "[]", (Message(role="user", content="play"),)
     )
 

@@ -192,8 +192,8 @@ def prepared(tmp_path: Path) -> list[TaskRow]:
 def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> None:
     from datasets import Dataset, load_dataset
 
-    from xp.backends.skyrl.worker.running_episode import task_of
     from xp.backends.trl.worker.rollout import TASK_ID, trl_rows
+    from xp.worker.played import SampledTask
 
     made = prepared(tmp_path)
     expected = [tuple(chat_messages(row["prompt"])) for row in rows()["train"]]
@@ -207,7 +207,7 @@ def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> Non
     lines = [json.loads(line) for line in (tmp_path / "slime.jsonl").read_text().splitlines()]
     seen = {
         "trl": trl,
-        "skyrl": [task_of(one).messages for one in read],
+        "skyrl": [SampledTask.of_columns(one).messages for one in read],
         "slime": [tuple(one["input"]) for one in lines],
     }
     assert seen == dict.fromkeys(seen, expected)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from xp.envs.base import PROMPT_LENGTH, Message
 from xp.episode.episode import Episode
@@ -29,6 +31,13 @@ class SampledTask:
     """JSON list of function schemas."""
     messages: tuple[Message, ...]
     """The opening ones."""
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Any]) -> SampledTask:
+        """The task of a row of a trainer's view, whose messages are JSON."""
+        names = ("task_id", "env", "split", "index", "tools")
+        messages = tuple(json.loads(columns["messages"]))
+        return cls(**{name: columns[name] for name in names}, messages=messages)
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, save_policy
-from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
-from xp.backends.skyrl.worker.generator import OpeningTokenizer, XpGenerator
+from xp.backends.skyrl.worker.generator import UncountedPrompts, XpGenerator
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.engines.config import EvaluateConfig
@@ -42,7 +41,6 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         root: the outputs root, to which all other paths are relative.
     """
     os.chdir(root)
-    register_environment()
     environ = environment()
     with (
         EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
@@ -68,13 +66,6 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         save = partial(save_policy, trainer, cfg.generator.inference_engine.model_dtype)
         publish(save, Path(config.places.model), trainer.generator.chat.end_ids)
         asyncio.run(trainer.evaluate_trained())
-
-
-def register_environment() -> None:
-    """Registers the data view's `env_class` with SkyRL-Gym, whose registry is per process."""
-    from skyrl_gym.envs import register
-
-    register(id=ENV_CLASS, entry_point="xp.backends.skyrl.worker.env:XpEnv")
 
 
 class XpTraining(BasePPOExp):  # type: ignore[misc]
@@ -104,16 +95,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         super().__init__(cfg)
 
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> XpGenerator:
-        parts = {
-            "generator_cfg": cfg.generator,
-            "skyrl_gym_cfg": cfg.environment.skyrl_gym,
-            "inference_engine_client": inference_engine_client,
-            "tokenizer": tokenizer,
-            "policy_model_name": resolve_policy_model_name(cfg),
-        }
         spec = self._config.spec
         chat = ChatTokens(tokenizer, spec.model, keeps_prompts=spec.record_prompts)
-        return XpGenerator(parts, chat, self._mix, spec)
+        return XpGenerator(cfg, inference_engine_client, chat, self._mix, spec)
 
     def get_eval_dataset(self) -> PromptDataset | None:
         if self.cfg.trainer.eval_interval > 0:
@@ -122,9 +106,7 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
     def dataset(self, files: list[str]) -> PromptDataset:
         """Loads the prompts in one process; SkyRL's eight processes cost more than they save on a filtered view."""
-        return PromptDataset(
-            files, OpeningTokenizer(self.tokenizer), self.cfg.trainer.max_prompt_length, 1
-        )
+        return PromptDataset(files, UncountedPrompts(), self.cfg.trainer.max_prompt_length, 1)
 
     def get_inference_client(self) -> Any:
         if not self._config.stub:
