@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from xp.lib.codec import JsonFile
 from xp.spec import RunSpec, Sampling
@@ -84,6 +84,10 @@ class TrainConfig(StageConfig):
 
     steps: int | None
     """Rollout steps. None means that the epochs' steps are not computed yet."""
+
+    def with_steps(self, steps: int) -> Self:
+        """Returns a copy with this number of rollout steps, also in what the trainer reads."""
+        raise NotImplementedError
 
     @property
     def num_steps(self) -> int:

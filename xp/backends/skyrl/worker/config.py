@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from xp.spec import Algorithm, ImportanceCorrection, RatioFrom
 from xp.worker.sft import SftConfig
@@ -84,7 +84,7 @@ class SkyRLTrainStageConfig(SkyRLStageConfig, TrainConfig):
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
 
-    def with_steps(self, steps: int) -> SkyRLTrainStageConfig:
+    def with_steps(self, steps: int) -> Self:
         """Returns a copy with this number of rollout steps."""
         others = (text for text in self.native_keys if not text.startswith(f"{STEPS_KEY}="))
         return replace(self, steps=steps, native_keys=(*others, f"{STEPS_KEY}={steps}"))

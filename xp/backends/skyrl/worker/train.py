@@ -24,16 +24,11 @@ from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import replacing
 from xp.lib.reading import config_of
-from xp.tasks.evaluated import evaluated_episodes
-from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.training_length import settle
-from xp.worker.best import BestKeeper
-from xp.worker.facts import record_facts
 from xp.worker.places import teacher_place
 from xp.worker.program import run_stage
-from xp.worker.tasks import held_out_tasks, policy_chat, training_view
-from xp.worker.trained import check_trained
+from xp.worker.tasks import policy_chat
+from xp.worker.training import TrainingProgram
 
 MIDDLEWARE = "xp.engines.key_check.EngineKeyCheck"
 
@@ -41,11 +36,10 @@ MIDDLEWARE = "xp.engines.key_check.EngineKeyCheck"
 def main(argv: Sequence[str]) -> None:
     """Runs the training of a config file; SkyRL resumes from the last complete checkpoint, if there is one."""
     path = Path(argv[0]).absolute()
-    config = config_of(path, SkyRLTrainStageConfig.from_json)
-    prepare(config)
-    rows = load_tasks(Path(config.places.tasks), path.parent, "train")
-    config = config.with_steps(settle(config.spec.training, len(rows), path.parent))
-    write_views(config, path.parent, rows)
+    prepare(config_of(path, SkyRLTrainStageConfig.from_json))
+    program = TrainingProgram.begin(path, SkyRLTrainStageConfig.from_json)
+    config = program.config
+    write_views(program)
 
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.experiment import train_in_task
@@ -60,14 +54,7 @@ def main(argv: Sequence[str]) -> None:
     run_in_ray(
         cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=config.num_workers
     )
-    check_trained(
-        "train",
-        config,
-        config.num_steps,
-        config.start_model,
-        config.places.model,
-        BestKeeper.of(config),
-    )
+    program.check()
 
 
 def check_warm_up(cfg: Any, updates: int, field: str = "training.warmup_updates") -> None:
@@ -92,20 +79,14 @@ def prepare(common: SkyRLStageConfig) -> None:
         cpu_torch.prepare_process()
 
 
-def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
+def write_views(program: TrainingProgram[SkyRLTrainStageConfig]) -> None:
     """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
-    chat = policy_chat(config, config.start_model, stage)
-    record_facts(config, config.start_model, stage, chat)
-    tasks = within_limit(
-        Path(config.places.tasks), rows, chat, config.spec.training.max_prompt_tokens
-    )
+    config = program.config
+    chat = policy_chat(config, config.start_model, program.stage)
     view = Path(config.paths[TRAIN_DATA])
-    write_view(training_view(config, tasks, view), view)
+    write_view(program.view(config.start_model, chat, view), view)
     if config.evaluation is not None:
-        held_out = held_out_tasks(config, stage, chat)
-        write_view(
-            evaluated_episodes(config.spec.evaluation, held_out), Path(config.paths[HELD_OUT_DATA])
-        )
+        write_view(program.held_out_view(chat), Path(config.paths[HELD_OUT_DATA]))
 
 
 def native_config(common: SkyRLStageConfig, model: str, reference: str | None = None) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
@@ -94,7 +94,7 @@ class SlimeTrainConfig(SlimeStageConfig, TrainConfig):
 
     command: SlimeCommand
 
-    def with_steps(self, steps: int) -> SlimeTrainConfig:
+    def with_steps(self, steps: int) -> Self:
         """Returns a copy with this number of rollout steps."""
         command = self.command.with_value(STEPS_FLAG, str(steps))
         if self.evaluation is not None:

@@ -39,14 +39,11 @@ from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
 from xp.spec import Evaluation, Training
 from xp.tasks.evaluated import evaluated_tasks
-from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper, EarlyStop
-from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
-from xp.worker.tasks import held_out_tasks, policy_chat, training_view
-from xp.worker.trained import check_trained
+from xp.worker.tasks import held_out_tasks, policy_chat
+from xp.worker.training import TrainingProgram
 
 
 def main(argv: Sequence[str]) -> None:
@@ -68,10 +65,10 @@ def main(argv: Sequence[str]) -> None:
         check_quantized(local_model(quantized, root), config.architecture)
     if spec.algorithm.distill is not None:
         check_teacher(spec.algorithm.distill, str(model), environment())
-    rows = load_tasks(Path(config.places.tasks), path.parent, "train")
-    config = config.with_steps(settle(training, len(rows), path.parent))
+    program = TrainingProgram.begin(path, SlimeTrainConfig.from_json)
+    config = program.config
     check_warm_up(config)
-    end_ids = write_views(config, path.parent, model, rows).end_ids
+    end_ids = write_views(program, model).end_ids
     if config.critic_checkpoints is None:
         critic = None
     else:
@@ -89,14 +86,7 @@ def main(argv: Sequence[str]) -> None:
     seal_exports(root / config.checkpoints, root / config.exports, end_ids, critic)
     publish_model(root / config.exports / str(last), root / config.places.model, end_ids)
     prune(root / config.checkpoints, root / config.exports, training.keep_checkpoints, critic)
-    check_trained(
-        "train",
-        config,
-        config.num_steps,
-        config.start_model,
-        config.places.model,
-        BestKeeper.of(config),
-    )
+    program.check()
 
 
 def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
@@ -138,20 +128,15 @@ def check_warm_up(config: SlimeTrainConfig) -> None:
         raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
-def write_views(
-    config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]
-) -> ChatTokens:
+def write_views(program: TrainingProgram[SlimeTrainConfig], model: Path) -> ChatTokens:
     """Writes Slime's prompt data in xp's order, and its held-out data; returns the policy's tokenizer."""
-    chat = policy_chat(config, model, stage)
-    limit = config.spec.training.max_prompt_tokens
-    record_facts(config, model, stage, chat)
-    tasks = within_limit(Path(config.places.tasks), rows, chat, limit)
-    view = stage / TASK_VIEW
-    write_view(training_view(config, tasks, view), view)
+    config = program.config
+    chat = policy_chat(config, model, program.stage)
+    view = program.stage / TASK_VIEW
+    write_view(program.view(model, chat, view), view)
     if config.evaluation is not None:
-        write_episodes(
-            held_out_tasks(config, stage, chat), config.spec.evaluation, stage / HELD_OUT_VIEW
-        )
+        held_out = held_out_tasks(config, program.stage, chat)
+        write_episodes(held_out, config.spec.evaluation, program.stage / HELD_OUT_VIEW)
     return chat
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from xp.engines.config import VLLMServer
 from xp.worker.sft import SftConfig
@@ -29,7 +29,7 @@ class TRLTrainConfig(TRLStageConfig, TrainConfig):
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 
-    def with_steps(self, steps: int) -> TRLTrainConfig:
+    def with_steps(self, steps: int) -> Self:
         """Returns a copy with this number of rollout steps."""
         return replace(
             self, steps=steps, grpo={**self.grpo, "max_steps": steps * self.updates_per_rollout}

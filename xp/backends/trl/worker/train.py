@@ -41,15 +41,13 @@ from xp.lib.imports import import_large
 from xp.lib.loopback import free_port
 from xp.lib.reading import config_of
 from xp.models.files import local_directory
-from xp.tasks.load import load_tasks, within_limit
-from xp.tasks.training_length import settle
-from xp.worker.best import BestKeeper, EarlyStop
+from xp.worker.best import EarlyStop
 from xp.worker.facts import record_facts
 from xp.worker.media import media_names
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
-from xp.worker.trained import check_trained
+from xp.worker.training import TrainingProgram
 from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
 if TYPE_CHECKING:
@@ -61,15 +59,13 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> None:
     """Runs the training of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0])
-    config = config_of(path, TRLTrainConfig.from_json)
     ranks = Ranks()
     start = Start()
     stay_here()
     if not ranks.is_main:
         quiet_rank()
-    rows = load_tasks(Path(config.places.tasks), path.parent, "train")
-    spec = config.spec
-    config = config.with_steps(settle(spec.training, len(rows), path.parent))
+    program = TrainingProgram.begin(path, TRLTrainConfig.from_json)
+    config = program.config
 
     import_large(
         "datasets", "xp.backends.trl.worker.async_rollouts", "xp.backends.trl.worker.guard"
@@ -77,11 +73,10 @@ def main(argv: Sequence[str]) -> None:
     from transformers import AutoTokenizer, set_seed
 
     quiet_trainer(config.threads_per_process)
-    set_seed(spec.seed)
+    set_seed(config.spec.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.start_model)
     chat = policy_chat(config, config.start_model, path.parent, tokenizer)
-    tasks = within_limit(Path(config.places.tasks), rows, chat, spec.training.max_prompt_tokens)
-    order = order_of(config, tasks)
+    order = order_of(config, program.tasks(chat))
 
     from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
@@ -131,14 +126,7 @@ def main(argv: Sequence[str]) -> None:
         rollouts.evaluate_trained(trainer)
     leave_group(ranks)
     if ranks.is_main:
-        check_trained(
-            "train",
-            config,
-            config.num_steps,
-            config.start_model,
-            config.places.model,
-            BestKeeper.of(config),
-        )
+        program.check()
 
 
 def _train(
