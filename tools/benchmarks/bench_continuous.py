@@ -15,6 +15,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from random import Random
 from typing import Any
 
@@ -24,12 +25,11 @@ from tests.support.fake_session import RULES, FakeSession
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.process import quiet_trainer
-from xp.engines.conversation import OpenEngine, Opening, RolloutTurn
-from xp.engines.play import EpisodePlay
+from xp.engines.conversation import OpenEngine, Opening
+from xp.engines.play import Ended, EpisodePlay
 from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
-from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
 from xp.tasks.config import Purpose
@@ -87,16 +87,34 @@ class LockStepPlay(EpisodePlay):
     """Every episode of a wave waits for the slowest call of each turn, and a wave for its longest episode."""
 
     def __init__(self, *given: Any) -> None:
-        self._held: list[tuple[RolloutTurn, Reply]] = []
-        self._num_writing = 0
-        self._num_ended = 0
+        self._gate = Future[None]()
+        self._num_waiting = 0
+        self._num_playing = 0
         super().__init__(*given)
 
     def _begin_next(self) -> None:
-        if len(self._outcomes) % self._num_places == 0:
-            self._num_writing = self._num_places
-            for _ in range(self._num_places):
-                super()._begin_next()
+        """Begins a whole wave after the last episode of the one before."""
+        self._num_playing = max(0, self._num_playing - 1)
+        if self._num_playing:
+            self._open_gate()
+            return
+        self._num_playing = min(self._num_places, self._num_all - self._num_begun)
+        for _ in range(self._num_playing):
+            super()._begin_next()
+
+    async def _write(self, *given: Any) -> Any:
+        gate = self._gate
+        self._num_waiting += 1
+        self._open_gate()
+        await Ended(gate)
+        return await super()._write(*given)
+
+    def _open_gate(self) -> None:
+        if self._num_waiting == self._num_playing:
+            self._num_waiting = 0
+            gate = self._gate
+            self._gate = Future()
+            gate.set_result(None)
 
     def _run(self) -> Any:
         self._begin_next()
@@ -105,15 +123,6 @@ class LockStepPlay(EpisodePlay):
                 self.engine.step(True)
             self._take_all()
         return iter(())
-
-    def _continue_episode(self, turn: RolloutTurn, reply: Reply) -> None:
-        self._held.append((turn, reply))
-        if len(self._held) == self._num_writing:
-            held = self._held
-            self._held = []
-            self._num_writing = sum(not reply.is_done for _, reply in held)
-            for turn, reply in held:
-                super()._continue_episode(turn, reply)
 
 
 def row(number: int) -> TaskRow:

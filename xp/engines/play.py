@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import queue
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Opening, RolloutTurn
-from xp.engines.rows import Rows, tokens_of
+from xp.engines.rows import Rows, play_turns, tokens_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeResult, Reply, Tokens
+from xp.episode.outcome import EpisodeResult, Tokens
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
 from xp.worker.played import PlayedEpisode, live_prompt
-from xp.worker.token_budget import reply_ids
 
 T = TypeVar("T")
 SIGNAL_POLL_S: Final = 1.0
@@ -65,11 +64,24 @@ Event = Callable[[], None]
 """What has happened in another thread, as a function for the thread that runs the engine."""
 
 
+class Ended(Generic[T]):
+    """Awaited in an episode: the end of a future, until which its play continues with the other episodes."""
+
+    def __init__(self, future: Future[T]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Future[T], None, T]:
+        if not self._future.done():
+            yield self._future
+        return self._future.result()
+
+
 class EpisodePlay:
     """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
 
-    The thread that iterates runs the engine, and a pool's threads run the environments. One queue receives all events:
-    finished turns of the engine, answers of environments, outcomes, and faults, which end the play.
+    The thread that iterates runs the engine, and a pool's threads run the environments. Each episode is a coroutine,
+    which continues in the first thread when the future that it awaits has ended: one queue receives all such ends, and
+    faults, which end the play.
 
     Args:
         open_engine: opens the engine, when the iteration begins.
@@ -111,9 +123,9 @@ class EpisodePlay:
         self._episodes = {number: mix.episode(row) for number, (row, _) in enumerate(numbered)}
         for number, episode in self._episodes.items():
             episode.count_by(partial(self._tokens, number), overlong)
-        self._starts: dict[int, Future[Any]] = {}
+        self._turns: dict[int, Future[RolloutTurn]] = {}
+        """The turn that is being written of each episode."""
         self._rows: dict[int, Rows] = {}
-        """Rows of each episode with an ended turn."""
         self._outcomes: dict[int, EpisodeResult] = {}
         self._ungrouped: dict[int, list[int]] = {}
         """Settled episodes of each group that has not ended, by its number."""
@@ -176,21 +188,17 @@ class EpisodePlay:
         return len(self._outcomes) < self._num_all
 
     def _tokens(self, number: int) -> Tokens:
-        return tokens_of(self._rows_of(number).all)
+        return tokens_of(self._rows[number].all)
 
     def _ended(self, number: int) -> Rollout:
         row, sample = self._numbered[number]
-        rows = self._rows_of(number)
-        del self._rows[number]
+        rows = self._rows.pop(number)
         self.engine.conversations[number] = Conversation([])
         prompt = self._chat.prompt_text(rows.all[0].prompt_ids)
         episode = self._episodes.pop(number)
         outcome = self._outcomes[number]
         rows.leave_out(episode.undelivered)
         return Rollout(row, sample, rows.all, episode, outcome, prompt)
-
-    def _rows_of(self, number: int) -> Rows:
-        return self._rows.setdefault(number, Rows(self.engine.conversations[number]))
 
     def _take_all(self) -> None:
         """Processes all events; waits for one if this thread is idle."""
@@ -202,44 +210,6 @@ class EpisodePlay:
                 raise event
             event()
 
-    def _deliver(self, turn: RolloutTurn | BaseException) -> None:
-        """Receives a turn, or a fault, from any thread of the engine."""
-        self._inbox.put(
-            turn if isinstance(turn, BaseException) else partial(self._turn_ended, turn)
-        )
-
-    def _turn_ended(self, turn: RolloutTurn) -> None:
-        start = self._starts[turn.number]
-        if start.done():
-            self._start(self._answer, turn)
-        else:
-            # No thread waits for another one's session: where a server holds few, that one may need a thread first.
-            start.add_done_callback(lambda _: self._deliver(turn))
-
-    def _opened(self, number: int, prompt: Conversation | None) -> None:
-        """Begins an episode whose session has its own prompt. None means that it is void."""
-        if prompt is None:
-            self._start(self._settle, number)
-        else:
-            self.engine.begin(number, prompt)
-
-    def _settled(self, number: int, outcome: EpisodeResult) -> None:
-        """Has a group scored when its last episode is settled, while others are played."""
-        if self._group_size == 1 or not self._mix.scores_groups(self._numbered[number][0].env):
-            self._outcomes[number] = outcome
-            return
-        numbers = self._ungrouped.setdefault(number // self._group_size, [])
-        numbers.append(number)
-        if len(numbers) == self._group_size:
-            numbers.sort()
-            scoring = self._mix.score_group([self._episodes[one] for one in numbers])
-            scoring.add_done_callback(
-                partial(self._report, event=partial(self._group_scored, numbers))
-            )
-
-    def _group_scored(self, numbers: Sequence[int]) -> None:
-        self._outcomes |= {number: self._episodes[number].settle() for number in numbers}
-
     def _next_event(self) -> Any:
         """Waits in parts: a signal that comes just before this thread waits would be handled at the wait's end."""
         while True:
@@ -247,61 +217,83 @@ class EpisodePlay:
                 return self._inbox.get(timeout=SIGNAL_POLL_S)
 
     def _begin_next(self) -> None:
-        """Begins the next episode; a prepared one's session opens while the model generates its first turn."""
         number = self._num_begun
-        if number == self._num_all:
-            return
-        self._num_begun += 1
-        if self._episodes[number].is_live:
-            self._starts[number] = self._start(self._open, number)
-        else:
-            self._starts[number] = self._pool.submit(self._episodes[number].start)
-            self.engine.begin(number)
+        if number < self._num_all:
+            self._num_begun += 1
+            self._resume(self._play(number))
 
-    def _open(self, number: int) -> Event:
+    def _resume(self, episode: Coroutine[Any, Any, None]) -> None:
+        """Continues an episode to the next future that it awaits, or to its end."""
+        with suppress(StopIteration):
+            future = episode.send(None)
+            future.add_done_callback(lambda _: self._inbox.put(partial(self._resume, episode)))
+
+    async def _play(self, number: int) -> None:
+        """Plays an episode, then begins the next one in its place: its own reward may take long."""
         episode = self._episodes[number]
-        row, _ = self._numbered[number]
-        ids = live_prompt(episode, row.tools, self._chat, self.engine.sampling.max_prompt_tokens)
-        return partial(self._opened, number, None if ids is None else Conversation(ids))
-
-    def _continue_episode(self, turn: RolloutTurn, reply: Reply) -> None:
-        episode = self._episodes[turn.number]
-        rows = self._rows_of(turn.number)
-        rows.end_turn(len(turn.ids))
-        if not reply.is_done and reply.follows is None:
-            ids = reply_ids(self._chat, episode, reply, self.engine.room(turn.number), turn.last_id)
+        rows = self._rows[number] = Rows(self.engine.conversations[number])
+        sampling = self.engine.sampling
+        # A prepared episode's session opens while the model generates the first turn.
+        opening = self._pool.submit(partial(self._open, number))
+        if episode.is_live:
+            ids = await Ended(opening)
             if ids is not None:
-                self.engine.continue_with(turn.number, ids)
-                return
-        elif (
-            not reply.is_done
-            and (row := rows.next(self._chat, episode, reply, self.engine.sampling)) is not None
-        ):
-            self.engine.end(turn.number)
-            self.engine.begin(turn.number, row)
+                rows = self._rows[number] = Rows(Conversation(ids))
+        write = partial(self._write, number, opening)
+        await play_turns(rows, episode, self._chat, sampling, write, self._in_thread)
+        if number in self._turns:
+            self.engine.end(number)
+        await self._in_thread(episode.close)
+        self._begin_next()
+        await self._settle(number)
+
+    def _open(self, number: int) -> list[int] | None:
+        """Opens an episode's session; returns the session's own prompt, if the episode has one."""
+        episode = self._episodes[number]
+        if not episode.is_live:
+            episode.start()
+            return None
+        row, _ = self._numbered[number]
+        return live_prompt(episode, row.tools, self._chat, self.engine.sampling.max_prompt_tokens)
+
+    async def _write(
+        self, number: int, opening: Future[Any], row: Conversation, reply: Sequence[int]
+    ) -> tuple[Sequence[int], bool]:
+        """Has the engine write the next turn of a row."""
+        is_first = number not in self._turns
+        self._turns[number] = Future()
+        is_current = row is self.engine.conversations[number]
+        if is_current and not is_first:
+            self.engine.continue_with(number, reply)
+        else:
+            row.append_env_tokens(reply)
+            if not is_first:
+                self.engine.end(number)
+            self.engine.begin(number, None if is_current else row)
+        turn = await Ended(self._turns[number])
+        # No thread waits for another one's session: where a server holds few, that one may need a thread first.
+        await Ended(opening)
+        return turn.ids, turn.is_cut
+
+    def _deliver(self, turn: RolloutTurn | BaseException) -> None:
+        """Receives a turn, or a fault, from any thread of the engine."""
+        if isinstance(turn, BaseException):
+            self._inbox.put(turn)
+        else:
+            self._turns[turn.number].set_result(turn)
+
+    async def _settle(self, number: int) -> None:
+        """Settles an episode; the last one of a group has it scored, while others are played."""
+        outcome = await self._in_thread(self._episodes[number].settle)
+        if self._group_size == 1 or not self._mix.scores_groups(self._numbered[number][0].env):
+            self._outcomes[number] = outcome
             return
-        # If the reply leaves no room, settle() records the episode as truncated.
-        self.engine.end(turn.number)
-        self._start(self._settle, turn.number)
+        numbers = self._ungrouped.setdefault(number // self._group_size, [])
+        numbers.append(number)
+        if len(numbers) == self._group_size:
+            group = {member: self._episodes[member] for member in sorted(numbers)}
+            await Ended(self._mix.score_group(list(group.values())))
+            self._outcomes |= {member: episode.settle() for member, episode in group.items()}
 
-    def _answer(self, turn: RolloutTurn) -> Event:
-        self._starts[turn.number].result()
-        reply = self._episodes[turn.number].step(self._chat.text(turn.ids), is_cut=turn.is_cut)
-        return partial(self._continue_episode, turn, reply)
-
-    def _settle(self, number: int) -> Event:
-        """Settles an episode, while the next one plays in its place: its reward may take long."""
-        self._episodes[number].close()
-        self._inbox.put(self._begin_next)
-        return partial(self._settled, number, self._episodes[number].settle())
-
-    def _start(self, work: Callable[[T], Event], about: T) -> Future[Event]:
-        """Runs work in another thread; its event or exception goes into the queue."""
-        future = self._pool.submit(work, about)
-        future.add_done_callback(self._report)
-        return future
-
-    def _report(self, future: Future[Any], event: Event | None = None) -> None:
-        """Puts an event, or the result of the future, or its exception, into the queue."""
-        if not future.cancelled():
-            self._inbox.put(future.exception() or event or future.result())
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await Ended(self._pool.submit(call))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from xp.engines.conversation import Conversation, GeneratedTurn
+from xp.engines.conversation import Conversation
 from xp.envs.base import NEW_PROMPT
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
@@ -14,8 +14,9 @@ from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.spec import Sampling
 from xp.worker.token_budget import reply_ids
 
-WriteTurn = Callable[[Conversation], Awaitable[tuple[GeneratedTurn, bool]]]
-"""Function that generates the policy's next turn of a row, and returns whether a token limit ended it."""
+WriteTurn = Callable[[Conversation, Sequence[int]], Awaitable[tuple[Sequence[int], bool]]]
+"""Function that appends the environment's reply to a row, then the policy's next turn; returns the tokens of the turn,
+and whether a token limit ended it."""
 RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Function that calls a function in another thread."""
 
@@ -41,8 +42,13 @@ class Rows:
 
     def next(
         self, chat: ChatTokens, episode: Episode, reply: Reply, sampling: Sampling
-    ) -> Conversation | None:
-        """The row of the turn after a reply; None ends the episode."""
+    ) -> list[int] | None:
+        """Chooses the row of the turn after a reply, which becomes the current one.
+
+        Returns:
+            Tokens of the reply, to be appended to it. None ends the episode.
+        """
+        ids: list[int] | None = []
         if reply.follows == NEW_PROMPT:
             row = _new_prompt(chat, reply, sampling)
             if row is None:
@@ -50,15 +56,15 @@ class Rows:
         else:
             row = self._after(len(self._turns) - 1 if reply.follows is None else reply.follows)
             room = sampling.room(len(row.completion_ids))
-            ids = reply_ids(chat, episode, reply, room, row.completion_ids[-1])
+            last_id = row.completion_ids[-1] if row.completion_ids else None
+            ids = reply_ids(chat, episode, reply, room, last_id)
             if ids is None:
                 return None
-            row.append_env_tokens(ids)
-        if all(one is not row for one in self.all):
+        if all(known is not row for known in self.all):
             self.all.append(row)
         row.num_turns = len(self._turns)
         self.current = row
-        return row
+        return ids
 
     def leave_out(self, turns: Iterable[int]) -> None:
         """Removes turns that end a row, and masks others; what is left of a row may be the history of another one."""
@@ -96,7 +102,7 @@ class Rows:
         return branch
 
 
-async def play_rows(
+async def play_turns(
     rows: Rows,
     episode: Episode,
     chat: ChatTokens,
@@ -104,7 +110,7 @@ async def play_rows(
     write: WriteTurn,
     run: RunBlocking,
 ) -> None:
-    """Plays an episode to its end in a trainer's event loop.
+    """Plays the turns of an episode, the same on every trainer; settling it is left to the caller.
 
     Args:
         rows: begins with the prompt.
@@ -114,15 +120,14 @@ async def play_rows(
         write: generates the policy's next turn of a row.
         run: calls a function that may wait for the environment.
     """
-    while not episode.is_over:
-        turn, is_cut = await write(rows.current)
-        rows.current.append_policy_tokens(turn.ids, turn.logprobs)
-        rows.end_turn(len(turn.ids))
-        reply = await run(partial(episode.step, chat.text(turn.ids), is_cut=is_cut))
-        if reply.is_done or rows.next(chat, episode, reply, sampling) is None:
-            break
-    await run(episode.settle)
-    rows.leave_out(episode.undelivered)
+    reply_tokens: Sequence[int] | None = ()
+    while reply_tokens is not None and not episode.is_over:
+        ids, is_cut = await write(rows.current, reply_tokens)
+        rows.end_turn(len(ids))
+        reply = await run(partial(episode.step, chat.text(ids), is_cut=is_cut))
+        if reply.is_done:
+            return
+        reply_tokens = rows.next(chat, episode, reply, sampling)
 
 
 def tokens_of(rows: Sequence[Conversation]) -> Tokens:

@@ -28,8 +28,8 @@ from skyrl.train.generators.utils import (
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.engines.completions import biases
-from xp.engines.conversation import Conversation, GeneratedTurn
-from xp.engines.rows import Rows, play_rows, tokens_of
+from xp.engines.conversation import Conversation
+from xp.engines.rows import Rows, play_turns, tokens_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
@@ -248,20 +248,30 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
                     if ids is not None:
                         play.rows.current.prompt_ids = ids
                 write = partial(self._write, play, batch, opening)
-                await play_rows(play.rows, episode, self.chat, play.limits, write, self._in_thread)
+                turns = play_turns(
+                    play.rows, episode, self.chat, play.limits, write, self._in_thread
+                )
+                await turns
             finally:
                 await opening
                 await self._in_thread(episode.settle)
                 await self._client.finish_session(play.session)
+            play.rows.leave_out(episode.undelivered)
             play.seconds = time.monotonic() - began
         first = play.rows.all[0]
         if not first.completion_ids:  # SkyRL needs a token
             first.append_env_tokens([self.chat.end_id])
 
     async def _write(
-        self, play: _Play, batch: _Batch, opening: asyncio.Future[Any], row: Conversation
-    ) -> tuple[GeneratedTurn, bool]:
+        self,
+        play: _Play,
+        batch: _Batch,
+        opening: asyncio.Future[Any],
+        row: Conversation,
+        reply: Sequence[int],
+    ) -> tuple[Sequence[int], bool]:
         """Has the engine write the next turn of a row; returns whether a token limit ended it."""
+        row.append_env_tokens(reply)
         limit = play.limits.next_turn(len(row.completion_ids))
         words = f"{play.seed}/{row.num_turns}"
         row.num_turns += 1
@@ -293,10 +303,10 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         logprobs = [0.0] * len(written)
         if answer.get("response_logprobs") is not None:
             (logprobs,) = answer["response_logprobs"]
+        row.append_policy_tokens(written, logprobs)
         # A step takes a thread once its session is open, since the threads may be all that others wait in.
         await opening
-        is_limited = is_cut(written, limit, self.chat.end_ids, batch.is_stop)
-        return GeneratedTurn(written, logprobs), is_limited
+        return written, is_cut(written, limit, self.chat.end_ids, batch.is_stop)
 
     def _record(self, play: _Play) -> PlayedEpisode:
         tokens = tokens_of(play.rows.all)

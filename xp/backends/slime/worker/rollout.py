@@ -17,8 +17,8 @@ from xp.backends.slime.worker.rollout_process import (
     worker_of,
     write_played,
 )
-from xp.engines.conversation import Conversation, GeneratedTurn
-from xp.engines.rows import Rows, play_rows, tokens_of
+from xp.engines.conversation import Conversation
+from xp.engines.rows import Rows, play_turns, tokens_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong
@@ -103,6 +103,7 @@ async def _play(
     finally:
         # Also when anything else fails: the session is closed on the server.
         await _threaded(worker, episode.settle)
+    rows.leave_out(episode.undelivered)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
     prompt = chat.prompt_text(rows.all[0].prompt_ids)
     ended = PlayedEpisode(task, number, episode, tokens_of(rows.all), prompt)
@@ -205,7 +206,8 @@ async def _converse(
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)
 
-    async def write(row: Conversation) -> tuple[GeneratedTurn, bool]:
+    async def write(row: Conversation, reply: Sequence[int]) -> tuple[Sequence[int], bool]:
+        row.append_env_tokens(reply)
         length = limits.next_turn(len(row.completion_ids))
         ids = [*row.prompt_ids, *row.completion_ids]
         turn, meta = await write_turn(args, ids, sample.session_id, sampling, length, chat.end_ids)
@@ -213,14 +215,15 @@ async def _converse(
             raise _Aborted
         await opening
         metas.append(meta)
-        return turn, is_cut(turn.ids, length, chat.end_ids, is_stop)
+        row.append_policy_tokens(turn.ids, turn.logprobs)
+        return turn.ids, is_cut(turn.ids, length, chat.end_ids, is_stop)
 
     try:
         if episode.is_live:
             ids = await opening
             if ids is not None:
                 rows.current.prompt_ids = ids
-        await play_rows(rows, episode, chat, limits, write, partial(_threaded, worker))
+        await play_turns(rows, episode, chat, limits, write, partial(_threaded, worker))
         return metas
     finally:
         await opening
