@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
+from xp.lib.facts import one_reading
 from xp.planning.backend import backend_of
 from xp.planning.extent import extent_refusals, row_lines
+from xp.planning.functions import check_functions
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.refusals import check_limits, machine_refusals
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
@@ -55,12 +57,14 @@ def new_run_id(spec: RunSpec) -> str:
 
 
 def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
-    """Raises XpError(PLAN) with every reason why the spec cannot run.
+    """Raises XpError(PLAN) with every reason why the spec cannot run, or XpError(CONFIG) for a function of the user's
+    that is not there.
 
     Args:
         spec: the run.
         tunes_only: True if the model is only fine-tuned.
     """
+    check_functions(spec)
     row_lines(spec)
     refusals = [*spec_refusals(spec), *extent_refusals(spec), *machine_refusals(spec)]
     # Last: its remedy is searched among legal specs.
@@ -70,6 +74,7 @@ def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
         raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
 
 
+@one_reading()
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1, command: tuple[str, ...] = ()) -> Plan:
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
     check(spec)
@@ -121,13 +126,16 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
     return build_plan(spec, run_id, attempt)
 
 
+@one_reading()
 def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans only the preparation of the task set, also for an environment without training tasks."""
+    check_functions(spec)
     row_lines(spec)
     places = _places(spec, run_id, attempt)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 
 
+@one_reading()
 def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans a fine-tuning without a training, and its evaluation beside the initial model."""
     check(spec, tunes_only=True)
@@ -144,7 +152,8 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
         if stage.name in ("model", "sft")
     }
     tuned = rendered["sft"]
-    stages = [prepare_stage(spec, places, trains=True), *rendered.values()]
+    prepare = prepare_stage(spec, places, trains=True, tunes_only=True)
+    stages = [prepare, *rendered.values()]
     if spec.env.is_held_out:
         models = {BEFORE: start_place(spec), AFTER: places.sft}
         stages.append(evaluate_stage(spec, places, models, tuned.job, needs=("sft",)))
