@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from xp.errors import XpError, nearest
+from xp.errors import nearest
 from xp.lib.code_files import find_module
 from xp.lib.data_files import is_data
 from xp.lib.facts import fact
@@ -51,16 +51,14 @@ def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
         yield "sft.data", script, None
 
 
-def check_functions(spec: RunSpec) -> None:
-    """Raises XpError(CONFIG) with every function of the user's that its file does not have, or that takes another
-    number of arguments; a module that is no file of Python is not checked."""
-    faults = [
+def function_faults(spec: RunSpec) -> list[str]:
+    """A line for every function of the user's that its file does not have, or that takes another number of arguments;
+    a module that is no file of Python is not checked."""
+    return [
         f"{key}={name}: {fault}"
         for key, name, number in named_functions(spec)
         if (fault := function_fault(name, number)) is not None
     ]
-    if faults:
-        raise XpError("\n".join(faults))
 
 
 def function_fault(name: str, num_arguments: int | None) -> str | None:

@@ -13,7 +13,7 @@ from xp.job import Stage
 from xp.lib.facts import one_reading
 from xp.planning.backend import backend_of
 from xp.planning.extent import extent_refusals, row_lines
-from xp.planning.functions import check_functions
+from xp.planning.functions import function_faults
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.refusals import check_limits, machine_refusals
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
@@ -64,14 +64,16 @@ def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
         spec: the run.
         tunes_only: True if the model is only fine-tuned.
     """
-    check_functions(spec)
     row_lines(spec)
     refusals = [*spec_refusals(spec), *extent_refusals(spec), *machine_refusals(spec)]
     # Last: its remedy is searched among legal specs.
     if not refusals:
         refusals = [*memory_refusals(spec, trains=not tunes_only)]
+    faults = function_faults(spec)
     if refusals:
-        raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
+        raise XpError("\n".join([*map(str, refusals), *faults]), ExitCode.PLAN)
+    if faults:
+        raise XpError("\n".join(faults))
 
 
 @one_reading()
@@ -129,8 +131,10 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
 @one_reading()
 def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans only the preparation of the task set, also for an environment without training tasks."""
-    check_functions(spec)
     row_lines(spec)
+    faults = function_faults(spec)
+    if faults:
+        raise XpError("\n".join(faults))
     places = _places(spec, run_id, attempt)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 

@@ -165,6 +165,6 @@ def check_gap(step: int, gap: float, limit: float | None) -> None:
         " trained\n"
         "usual causes: weights of a layer that are not sent, an update that did not arrive, tied embeddings that came"
         " apart, another dtype in the engine; usual gaps: 1e-6 in float32, 0.001 to 0.04 in bfloat16, more in mixtures"
-        " of experts; training.max_logprob_gap=null only records it",
+        " of experts; set training.max_logprob_gap=null to record it alone",
         ExitCode.DIVERGED,
     )
