@@ -14,6 +14,7 @@ from xp.episode.finite import FiniteUpdates
 from xp.episode.metrics import TOKENS
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
+from xp.lib.progress import step_bar
 from xp.worker.gpu_watch import GpuWatch
 from xp.worker.program import BEGAN
 from xp.worker.stage import StageConfig
@@ -125,25 +126,12 @@ class StepLog:
         if self._bar is not None:
             self._bar.unpause()
         elif self._num_steps is not None:
-            self._bar = _bar(self._num_steps, is_shown=self._file is not None)
+            self._bar = step_bar("train", self._num_steps, "step", is_shown=self._file is not None)
 
     def finish(self) -> None:
         """Ends the log after the last step."""
         if self._bar is not None:
             self._bar.close()
-
-
-def _bar(num_steps: int, *, is_shown: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(
-        total=num_steps,
-        desc="train",
-        unit="step",
-        mininterval=1.0,
-        dynamic_ncols=True,
-        disable=not is_shown,
-    )
 
 
 def check_gap(step: int, gap: float, limit: float | None) -> None:
