@@ -27,8 +27,8 @@ _COUNT_FIRST = re.compile(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})x([a-z0-9].*)", re
 _CARD_FIRST = re.compile(r"([a-z].*[a-z0-9])x([1-9]\d{0,3})", re.IGNORECASE)
 GB = 1e9
 IN_A_FILE = (
-    "another card is described in a file, DIR/hardware/NAME.yaml, with defaults: [_base, _self_], name, accelerator,"
-    " accelerators_per_node, accelerator_memory_gb, num_cpus and memory_gb; --config-dir DIR hardware=NAME chooses it"
+    "describe another card in a file, DIR/hardware/NAME.yaml, with defaults: [_base, _self_], name, accelerator,"
+    " accelerators_per_node, accelerator_memory_gb, num_cpus and memory_gb, and choose it by --config-dir DIR hardware=NAME"
 )
 
 

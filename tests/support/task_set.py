@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from xp.planning.stages import prepare_config, task_set_place
+from xp.spec import RunSpec
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Manifest
+from xp.tasks.request import canonical_request, request_key
 from xp.tasks.row import write_rows
 
 
@@ -25,3 +28,24 @@ def leave_manifest(directory: Path) -> Path:
     (directory / MANIFEST).write_text(found.to_json())
     write_rows(directory / TABLE, ())
     return directory
+
+
+def write_manifest(spec: RunSpec, train: int, held_out: int) -> None:
+    """Leaves a task set of such a size where the spec's would be, all of it of the first environment."""
+    config = prepare_config(spec)
+    first, *others = spec.env.members
+    counts = {first: {"train": Count(tasks=train), "held_out": Count(tasks=held_out)}}
+    manifest = Manifest(
+        key=request_key(config),
+        request=canonical_request(config),
+        environments=dict.fromkeys(spec.env.members, "1"),
+        content_digest="",
+        counts=counts | {name: {"train": Count(), "held_out": Count()} for name in others},
+        failures=(),
+        notes=(),
+        files={},
+        held_out={},
+    )
+    place = Path(spec.outputs, task_set_place(spec))
+    place.mkdir(parents=True, exist_ok=True)
+    (place / MANIFEST).write_text(manifest.to_json())

@@ -59,7 +59,9 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(config, ChatTokens(tokenizer), samples(), [], Ranks(), Updates(None))
+    trainer = sft.make_trainer(
+        config, ChatTokens(tokenizer), samples(), [], Ranks(), Updates(None, 9, 1.0)
+    )
     loss, norm = expected_loss(
         AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()
     )
@@ -88,7 +90,7 @@ def test_the_held_out_loss_is_the_mean_over_the_tokens_of_the_mask(
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
     trainer = sft.make_trainer(
-        config, ChatTokens(tokenizer), samples(), samples(), Ranks(), Updates(None)
+        config, ChatTokens(tokenizer), samples(), samples(), Ranks(), Updates(None, 9, 1.0)
     )
     loss, _ = expected_loss(
         AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()
@@ -107,7 +109,7 @@ def test_the_users_own_keys_reach_trls_configuration(
     )
     config = outputs_with_model(tmp_path, *words)
     args = sft.make_trainer(
-        config, ChatTokens(tokenizer_and_model()[0]), samples(), [], Ranks(), Updates(None)
+        config, ChatTokens(tokenizer_and_model()[0]), samples(), [], Ranks(), Updates(None, 9, 1.0)
     ).args
     assert (args.label_smoothing_factor, args.router_aux_loss_coef) == (0.1, 0.0)
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.remedies import has_imperative
 from tests.support.tables import table
 from xp.__main__ import main
+from xp.errors import ExitCode
 
 ROOMS = ("algorithm", "command_line", "env", "machine", "secrets", "spec")
 
@@ -30,6 +32,9 @@ def check_command(
     )
     assert [word for word in must_not if word in printed] == [], printed
     assert "Traceback" not in printed
+    if code == ExitCode.PLAN:
+        lines = captured.err.removeprefix("xp: ").splitlines()
+        assert has_imperative(captured.err), lines
 
 
 @pytest.mark.parametrize(

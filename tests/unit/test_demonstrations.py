@@ -459,7 +459,7 @@ def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path
 def test_a_resumed_fine_tuning_does_not_call_its_checkpoints_loss_that_before(
     update: int, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    updates = Updates(None)
+    updates = Updates(None, 9, 1.0)
     updates.begin(update, 0.5)
     updates.finish(9, 0.1)
     assert f"0.5000 {before}, 0.1000 after the last" in capsys.readouterr().out

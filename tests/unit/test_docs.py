@@ -25,6 +25,8 @@ PLACEHOLDER = re.compile(
     r"\b(RUN|ORG|DIR|KEY|STEP|NAME|URL|VENV|TARGET|COMMAND|METRIC|N)\b|\.\.\.|https?://|/path|my_pkg|my_model|mine\b"
 )
 """What a reader puts something of their own in the place of."""
+OWN_CODE = "my_algorithms.py"
+"""A module that a page shows, and that its commands name."""
 OF_PLUGINS = ("backend=sample",)
 """A command that needs the sample plugin installed; tests/integration/test_plugin.py runs it."""
 UNDER_THE_ROOT = ("eval", "env")
@@ -154,9 +156,14 @@ def test_there_are_commands_in_the_docs() -> None:
 @pytest.mark.parametrize(
     ("page", "text"), COMMANDS, ids=[f"{page}: {text}" for page, text in COMMANDS]
 )
-def test_a_command_of_the_docs_is_taken_and_planned(page: str, text: str) -> None:
+def test_a_command_of_the_docs_is_taken_and_planned(
+    page: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The parser takes its words, its overrides are a legal spec, and a backend takes the spec."""
-    del page
+    if "my_algorithms:" in text:
+        (code,) = (code for place, code in blocks("python") if place == page and OWN_CODE in code)
+        (tmp_path / OWN_CODE).write_text(code)
+        monkeypatch.syspath_prepend(str(tmp_path))
     asked = parse(shlex.split(text.partition(" > ")[0]))
     words = split_off(("run", "checkpoint", "resume"), getattr(asked, "overrides", []) or [])[1]
     overrides = [word for word in words if "=" in word]

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.sections import replace
+from tests.support.task_set import write_manifest
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
 from xp.engines.config import EvaluateConfig
 from xp.planning.extent import (
     NumTasks,
     evaluation_line,
+    expected_tasks,
     held_out_lines,
     ineffective_lines,
     num_tasks,
@@ -23,38 +25,16 @@ from xp.planning.extent import (
     profile_refusals,
 )
 from xp.planning.plan import Plan, build_plan
-from xp.planning.stages import prepare_config, profiles, task_set_place
+from xp.planning.stages import profiles
 from xp.spec import RunSpec
 from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.profile import Profile
-from xp.tasks.request import canonical_request, request_key
 
 
 @dataclass(frozen=True)
 class Named:
     task_id: str
-
-
-def cache(spec: RunSpec, train: int, held_out: int) -> None:
-    """Leave a task set of such a size where the spec's would be; of its table nobody asks while planning."""
-    config = prepare_config(spec)
-    first, *others = spec.env.members
-    counts = {first: {"train": Count(tasks=train), "held_out": Count(tasks=held_out)}}
-    manifest = Manifest(
-        key=request_key(config),
-        request=canonical_request(config),
-        environments=dict.fromkeys(spec.env.members, "1"),
-        content_digest="",
-        counts=counts | {name: {"train": Count(), "held_out": Count()} for name in others},
-        failures=(),
-        notes=(),
-        files={},
-        held_out={},
-    )
-    place = Path(spec.outputs, task_set_place(spec))
-    place.mkdir(parents=True)
-    (place / MANIFEST).write_text(manifest.to_json())
 
 
 def stage_config(plan: Plan, stage: str) -> str:
@@ -67,9 +47,9 @@ def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(
     recipe: str, tmp_path: Path
 ) -> None:
     spec = compose([f"recipes={recipe}", f"outputs={tmp_path}"])
-    cache(spec, train=2000, held_out=num_tasks(spec).held_out or 70)
+    write_manifest(spec, train=2000, held_out=expected_tasks(spec).held_out or 70)
     config = EvaluateConfig.from_json(stage_config(build_plan(spec, "r"), "evaluate"))
-    rows = [Named(f"a/test/{index}") for index in range(num_tasks(spec).held_out or 0)]
+    rows = [Named(f"a/test/{index}") for index in range(expected_tasks(spec).held_out or 0)]
     episodes = len(evaluated_episodes(config.spec.evaluation, rows))
     line = evaluation_line(spec)
     assert f"= {episodes:,} episodes, before" in line
@@ -88,7 +68,7 @@ def test_the_embedded_default_evaluates_on_512_episodes() -> None:
 def test_an_environments_number_of_held_out_tasks_comes_from_cache(tmp_path: Path) -> None:
     spec = compose(["env=multiply", f"outputs={tmp_path}"])
     assert evaluation_line(spec).endswith("how many there are is known after prepare")
-    cache(spec, train=2000, held_out=500)
+    write_manifest(spec, train=2000, held_out=500)
     assert (
         "500 held-out tasks x 1 episode = 500 episodes, before and after training: 1,000"
         in evaluation_line(spec)
@@ -149,7 +129,7 @@ def test_the_numbers_of_a_mixture_are_sums(tmp_path: Path) -> None:
         "held out of multiply",
     ]
     spec = mix()
-    cache(spec, train=20, held_out=5)
+    write_manifest(spec, train=20, held_out=5)
     file = next(tmp_path.rglob(MANIFEST))
     manifest = Manifest.from_json(file.read_text())
     counts = {
@@ -157,7 +137,7 @@ def test_the_numbers_of_a_mixture_are_sums(tmp_path: Path) -> None:
         "whodunit_mini": manifest.counts["whodunit_mini"],
     }
     file.write_text(replace(manifest, counts=counts).to_json())
-    assert num_tasks(spec) == NumTasks(50, 5)
+    assert expected_tasks(spec) == NumTasks(50, 5)
 
 
 def test_the_evaluation_after_the_last_step_is_that_of_the_trained_model() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.sections import run_spec
-from tests.unit.test_extent import cache, stage_config
+from tests.support.task_set import write_manifest
+from tests.unit.test_extent import stage_config
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
 from xp.backends.skyrl.worker.train import check_warm_up as check_skyrls_warm_up
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
@@ -113,7 +114,7 @@ def test_an_unknown_number_of_tasks_is_open_until_prepared(
     assert training_line(spec).startswith(
         "the run: steps: 3 epochs of the task set, known after prepare"
     )
-    cache(spec, train=100, held_out=50)
+    write_manifest(spec, train=100, held_out=50)
     assert training_line(spec).startswith(
         "the run: 18 steps (3 epochs of 100 tasks) = 1,152 episodes"
     )

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import xp
 from xp.__main__ import main
 from xp.composition import compose
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
 from xp.planning.functions import function_fault, named_functions
 
 CODE = """
@@ -62,21 +63,59 @@ def test_a_module_that_is_no_file_of_python_is_not_judged() -> None:
     assert function_fault("math:no_such_function", 2) is None
 
 
-@pytest.mark.parametrize(
-    "key", ["env.reward_fn", "env.group_reward_fn", "algorithm.advantage_fn", "env.grader"]
-)
+KEYS = {
+    "env.reward_fn": [],
+    "env.group_reward_fn": [],
+    "algorithm.advantage_fn": ["algorithm.estimator=custom", "algorithm.advantage_scale=none"],
+    "env.grader": ["env=gsm8k_mini"],
+    "env.provider": ["env=multiply"],
+    "env.serve": [],
+    "env.rows": ["env=graded", "env.grader=exact"],
+}
+"""Key with a function of the user's -> other words of the command."""
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_a_plan_ends_with_the_fault_of_each_key(
     key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [f"{key}=mine_of_plan:no_such"]
-    if key == "algorithm.advantage_fn":
-        words += ["algorithm.estimator=custom", "algorithm.advantage_scale=none"]
-    if key == "env.grader":
-        words += ["env=gsm8k_mini"]
-    assert main(["plan", *words]) == ExitCode.CONFIG
+    assert main(["plan", *KEYS[key], f"{key}=mine_of_plan:no_such"]) == ExitCode.CONFIG
     error = " ".join(capsys.readouterr().err.split())
     assert f"{key}=mine_of_plan:no_such" in error
     assert "defines no no_such" in error
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run"],
+        ["run", "-m", "seed=1,2"],
+        ["prepare"],
+        ["sft", "sft.data=solve"],
+        ["search", "--trials", "1", "training.learning_rate=interval(1e-6,1e-5)"],
+        ["plan", "--sft", "sft.data=solve"],
+        ["plan", "--compare", "seed=1,2"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_refuses_it_before_anything_starts(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = tmp_path / "outputs"
+    words = [f"outputs={outputs}", "env.reward_fn=mine_of_plan:no_such"]
+    assert main([*command, *words]) == ExitCode.CONFIG
+    assert "defines no no_such" in " ".join(capsys.readouterr().err.split())
+    assert not [*outputs.glob("runs/*")]
+    assert not [*outputs.glob("tasks/*")]
+
+
+def test_the_python_interface_refuses_it_too(tmp_path: Path) -> None:
+    spec = xp.compose(f"outputs={tmp_path}", "env.reward_fn=mine_of_plan:no_such")
+    for start in (xp.plan, xp.run):
+        with pytest.raises(XpError, match="defines no no_such") as raised:
+            start(spec)
+        assert raised.value.code is ExitCode.CONFIG
+    assert not [*tmp_path.glob("runs/*")]
 
 
 def test_the_functions_of_the_default_spec_are_in_their_files() -> None:

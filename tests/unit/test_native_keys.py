@@ -30,7 +30,12 @@ from xp.spec import RunSpec
 from xp.testing.fields import without_spec
 
 BACKENDS = ("trl", "skyrl", "slime")
-WORDS = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4", "sft.data=solve:a.b:c")
+WORDS = (
+    "env=whodunit",
+    "model=qwen2.5-3b-instruct",
+    "hardware=a100x4",
+    "sft.data=solve:json:dumps",
+)
 
 
 def render(backend: str) -> ModuleType:
@@ -116,7 +121,8 @@ def test_a_table_opens_no_key_that_a_field_renders(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_fields_that_a_table_names_exist(backend: str) -> None:
-    fields = {*every_key(), "hardware"}
+    # An option of one provider, which is no field.
+    fields = {*every_key(), "hardware", "env.options.max_rows"}
     fields |= {name.rpartition(".")[0] for name in fields}
     files = {file for keys, _ in catalogs(backend, specs(backend)[0]) for file in keys.files}
     texts = [

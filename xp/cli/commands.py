@@ -23,6 +23,7 @@ from xp.cli.table import wrapped
 from xp.composition import Point, compose, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
+from xp.lib.facts import one_reading
 from xp.lib.text import counted
 from xp.planning.plan import Plan, build_preparation, build_sft, new_run_id
 from xp.replay.recorded import recorded_file
@@ -79,11 +80,11 @@ def sft(args: Namespace) -> int:
     return run_plans(plans, [point.name for point in points])
 
 
+@one_reading()
 def plan(args: Namespace) -> int:
     """Prints the plan and runs nothing."""
     from xp.cli.display import arithmetic, console, plan_json, show_plan
     from xp.planning.duration import time_lines
-    from xp.planning.functions import check_functions
 
     if args.cfg:
         return show_config(args)
@@ -97,8 +98,6 @@ def plan(args: Namespace) -> int:
         if args.sft
         else plans_of(args)
     )
-    for one in plans:
-        check_functions(one.spec)
     if args.native or args.native_diff is not None:
         from xp.cli.native import show_native
 

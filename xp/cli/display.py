@@ -15,6 +15,7 @@ from xp.cli.table import labelled, wrapped
 from xp.episode.metrics import FULL_REWARD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
+from xp.lib.facts import one_reading
 from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted
 from xp.planning.episode import named_code
@@ -74,6 +75,7 @@ def live_console() -> Console:
     return Console(file=Redrawn(sys.stdout), highlight=False)  # type: ignore[arg-type]
 
 
+@one_reading()
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.planning.backend import backend_of

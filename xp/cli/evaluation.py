@@ -221,7 +221,7 @@ def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
             raise XpError(
                 f"{one['env']} / {one['model']['name']}: {void} of {total} episodes are void, more than"
                 f" training.max_void_fraction={most}: environment or endpoint is failing"
-                f" ({summary.get('void_reasons')}); --again plays them again",
+                f" ({summary.get('void_reasons')}); add --again, which plays them again",
                 ExitCode.UNHEALTHY,
             )
     return ExitCode.OK
@@ -250,7 +250,9 @@ def profile_command(args: Namespace) -> int:
         if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))
     ]
     if taken:
-        raise XpError(f"{taken[0]}: a profile plays the training tasks; --tries N says how often")
+        raise XpError(
+            f"{taken[0]}: a profile plays the training tasks; add --tries N, which says how often"
+        )
     words = read([*args.overrides, *fixed], args.config_dir)
     profiled = entries(words)
     if len(profiled) != 1:

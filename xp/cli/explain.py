@@ -307,7 +307,7 @@ def metric_json(name: str) -> list[dict[str, Any]]:
     if row is None and name != ALL:
         known = [row.name for row in METRICS]
         raise XpError(
-            f"{name}: no such metric{nearest(name, known)}; python -m xp explain {ALL} lists them"
+            f"{name}: no such metric{nearest(name, known)}; see python -m xp explain {ALL}"
         )
     return [
         {

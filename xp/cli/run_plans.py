@@ -14,6 +14,7 @@ from xp.composition.known_names import unread_variables
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Launcher, SweepLauncher
+from xp.lib.facts import one_reading
 from xp.lib.packages import require
 from xp.lib.terminal import shown
 from xp.planning.episode import user_modules
@@ -151,6 +152,7 @@ def _tell_places(plan: Plan, run: Path, code: ExitCode) -> None:
         console(stderr=True).print(f"xp: {line}")
 
 
+@one_reading()
 def plans_of(args: Namespace) -> Sequence[Plan]:
     """Plans a run, a resumed run, or a sweep.
 

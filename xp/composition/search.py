@@ -62,7 +62,7 @@ def search(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        text = f"{error.filename}: {error.strerror}; outputs=DIR names another directory"
+        text = f"{error.filename}: {error.strerror}; set outputs=DIR to another directory"
         raise XpError(text, ExitCode.RESOURCE) from None
     try:
         study = optuna.create_study(

@@ -152,7 +152,7 @@ class ImageServer:
         except XpError as error:
             if error.code is ExitCode.RUNTIME:
                 raise
-            fix = f"env.image={self._image}: build it or `docker pull` it on this machine, or correct the name"
+            fix = f"build {self._image} of env.image or `docker pull` it on this machine, or correct the name"
             raise XpError(f"{error}\n{fix}", error.code) from None
         self._id = output.splitlines()[-1]
         self._container = DockerContainer(self._id)

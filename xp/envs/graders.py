@@ -155,7 +155,7 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
                 "",
             ]
         )
-        + f"the columns are {named_columns([rows[0][1]])}; env.columns.answer=COLUMN says which one is the right answer"
+        + f"the columns are {named_columns([rows[0][1]])}; set env.columns.answer=COLUMN to the one with the right answer"
     )
 
 

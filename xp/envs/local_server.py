@@ -117,7 +117,7 @@ class LocalServer:
             reason = report.get("error", f"it ended or said nothing for {START_S:g} s")
             tried = " and ".join(self._pythons)
             lacks = report.get("lacks")
-            more = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it{fix(lacks)}"
+            more = f"\nserved by {tried}; set env.python=/path/to/bin/python to one that has it{fix(lacks)}"
             raise XpError(
                 f"cannot serve {self.serve}: {reason}{more if lacks else ''}", ExitCode.ENVIRONMENT
             )

@@ -52,7 +52,7 @@ class FiniteUpdates:
             raise XpError(
                 f"{what}: the update is not a finite number, and training stops before a checkpoint holds it\n"
                 "look at the rewards of this step (trajectories), training.learning_rate and training.max_grad_norm;"
-                " training.on_nonfinite=skip leaves single updates out",
+                " set training.on_nonfinite=skip, which leaves single updates out",
                 ExitCode.DIVERGED,
             )
         if self._in_a_row >= MOST_IN_A_ROW:

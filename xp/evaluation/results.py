@@ -117,7 +117,7 @@ def of_run(directory: Path, name: str, which: str) -> NamedResult:
     """The newest result of the run's own evaluations with each task's rewards."""
     file = evaluation_files(directory).get(which)
     if file is None:
-        text = f"the run has no evaluation {which} training; python -m xp eval run={name}"
+        text = f"the run has no evaluation {which} training; make one: python -m xp eval run={name}"
         raise XpError(f"{name}: {text}", ExitCode.RUN_DIR)
     return _of_file(name, file, of_run=name)
 
@@ -138,7 +138,7 @@ def check_content(first: NamedResult, other: NamedResult) -> None:
     if changed:
         runs = ",".join(one.of_run for one in (first, other) if one.of_run is not None)
         if runs:
-            again = f"\npython -m xp eval run={runs} plays the tasks as they are now"
+            again = f"\nplay the tasks as they are now: python -m xp eval run={runs}"
         else:
             again = ""
         raise XpError(

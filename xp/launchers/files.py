@@ -111,7 +111,7 @@ def _origin(name: str) -> Path | None:
     spec = find_spec(name)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
         raise XpError(
-            f"{name}: no such module; xp looks on PYTHONPATH and in the current directory"
+            f"{name}: no such module; start xp in the directory with its file, or add this directory to PYTHONPATH"
         )
     if name in top_modules():
         return code_places(spec)[0].resolve()

@@ -199,8 +199,8 @@ def limit_of(stage: Stage, launcher: str) -> str | None:
     is_in_image = runtime.image is not None and runtime.project in (None, *runtime.image_checkouts)
     if runtime.python is not None or (runtime.project is not None and not is_in_image):
         return (
-            f"stage {stage.name}: backend.runtime.python and project_env name paths of this machine; for"
-            f" launcher={launcher} name an image that holds the trainer, and where it has the checkout:"
+            f"stage {stage.name}: backend.runtime.python and project_env name paths of this machine;"
+            f" name an image for launcher={launcher} that holds the trainer, and where it has the checkout:"
             " backend.runtime.image=... backend.runtime.image_checkouts.NAME=/its/place"
         )
     try:

@@ -31,6 +31,27 @@ def evaluation_bar(name: str, total: int, episodes: Any = None, *, is_shown: boo
     )
 
 
+def step_bar(title: str, total: int, unit: str, *, is_shown: bool) -> Any:
+    """tqdm's bar of a training or a fine-tuning.
+
+    Args:
+        title: first word of the bar.
+        total: number of all steps.
+        unit: what a step is called.
+        is_shown: False in a process that prints nothing.
+    """
+    from tqdm import tqdm
+
+    return tqdm(
+        total=total,
+        desc=title,
+        unit=unit,
+        mininterval=1.0,
+        dynamic_ncols=True,
+        disable=not is_shown,
+    )
+
+
 class ProgressBar:
     """A context manager; a subclass may remove its bar at the end.
 

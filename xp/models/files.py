@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.facts import fact
 from xp.lib.reading import json_of, text_of
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -56,6 +57,7 @@ def pinned_place(name: str, commit: str) -> str:
     return f"models/{name.replace('/', '--')}--{commit}"
 
 
+@fact
 def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path | None:
     """Directory of a model on this machine: a path, a path below the outputs root, or a snapshot in the cache."""
     for place in (Path(name).expanduser(), outputs / name):
@@ -98,6 +100,7 @@ def commit_of(name: str, revision: str) -> str | None:
     return None
 
 
+@fact
 def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, Any] | None:
     """The model's config.json; if it is not on this machine and the hub does not send it in time, the part of it that
     xp ships (`known_config`), or None.

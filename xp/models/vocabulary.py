@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.facts import fact
 from xp.lib.reading import json_of
 
 FILE: Final = "tokenizer.json"
 
 
+@fact
 def read_vocabulary(directory: Path) -> dict[str, int] | None:
     """Token -> id from tokenizer.json, added tokens included; None if there is no such file, or another form of it."""
     try:

@@ -422,9 +422,9 @@ def batch_refusals(spec: RunSpec, constraints: tuple[Constraint, ...]) -> list[R
         return []
     near = nearest_legal(batch, constraints)
     if near:
-        fix = f"nearest legal: {', or '.join(map(str, near))}"
+        fix = f"set the nearest legal: {', or '.join(map(str, near))}"
     else:
-        fix = "no similar batch shape is legal"
+        fix = "no similar batch shape is legal; set other numbers of training.* and backend.parallel.*"
     by_field = {constraint.field: constraint for constraint in reversed(violated)}
     return [
         Refusal(field, f"{constraint.fault(batch)}; {fix}")

@@ -14,10 +14,11 @@ from typing import Any, Final
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
 from xp.hardware import Card, cards
+from xp.lib.facts import fact
 from xp.lib.text import counted
 from xp.planning.backend import backend_of
 from xp.planning.batch import batch_shape
-from xp.planning.extent import evaluation_episodes, num_steps
+from xp.planning.extent import evaluation_episodes, expected_steps
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
@@ -128,7 +129,7 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
 def wall_s(spec: RunSpec, step: Duration) -> tuple[float, float] | None:
     """Seconds of the whole run: its steps and, where the card is known, the start, the evaluations and the checkpoints;
     None: the number of steps is not known."""
-    steps = num_steps(spec)
+    steps = expected_steps(spec)
     if steps is None:
         return None
     low = steps * step.low
@@ -175,7 +176,7 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
         return lines
     low_h, high_h = ([wall[end] / 3600 for wall in walls] for end in (0, 1))
     unit, factor = ("hours", 1) if sum(high_h) >= 2 else ("min", 60)
-    steps = counted(sum(num_steps(spec) or 0 for spec in specs), "step")
+    steps = counted(sum(expected_steps(spec) or 0 for spec in specs), "step")
     has_all = all(one.parts for one in known)
     if has_all:
         what = "with starts, evaluations and checkpoints"
@@ -397,6 +398,7 @@ def _update_s(spec: RunSpec, card: Card, tokens: float, others: int = 0) -> floa
     return operations * tokens / (UTILIZATION * card.tflops * 1e12 * batch_shape(spec).training)
 
 
+@fact
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> Duration | None:
     """The median step of the newest run of this shape; the first step of an attempt, with its start, is left out."""
     for run in earlier_runs(spec, outputs, _shape):

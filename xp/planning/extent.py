@@ -1,11 +1,8 @@
-"""Size of a run: tasks, splits, steps and episodes, as far as they are known before tasks are fetched.
-
-Sizes are read from files of rows, from the run's cached task set, or from another set of the same environment.
-"""
+"""Size of a run: tasks, splits, steps and episodes, as far as they are known before tasks are fetched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +16,10 @@ from xp.lib.packages import require
 from xp.lib.text import counted
 from xp.planning.episode import episode_config
 from xp.planning.rows import Refusal
-from xp.planning.stages import prepare_config, profiles, task_set_place
+from xp.planning.stages import prepare_config, prepared_set, profiles
 from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import Purpose
-from xp.tasks.held_out import evaluation_only
-from xp.tasks.manifest import read_manifest
+from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.training_length import too_few
 
 
@@ -36,34 +32,46 @@ class NumTasks:
 
 
 def num_tasks(spec: RunSpec) -> NumTasks:
-    """Numbers of tasks from the cached task set, else from the spec."""
-    try:
-        counts = read_manifest(Path(spec.outputs, task_set_place(spec))).counts
-    except (OSError, ValueError):
-        train = _sum(_named(member.train) for member in prepare_config(spec).members.values())
-        return NumTasks(train, _sum(_held_out(member) for member in spec.env.members.values()))
+    """Numbers of tasks that the spec names: what a trainer receives and what is refused depend on no task set."""
+    train = _sum(_named(member.train) for member in prepare_config(spec).members.values())
+    return NumTasks(train, _sum(_held_out(member) for member in spec.env.members.values()))
+
+
+def expected_tasks(spec: RunSpec) -> NumTasks:
+    """Numbers of tasks of the prepared task set, else of the spec, for lines and estimates."""
+    manifest = prepared_set(spec, Path(spec.outputs))
+    if manifest is None:
+        return num_tasks(spec)
     sums = {
-        purpose: sum(of[purpose].tasks for of in counts.values() if purpose in of)
+        purpose: sum(of[purpose].tasks for of in manifest.counts.values() if purpose in of)
         for purpose in Purpose
     }
     return NumTasks(sums[Purpose.TRAIN], sums[Purpose.HELD_OUT])
 
 
 def num_steps(spec: RunSpec) -> int | None:
-    """Rollout steps of the run. None means that they follow from epochs, and the number of tasks is unknown."""
+    """Rollout steps of the run. None means that they follow from epochs, and the spec names no number of tasks."""
+    return _steps(spec, num_tasks(spec))
+
+
+def expected_steps(spec: RunSpec) -> int | None:
+    """Rollout steps by the prepared task set too, for lines and estimates. None means that they are not known."""
+    return _steps(spec, expected_tasks(spec))
+
+
+def _steps(spec: RunSpec, tasks: NumTasks) -> int | None:
     training = spec.training
     if training.epochs is None:
         return training.num_steps
-    tasks = num_tasks(spec).train
-    if tasks is None:
+    if tasks.train is None:
         return None
-    return training.epochs * (tasks // training.prompts_per_step)
+    return training.epochs * (tasks.train // training.prompts_per_step)
 
 
 def training_line(spec: RunSpec) -> str:
     """One line about the length of the run."""
     training = spec.training
-    steps = num_steps(spec)
+    steps = expected_steps(spec)
     episodes = training.episodes_per_step
     updates = training.all_updates_per_step
     epochs = counted(training.epochs or 0, "epoch")
@@ -73,7 +81,7 @@ def training_line(spec: RunSpec) -> str:
     if training.epochs is None:
         how = ""
     else:
-        how = f" ({epochs} of {counted(num_tasks(spec).train or 0, 'task')})"
+        how = f" ({epochs} of {counted(expected_tasks(spec).train or 0, 'task')})"
     size = f"{counted(steps * episodes, 'episode')}, {counted(steps * updates, 'update')}"
     if training.warmup_updates > steps * updates:
         rate += (
@@ -116,7 +124,8 @@ def evaluation_episodes(spec: RunSpec) -> int | None:
     during = _num_during(spec)
     if not spec.env.is_held_out:
         return 0
-    known = [number for number in (evaluation.num_tasks, num_tasks(spec).held_out) if number]
+    held_out = expected_tasks(spec).held_out
+    known = [number for number in (evaluation.num_tasks, held_out) if number]
     if during is None or not known:
         return None
     return min(known) * evaluation.samples_per_task * (evaluation.before_training + during + 1)
@@ -126,7 +135,7 @@ def _num_during(spec: RunSpec) -> int | None:
     """Number of evaluations during training; after the last step is that of the trained model. None means that the
     number of steps is not known."""
     every = spec.evaluation.every
-    steps = num_steps(spec)
+    steps = expected_steps(spec)
     if every is None:
         return 0
     if steps is None:
@@ -139,10 +148,10 @@ def evaluation_line(spec: RunSpec) -> str:
     if not spec.env.is_held_out:
         return "evaluation: none before or after training, since there are no held-out tasks (env.held_out=null)"
     evaluation = spec.evaluation
-    steps = num_steps(spec)
+    steps = expected_steps(spec)
     during = _num_during(spec)
     samples = counted(evaluation.samples_per_task, "episode")
-    num_held_out = num_tasks(spec).held_out
+    num_held_out = expected_tasks(spec).held_out
     if not num_held_out:
         most = evaluation.num_tasks
         if most is None:
@@ -150,14 +159,13 @@ def evaluation_line(spec: RunSpec) -> str:
         else:
             which = f"{counted(most, 'held-out task')} at most"
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
-    if evaluation.num_tasks is None:
-        tasks = num_held_out
-    else:
-        tasks = min(evaluation.num_tasks, num_held_out)
+    tasks = min(evaluation.num_tasks or num_held_out, num_held_out)
     episodes = tasks * evaluation.samples_per_task
     size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"
     if evaluation.samples_per_task == 1 and spec.env.scores_groups:
         size += ", without rewards of groups (evaluation.samples_per_task)"
+    if (evaluation.num_tasks or 0) > num_held_out:
+        size += f", fewer tasks than evaluation.num_tasks={evaluation.num_tasks}"
     total = evaluation_episodes(spec)
     if total is None or steps is None:
         return f"evaluation: {size}"
@@ -243,10 +251,11 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 
 def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
     """One line for each environment: the rule of its held-out tasks, with numbers if the set is cached."""
-    try:
-        known = read_manifest(outputs / task_set_place(spec)).held_out
-    except (OSError, ValueError):
-        known = {}
+    manifest = prepared_set(spec, outputs)
+    if manifest is None:
+        known: Mapping[str, HeldOutRecord] = {}
+    else:
+        known = manifest.held_out
     is_mix = len(spec.env.members) > 1
     return [
         f"held out{f' of {name}' if is_mix else ''}: {known[name].line() if name in known else _rule(member.held_out)}"

@@ -4,12 +4,13 @@ import."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from xp.errors import XpError, nearest
+from xp.errors import nearest
 from xp.lib.code_files import find_module
 from xp.lib.data_files import is_data
+from xp.lib.facts import fact
 from xp.planning.extent import member_key
 from xp.spec import RunSpec
 from xp.spec.env import READY, GraderForm
@@ -50,16 +51,14 @@ def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
         yield "sft.data", script, None
 
 
-def check_functions(spec: RunSpec) -> None:
-    """Raises XpError(CONFIG) with every function of the user's that its file does not have, or that takes another
-    number of arguments; a module that is no file of Python is not checked."""
-    faults = [
+def function_faults(spec: RunSpec) -> list[str]:
+    """A line for every function of the user's that its file does not have, or that takes another number of arguments;
+    a module that is no file of Python is not checked."""
+    return [
         f"{key}={name}: {fault}"
         for key, name, number in named_functions(spec)
         if (fault := function_fault(name, number)) is not None
     ]
-    if faults:
-        raise XpError("\n".join(faults))
 
 
 def function_fault(name: str, num_arguments: int | None) -> str | None:
@@ -81,13 +80,9 @@ def function_fault(name: str, num_arguments: int | None) -> str | None:
     file = Path(str(spec.origin))
     if file.suffix != ".py":
         return None
-    try:
-        body = ast.parse(file.read_bytes()).body
-    except SyntaxError as error:
-        return f"{file}, line {error.lineno}: {error.msg}; correct the file"
-    except (OSError, ValueError, RecursionError):
-        return None
-    names = dict(_bound(body))
+    names = _names_of(file)
+    if names is None or isinstance(names, str):
+        return names
     first = attribute.partition(".")[0]
     if first not in names:
         if "*" in names or "__getattr__" in names:
@@ -96,6 +91,17 @@ def function_fault(name: str, num_arguments: int | None) -> str | None:
     if first != attribute:
         return None
     return _arguments_fault(names[first], num_arguments, file)
+
+
+@fact
+def _names_of(file: Path) -> Mapping[str, ast.stmt] | str | None:
+    """Names that a file of Python binds, or the fault of its syntax. None means that it cannot be read."""
+    try:
+        return dict(_bound(ast.parse(file.read_bytes()).body))
+    except SyntaxError as error:
+        return f"{file}, line {error.lineno}: {error.msg}; correct the file"
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def _bound(statements: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:

@@ -102,7 +102,7 @@ class NativeKeys:
         if self.owners[key]:
             what = f"set {self.owners[key]}"
         else:
-            what = f"it is the same for every run{same}"
+            what = f"it is the same for every run{same}; leave it out"
         return AnswerKind.REFUSED, f"xp renders this key itself; {what}"
 
     def fault(self, key: str, spec: RunSpec) -> str | None:

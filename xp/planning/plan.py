@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
+from xp.lib.facts import one_reading
 from xp.planning.backend import backend_of
 from xp.planning.extent import extent_refusals, row_lines
+from xp.planning.functions import function_faults
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.refusals import check_limits, machine_refusals
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
@@ -55,7 +57,8 @@ def new_run_id(spec: RunSpec) -> str:
 
 
 def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
-    """Raises XpError(PLAN) with every reason why the spec cannot run.
+    """Raises XpError(PLAN) with every reason why the spec cannot run, or XpError(CONFIG) for a function of the user's
+    that is not there.
 
     Args:
         spec: the run.
@@ -66,10 +69,14 @@ def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
     # Last: its remedy is searched among legal specs.
     if not refusals:
         refusals = [*memory_refusals(spec, trains=not tunes_only)]
+    faults = function_faults(spec)
     if refusals:
-        raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
+        raise XpError("\n".join([*map(str, refusals), *faults]), ExitCode.PLAN)
+    if faults:
+        raise XpError("\n".join(faults))
 
 
+@one_reading()
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1, command: tuple[str, ...] = ()) -> Plan:
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
     check(spec)
@@ -121,13 +128,18 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
     return build_plan(spec, run_id, attempt)
 
 
+@one_reading()
 def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans only the preparation of the task set, also for an environment without training tasks."""
     row_lines(spec)
+    faults = function_faults(spec)
+    if faults:
+        raise XpError("\n".join(faults))
     places = _places(spec, run_id, attempt)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 
 
+@one_reading()
 def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans a fine-tuning without a training, and its evaluation beside the initial model."""
     check(spec, tunes_only=True)
@@ -144,7 +156,8 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
         if stage.name in ("model", "sft")
     }
     tuned = rendered["sft"]
-    stages = [prepare_stage(spec, places, trains=True), *rendered.values()]
+    prepare = prepare_stage(spec, places, trains=True, tunes_only=True)
+    stages = [prepare, *rendered.values()]
     if spec.env.is_held_out:
         models = {BEFORE: start_place(spec), AFTER: places.sft}
         stages.append(evaluate_stage(spec, places, models, tuned.job, needs=("sft",)))

@@ -224,7 +224,7 @@ def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
         there = "Modal's containers"
     else:
         there = "SkyPilot's machines"
-    fix = "launcher=local, slurm and ray run where these files are"
+    fix = "set launcher=local, slurm or ray, which run where these files are"
     if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
         yield Refusal("sft.data", f"the episodes are on this machine and not in {there}; {fix}")
     for name, member in spec.env.members.items():

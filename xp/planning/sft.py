@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.facts import fact
 from xp.planning.stages import model_stages, stage_fields
 from xp.spec import RunSpec
 from xp.spec.sft import EVAL, RUN, SOLVE
@@ -56,6 +57,7 @@ def places_of(data: str, outputs: Path) -> list[Path]:
     return sorted(room.glob(f"{name}*"))
 
 
+@fact
 def _recorded(spec: RunSpec, data: str) -> tuple[str, ...]:
     """Files of a run's or an evaluation's episodes, relative to the outputs root."""
     outputs = Path(spec.outputs)

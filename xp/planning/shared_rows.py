@@ -176,7 +176,10 @@ def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
     # With no rank, the layout itself is refused.
     if not ranks or sft.batch_size % (micro * ranks) == 0:
         return None
-    return f"must be divisible by sft.micro_batch_size x data-parallel ranks = {micro} x {ranks}; got {sft.batch_size}"
+    return (
+        f"must be divisible by sft.micro_batch_size x data-parallel ranks = {micro} x {ranks}; got {sft.batch_size};"
+        " set such a number"
+    )
 
 
 def indivisible_experts(spec: RunSpec, sizes: Collection[int], what: str) -> str | None:
@@ -191,7 +194,7 @@ def indivisible_experts(spec: RunSpec, sizes: Collection[int], what: str) -> str
     if size in (1, *sizes):
         return None
     legal = ", ".join(map(str, sorted({1, *sizes})))
-    return f"must be 1, or fit {what}: {legal}; got {size}"
+    return f"must be 1, or fit {what}: {legal}; got {size}; set one of them"
 
 
 def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:

@@ -12,6 +12,7 @@ from xp.builtin.tiny_model import MANIFEST, PLACE
 from xp.engines.config import EvaluateConfig
 from xp.episode.evaluation import RECORD
 from xp.job import Job, Resources, Runtime, Stage
+from xp.lib.facts import fact
 from xp.models.files import pinned_place
 from xp.planning.engine import evaluation_server
 from xp.planning.episode import (
@@ -28,6 +29,7 @@ from xp.spec import (
     SelectionSpec,
 )
 from xp.tasks.config import MemberConfig, PrepareConfig, Reader
+from xp.tasks.manifest import Manifest, read_manifest
 from xp.tasks.profile import Profile, read_profile
 from xp.tasks.request import canonical_request, request_key, with_sources
 from xp.worker.hub_model import SOURCES
@@ -158,6 +160,7 @@ def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
     return replace(config, members={**config.members, **chosen})
 
 
+@fact
 def _plain_config(spec: RunSpec) -> PrepareConfig:
     """The configuration without the selection by profiles."""
     members = {name: MemberConfig(env) for name, env in episode_config(spec).members.items()}
@@ -179,6 +182,7 @@ def _clients(spec: RunSpec) -> set[str]:
     return {*(["aiohttp"] if served else ()), *(["openreward"] if has_sdk else ())}
 
 
+@fact
 def profiles(spec: RunSpec) -> dict[str, Profile]:
     """Member -> profile, for environments whose training tasks are selected by one.
 
@@ -197,15 +201,37 @@ def profiles(spec: RunSpec) -> dict[str, Profile]:
     }
 
 
+@fact
 def task_set_place(spec: RunSpec) -> str:
     """Directory of the canonical task set, known before it exists."""
     return f"{STORE}/{request_key(prepare_config(spec))}"
 
 
-def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
-    """Stage that fetches the tasks; an existing set is only verified, which takes a fraction of a second."""
+@fact
+def prepared_set(spec: RunSpec, outputs: Path) -> Manifest | None:
+    """Manifest of the task set below an outputs root. None means that it is not prepared, or damaged.
+
+    For lines and estimates alone: a plan's stages and refusals are the same before and after the preparation.
+    """
+    try:
+        return read_manifest(outputs / task_set_place(spec))
+    except (OSError, ValueError):
+        return None
+
+
+def prepare_stage(
+    spec: RunSpec, places: RunPaths, *, trains: bool, tunes_only: bool = False
+) -> Stage:
+    """Stage that fetches the tasks; an existing set is only verified, which takes a fraction of a second.
+
+    Args:
+        spec: the run.
+        places: its places.
+        trains: whether a training or a fine-tuning follows, so that a set without training tasks is refused.
+        tunes_only: whether it is a fine-tuning alone.
+    """
     here = places.stage("prepare")
-    reader = Reader(start_place(spec), spec_in_job(spec))
+    reader = Reader(start_place(spec), spec_in_job(spec), trains and not tunes_only)
     job = Job(
         argv=("python", "-m", "xp.tasks.prepare", f"{here}/config.json", f"{here}/reader.json"),
         files={

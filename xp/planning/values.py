@@ -50,8 +50,8 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
                     f" tokens of the context of model={model.name}; lower one of them",
                 )
     if spec.sft.data is not None and (spec.sft.max_tokens or 0) > model.max_context_tokens:
-        reason = f"{spec.sft.max_tokens} is more than the {model.max_context_tokens} tokens of the context of"
-        yield Refusal("sft.max_tokens", f"{reason} model={model.name}; lower it")
+        excess = f"{spec.sft.max_tokens} is more than the {model.max_context_tokens} tokens of the context of"
+        yield Refusal("sft.max_tokens", f"{excess} model={model.name}; lower it")
     if training.group_size == 1:
         needs = _needs_groups(spec)
         if needs is not None:
@@ -177,9 +177,7 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
             f"{key}.expert_parallel", f"{model} is dense and has no experts to divide; set 1"
         )
     elif shape is not None and (shape.num_experts or 0) % engine.expert_parallel:
-        reason = (
-            f"must divide the {shape.num_experts} experts of {model}; got {engine.expert_parallel}"
-        )
+        reason = f"must divide the {shape.num_experts} experts of {model}; got {engine.expert_parallel}; set a divisor"
         yield Refusal(f"{key}.expert_parallel", reason)
     if engine.speculative is not None:
         is_without = shape is not None and shape.model_type not in WITH_HEADS

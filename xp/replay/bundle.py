@@ -58,7 +58,9 @@ def make_bundle(
             file has the value of a secret.
     """
     if target.suffix != ".zip":
-        raise XpError(f"--to {target}: the name of a bundle ends with .zip; --to {target}.zip")
+        raise XpError(
+            f"--to {target}: the name of a bundle ends with .zip; write --to {target}.zip"
+        )
     if target.exists():
         raise XpError(
             f"{target} exists, and nothing is overwritten; give another name: --to FILE",

@@ -244,7 +244,7 @@ def serve(outputs: Path, runs: Sequence[Path], port: int) -> None:
         listener = socket.create_server((HOST, port), backlog=64)
     except (OSError, OverflowError) as error:
         raise XpError(
-            f"--port {port}: {error}; --port 0 takes a free one", ExitCode.RESOURCE
+            f"--port {port}: {error}; give --port 0, which takes a free one", ExitCode.RESOURCE
         ) from None
     print(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
     print(

@@ -105,7 +105,7 @@ def chosen(
         ):
             report = xp_command(f"report {word}", outputs)
             raise XpError(
-                f"{word} is an evaluation, and a run is expected; {report} shows it",
+                f"{word} is an evaluation, and a run is expected; look at it by {report}",
                 ExitCode.RUN_DIR,
             )
         raise XpError(

@@ -107,12 +107,12 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
 def other_length_lines(plan: Plan) -> list[str]:
     """A line on what differs from one training of the plan's length, if an attempt before had another length."""
     from xp.episode.metrics_file import read_metrics
-    from xp.planning.extent import num_steps
+    from xp.planning.extent import expected_steps
     from xp.run_records.record import read_record
 
     run = Path(plan.spec.outputs, "runs", plan.run_id)
     training = plan.spec.training
-    steps = num_steps(plan.spec)
+    steps = expected_steps(plan.spec)
     if plan.attempt > 1:
         lines = read_metrics(run / "metrics.jsonl", "train")
     else:

@@ -60,7 +60,8 @@ def check_writable(outputs: Path) -> None:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         reason = f"{place} is not a writable directory"
         raise XpError(
-            f"{outputs} cannot be written: {reason}; outputs=DIR names another", ExitCode.RESOURCE
+            f"{outputs} cannot be written: {reason}; set outputs=DIR to another one",
+            ExitCode.RESOURCE,
         )
 
 

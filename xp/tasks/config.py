@@ -39,12 +39,16 @@ class MemberConfig:
 
 @dataclass(frozen=True)
 class Reader(JsonFile):
-    """Model for the report on prompt lengths; it does not change the task set."""
+    """The run that reads the tasks: the model for the report on prompt lengths, and the length of the training.
+
+    It does not change the task set."""
 
     SORTS_KEYS = True
     place: str
     """Hugging Face id, directory, or the built model's path in the outputs."""
     spec: RunSpec
+    trains: bool = False
+    """True if a training follows, and not a fine-tuning alone: its epochs need tasks for a step."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def prune(store: Path, keep: Sequence[str], *, is_dry: bool) -> list[StoreEntry]
         ):
             raise XpError(
                 f"--keep {prefix!r}: no task set in {store} begins with it, and nothing was removed;"
-                " python -m xp tasks list shows the keys"
+                " see python -m xp tasks list for the keys"
             )
     for listed in sets:
         if listed.state == OTHER:

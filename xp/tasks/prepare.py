@@ -23,6 +23,7 @@ from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import SelectedTasks, cut_into_blocks, select_tasks
 from xp.tasks.store import BrokenSet, TaskSet, find_whole, prove, writing_below
+from xp.tasks.training_length import steps_of
 
 
 def prepare(
@@ -37,7 +38,7 @@ def prepare(
         config: the request.
         environ: environment with the providers' secrets.
         root: outputs root; `config.store` is relative to it.
-        reader: model for prompt lengths in the table. None means that lengths are in characters.
+        reader: the run that reads the tasks. None means that lengths in the table are in characters.
 
     Raises:
         XpError: see docs/exit-codes.md; no incomplete set is left.
@@ -47,14 +48,14 @@ def prepare(
     if task_set is not None:
         print(f"prepare: {_size(task_set)} recognised in {path}", flush=True)
         print_held_out(task_set.manifest)
-        return _trainable(config, task_set)
+        return _trainable(config, task_set, reader)
     with writing_below(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         from xp.tasks.shards import builder_lock
 
         waits = f"prepare: another process builds {path.name}; waiting for it"
         with builder_lock(path.with_name(f".{path.name}.lock"), lambda: _say(waits)):
-            return _trainable(config, _build(config, environ, path, reader))
+            return _trainable(config, _build(config, environ, path, reader), reader)
 
 
 def _build(
@@ -141,10 +142,13 @@ def _plan(
     return versions, selected
 
 
-def _trainable(config: PrepareConfig, task_set: TaskSet) -> TaskSet:
-    """Returns the set; raises XpError if a training follows and there are no training tasks."""
-    if config.trains and not task_set.num_tasks(Purpose.TRAIN):
+def _trainable(config: PrepareConfig, task_set: TaskSet, reader: Reader | None) -> TaskSet:
+    """Returns the set; raises XpError if a training follows and there are no training tasks, or too few for a step."""
+    num_tasks = task_set.num_tasks(Purpose.TRAIN)
+    if config.trains and not num_tasks:
         raise _nothing_to_train_on(task_set.manifest.held_out)
+    if reader is not None and reader.trains:
+        steps_of(reader.spec.training, num_tasks)
     return task_set
 
 

@@ -206,8 +206,8 @@ class _Selector:
 
 def _fixes(fewer: str) -> str:
     return (
-        f"three ways out: {fewer}; held_out=null (nothing is held out, and nothing is evaluated);"
-        " or held_out.split=train held_out.overlap=allowed (evaluated on training tasks, and labelled so)"
+        f"set {fewer}; set held_out=null (nothing is held out, and nothing is evaluated); or set held_out.split=train"
+        " held_out.overlap=allowed (evaluated on training tasks, and labelled so)"
     )
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from xp.envs.secrets_file import environment
 from xp.episode.metrics_file import MetricsFile
@@ -19,6 +19,7 @@ from xp.episode.prompt import prompt_keys
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
+from xp.lib.progress import step_bar
 from xp.spec import Thinking
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.store import open_verified
@@ -168,15 +169,26 @@ def read_examples(file: Path) -> list[Example]:
     return [Example(value["input_ids"], value["loss_mask"]) for value in values]
 
 
+def tokens_of_update(trained: Sequence[Example], batch_size: int) -> float:
+    """Mean number of tokens of an update."""
+    return batch_size * sum(len(one.ids) for one in trained) / max(1, len(trained))
+
+
 class Updates:
-    """Metrics of each update; that of the last one is written with the loss after it.
+    """Metrics and progress of each update; the line of the last one is written with the loss after it.
 
     Args:
         metrics: the run's file; None in a process that does not write it.
+        num_updates: number of all updates.
+        tokens: mean number of tokens of an update, for the speed that is shown.
     """
 
-    def __init__(self, metrics: MetricsFile | None) -> None:
+    def __init__(self, metrics: MetricsFile | None, num_updates: int, tokens: float) -> None:
         self._metrics = metrics
+        self._num_updates = num_updates
+        self._tokens = tokens
+        self._bar: Any = None
+        """The progress bar, from the first update on."""
         self._began = time.monotonic()
         self._last: dict[str, float] = {}
         self._start = "before"
@@ -210,13 +222,28 @@ class Updates:
             "time/update_s": now - self._began,
         }
         self._began = now
+        self._show(update, loss, values["time/update_s"])
         if is_last:
             self._last = values
         elif self._metrics is not None:
             self._metrics.write(update, values)
 
+    def _show(self, update: int, loss: float, seconds: float) -> None:
+        """Shows an update on the bar, whose time begins with the first update of this process."""
+        if self._bar is None:
+            is_shown = self._metrics is not None
+            self._bar = step_bar("sft", self._num_updates, "update", is_shown=is_shown)
+            self._bar.initial = update - 1
+            self._bar.n = update - 1
+            self._bar.start_t = time.time() - seconds
+        speed = f"{self._tokens / seconds:,.0f}" if seconds else "?"
+        self._bar.set_postfix({"loss": f"{loss:.4f}", "tokens/s": speed}, refresh=False)
+        self._bar.update(update - self._bar.n)
+
     def finish(self, update: int, held_out_loss: float | None) -> None:
         """Writes the last update, with the held-out loss after it. None means that nothing is held out."""
+        if self._bar is not None:
+            self._bar.close()
         if held_out_loss is not None:
             self._last[HELD_OUT_LOSS] = held_out_loss
             before = f"{math.nan if self.start_loss is None else self.start_loss:.4f} {self._start}"

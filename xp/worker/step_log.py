@@ -14,6 +14,7 @@ from xp.episode.finite import FiniteUpdates
 from xp.episode.metrics import TOKENS
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
+from xp.lib.progress import step_bar
 from xp.worker.gpu_watch import GpuWatch
 from xp.worker.program import BEGAN
 from xp.worker.stage import StageConfig
@@ -125,25 +126,12 @@ class StepLog:
         if self._bar is not None:
             self._bar.unpause()
         elif self._num_steps is not None:
-            self._bar = _bar(self._num_steps, is_shown=self._file is not None)
+            self._bar = step_bar("train", self._num_steps, "step", is_shown=self._file is not None)
 
     def finish(self) -> None:
         """Ends the log after the last step."""
         if self._bar is not None:
             self._bar.close()
-
-
-def _bar(num_steps: int, *, is_shown: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(
-        total=num_steps,
-        desc="train",
-        unit="step",
-        mininterval=1.0,
-        dynamic_ncols=True,
-        disable=not is_shown,
-    )
 
 
 def check_gap(step: int, gap: float, limit: float | None) -> None:
@@ -165,6 +153,6 @@ def check_gap(step: int, gap: float, limit: float | None) -> None:
         " trained\n"
         "usual causes: weights of a layer that are not sent, an update that did not arrive, tied embeddings that came"
         " apart, another dtype in the engine; usual gaps: 1e-6 in float32, 0.001 to 0.04 in bfloat16, more in mixtures"
-        " of experts; training.max_logprob_gap=null only records it",
+        " of experts; set training.max_logprob_gap=null to record it alone",
         ExitCode.DIVERGED,
     )

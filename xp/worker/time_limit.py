@@ -50,7 +50,7 @@ def check_time(config: StageConfig, step: int, root: Path = Path()) -> None:
         raise XpError(
             f"the training ends after step {step}, which has a checkpoint: it took {used / 3600:.3g} h, and the"
             f" next checkpoint, about {checkpoint_s / 3600:.2g} h later, would be beyond {key}\n"
-            "resume=RUN with a larger value continues it",
+            "continue it by resume=RUN with a larger value",
             ExitCode.LIMIT,
         )
 

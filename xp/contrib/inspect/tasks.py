@@ -107,7 +107,7 @@ def _task(config: EnvConfig) -> InspectTask:
     if task.sandbox is not None or any(sample.sandbox is not None for sample in task.dataset):
         raise XpError(
             f"{where}: the task wants a sandbox, which xp does not give to inspect_ai's tasks;"
-            " env=harbor plays tasks in containers"
+            " use env=harbor, which plays tasks in containers"
         )
     return task
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import xp
 from xp.lib.digest import file_digest
+from xp.lib.facts import fact
 from xp.models.files import local_directory
 from xp.planning.memory.weights import peft_adapters
 from xp.spec import Architecture, BackendName, RunSpec
@@ -43,6 +44,7 @@ def adapter_fault(spec: RunSpec) -> str | None:
     return None if fault is None else str(fault)
 
 
+@fact
 def _answer(spec: RunSpec) -> dict[str, Any]:
     """The answer of PROGRAM; empty where every layer's size is known without it, or it cannot be asked."""
     lora = spec.model.lora

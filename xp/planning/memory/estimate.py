@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
+from xp.lib.facts import fact
 from xp.models.files import config_of, local_directory, pinned_place
 from xp.models.network import network_of
 from xp.models.weights import media_parameters
@@ -120,7 +120,7 @@ def judge_bytes(spec: RunSpec) -> float | None:
     return 2.0 * weights_of(shape).total
 
 
-@cache
+@fact
 def _network(model: str, outputs: str, commit: str | None) -> Architecture | None:
     config = config_of(model, Path(outputs), commit)
     network = None if config is None else network_of(config)
@@ -279,7 +279,7 @@ def _largest_stage(
     return max(found, key=lambda one: sum(one[1].values()))
 
 
-@cache
+@fact
 def _media_of(path: str, outputs: str, commit: str | None) -> int:
     config = config_of(path, Path(outputs), commit)
     if commit is None:

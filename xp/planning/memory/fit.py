@@ -214,11 +214,15 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         if reason is None:
             continue
         what, excess = reason
-        ways = " or ".join(map(str, fit(spec, work=work).levers)) or LARGER
+        levers = " or ".join(map(str, fit(spec, work=work).levers))
+        if levers:
+            fix = f"set {levers}"
+        else:
+            fix = LARGER
         yield Refusal(
             "hardware.accelerator_memory_gb",
             f"{work}: {what} exceed the {capacity / GIB:.0f} GiB of an accelerator by {excess / GIB:.1f} GiB at any"
-            f" length of episodes; {ways}",
+            f" length of episodes; {fix}",
         )
 
 

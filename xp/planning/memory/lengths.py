@@ -14,11 +14,11 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from xp.errors import ExitCode, XpError
+from xp.lib.facts import fact
 from xp.lib.reading import lines_of
-from xp.planning.stages import task_set_place
+from xp.planning.stages import prepared_set, task_set_place
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
-from xp.tasks.manifest import read_manifest
 from xp.tasks.prompt_lengths import place_of, read_counts
 
 ASSUMED_SHARE = 0.25
@@ -52,6 +52,7 @@ def at_limit(spec: RunSpec) -> EpisodeLengths:
     return EpisodeLengths(limit, 0.0, limit, "every episode at its limit")
 
 
+@fact
 def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
     """Expected lengths.
 
@@ -85,17 +86,13 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
         if known:
             # The set may have been counted for several models: the largest count is the safe one.
             return max(known, key=fmean), f"{max(map(len, known)):,} counted in the prepared set"
-        with suppress(OSError, ValueError):
-            groups = [
-                count for one in read_manifest(place).counts.values() for count in one.values()
-            ]
+        manifest = prepared_set(spec, outputs)
+        if manifest is not None:
+            groups = [count for member in manifest.counts.values() for count in member.values()]
             num_tasks = sum(group.tasks for group in groups)
             if num_tasks:
-                mean = (
-                    sum(group.prompt_characters for group in groups)
-                    / num_tasks
-                    / CHARACTERS_PER_TOKEN
-                )
+                characters = sum(group.prompt_characters for group in groups)
+                mean = characters / num_tasks / CHARACTERS_PER_TOKEN
                 return [mean], f"of the prepared set, {CHARACTERS_PER_TOKEN} characters a token"
     return [
         ASSUMED_SHARE * spec.training.max_prompt_tokens

@@ -96,7 +96,7 @@ def _faults(
     if rendered is not None:
         yield keys.fault(rendered, spec) or f"xp renders {rendered} itself; write {rendered} itself"
     elif name is None:
-        yield f"SkyRL {VERSION} has no such key{nearest(key, known)}"
+        yield f"SkyRL {VERSION} has no such key{nearest(key, known)}; leave it out"
     elif (fault := keys.fault(name, spec)) is not None:
         yield fault
     elif name == key and not is_of_kind(value, known[key]["type"]):

@@ -17,7 +17,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.worker.demonstrations import PHASE
 from xp.worker.publish import publish
-from xp.worker.sft import HELD_OUT_FILE, Updates
+from xp.worker.sft import HELD_OUT_FILE, Updates, read_examples, tokens_of_update
 
 HELD_OUT: Final = f"eval/{HELD_OUT_FILE}/loss"
 """SkyRL's name of the held-out loss: it has the name of the file."""
@@ -36,7 +36,10 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
     hide_other_directories()
     choose_latest(Path(sft_cfg.ckpt_path))
     metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
-    trainer = XpSftTrainer(sft_cfg, cfg, SftLog(Updates(metrics), sft_cfg.num_steps))
+    trained = read_examples(Path(sft_cfg.pretokenized_dataset_paths[0]))
+    tokens = tokens_of_update(trained, config.spec.sft.batch_size)
+    updates = Updates(metrics, sft_cfg.num_steps, tokens)
+    trainer = XpSftTrainer(sft_cfg, cfg, SftLog(updates, sft_cfg.num_steps))
     trainer.setup()
     trainer.train()
     trainer.shutdown()

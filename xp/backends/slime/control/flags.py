@@ -80,7 +80,7 @@ def fault(name: str, values: tuple[str, ...] | None) -> str | None:
     """Returns why the pinned version would reject or ignore the flag; None if it accepts it."""
     if name not in (flags := catalog().flags):
         known = nearest(name.removeprefix("--"), [known.removeprefix("--") for known in flags])
-        return f"Slime ({catalog().slime[:8]}) has no such flag and would ignore it{known}"
+        return f"Slime ({catalog().slime[:8]}) has no such flag and would ignore it{known}; leave it out"
     flag = flags[name]
     if values is None:
         return "a switch is given or not: leave it out, or use its opposite if it has one"
@@ -97,16 +97,22 @@ def _wrong_number(flag: Flag, values: tuple[str, ...]) -> str | None:
     expected = flag.nargs if isinstance(flag.nargs, int) else 1
     if flag.nargs in ("*", "?") or (flag.nargs == "+" and values) or len(values) == expected:
         return None
-    return f"it needs {expected} value{'s' * (expected > 1)}, but got {len(values)}"
+    return (
+        f"it needs {expected} value{'s' * (expected > 1)}, but got {len(values)}; give {expected}"
+    )
 
 
 def _wrong_value(flag: Flag, text: str) -> str | None:
     if flag.choices is not None and text not in flag.choices:
-        return f"{text!r} is not one of {', '.join(flag.choices)}"
+        return f"{text!r} is not one of {', '.join(flag.choices)}; set one of them"
     try:
         PARSERS.get(flag.type or "", str)(text)
     except ValueError:
-        return f"{text!r} is not {'JSON' if flag.type == 'loads' else f'of type {flag.type}'}"
+        if flag.type == "loads":
+            kind = "JSON"
+        else:
+            kind = f"of type {flag.type}"
+        return f"{text!r} is not {kind}; set such a value"
     return None
 
 

@@ -15,7 +15,13 @@ from xp.backends.slime.worker.models import set_yarn
 from xp.backends.slime.worker.sft import EXAMPLE
 from xp.episode.metrics_file import MetricsFile
 from xp.worker.demonstrations import PHASE, Example
-from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, Updates, read_examples
+from xp.worker.sft import (
+    HELD_OUT_FILE,
+    TRAINING_FILE,
+    Updates,
+    read_examples,
+    tokens_of_update,
+)
 
 
 @cache
@@ -63,8 +69,10 @@ def enter(args: Any) -> None:
 
     path = getattr(args, WORKER_ATTRIBUTE)
     set_yarn(args)
+    config = config_at(path)
+    tokens = tokens_of_update(_examples(path, TRAINING_FILE), config.spec.sft.batch_size)
     logging_utils.log = watched = SftMetrics(
-        logging_utils.log, config_at(path), _examples(path, HELD_OUT_FILE)
+        logging_utils.log, config, _examples(path, HELD_OUT_FILE), tokens
     )
     model.train_one_step = watched.around(model.train_one_step)
 
@@ -76,16 +84,23 @@ class SftMetrics:
         native: Slime's.
         config: of Slime's processes.
         held_out: episodes whose loss is measured before the first update and after the last one.
+        tokens: mean number of tokens of an update.
     """
 
     def __init__(
-        self, native: Callable[..., None], config: WorkerConfig, held_out: Sequence[Example]
+        self,
+        native: Callable[..., None],
+        config: WorkerConfig,
+        held_out: Sequence[Example],
+        tokens: float,
     ) -> None:
         self._native = native
         self._num_updates = config.num_steps
         self._held_out = held_out
         self._updates = Updates(
-            MetricsFile(Path(config.root, config.places.metrics), PHASE, config.places.attempt)
+            MetricsFile(Path(config.root, config.places.metrics), PHASE, config.places.attempt),
+            config.num_steps,
+            tokens,
         )
         self._before: float | None = None
         self._after: float | None = None

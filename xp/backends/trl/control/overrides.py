@@ -28,4 +28,6 @@ def class_fault(name: str, known: Mapping[str, Any]) -> Callable[[str, Any], str
         name: name of the class.
         known: its catalog.
     """
-    return lambda key, _: None if key in known else f"{name} has no such field{nearest(key, known)}"
+    return lambda key, _: (
+        None if key in known else f"{name} has no such field{nearest(key, known)}; leave it out"
+    )

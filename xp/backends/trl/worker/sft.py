@@ -32,7 +32,7 @@ from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
 from xp.worker.program import run_stage
-from xp.worker.sft import Updates, examples
+from xp.worker.sft import Updates, examples, tokens_of_update
 from xp.worker.tasks import policy_chat
 from xp.worker.trained import check_trained
 
@@ -84,7 +84,8 @@ def train(
         metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
     else:
         metrics = None
-    updates = Updates(metrics)
+    tokens = tokens_of_update(trained, config.spec.sft.batch_size)
+    updates = Updates(metrics, config.updates(len(trained)), tokens)
     trainer = make_trainer(config, chat, trained, held_out, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     if checkpoint is not None:

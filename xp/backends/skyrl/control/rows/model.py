@@ -139,7 +139,10 @@ def _no_router_replay(spec: RunSpec) -> str | None:
         return "an engine must be on one machine then; lower backend.engine.tensor_parallel"
     live = [name for name, member in spec.env.members.items() if member.prompt is PromptSource.LIVE]
     if live:
-        return f"SkyRL needs a turn of the engine in each episode, which prompt=live of env.members.{live[0]} may lack"
+        return (
+            f"SkyRL needs a turn of the engine in each episode, which prompt=live of env.members.{live[0]} may lack;"
+            " set false, or prompt=prepared there"
+        )
     return None
 
 

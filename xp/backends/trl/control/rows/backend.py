@@ -148,10 +148,10 @@ def _indivisible(spec: RunSpec) -> str | None:
         and is_colocated(spec)
         and node_size(spec) % engine.tensor_parallel
     ):
-        return f"{engine.tensor_parallel} does not divide the {node_size(spec)} training processes of a node"
+        return f"{engine.tensor_parallel} does not divide the {node_size(spec)} training processes of a node; set a divisor"
     if generating % engine.tensor_parallel == 0:
         return None
-    return f"{engine.tensor_parallel} does not divide the {generating} accelerators that generate"
+    return f"{engine.tensor_parallel} does not divide the {generating} accelerators that generate; set a divisor"
 
 
 def _too_many(spec: RunSpec) -> str | None:

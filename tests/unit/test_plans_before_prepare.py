@@ -1,0 +1,120 @@
+"""Plans are the same before and after `prepare`, and read each file once."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.task_set import write_manifest
+from xp.__main__ import main
+from xp.composition import compose, options
+from xp.errors import ExitCode
+from xp.job import Stage
+from xp.planning.plan import build_plan
+from xp.planning.stages import task_set_place
+from xp.run_records.reuse import _content
+
+EMBEDDED = ("quickstart", "multiply-trl")
+"""Recipes whose task set is prepared here in seconds."""
+EPOCHS = ["training.num_steps=null", "training.epochs=2"]
+_opened: Counter[str] | None = None
+
+
+def _count(event: str, arguments: Any) -> None:
+    if event == "open" and _opened is not None and isinstance(arguments[0], str):
+        _opened[arguments[0]] += 1
+
+
+sys.addaudithook(_count)
+
+
+@contextmanager
+def counted_reads() -> Iterator[Counter[str]]:
+    """Number of times that each file is opened."""
+    global _opened
+    _opened = Counter()
+    try:
+        yield _opened
+    finally:
+        _opened = None
+
+
+def stages(words: list[str]) -> dict[str, Any]:
+    """The stages of a new plan, and their contents by which a resume recognises them."""
+    planned: tuple[Stage, ...] = build_plan(compose(words), "r").stages
+    return {stage.name: (asdict(stage), _content(asdict(stage))) for stage in planned}
+
+
+def own_rows(directory: Path) -> list[str]:
+    """Words of an environment of forty rows, whose number the spec does not name."""
+    rows = directory / "rows.jsonl"
+    rows.write_text("".join(f'{{"question": "1 + {n}", "answer": "{n + 1}"}}\n' for n in range(40)))
+    return [
+        f"outputs={directory}",
+        "env=graded",
+        f"env.rows={rows}",
+        "env.held_out.split=null",
+        "env.grader=exact",
+        "env.columns={prompt: question, answer: answer}",
+    ]
+
+
+@pytest.mark.parametrize("length", [[], EPOCHS], ids=["steps", "epochs"])
+@pytest.mark.parametrize("recipe", options("recipes"))
+def test_a_recipe_has_the_same_plan_before_and_after_prepare(
+    recipe: str, length: list[str], tmp_path: Path
+) -> None:
+    words = [f"recipes={recipe}", f"outputs={tmp_path}", *length]
+    before = stages(words)
+    spec = compose(words)
+    place = task_set_place(spec)
+    # Also where one would refuse this number of tasks, or a warm-up longer than they allow.
+    for train, held_out in ((1, 1), (960, 64)):
+        write_manifest(spec, train, held_out)
+        assert stages(words) == before
+        assert task_set_place(compose(words)) == place
+
+
+@pytest.mark.parametrize("recipe", EMBEDDED)
+def test_a_prepared_recipe_has_the_plan_of_an_unprepared_one(recipe: str, tmp_path: Path) -> None:
+    words = [f"recipes={recipe}", f"outputs={tmp_path}", "env.train.num_tasks=16"]
+    before = stages(words)
+    assert main(["prepare", *words]) == ExitCode.OK
+    assert (tmp_path / task_set_place(compose(words)) / "manifest.json").is_file()
+    assert stages(words) == before
+
+
+def test_too_few_tasks_for_a_step_end_the_preparation(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [*own_rows(tmp_path), *EPOCHS, "training.prompts_per_step=64"]
+    for number in (1, 2):
+        assert main(["run", "--lines", *words]) == ExitCode.TASKS
+        output = capfd.readouterr()
+        assert "set training.prompts_per_step=" in output.out + output.err
+        assert len([*tmp_path.glob("runs/*/attempt_1/prepare/log.txt")]) == number
+    assert not [*tmp_path.glob("runs/*/attempt_1/train")]
+
+
+def test_a_plan_reads_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "rewards_of_plan.py").write_text("def one(episode): ...\ndef two(episode): ...\n")
+    words = [
+        *own_rows(tmp_path),
+        "env.reward_fn=[rewards_of_plan:one, rewards_of_plan:two]",
+        *EPOCHS,
+    ]
+    write_manifest(compose(words), 3, 1)
+    with counted_reads() as reads:
+        assert main(["plan", *words]) == ExitCode.OK
+    of_plan = {file: number for file, number in reads.items() if file.startswith(str(tmp_path))}
+    assert any(file.endswith("manifest.json") for file in of_plan)
+    assert any(file.endswith("rewards_of_plan.py") for file in of_plan)
+    assert {file: number for file, number in of_plan.items() if number > 1} == {}
