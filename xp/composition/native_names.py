@@ -14,7 +14,7 @@ from xp.composition.groups import compose_groups, with_plugins
 from xp.composition.known_names import SECTIONS, foreign_hint
 from xp.composition.values import resolve_values
 from xp.lib.nested import set_at
-from xp.planning.native_keys import NativeKeys
+from xp.planning.native_keys import UNKNOWN_EFFECT, NativeKeys
 from xp.spec import RunSpec
 
 _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
@@ -52,16 +52,15 @@ def hint(text: str) -> str | None:
         if field:
             return f"in xp: {field}"
     keys = {name: _keys(name, {}) for name in backends}
-    faults = {name: keys[name].fault(key, _spec(name, {})) for name in backends}
+    faults = {name: keys[name].fault(key) for name in backends}
     taken_by = [name for name, fault in faults.items() if fault is None]
     if taken_by:
         passed = " or ".join(
             f"backend={name} 'backend.overrides.{key.lstrip('-')}=...'" for name in taken_by
         )
-        loses = dict.fromkeys(
-            line.partition(": ")[2] for name in taken_by for line in keys[name].warnings([key])
+        return (
+            f"a key of {' and '.join(backends)} that xp passes through: {passed}; {UNKNOWN_EFFECT}"
         )
-        return f"a key of {' and '.join(backends)} that xp passes through: {'; '.join((passed, *loses))}"
     first = next(iter(faults.values()), None)
     return first and first.replace("xp has a field for this; set ", "in xp: ")
 

@@ -13,7 +13,7 @@ from xp.backends.slime.control.architecture import (
 )
 from xp.backends.slime.control.constraints import CONSTRAINTS
 from xp.backends.slime.control.flags import Flags, catalog, fault, flags_of, override_flags, words
-from xp.backends.slime.control.overrides import ANSWERS, SFT_ANSWERS, with_aliases
+from xp.backends.slime.control.overrides import TABLE, with_aliases
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.model import PINS
 from xp.backends.slime.control.rows.sft import SFT
@@ -155,8 +155,9 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     here = places.stage("sft")
     checkpoints = f"{places.sft}_checkpoints"
     exports = f"{places.sft}_exports"
+    rendered = flags_of(rows.render(ROWS, spec) | rows.render(SFT, spec))
     flags: Flags = {
-        **flags_of(rows.render(ROWS, spec) | rows.render(SFT, spec)),
+        **{name: values for name, values in rendered.items() if not name.startswith("--sglang-")},
         **override_flags(spec.sft.overrides),
         "--prompt-data": (f"{here}/{ORDER}",),
         "--load": (checkpoints,),
@@ -165,13 +166,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         "--ref-load": (start_place(spec),),
         "--save-hf": (f"{exports}/{{rollout_id}}",),
     }
-    of_engine = {name for name in flags if name.startswith("--sglang-")}
-    config = SlimeSftConfig(
-        command=_command(
-            spec, {name: words for name, words in flags.items() if name not in of_engine}
-        ),
-        **sft_fields(spec, places),
-    )
+    config = SlimeSftConfig(command=_command(spec, flags), **sft_fields(spec, places))
     outputs = (f"{places.sft}/config.json",)
     job = _job(spec, here, "xp.backends.slime.worker.sft", config.to_json(), outputs)
     return Stage("sft", job, needs=sft_needs(spec, places))
@@ -300,20 +295,20 @@ def check(spec: RunSpec) -> list[Refusal]:
     # The batch shape and the flags have a meaning only for a supported layout.
     return layout_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, NOT_MEGATRON)),
-        *native_keys(spec).refusals(spec, override_flags(spec.backend.overrides), fault),
-        *sft_keys(spec).refusals(spec, override_flags(spec.sft.overrides), fault),
+        *native_keys(spec).refusals(override_flags(spec.backend.overrides), fault),
+        *sft_keys(spec).refusals(override_flags(spec.sft.overrides), fault),
     ]
 
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the training."""
-    return keys_of("backend.overrides", ANSWERS, PINS, with_aliases(owners(spec)))
+    return keys_of("backend.overrides", TABLE, catalog().flags, PINS, with_aliases(owners(spec)))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the stage `sft`."""
     owned = with_aliases(owners(spec) | rows.owners(SFT, spec))
-    return keys_of("sft.overrides", SFT_ANSWERS, PINS, owned)
+    return keys_of("sft.overrides", TABLE, catalog().flags, PINS, owned)
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
