@@ -49,7 +49,8 @@ def hint(text: str) -> str | None:
     backends = [name for name, keys in catalogs().items() if key in keys]
     for name in backends:
         field = _fields(name).get(key)
-        if field:
+        # A row of the network writes some keys that choose no network.
+        if field and not (field.startswith("model.architecture") and _is_open(name, key)):
             return f"in xp: {field}"
     keys = {name: _keys(name, {}) for name in backends}
     faults = {name: keys[name].fault(key) for name in backends}
@@ -96,6 +97,10 @@ def _keys(backend: str, variant: Mapping[str, Any]) -> NativeKeys:
         _spec(backend, variant)
     )
     return keys
+
+
+def _is_open(backend: str, key: str) -> bool:
+    return key in _keys(backend, {}).table.open
 
 
 def _spec(backend: str, variant: Mapping[str, Any]) -> RunSpec:

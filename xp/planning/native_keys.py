@@ -124,5 +124,7 @@ def keys_of(
     if is_sft:
         training = _table(file, names)
         inherited = {key: field for key, field in training.owned.items() if key not in own}
-        table = KeyTable(table.open, inherited | table.owned, training.refused | table.refused)
+        table = KeyTable(
+            table.open, {**inherited, **table.owned}, {**training.refused, **table.refused}
+        )
     return NativeKeys(place, known, table, pins, own)
