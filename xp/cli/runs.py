@@ -301,7 +301,8 @@ def cancel(run: Path) -> str:
     is_supervised = is_held(run) and (
         not record.attempts or record.attempts[-1].supervisor is not None
     )
-    if is_supervised or not (jobs := detached.stop(run, record)):
+    jobs = [] if is_supervised else detached.stop(run, record)
+    if not jobs:
         if is_held(run) and not is_supervised:
             raise XpError(
                 f"{run.name}: another command submits it or asks about it; try again",

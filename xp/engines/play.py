@@ -273,13 +273,12 @@ class EpisodePlay:
             if ids is not None:
                 self.engine.continue_with(turn.number, ids)
                 return
-        elif (
-            not reply.is_done
-            and (row := rows.next(self._chat, episode, reply, self.engine.sampling)) is not None
-        ):
-            self.engine.end(turn.number)
-            self.engine.begin(turn.number, row)
-            return
+        elif not reply.is_done:
+            row = rows.next(self._chat, episode, reply, self.engine.sampling)
+            if row is not None:
+                self.engine.end(turn.number)
+                self.engine.begin(turn.number, row)
+                return
         # If the reply leaves no room, settle() records the episode as truncated.
         self.engine.end(turn.number)
         self._start(self._settle, turn.number)

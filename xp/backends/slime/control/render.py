@@ -84,6 +84,7 @@ MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     """Slime's complete command line for training. None means that the flag is omitted."""
     here = places.stage("train")
+    teacher = _teacher(spec)
     return {
         **flags_of(rows.render(ROWS, spec)),
         "--prompt-data": (f"{here}/{TASK_VIEW}",),
@@ -96,9 +97,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
         "--save": (places.checkpoints,),
         "--hf-checkpoint": (spec.backend.engine.quantized_model or policy_start(spec, places),),
         "--ref-load": (_reference(spec, places),),
-        "--opd-teacher-load": None
-        if (teacher := _teacher(spec)) is None
-        else (_converted(spec, teacher),),
+        "--opd-teacher-load": None if teacher is None else (_converted(spec, teacher),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
         "--megatron-config-path": None if spec.algorithm.critic is None else (f"{here}/{ROLES}",),
         **override_flags(spec.backend.overrides),
@@ -247,10 +246,10 @@ def _made_of(spec: RunSpec, teacher: str | None = None) -> dict[str, Any]:
 
 
 def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
-    converted = (
-        (_converted(spec),),
-        None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),),
-    )
+    converted = [(_converted(spec),)]
+    teacher = _teacher(spec)
+    if teacher is not None:
+        converted.append((_converted(spec, teacher),))
     of_model = tuple(
         name for name in MODEL_FLAGS if flags.get(name) is not None and flags[name] not in converted
     )
