@@ -1,15 +1,15 @@
 """Public training scripts in xp: where each of their keys went, for docs/public-scripts.md and its test.
 
-`python -m tools.public_scripts NAME ORG/REPO@COMMIT/PATH FILE` writes the keys of a script into `published/NAME.yaml`.
+`python -m tools.public_scripts NAME` prints what became of each key of a script, and
+`python -m tools.public_scripts NAME ORG/REPO@COMMIT/PATH FILE` writes its keys into `published/NAME.yaml`.
 """
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -45,13 +45,11 @@ REASONS: Final = {
 HEAD: Final = """\
 # Public scripts
 
-Made by `make docs`: public training scripts in xp's words, key by key, by the comparison of `plan --native-diff`
-([porting a script](configuration.md#porting-a-script)). `tests/unit/test_public_scripts.py` plans them all.
-
-"Equal": the trainer receives the script's value, or xp's field has it. "Taken by xp": xp does it itself, or by a field
-whose value has another form. "Not in the script": its value is the trainer's default, and the plan has another one.
+Made by `make docs`: public training scripts in xp's words, and how many of their keys are equal, different and taken by xp
+([what these mean](configuration.md#porting-a-script)), with the names of those that are left over.
+`python -m xp plan WORDS --native-diff SCRIPT` shows each key, with the sentence why it is not equal.
 Data, graders and names of files are the environment's in xp; where a script's data is no option of xp's, another
-environment is in its place.
+environment is in its place. `tests/unit/test_public_scripts.py` plans them all.
 """
 WITHOUT_A_FIELD: Final = {
     "`token_mean_legacy`, `bnpo`": "a mean of micro-batches' means depends on `training.micro_batch_size`;"
@@ -131,55 +129,39 @@ def page() -> str:
     """Content of docs/public-scripts.md."""
     lines = [
         HEAD,
-        "| script | shows | equal | different | taken by xp | left over |",
+        "| script | in xp | equal | different | taken by xp | left over |",
         "|---|---|---|---|---|---|",
+        *map(_line, scripts().values()),
     ]
-    for name, script in scripts().items():
-        number = Counter(row.result for row in script.rows)
-        cells = (str(number[result]) for result in list(KeyResult)[:4])
-        lines.append(
-            f"| [{name}](#{name.replace('.', '')}) | {script.shows} | {' | '.join(cells)} |"
-        )
     lines += ["", "Without a field, on purpose:", "", "| knob | reason |", "|---|---|"]
-    lines += [*(f"| {knob} | {reason} |" for knob, reason in WITHOUT_A_FIELD.items()), ""]
-    for script in scripts().values():
-        lines += _section(script)
-    return "\n".join(lines)
+    lines += [f"| {knob} | {reason} |" for knob, reason in WITHOUT_A_FIELD.items()]
+    return "\n".join([*lines, ""])
 
 
-def _section(script: PublicScript) -> Iterator[str]:
-    yield from (
-        f"## {script.name}",
-        "",
-        f"[{script.source.rpartition('/')[2]}]({script.address}): {script.shows}.",
-        "",
+def _line(script: PublicScript) -> str:
+    number = Counter(row.result for row in script.rows)
+    left = [f"`{row.key}`" for row in script.rows if row.result is KeyResult.LEFT_OVER]
+    cells = (
+        f"[{script.name}]({script.address}): {script.shows}",
+        f"`{shlex.join(script.words)}`",
+        *(
+            str(number[result])
+            for result in (KeyResult.EQUAL, KeyResult.DIFFERENT, KeyResult.TAKEN)
+        ),
+        ", ".join(left),
     )
-    yield from (f"    python -m xp plan {shlex.join(script.words)}", "")
-    equal = [f"`{row.key}`" for row in script.rows if row.result is KeyResult.EQUAL]
-    yield from (
-        f"Equal: {', '.join(equal)}.",
-        "",
-        "| key | script | plan | result | in xp |",
-        "|---|---|---|---|---|",
-    )
-    groups: dict[tuple[str | None, str, str], list[NativeRow]] = {}
-    for row in script.rows:
-        if row.result is not KeyResult.EQUAL:
-            reason = re.sub(
-                r"overrides\.\S+ passes it on", "overrides passes it on", script.reason(row)
-            )
-            groups.setdefault((row.plan, row.result, reason), []).append(row)
-    for (plan, result, reason), alike in groups.items():
-        keys, values = (
-            ", ".join(f"`{text}`" for text in texts)
-            for texts in ([row.key for row in alike], [row.script for row in alike])
-        )
-        yield f"| {' | '.join(map(_cell, (keys, values, f'`{plan}`' if plan else '', result, reason)))} |"
-    yield ""
+    return f"| {' | '.join(map(_cell, cells))} |"
 
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", r"\|")
+
+
+def show(name: str) -> None:
+    """Prints what became of each key of a script, with the reason."""
+    script = scripts()[name]
+    for row in script.rows:
+        print(f"{row.key}\t{row.script}\t{row.result}\t{script.reason(row)}")
 
 
 def main(name: str, source: str, file: str) -> None:
@@ -220,4 +202,7 @@ def _short(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) == 2:
+        show(sys.argv[1])
+    else:
+        main(*sys.argv[1:])

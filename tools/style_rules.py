@@ -1,6 +1,6 @@
 """Checks that a line says one thing: `python -m tools.style_rules` names each place that does not.
 
-ruff has no rule for these two. Prime-rl's and tinker-cookbook's code, which is read fast, has next to none of them.
+ruff has no rule for these three. Prime-rl's and tinker-cookbook's code, which is read fast, has next to none of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ FOLDERS = ("xp", "tools")
 
 def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and fault of each place."""
+    tests = [node.test for node in ast.walk(tree) if isinstance(node, ast.If | ast.While)]
+    alone = {id(node) for test in tests if not _is_compound(test) for node in ast.walk(test)}
     for node in ast.walk(tree):
+        if isinstance(node, ast.NamedExpr) and id(node) not in alone:
+            yield node.lineno, "an assignment within an expression: write it on a line above"
         if isinstance(node, ast.Assign) and _is_pair(node):
             yield node.lineno, "two values on one line: write two assignments"
         if isinstance(node, ast.IfExp) and _holds(node, ast.IfExp):
@@ -24,6 +28,12 @@ def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 node.lineno,
                 "a conditional expression within another one: write if, elif and else",
             )
+
+
+def _is_compound(test: ast.AST) -> bool:
+    """Returns whether a condition has several parts."""
+    several = (ast.BoolOp, ast.IfExp, ast.comprehension)
+    return any(isinstance(node, several) for node in ast.walk(test))
 
 
 def _is_pair(node: ast.Assign) -> bool:

@@ -31,10 +31,11 @@ def main() -> int:
         if isinstance(node, ast.FunctionDef)
     ]
     helpers: set[str] = set()
-    while (
-        more := {node.name for node in functions if Scope(helpers, {}).is_sure(node.body)} - helpers
-    ):
-        helpers |= more
+    num_known = -1
+    while len(helpers) > num_known:
+        num_known = len(helpers)
+        scope = Scope(helpers, {})
+        helpers |= {node.name for node in functions if scope.is_sure(node.body)}
     faults = set()
     for path, tree in modules.items():
         if not path.name.startswith("test_"):

@@ -223,12 +223,11 @@ def card_named(name: str, memory_gb: float) -> Card | None:
         memory_gb: its memory, which tells cards of one name apart.
     """
     words = set(re.findall(r"[a-z0-9]+", name.lower()))
-    fits = [
-        card
-        for card in cards().values()
-        if (short := _letters(card.name.partition("-")[0])) in words
-        or (len(short) > 6 and short in _letters(name))
-    ]
+    fits = []
+    for card in cards().values():
+        short = _letters(card.name.partition("-")[0])
+        if short in words or (len(short) > 6 and short in _letters(name)):
+            fits.append(card)
     # Of several, the one whose further words the name has, then the longest name, then the nearest memory.
     return min(
         fits,

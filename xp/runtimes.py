@@ -34,7 +34,8 @@ class RuntimeLock:
     def files(self) -> tuple[Path, ...]:
         """Requirement files in the order in which they are installed."""
         names = (LOCK, AFTER_LOCK) if self.has_flash else (LOCK,)
-        return tuple(file for name in names if (file := self.directory / name).is_file())
+        files = (self.directory / name for name in names)
+        return tuple(file for file in files if file.is_file())
 
     @property
     def pythons(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import few
 from tests.support.launching import Supervisor
 from xp.errors import ExitCode
 from xp.run_records.record import read_record
@@ -23,13 +22,10 @@ from xp.worker.program import run_stage
 def main(argv):
     import torch
     model = {"weight": torch.zeros(32 * 2**20 // 4)}
-    if argv[0] == "torch":
-        torch.save(model, "checkpoint.pt")
-    else:
-        from safetensors.torch import save_file
-        save_file(model, "checkpoint.safetensors")
+    from safetensors.torch import save_file
+    save_file(model, "checkpoint.safetensors")
 
-sys.exit(run_stage(main, ["KIND"]))
+sys.exit(run_stage(main, []))
 """
 
 
@@ -49,25 +45,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("kind", few(["torch", "safetensors"], 1))
-def test_a_checkpoint_that_does_not_fit_ends_with_74(small_disk: Path, kind: str) -> None:
-    ended, output = Supervisor(small_disk, [CHECKPOINT.replace("KIND", kind)]).end()
+def test_a_checkpoint_that_does_not_fit_ends_with_74(small_disk: Path) -> None:
+    ended, output = Supervisor(small_disk, [CHECKPOINT]).end()
     assert ended == ExitCode.RESOURCE, output
     assert "is full; make room" in output or "No space left" in output
     assert "Traceback" not in output
     record = read_record(small_disk / "runs/run")
     assert str(record.status) == "failed"
     assert record.attempts[-1].ended is not None
-
-
-def test_a_disk_that_others_fill_does_not_leave_the_record_running(small_disk: Path) -> None:
-    fill = "import sys\nwith open('others', 'wb', buffering=0) as file:\n    while True: file.write(bytes(4096))"
-    ended, output = Supervisor(
-        small_disk, [f"try:\n    exec({fill!r})\nexcept OSError: sys.exit(74)"]
-    ).end()
-    assert ended == ExitCode.RESOURCE, output
-    assert str(read_record(small_disk / "runs/run").status) == "failed"
-    assert not (small_disk / "runs/run/.reserve").exists()
 
 
 def test_a_full_disk_while_code_is_copied_ends_with_one_line(small_disk: Path) -> None:

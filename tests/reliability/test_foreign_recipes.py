@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.foreign import leave_run, record
 from xp.backends.slime.control.flags import catalog
-from xp.cli.runs import trust
+from xp.cli.run_plans import tell_code
 from xp.composition import compose
 from xp.errors import ExitCode
 from xp.planning.episode import named_code
@@ -182,14 +182,16 @@ def test_code_that_an_override_names_in_any_form_is_shown(
     )
 
 
-def test_plan_and_trust_show_the_same_code(place: Path) -> None:
+def test_a_resume_of_a_copy_tells_the_code_of_its_plan(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     overrides = ["env=inspect", f"env.target={place}/theirs/envs.py@one", "env.train.split=train"]
     spec = compose([f"outputs={place / 'outputs'}", *overrides])
-    run = leave_run(place / "outputs", "their-run", record("their-run", status="failed"), spec)
     line = f"would import the task of inspect_ai: {place}/theirs/envs.py@one"
     done = plan(place, *overrides)
     assert "".join(line.split()) in "".join(done.stdout.split())
-    assert line in trust(run)
+    tell_code("their-run", spec)
+    assert line in capsys.readouterr().err
 
 
 def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:

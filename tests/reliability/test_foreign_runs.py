@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.cluster import read_launches
 from xp.report.tokens import TokenReader
 from xp.run_records import sweep
-from xp.run_records.record import check_ours, is_ours, read_record, write_record
+from xp.run_records.record import begin_attempt, is_ours, read_record, write_record
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def every_command(outputs: Path, name: str) -> dict[str, int]:
     codes = {
         word: main(["runs", word, *rest, f"outputs={outputs}"]) for word, rest in names.items()
     }
-    return codes | {"resume": main([f"resume={name}", f"outputs={outputs}"])}
+    return codes | {"resume": main(["plan", f"resume={name}", f"outputs={outputs}"])}
 
 
 @pytest.mark.parametrize("run_id", ["../../thesis", "-rf", "other", 7])
@@ -106,12 +106,11 @@ def test_a_strangers_running_run_is_shown_and_not_stopped(
     before = contents(home), contents(outputs)
     codes = every_command(outputs, "mine")
     wanted = dict.fromkeys(("list", "show", "logs", "compare"), ExitCode.OK)
-    assert codes == wanted | dict.fromkeys(("cancel", "resume"), ExitCode.RUN_DIR)
+    assert codes == wanted | {"cancel": ExitCode.RUN_DIR, "resume": ExitCode.OK}
     assert (contents(home), contents(outputs)) == before
     assert not calls.exists()
     shown = capsys.readouterr()
     assert "of elsewhere" in shown.out
-    assert "runs trust mine" in shown.err
 
 
 def test_a_sweep_neither_resumes_nor_counts_a_run_of_somebody_else(
@@ -126,13 +125,6 @@ def test_a_sweep_neither_resumes_nor_counts_a_run_of_somebody_else(
     assert not calls.exists()
 
 
-def test_a_trusted_run_is_asked_about_and_continued(outputs: Path, calls: Path) -> None:
-    leave_run(outputs, "theirs", record("theirs"))
-    assert main(["runs", "trust", "theirs", f"outputs={outputs}"]) == ExitCode.OK
-    main(["runs", "show", "theirs", f"outputs={outputs}"])
-    assert "scontrol --oneliner show job 7" in calls.read_text()
-
-
 def test_copies_of_runs_and_other_users_runs_are_foreign(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,20 +136,19 @@ def test_copies_of_runs_and_other_users_runs_are_foreign(
     assert is_ours(run)
     shutil.copytree(run, outputs / "copies/runs/run")
     assert not is_ours(outputs / "copies/runs/run")
-    with pytest.raises(XpError, match="it was moved or copied, or another user began it"):
-        check_ours(outputs / "copies/runs/run")
     (outputs / "link").symlink_to(outputs / "runs")
     assert is_ours(outputs / "link/run")
     write_record(run, read_record(run))
     assert is_ours(run)
     monkeypatch.setattr(os, "getuid", lambda: 54_321)  # a user without a name
     assert not is_ours(run)
-    assert main(["runs", "trust", "run", f"outputs={outputs}"]) == ExitCode.OK
-    assert is_ours(run)
+    before = read_record(run)
+    write_record(run, begin_attempt(before, ["train"], before.attempts[-1].provenance))
+    assert is_ours(run), "a resume takes the run over"
 
 
 @pytest.mark.parametrize("name", ["..", "../../home", "/etc", "", "a b", "-x"])
-@pytest.mark.parametrize("word", ["show", "logs", "cancel", "trust", "compare"])
+@pytest.mark.parametrize("word", ["show", "logs", "cancel", "compare"])
 def test_a_command_takes_no_path_for_a_run(outputs: Path, word: str, name: str) -> None:
     assert main(["runs", word, name, f"outputs={outputs}"]) == (
         ExitCode.CONFIG if name.startswith("-") else ExitCode.RUN_DIR

@@ -88,8 +88,7 @@ def test_the_tools_of_a_task_have_names_and_one_schema() -> None:
             specs,
             expected,
         )
-    keys = ("inputSchema", "input_schema")
-    assert wire.tool_specs([{**other, "inputSchema": {"y": 2}}], "t", keys) == (
+    assert wire.tool_specs([{**other, "inputSchema": {"y": 2}}], "t") == (
         ToolSpec("b", "B", {"y": 2}),
     )
     for listing in (

@@ -1,13 +1,13 @@
-"""Every key of the trainers' catalogs has an answer, and the user's own keys reach the stages that they are for."""
+"""Keys of the trainers below backend.overrides: refused with the field or the reason, or passed to their stages alone."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 from tests.support.tables import rows
+from xp.backends.skyrl.control.render import override_lines
 from xp.cli.display import notice_lines
 from xp.composition import compose
 from xp.composition.faults import every_key
 from xp.composition.native_names import _REFERENCE, _VARIANTS, hint, reference_spec
-from xp.planning.backend import backend_of
-from xp.planning.native_keys import NEEDS, AnswerKind, NativeKeys
+from xp.planning.native_keys import NativeKeys
 from xp.planning.plan import build_plan
-from xp.planning.rows import owners
+from xp.planning.rows import Refusal, owners
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.testing.fields import without_spec
@@ -68,68 +68,37 @@ def catalogs(backend: str, spec: RunSpec) -> Iterator[tuple[NativeKeys, Mapping[
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_every_key_of_a_catalog_has_an_answer_whatever_the_spec_renders(backend: str) -> None:
-    unanswered = [
-        f"{keys.place}.{key}"
-        for spec in specs(backend)
-        for keys, known in catalogs(backend, spec)
-        for key in known
-        if keys.answer(key) is None
-    ]
-    assert unanswered == []
-
-
-@pytest.mark.parametrize(
-    ("backend", "place"), [(backend, place) for backend in BACKENDS for place in (0, 1)]
-)
-def test_a_table_answers_each_key_once_and_no_key_that_the_trainer_lacks(
-    backend: str, place: int
-) -> None:
-    keys, known = list(catalogs(backend, specs(backend)[0]))[place]
-    tables = tomllib.loads(keys.files[0].read_text())
-    needs = [(key, group["text"]) for group in tables.pop("needs", ()) for key in group["keys"]]
-    names = [
-        group.get("below", "") + key
-        for table in tables.values()
-        for group in table
-        for key in group["keys"]
-    ]
-    assert [name for name, number in Counter(names).items() if number > 1] == []
-    matched = [[name for name in names if fnmatchcase(key, name)] for key in known]
-    deciding = {
-        max(matches, key=lambda one: (one in known, len(one))) for matches in matched if matches
-    }
-    assert sorted({*names} - deciding) == []
-    assert [name for name, _ in needs if not any(fnmatchcase(key, name) for key in known)] == []
-    assert {need for _, need in needs} <= {*NEEDS}
-
-
-MOE = ("--moe-aux-loss-coeff", "--moe-permute-fusion", "--moe-token-dispatcher-type")
+def test_each_name_of_a_table_is_one_key_of_the_trainer_and_stands_once(backend: str) -> None:
+    (training, known), (sft, known_of_sft) = catalogs(backend, specs(backend)[0])
+    content = tomllib.loads(render(backend).TABLE.read_text())
+    for part, keys in ((content, known), (content["sft"], known_of_sft)):
+        names = [name for patterns in part.get("owned", {}).values() for name in patterns]
+        names += [*part.get("refused", ()), *part.get("open", ())]
+        assert [name for name in names if not fnmatch.filter(keys, name)] == []
+        answers = Counter(key for name in names for key in fnmatch.filter(keys, name))
+        assert [key for key, number in answers.items() if number > 1] == []
+    for table in (training.table, sft.table):
+        assert not {*table.owned} & {*table.refused}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_table_opens_no_key_that_a_field_renders(backend: str) -> None:
-    opened = {
-        key
-        for spec in specs(backend)
-        for key in owners(render(backend).ROWS, spec)
-        if (found := render(backend).native_keys(spec).answer(key))
-        and found[0] in (AnswerKind.WARNED, AnswerKind.HARMLESS)
-    }
-    assert sorted(opened) == sorted(MOE if backend == "slime" else ())
+def test_what_a_field_renders_is_refused_whatever_the_spec(backend: str) -> None:
+    """A key that only some specs render has its field in the table, so that the others do not pass it."""
+    rows_of_all = [owners(render(backend).ROWS, spec) for spec in specs(backend)]
+    rendered = {key for row in rows_of_all for key, field in row.items() if field}
+    for spec in specs(backend):
+        keys = render(backend).native_keys(spec)
+        passed = {key for key in rendered if keys.fault(key) is None}
+        assert passed <= {*keys.table.open}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_fields_that_a_table_names_exist(backend: str) -> None:
-    # An option of one provider, which is no field.
-    fields = {*every_key(), "hardware", "env.options.max_rows"}
+    # The last one is an option of one provider, which is no field.
+    fields = {*every_key(), "hardware", "resume", "env.options.max_rows"}
     fields |= {name.rpartition(".")[0] for name in fields}
-    files = {file for keys, _ in catalogs(backend, specs(backend)[0]) for file in keys.files}
-    texts = [
-        group["text"]
-        for file in files
-        for group in tomllib.loads(file.read_text())[AnswerKind.OWNER]
-    ]
+    tables = [keys.table for keys, _ in catalogs(backend, specs(backend)[0])]
+    texts = {text for table in tables for text in table.owned.values()}
     assert [
         text for text in texts if re.split(r"[ ;,=]", text)[0].removesuffix(".*") not in fields
     ] == []
@@ -146,25 +115,52 @@ def _composed(backend: str) -> RunSpec:
     return compose([f"backend={backend}", *WORDS])
 
 
+def refusals_of(section: str, row: str) -> tuple[RunSpec, str, list[Refusal]]:
+    """The spec with the user's key of a table's row, the key's path, and the refusals."""
+    backend, _, sft = section.partition(" ")
+    key, _, value = row.partition("=")
+    spec = with_own(backend, key, yaml.safe_load(value), sft or "backend")
+    return spec, f"{sft or 'backend'}.overrides.{key}", spec_refusals(spec)
+
+
 @pytest.mark.parametrize(("section", "row", "words"), rows("native_keys"))
-def test_a_key_is_refused_or_passed_on_with_what_no_longer_holds(
+def test_a_key_is_refused_or_passed_with_the_one_sentence(
     section: str, row: str, words: list[str]
 ) -> None:
-    (backend, _, sft), (key, _, value) = section.partition(" "), row.partition("=")
-    spec = with_own(backend, key, yaml.safe_load(value), sft or "backend")
-    refusals = spec_refusals(spec)
-    if words[0] not in ("open", "harmless"):
+    spec, path, refusals = refusals_of(section, row)
+    if words != ["passed"]:
         (refusal,) = refusals
-        assert refusal.field.startswith(f"{sft or 'backend'}.overrides.{key}")
+        assert refusal.field.startswith(path)
         assert words[0] in refusal.reason
         return
     assert refusals == []
-    said = [
-        line
-        for line in notice_lines(build_plan(spec, "r"))
-        if f"backend.overrides.{key}" in line and ": " in line
-    ]
-    assert len([line for line in said if not line.startswith("would pass")]) == (words == ["open"])
+    place, _, key = path.partition(".overrides.")
+    sentence = f"{place}.overrides: xp does not know what these keys of the trainer change: {key}"
+    (line,) = [line for line in notice_lines(build_plan(spec, "r")) if "does not know" in line]
+    assert line.startswith(sentence)
+
+
+@pytest.mark.parametrize(("section", "row", "words"), rows("broken_promises"))
+def test_a_key_that_breaks_a_promise_is_refused_with_the_reason(
+    section: str, row: str, words: list[str]
+) -> None:
+    del words
+    _, path, (refusal,) = refusals_of(section, row)
+    backend, _, sft = section.partition(" ")
+    content = tomllib.loads(render(backend).TABLE.read_text())
+    key = refusal.field.partition(".overrides.")[2]
+    reasons = (content["sft"] if sft else content)["refused"]
+    (reason,) = [reasons[name] for name in reasons if key.startswith(name.removeprefix("--"))]
+    assert refusal.field.startswith(path)
+    assert refusal.reason == reason
+
+
+def test_the_keys_that_break_a_promise_are_forty_and_each_has_its_row() -> None:
+    number = 0
+    for backend in BACKENDS:
+        content = tomllib.loads(render(backend).TABLE.read_text())
+        number += len(content["refused"]) + len(content["sft"].get("refused", ()))
+    assert number == len(rows("broken_promises")) <= 40
 
 
 SFT = {
@@ -196,8 +192,9 @@ def test_keys_of_a_fine_tuning_reach_its_stage_alone_and_those_of_the_training_d
 def test_a_key_of_skyrls_policy_is_one_of_its_fine_tuning_too() -> None:
     spec = with_own("skyrl", "fsdp_config", {"fsdp_size": 2}, "sft")
     assert spec_refusals(spec) == []
-    (line,) = backend_of(spec).override_lines(spec)
-    assert line.startswith("sft.overrides.fsdp_config.fsdp_size: ")
+    (line,) = override_lines(spec)
+    assert line.startswith("sft.overrides: ")
+    assert line.endswith(": fsdp_config.fsdp_size")
     (stage,) = (one for one in build_plan(spec, "r").stages if one.name == "sft")
     (text,) = (text for name, text in stage.job.files.items() if name.endswith("config.json"))
     assert "trainer.policy.fsdp_config.fsdp_size=2" in json.loads(text)["native_keys"]

@@ -1,4 +1,4 @@
-"""Native keys of xp's own: a pinned one names its reason, an open one its loss, and every pin has a reason."""
+"""Native keys of xp's own: one that is open can be replaced, and one that is the same for every run has its reason."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ def test_an_open_key_replaces_xps_with_a_warning(
 ) -> None:
     spec = spec_of(backend, key, value)
     assert spec_refusals(spec) == []
-    (line,) = [
-        line for line in notice_lines(build_plan(spec, "r")) if f"backend.overrides.{key}" in line
-    ]
-    assert len(line.partition(": ")[2]) > 10
+    lines = notice_lines(build_plan(spec, "r"))
+    (line,) = [line for line in lines if line.startswith("backend.overrides: ")]
+    assert line.endswith(f": {key}")
     if backend != "slime":
         assert (native(spec) if backend == "skyrl" else grpo_config(spec, PLACES))[key] == value
     if field:

@@ -17,7 +17,7 @@ from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.lib.atomic import TEMPORARY, write_atomically
-from xp.run_records import detached, run_directory
+from xp.run_records import detached
 from xp.run_records.record import (
     AttemptRecord,
     Provenance,
@@ -35,7 +35,7 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
-from xp.run_records.run_directory import RESERVE, is_unborn, resource_errors, save_record
+from xp.run_records.run_directory import is_unborn, resource_errors
 from xp.tasks.store import writing_below
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
@@ -280,29 +280,6 @@ def test_a_detached_run_whose_end_cannot_be_written_says_so(
     assert caught.value.code == ExitCode.RESOURCE
 
 
-def test_a_record_on_a_full_disk_takes_the_space_that_is_reserved(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    codes = [errno.ENOSPC, 0, errno.EDQUOT, 0, errno.EACCES, errno.ENOSPC, errno.ENOSPC]
-
-    def write(*_: object) -> None:
-        if code := codes.pop(0):
-            raise OSError(code, os.strerror(code), "run.json")
-
-    monkeypatch.setattr(run_directory, "write_record", write)
-    for _ in range(2):
-        (directory / RESERVE).touch()
-        save_record(directory, EMPTY)
-        assert not (directory / RESERVE).exists()
-    (directory / RESERVE).touch()
-    with pytest.raises(XpError, match=r"run\.json: Permission denied") as caught:
-        save_record(directory, EMPTY)
-    assert ((directory / RESERVE).exists(), caught.value.code) == (True, ExitCode.RESOURCE)
-    with pytest.raises(XpError, match=r"run\.json: No space left on device"):
-        save_record(directory, EMPTY)
-    assert codes == []
-
-
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -329,7 +306,7 @@ def test_an_error_of_the_disk_names_its_place(error: OSError, text: str) -> None
 
 def test_a_directory_of_a_supervisor_that_wrote_nothing_is_unborn(directory: Path) -> None:
     assert is_unborn(directory)
-    for name in (".lock", "spec.yaml", RESERVE, f"run.json{TEMPORARY}"):
+    for name in (".lock", "spec.yaml", f"run.json{TEMPORARY}"):
         (directory / name).touch()
     assert is_unborn(directory)
     (directory.parent / "link").symlink_to(directory)

@@ -110,8 +110,10 @@ class Tree:
                 plugin.write()
             os._exit(code)
         deadline = time.monotonic() + seconds
-        while (status := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        status = os.waitpid(child, os.WNOHANG)
+        while status == (0, 0) and time.monotonic() < deadline:
             time.sleep(0.02)
+            status = os.waitpid(child, os.WNOHANG)
         if status == (0, 0):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

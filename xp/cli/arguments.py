@@ -489,13 +489,14 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     _switch(publish, "--dry-run", "print the files and the model card; publish nothing")
     publish.description = f"{publish.description} On the hub: a model NAME and a data set NAME-episodes, private if they are new."
     of_run("cancel", "stop a run")
-    trust = of_run("trust", "mark a run of another user or place, or a bundle, as your own")
+    trust = of_run("trust", "let a resume continue with code of yours that changed")
     _value(
         trust,
         "--accept",
         "FACT",
-        "instead: let a resume continue with this code as it is now",
+        "the code, as the refusal names it",
         nargs="+",
+        required=True,
     )
     _add_episode(add_parser(actions, "episode", "the text of one episode"))
     _add_compare(add_parser(actions, "compare", "runs by held-out reward, best first"))

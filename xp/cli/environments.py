@@ -106,7 +106,9 @@ def _check_member(
         nonlocal measured
         try:
             watch.doing("connecting")
-            providers.append(provider := load_provider(rules, environ := episode_environ(spec)))
+            environ = episode_environ(spec)
+            provider = load_provider(rules, environ)
+            providers.append(provider)
             # A training split, or any split of an environment without training tasks.
             known = provider.splits()
             split = next(

@@ -39,11 +39,8 @@ def explain_command(args: Namespace) -> int:
         )
     metrics = [word for word in words if is_metric(word)]
     # `learning_rate` is a metric, and a key of one section.
-    keys = [
-        path
-        for word in words
-        if (path := same_key(word, every_key()) if is_metric(word) else word) is not None
-    ]
+    paths = [same_key(word, every_key()) if is_metric(word) else word for word in words]
+    keys = [path for path in paths if path is not None]
     entries = [entry for metric in metrics for entry in metric_json(metric)]
     lines = [line for metric in metrics for line in explain_metric(metric)]
     if keys:

@@ -202,11 +202,8 @@ def install_sources(spec: RunSpec) -> dict[str, str]:
     sources = runtime_checkouts(spec)
     if sources is None:
         return {}
-    checkouts = {
-        checkout.variable: place
-        for checkout in sources.checkouts
-        if (place := os.environ.get(checkout.variable))
-    }
+    variables = [checkout.variable for checkout in sources.checkouts]
+    checkouts = {name: os.environ[name] for name in variables if os.environ.get(name)}
     wrong = list(differing(spec.backend.commits))
     if wrong:
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)

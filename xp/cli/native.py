@@ -25,7 +25,7 @@ from xp.composition.scripts import Script, keys_of, read_script
 from xp.errors import XpError
 from xp.lib.text import as_yaml
 from xp.lib.yaml_loader import LOADER
-from xp.planning.native_keys import AnswerKind, NativeKeys
+from xp.planning.native_keys import UNKNOWN_EFFECT, NativeKeys
 from xp.planning.plan import Plan
 from xp.spec import BackendName
 
@@ -64,7 +64,7 @@ def show_native(args: Namespace, plan: Plan) -> None:
     """Prints the native keys of the training, or of the fine-tuning if that is all; or the table of a script's keys."""
     native = PlanKeys(plan)
     if args.native_diff is not None:
-        script = read_script(args.native_diff, lambda key: native.keys.answer(key) is not None)
+        script = read_script(args.native_diff, native.keys.known.__contains__)
         rows = native.diff(script)
         show_table(COLUMNS, [asdict(row) for row in rows], as_json=args.json)
         for sentence in script.unread:
@@ -137,7 +137,7 @@ class PlanKeys:
     def diff(self, script: Script) -> list[NativeRow]:
         """One row for each field that replaces a default of the trainer's, then one for each key of a script."""
         set_keys = {self._known(key) for key in script.keys}
-        num_native = sum(self.keys.answer(key) is not None for key in set_keys)
+        num_native = len(set_keys & set(self.keys.known))
         is_trl = script.calls_trl and self.backend == BackendName.TRL
         # Another framework's script leaves defaults of its own.
         is_native = is_trl or 2 * num_native >= len(set_keys)
@@ -177,11 +177,9 @@ class PlanKeys:
     def _row(self, typed: str, value: Any) -> NativeRow:
         key = self._known(typed)
         text = as_text(value)
-        kind, sentence = self.keys.answer(key) or (
-            None,
-            f"no key of {self.backend}'s, and xp knows no field for it",
-        )
-        if key in self.keys.owners or (key in self.rendered and kind is not AnswerKind.OWNER):
+        owned = self.keys.table.owned.get(key)
+        sentence = self._sentence(key)
+        if key in self.keys.owners or (key in self.rendered and owned is None):
             # A key that is left out has the trainer's default, which the field may state.
             ours = self.rendered.get(key, self._fields.get(self.keys.owners.get(key, "")))
             if is_same(value, ours):
@@ -201,14 +199,14 @@ class PlanKeys:
                 KeyResult.EQUAL,
                 self._with_value(sentence),
             )
-        if kind is AnswerKind.OWNER:
+        if owned is not None:
             return self._of_field(
-                typed, value, RENAMED.get(key, sentence), is_same_value=key in RENAMED
+                typed, value, RENAMED.get(key, owned), is_same_value=key in RENAMED
             )
         if typed.startswith("${"):
             sentence = "an array that neither the script nor the files beside it set"
         hint = foreign_hint(f"{typed}={text}") or foreign_hint(f"{key}={text}")
-        if kind is None and hint is not None:
+        if key not in self.keys.known and hint is not None:
             words = hint.removeprefix("in xp: ")
             word, _, theirs = words.partition("=")
             field = f"{word}.name" if word == "algorithm" else word
@@ -220,9 +218,16 @@ class PlanKeys:
             if words == MODEL_WORDS and self._is_another_model(value):
                 return NativeRow(typed, text, None, KeyResult.DIFFERENT, self._with_value(MODEL))
             return NativeRow(typed, text, None, KeyResult.TAKEN, words)
-        if kind in (AnswerKind.HARMLESS, AnswerKind.WARNED, AnswerKind.OPEN):
-            sentence = f"{self.keys.place}.{key.removeprefix('--')} passes it on: {sentence}"
         return NativeRow(typed, text, None, KeyResult.LEFT_OVER, sentence)
+
+    def _sentence(self, key: str) -> str:
+        """What xp says of a key that no row renders."""
+        if key not in self.keys.known:
+            return f"no key of {self.backend}'s, and xp knows no field for it"
+        if key in self.keys.table.owned:
+            return self.keys.table.owned[key]
+        passes = f"{self.keys.place}.{key.removeprefix('--')} passes it on; {UNKNOWN_EFFECT}"
+        return self.keys.table.refused.get(key, passes)
 
     def _known(self, typed: str) -> str:
         """The trainer's own spelling of a key."""
@@ -230,7 +235,7 @@ class PlanKeys:
             return typed.removeprefix("--").replace("-", "_")
         if self.backend == BackendName.SKYRL:
             policy = f"trainer.policy.{typed}"
-            if self.keys.answer(typed) is None and self.keys.answer(policy) is not None:
+            if typed not in self.keys.known and policy in self.keys.known:
                 return policy
             return typed
         flags = flag_catalog().flags

@@ -100,7 +100,7 @@ class InstalledEnvironment:
     """Split -> number of tasks. None means that the environment was not opened."""
     tools: Sequence[str] | None = None
     fault: str | None = None
-    """Reason why the environment could not be opened."""
+    """Reason why the environment could not be opened, or what its option needs first."""
 
 
 def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[InstalledEnvironment]:
@@ -115,7 +115,8 @@ def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[Installe
         try:
             spec = compose([f"env={name}"], config_dirs)
         except XpError as error:
-            yield InstalledEnvironment(name, about, (), None, (_what_is_missing(str(error)),))
+            fault = str(error).splitlines()[0]
+            yield InstalledEnvironment(name, about, (), None, (), fault=fault)
             continue
         members = spec.env.members
         needs = tuple(dict.fromkeys(need for member in members.values() for need in _needs(member)))
@@ -137,14 +138,6 @@ def _line(environment: InstalledEnvironment) -> str:
         parts.append(", ".join(f"{split} {size:,}" for split, size in environment.splits.items()))
         parts.append(f"tools: {', '.join(environment.tools) or 'none'}")
     return "; ".join([*parts, *([environment.fault] if environment.fault else [])])
-
-
-def _what_is_missing(error: str) -> str:
-    """Last clause of a fault, which names the missing value."""
-    text = error.splitlines()[0]
-    if "give exactly one of " in text:
-        return text.rpartition("give exactly one of ")[2].replace(" and ", " or ")
-    return text.rpartition(": ")[2]
 
 
 def _needs(member: EnvMember) -> Iterator[str]:

@@ -154,9 +154,8 @@ def _with_action(words: list[str], parsers: Mapping[str, Parser]) -> list[str]:
 
 def _with_rest(args: argparse.Namespace, unknown: Sequence[str]) -> list[str]:
     """Adds words after an option to the list that the action takes, which argparse ends there; returns the others."""
-    rest = next(
-        (value for name in _LISTS if isinstance(value := getattr(args, name, None), list)), None
-    )
+    values = (getattr(args, name, None) for name in _LISTS)
+    rest = next((value for value in values if isinstance(value, list)), None)
     if rest is None:
         return list(unknown)
     rest += [word for word in unknown if not word.startswith("-")]

@@ -17,10 +17,10 @@ from xp.launchers.base import Launcher, SweepLauncher
 from xp.lib.facts import one_reading
 from xp.lib.packages import require
 from xp.lib.terminal import shown
-from xp.planning.episode import user_modules
+from xp.planning.episode import named_code, user_modules
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
 from xp.replay.recorded import RecordedRun, recorded_file
-from xp.run_records.record import RunStatus
+from xp.run_records.record import RunStatus, is_ours
 from xp.run_records.resume import spec_to_resume, split_off
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
@@ -118,6 +118,8 @@ def run_plan(
     if reason is not None:
         console().print(reason)
         return
+    if plan.attempt > 1 and not is_ours(outputs / "runs" / plan.run_id):
+        tell_code(plan.run_id, plan.spec)
     console().print(headed(plan.run_id, f"  {title(plan)}"))
     for line in (*notice_lines(plan), *row_lines(plan.spec)):
         console().print(line)
@@ -206,10 +208,18 @@ def points_of(args: Namespace) -> list[Point]:
     file = recorded_file(args.overrides)
     if file is not None:
         recorded = RecordedRun.open(file, args.overrides[1:])
-        recorded.check_trusted()
+        if recorded.directory is not None:
+            tell_code(recorded.name, recorded.spec)
         recorded.bring_tasks()
         return [Point(tuple(args.overrides), recorded.spec)]
     return [Point(tuple(args.overrides), compose(args.overrides, args.config_dir))]
+
+
+def tell_code(name: str, spec: RunSpec) -> None:
+    """Prints what a run of somebody else's files imports and starts: it is running a script of theirs."""
+    lines = named_code(spec) or ["would import and start nothing beside xp and the trainer"]
+    text = "\n  ".join([f"xp: {name} may be somebody else's; a run of it", *lines])
+    print(shown(text), file=sys.stderr)
 
 
 def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, list[str]]:

@@ -9,7 +9,7 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
 from xp.lib.reading import check_below
 from xp.lib.terminal import is_read, plain, shown, write_to_screen
-from xp.replay.recorded import RecordedRun, recorded_file
 from xp.run_records import detached
 from xp.run_records.leaderboard import is_match, row_of
 from xp.run_records.lock import accept, read_lock
@@ -39,7 +38,6 @@ from xp.run_records.record import (
     read_record,
     status_of,
     table,
-    write_record,
 )
 from xp.run_records.run_directory import SPEC, resume_command
 from xp.run_records.run_directory import cancel as stop_supervisor
@@ -84,13 +82,6 @@ def runs_command(args: Namespace) -> int:
                     f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"
                 )
             )
-    elif (
-        args.action == "trust"
-        and args.run.endswith(".zip")
-        and (file := recorded_file([args.run])) is not None
-    ):
-        RecordedRun.open(file, [f"outputs={args.outputs}"]).trust()
-        print(shown(f"{file} is trusted now; run it: python -m xp run {file}"))
     else:
         run = run_directory(args.outputs, args.run)
         match args.action:
@@ -108,11 +99,9 @@ def runs_command(args: Namespace) -> int:
                 print(fetch(run, with_checkpoints=args.checkpoints))
             case "cancel":
                 print(cancel(run))
-            case "trust" if args.accept:
+            case "trust":
                 accept(run, args.accept)
                 print(shown(f"a resume of {run.name} accepts: {', '.join(args.accept)}"))
-            case "trust":
-                print(trust(run))
             case "publish":
                 from xp.cli.reproduce import publish_run
 
@@ -213,7 +202,7 @@ def show(run: Path, *, as_json: bool = False) -> None:
         if stage.native_id is not None and stage.status in (RunStatus.PENDING, RunStatus.RUNNING):
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}")
     if now == FOREIGN:
-        out.print("it was started elsewhere: its jobs are not queried, and it is not resumed")
+        out.print("it was started elsewhere: its jobs are not queried; resume=RUN takes it over")
     for line in _evaluation_lines(summaries(run.parent.parent), run.name):
         out.print(line)
     _show_progress(run, record)
@@ -312,7 +301,8 @@ def cancel(run: Path) -> str:
     is_supervised = is_held(run) and (
         not record.attempts or record.attempts[-1].supervisor is not None
     )
-    if is_supervised or not (jobs := detached.stop(run, record)):
+    jobs = [] if is_supervised else detached.stop(run, record)
+    if not jobs:
         if is_held(run) and not is_supervised:
             raise XpError(
                 f"{run.name}: another command submits it or asks about it; try again",
@@ -345,23 +335,6 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
     else:
         left = "\nits checkpoints stay there: --checkpoints brings them"
     return "\n".join(brought or ["no directory of results is there yet"]) + left
-
-
-def trust(run: Path) -> str:
-    """Marks a run that was begun elsewhere as this user's, so that it can be resumed; returns a message."""
-    from xp.composition.points import validated
-    from xp.planning.episode import named_code
-    from xp.spec.recorded import recorded_spec
-
-    record = read_record(run)
-    spec = validated(recorded_spec(run / "spec.yaml"), run.name)
-    write_record(run, replace(record, user="", directory=""))
-    lines = [shown(line) for line in named_code(spec)] or [
-        "would import and start nothing beside xp and the trainer"
-    ]
-    return "\n".join(
-        [f"{record.run_id} is trusted now; a resume of it", *(f"  {line}" for line in lines)]
-    )
 
 
 def status(run: Path, record: RunRecord) -> str:

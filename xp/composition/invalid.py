@@ -92,7 +92,8 @@ def _one(
 
 def _native(path: str, value: Any) -> str:
     """xp's words for keys of a trainer's own configuration that were put into a file."""
-    hints = [f"{key} is {word}" for key in all_paths(value, path) if (word := hint(key))]
+    words = {key: hint(key) for key in all_paths(value, path)}
+    hints = [f"{key} is {word}" for key, word in words.items() if word]
     if hints:
         return f"; {', '.join(hints[:5])}"
     return ""

@@ -101,8 +101,8 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
             return
     if option.get("name") is not None and path != option.get("path"):
         yield from _same_network(model, option, config)
-    elif isinstance(written := model.get("architecture"), dict) and config is not None:
-        for line in mismatches(written, config):
+    elif isinstance(model.get("architecture"), dict) and config is not None:
+        for line in mismatches(model["architecture"], config):
             yield Fault(
                 "model.architecture",
                 f"{line} in {path}; correct it, or leave model.architecture out",

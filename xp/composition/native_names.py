@@ -14,7 +14,7 @@ from xp.composition.groups import compose_groups, with_plugins
 from xp.composition.known_names import SECTIONS, foreign_hint
 from xp.composition.values import resolve_values
 from xp.lib.nested import set_at
-from xp.planning.native_keys import NativeKeys
+from xp.planning.native_keys import UNKNOWN_EFFECT, NativeKeys
 from xp.spec import RunSpec
 
 _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
@@ -49,19 +49,19 @@ def hint(text: str) -> str | None:
     backends = [name for name, keys in catalogs().items() if key in keys]
     for name in backends:
         field = _fields(name).get(key)
-        if field:
+        # A row of the network writes some keys that choose no network.
+        if field and not (field.startswith("model.architecture") and _is_open(name, key)):
             return f"in xp: {field}"
     keys = {name: _keys(name, {}) for name in backends}
-    faults = {name: keys[name].fault(key, _spec(name, {})) for name in backends}
+    faults = {name: keys[name].fault(key) for name in backends}
     taken_by = [name for name, fault in faults.items() if fault is None]
     if taken_by:
         passed = " or ".join(
             f"backend={name} 'backend.overrides.{key.lstrip('-')}=...'" for name in taken_by
         )
-        loses = dict.fromkeys(
-            line.partition(": ")[2] for name in taken_by for line in keys[name].warnings([key])
+        return (
+            f"a key of {' and '.join(backends)} that xp passes through: {passed}; {UNKNOWN_EFFECT}"
         )
-        return f"a key of {' and '.join(backends)} that xp passes through: {'; '.join((passed, *loses))}"
     first = next(iter(faults.values()), None)
     return first and first.replace("xp has a field for this; set ", "in xp: ")
 
@@ -97,6 +97,10 @@ def _keys(backend: str, variant: Mapping[str, Any]) -> NativeKeys:
         _spec(backend, variant)
     )
     return keys
+
+
+def _is_open(backend: str, key: str) -> bool:
+    return key in _keys(backend, {}).table.open
 
 
 def _spec(backend: str, variant: Mapping[str, Any]) -> RunSpec:

@@ -150,7 +150,8 @@ def with_assignments(
         values: key path -> value.
         change: sets one of them; returns its fault.
     """
-    _raise([fault for key, value in values.items() if (fault := change(container, key, value))])
+    faults = [change(container, key, value) for key, value in values.items()]
+    _raise([fault for fault in faults if fault])
     give_way(container, with_value(list(values.items())))
     return from_container(container)
 

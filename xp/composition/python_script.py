@@ -50,11 +50,9 @@ class PythonScript:
 
     def _read(self) -> None:
         known = {*CONFIGS, *TRAINERS, *RENAMED_ARGUMENTS}
-        calls = [
-            (name, node)
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Call) and (name := _class_name(node)) in known
-        ]
+        nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        calls = [(_class_name(node), node) for node in nodes]
+        calls = [(name, node) for name, node in calls if name in known]
         for name, number in Counter(name for name, _ in calls).items():
             if number > 1:
                 self.unread.append(

@@ -170,7 +170,10 @@ class _Shell:
                 yield from self._command(words)
 
     def _command(self, words: Sequence[str]) -> Iterator[Sequence[str]]:
-        while words and (assigned := _ASSIGNED.fullmatch(words[0])) is not None:
+        while words:
+            assigned = _ASSIGNED.fullmatch(words[0])
+            if assigned is None:
+                break
             name, more, value = assigned.groups()
             is_array = not value and words[1:2] == ["("]
             if is_array:

@@ -33,11 +33,11 @@ def void(history: History) -> Finding | None:
     """
     points = history.series("episodes/void")
     share = latest(points, min(VOID_STEPS, len(points) or 1))
-    by_member = {
-        member: mean
+    means = {
+        member: latest(history.series(f"{member}/episodes/void"), VOID_STEPS)
         for member in history.facts.members
-        if (mean := latest(history.series(f"{member}/episodes/void"), VOID_STEPS)) is not None
     }
+    by_member = {member: mean for member, mean in means.items() if mean is not None}
     where = _worst(by_member)
     if share is None or (share < MANY_VOID and not where):
         return None

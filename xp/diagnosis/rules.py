@@ -306,4 +306,5 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def symptoms(history: History) -> list[Symptom]:
     """Symptoms that the rules find in a run, finished or not."""
-    return [symptom for rule in RULES if (symptom := rule(history)) is not None]
+    symptoms = (rule(history) for rule in RULES)
+    return [symptom for symptom in symptoms if symptom is not None]

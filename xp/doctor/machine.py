@@ -36,16 +36,14 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
     install = next((stage.job.runtime.install for stage in stages if stage.name == "train"), None)
     # A local label (`2.13.0+cpu`) is no difference.
     plain = {package: (there or "").partition("+")[0] for package, there in installed.items()}
-    differing = {
-        package: pin for package, pin in spec.backend.pins.items() if plain[package] != pin
-    }
-    if differing and python == sys.executable and install:
+    unpinned = {package: pin for package, pin in spec.backend.pins.items() if plain[package] != pin}
+    if unpinned and python == sys.executable and install:
         # Do not advise the user to install the trainer into xp's own Python.
-        pins = ", ".join(f"{package} {pin}" for package, pin in differing.items())
+        pins = ", ".join(f"{package} {pin}" for package, pin in unpinned.items())
         yield fault("version", f"this is xp's own Python and has not {pins}; {install}")
         return
     for package, pin in spec.backend.pins.items():
-        if package in differing:
+        if package in unpinned:
             if installed[package]:
                 there = f"is {installed[package]}"
             else:

@@ -180,13 +180,15 @@ class Measured:
         """Differences between the prompts of two sessions on one task."""
         first = self.prompts
         places = ((self.visits, "a second session"), (self.visits_after_restart, "another process"))
-        return [
-            f"{visit.task_id} in {place}: {difference}"
-            for visits, place in places
-            for visit in visits
-            if visit.prompt and visit.task_id in first
-            if (difference := first_difference(first[visit.task_id], visit.prompt)) is not None
-        ]
+        lines = []
+        for visits, place in places:
+            for visit in visits:
+                if not visit.prompt or visit.task_id not in first:
+                    continue
+                difference = first_difference(first[visit.task_id], visit.prompt)
+                if difference is not None:
+                    lines.append(f"{visit.task_id} in {place}: {difference}")
+        return lines
 
     @property
     def seconds(self) -> dict[str, list[float]]:
@@ -264,7 +266,8 @@ def measure(
         measured = replace(measured, right_answers=provider.check_answers())
     counts = {name: provider.num_tasks(name) for name in provider.splits()}
     split = split if split in counts else next(iter(counts))
-    yield (measured := replace(measured, counts=counts, split=split))
+    measured = replace(measured, counts=counts, split=split)
+    yield measured
     tasks = provider.tasks(split, _spread(counts[split], num_tasks))
     for number, task in enumerate(tasks):
         watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")
@@ -273,24 +276,24 @@ def measure(
             if watch.is_over:
                 return
             visit = _visit(provider, one, rules)
-            yield (measured := replace(measured, visits=(*measured.visits, visit)))
+            measured = replace(measured, visits=(*measured.visits, visit))
+            yield measured
     if measured.num_opened == 0 or watch.is_over:
         return
     is_remote = rules.provider == "openreward" and rules.target is not None
     if rules.prompt is PromptSource.PREPARED and not is_remote:
         watch.doing("starting it again in another process")
-        yield (
-            measured := replace(
-                measured, visits_after_restart=_visits_after_restart(rules, tasks, environ, watch)
-            )
-        )
+        visits = _visits_after_restart(rules, tasks, environ, watch)
+        measured = replace(measured, visits_after_restart=visits)
+        yield measured
     measured = yield from _measure_plays(measured, provider, rules, tasks, group_size, watch)
     if measured.right_source == ANSWERS and measured.unscored and not watch.is_over:
         watch.doing("looking for an exception that the grader hides")
         *_, answered = _solver(measured, provider, rules, tasks)
         row = answered[measured.unscored[0]].spec
         hidden = hidden_exception(rules, environ, row, _written(row[ANSWER]))
-        yield (measured := replace(measured, hidden=hidden))
+        measured = replace(measured, hidden=hidden)
+        yield measured
     if num_slots is not None and not watch.is_over:
         watch.doing(f"opening up to {num_slots} sessions")
         yield replace(measured, slots=_slots(rules, environ, tasks[0], num_slots, watch))
@@ -313,17 +316,20 @@ def _measure_plays(
         policies = (random_policy(tools, dialect, words, 1000 * n + k) for k in range(group_size))
         random.append([(task, partial(_follow, policy)) for policy in policies])
     for plays in _play(provider, rules, "random", random, watch):
-        yield (measured := replace(measured, random=plays))
+        measured = replace(measured, random=plays)
+        yield measured
     scripted = [
         [(task, partial(_follow, scripted_policy(tools, dialect))) for _ in "12"] for task in tasks
     ]
     for plays in _play(provider, rules, "scripted", scripted, watch):
-        yield (measured := replace(measured, scripted=plays))
+        measured = replace(measured, scripted=plays)
+        yield measured
     source, solve, solved = _solver(measured, provider, rules, tasks)
     if solve is not None:
         right = [[(task, partial(_solve, solve, provider, syntax_of(dialect)))] for task in solved]
         for plays in _play(provider, rules, source, right, watch):
-            yield (measured := replace(measured, right=plays, right_source=source))
+            measured = replace(measured, right=plays, right_source=source)
+            yield measured
     return measured
 
 

@@ -143,7 +143,9 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
         for at, row in enumerate(rows, start=1)
     ]
     found = [
-        f"{place}: {faults[key]}" for place, row in rows if faults[key := repr(row.get(ANSWER))]
+        f"{place}: {faults[repr(row.get(ANSWER))]}"
+        for place, row in rows
+        if faults[repr(row.get(ANSWER))]
     ]
     if not found:
         return f"{len(rows)} of {len(rows)} right answers score 1"

@@ -76,7 +76,7 @@ def mcp_tools(reply: Mapping[str, Any], what: str) -> tuple[ToolSpec, ...]:
     """Tools in the answer of `tools/list`."""
     result = wire.mapping(reply.get("result"), f"{what}: result")
     tools = result.get("tools")
-    return wire.tool_specs([] if tools is None else tools, what, ("inputSchema", "input_schema"))
+    return wire.tool_specs([] if tools is None else tools, what)
 
 
 def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
@@ -280,7 +280,8 @@ class Socket:
 
     def _give_up(self, why: str) -> None:
         self._lost = self._lost or why
-        _closing.add(ending := asyncio.get_running_loop().create_task(self.close()))
+        ending = asyncio.get_running_loop().create_task(self.close())
+        _closing.add(ending)
         ending.add_done_callback(_closing.discard)
 
 

@@ -155,7 +155,10 @@ class ProcessBoundProvider(ABC, Generic[C]):
         """Opens a session, after a wait for a free slot; closing the session frees the slot."""
         limits = self._config.limits
         deadline = time.monotonic() + limits.episode_timeout_s
-        while (left_s := deadline - time.monotonic()) > 0 and core.slots.acquire(left_s):
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not core.slots.acquire(left_s):
+                break
             try:
                 return run(opening(), limits.create_timeout_s + SLACK_S)
             except BaseException as error:

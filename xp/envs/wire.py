@@ -6,12 +6,15 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from xp.envs.base import Message, ProtocolError, ResponseLost, Task, ToolResult, ToolSpec
 from xp.envs.messages import chat_messages
 from xp.lib.text import valid_value
 
+T = TypeVar("T")
 CALL_ERRORS = ("not_found", "input_validation", None)
 """Error types of a rejected call that are the model's fault; servers before 0.1.150 send none."""
 ROLES = ("system", "user", "assistant")
@@ -180,51 +183,75 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
     return refuse(what, "type of a block", kind)
 
 
-def tools(value: Any, what: str) -> tuple[tuple[ToolSpec, ...], tuple[str, str | None] | None]:
-    """Parses the answer of `/task_tools`: the tools, and name and argument of the terminal tool if there is one."""
-    listing = mapping(value, what)
-    specs = tool_specs(listing.get("tools"), what, ("input_schema",))
-    terminal = listing.get("terminal_tool")
-    if terminal is None:
-        return specs, None
-    entry = mapping(terminal, what)
-    argument = entry.get("arg")
-    return specs, (
-        string(entry.get("name"), what),
-        None if argument is None else string(argument, what),
+_Name = Annotated[str, Field(min_length=1)]
+_NAME: Final = TypeAdapter(_Name, config=ConfigDict(strict=True))
+_COUNT: Final = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(strict=True))
+
+
+class _Tool(BaseModel):
+    model_config = ConfigDict(strict=True)
+    name: _Name
+    description: str | None = None
+    # MCP's name of the key, and OpenReward's.
+    schema_: dict[str, Any] | None = Field(
+        None, validation_alias=AliasChoices("inputSchema", "input_schema")
     )
 
 
-def tool_specs(items: Any, what: str, schema_keys: tuple[str, ...]) -> tuple[ToolSpec, ...]:
+class _TerminalTool(BaseModel):
+    model_config = ConfigDict(strict=True)
+    name: _Name
+    arg: _Name | None = None
+
+
+class _Listing(BaseModel):
+    tools: Any = None
+    terminal_tool: _TerminalTool | None = None
+
+
+_TOOLS: Final = TypeAdapter(list[_Tool])
+_LISTING: Final = TypeAdapter(_Listing)
+
+
+def tools(value: Any, what: str) -> tuple[tuple[ToolSpec, ...], tuple[str, str | None] | None]:
+    """Parses the answer of `/task_tools`: the tools, and name and argument of the terminal tool if there is one."""
+    listing = _parsed(_LISTING, value, what, "the list of tools")
+    terminal = listing.terminal_tool
+    specs = tool_specs(listing.tools, what)
+    return specs, None if terminal is None else (terminal.name, terminal.arg)
+
+
+def tool_specs(items: Any, what: str) -> tuple[ToolSpec, ...]:
     """Parses a list of tools with different names.
 
     Args:
         items: the list.
         what: name of the answer in messages.
-        schema_keys: keys of a tool that may hold its schema; the first one with a value counts.
     """
-    specs = []
-    for item in listed(items, what, "tools"):
-        tool = mapping(item, what)
-        schema: Any = next((value for key in schema_keys if (value := tool.get(key))), {})
-        name = string(tool.get("name"), what)
-        description = str(tool.get("description") or "")
-        specs.append(ToolSpec(name, description, mapping(schema, what)))
+    specs = tuple(
+        ToolSpec(tool.name, tool.description or "", tool.schema_ or {})
+        for tool in _parsed(_TOOLS, items, what, "the tools")
+    )
     if len({spec.name for spec in specs}) < len(specs):
         raise ProtocolError(f"{what}: two tools have the same name")
-    return tuple(specs)
+    return specs
 
 
 def string(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not value:
-        refuse(what, "a name", value)
-    return value
+    return _parsed(_NAME, value, what, "a name")
 
 
 def count(value: Any, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        refuse(what, "a number of tasks", value)
-    return value
+    return _parsed(_COUNT, value, what, "a number of tasks")
+
+
+def _parsed(adapter: TypeAdapter[T], value: Any, what: str, field: str) -> T:
+    """The value as a type; raises ProtocolError with the first part that has another."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return refuse(what, ".".join(map(str, (field, *first["loc"]))), first["input"])
 
 
 def reward_of(value: Any, what: str) -> float | None:

@@ -141,7 +141,8 @@ def _gemma_json(text: str) -> str:
             return json.dumps(match["text"])
         if match["quoted"] is not None:
             return json.dumps(_unquoted(match["quoted"]))
-        bare = _PYTHON.get(word := match["bare"].strip(), word)
+        word = match["bare"].strip()
+        bare = _PYTHON.get(word, word)
         if isinstance(read_json(bare), MalformedCall):
             return json.dumps(bare)
         return bare

@@ -101,11 +101,8 @@ def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
     for part in parts:
         if len(result) * len(part) > MAX_PARTS:
             return [{}]
-        result = [
-            both
-            for one, other in product(result, part)
-            if (both := _merged(one, other)) is not None
-        ]
+        pairs = (_merged(first, second) for first, second in product(result, part))
+        result = [schema for schema in pairs if schema is not None]
     if schema.get("nullable") is True:
         return [*result, {"type": "null"}]
     return result

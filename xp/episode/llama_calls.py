@@ -84,7 +84,8 @@ def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
             called.update(name for name, _ in pairs)
         except NotPythonic as error:
             calls.append(MalformedCall(f"the tool calls are not a Python list of calls ({error})"))
-            called.add(name := begin.group().strip("[(").strip())
+            name = begin.group().strip("[(").strip()
+            called.add(name)
             # The lists after the beginning of a call may be a part of it.
             position = begin.end()
             num_failed = MAX_FAILED if name in names else num_failed + 1

@@ -96,11 +96,8 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
         tokenizer: a Hugging Face tokenizer.
         render: renders a dialogue, or raises XpError.
     """
-    named = {
-        text: one
-        for one in _named_ids(tokenizer)
-        if (text := tokenizer.convert_ids_to_tokens(one)) is not None
-    }
+    names = {number: tokenizer.convert_ids_to_tokens(number) for number in _named_ids(tokenizer)}
+    named = {text: number for number, text in names.items() if text is not None}
     every = {*_special_tokens(tokenizer), *named}
     special = re.compile("|".join(map(re.escape, sorted(every, key=len, reverse=True))))
 

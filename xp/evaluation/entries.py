@@ -109,7 +109,6 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
 def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     from xp.planning.backend import backend_of
     from xp.planning.stages import task_set_place
-    from xp.run_records.record import check_ours
     from xp.worker.places import RunPaths, policy_start
 
     run, _, step = name.partition("@")
@@ -118,7 +117,6 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
         "outputs",
     )
     directory = run_directory(Path(root), run)
-    check_ours(directory)
     spec = _spec_of_run(directory, request, env)
     outputs = directory.parent.parent
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))

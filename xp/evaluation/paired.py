@@ -298,7 +298,7 @@ def _enough(differences: Sequence[float], margin: float, reach: float) -> int | 
 def _enough_tasks(spread: float, margin: float) -> int:
     few = 2
     many = 4
-    while (shown := _smallest(many, spread)) is not None and shown > margin:
+    while (_smallest(many, spread) or 0.0) > margin:
         few = many
         many = 2 * many
     while many - few > 1:

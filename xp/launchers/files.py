@@ -55,9 +55,8 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
     Raises:
         XpError: CONFIG for a module that is not found; RESOURCE for a directory that is too large for code.
     """
-    places = tuple(
-        with_imports(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
-    )
+    origins = map(_origin, dict.fromkeys(names))
+    places = tuple(with_imports(place for place in origins if place is not None))
     for place in places:
         _check_size(
             str(place), code_files(place), MAX_MODULE_BYTES, "keep data outside the package"

@@ -157,7 +157,8 @@ def accelerator_limit(resources: Resources) -> str | None:
     gpu = GPUS.get(resources.accelerator)
     if gpu is None:
         return f"hardware.accelerator={resources.accelerator}: launcher=modal has {', '.join(GPUS)}"
-    if resources.num_accelerators > (most := MAX_GPUS.get(gpu, 8)):
+    most = MAX_GPUS.get(gpu, 8)
+    if resources.num_accelerators > most:
         return f"hardware: Modal gives a container at most {most} {gpu}, not {resources.num_accelerators}"
     return None
 

@@ -65,8 +65,9 @@ def interpreter(runtime: Runtime) -> str:
     if checkout is not None and (checkout / ".venv/bin/python").exists():
         return str(checkout / ".venv/bin/python")
     for key in (runtime.lock, runtime.checkouts):
-        if key is not None and (made := installed(key)) is not None and made.exists():
-            return str(made)
+        python = None if key is None else installed(key)
+        if python is not None and python.exists():
+            return str(python)
     return sys.executable
 
 

@@ -233,14 +233,11 @@ class RayLauncher(ClusterLauncher):
             python = sys.executable
         else:
             python = "python"
+        projects = [job.runtime.project or "" for job in jobs]
         variables = {
             **(dict(jobs[0].env) if len(jobs) == 1 else {}),
             **({"XP_SECRETS_FILE": secrets_file} if secrets_file and len(jobs) == 1 else {}),
-            **{
-                name: os.environ[name]
-                for job in jobs
-                if (name := job.runtime.project or "") in os.environ
-            },
+            **{name: os.environ[name] for name in projects if name in os.environ},
             "RAY_JOB_STOP_WAIT_TIME_S": str(math.ceil(self._spec.grace_s) + 2),
             "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
         }

@@ -118,7 +118,8 @@ class ServiceLauncher:
             return known
         name = self._name(*stages[0])
         file = directory / self.file_name
-        if not file.exists() or (native_id := self._find(name)) is None:
+        native_id = self._find(name) if file.exists() else None
+        if native_id is None:
             for one, its in stages:
                 self._place(one, its)
             write_atomically(file, self._text(stages))

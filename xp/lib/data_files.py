@@ -92,16 +92,16 @@ def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
         names = [rows]
     else:
         names = [rows[split] for split in sorted(rows)]
-    return [
-        place
-        for name in names
-        if path_in(name) is not None and (place := place_of(name)) is not None
-    ]
+    places = [place_of(name) for name in names if path_in(name) is not None]
+    return [place for place in places if place is not None]
 
 
 def is_set(name: str) -> bool:
     """Returns whether a text names a data set of the hub or a directory with one."""
-    return name.startswith(HUB) or ((place := place_of(name)) is not None and place.is_dir())
+    if name.startswith(HUB):
+        return True
+    place = place_of(name)
+    return place is not None and place.is_dir()
 
 
 def files_in(place: Path) -> list[Path]:

@@ -455,13 +455,14 @@ def arithmetic(spec: RunSpec) -> list[str]:
             where = "the same"
         else:
             where = "their own"
+        judge = spec.served_judge
+        if judge is None:
+            serving = ""
+        else:
+            serving = f"; {judge.accelerators} serve the judge"
         lines.append(
             f"accelerators: {batch.training} train ({ranks}{' x ' + shape if shape else ''});"
             f" {engines} on {where} {batch.generating}"
-            + (
-                f"; {judge.accelerators} serve the judge"
-                if (judge := spec.served_judge) is not None
-                else ""
-            )
+            f"{serving}"
         )
     return lines

@@ -149,7 +149,8 @@ def wall_s(spec: RunSpec, step: Duration) -> tuple[float, float] | None:
 def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[str]:
     """Lines about the duration of a step, and of these runs together with their price; empty if one of them is not
     known."""
-    known = [one for spec in specs if (one := duration(spec, outputs)) is not None]
+    durations = [duration(spec, outputs) for spec in specs]
+    known = [one for one in durations if one is not None]
     if len(known) < len(specs):
         return []
     lines = []
@@ -167,11 +168,8 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
         lines.append(
             f"time of a step: {interval_text(known[0].low, known[0].high)} s{text} ({sources})"
         )
-    walls = [
-        wall
-        for spec, one in zip(specs, known, strict=True)
-        if (wall := wall_s(spec, one)) is not None
-    ]
+    pairs = zip(specs, known, strict=True)
+    walls = [wall for wall in (wall_s(spec, one) for spec, one in pairs) if wall is not None]
     if len(walls) < len(specs):
         return lines
     low_h, high_h = ([wall[end] / 3600 for wall in walls] for end in (0, 1))

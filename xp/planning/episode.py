@@ -135,7 +135,8 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
         if member.provider == "verifiers"
     }
     tops |= {module for module in packages if is_found(module)}
-    tops |= {top for kind, name in used_plugins(spec) if (top := shipped(kind, name)) is not None}
+    shipped_tops = {shipped(kind, name) for kind, name in used_plugins(spec)}
+    tops |= {top for top in shipped_tops if top is not None}
     return tuple(sorted(tops - {"xp"}))
 
 

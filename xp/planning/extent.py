@@ -343,7 +343,8 @@ def row_lines(spec: RunSpec) -> list[str]:
             names = [member.rows]
         else:
             names = [*(member.rows or {}).values()]
-        files = [place for one in names if not is_set(one) and (place := place_of(one)) is not None]
+        places = [place_of(name) for name in names if not is_set(name)]
+        files = [place for place in places if place is not None]
         if files:
             states = tuple(
                 (file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()

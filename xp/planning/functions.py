@@ -54,11 +54,12 @@ def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
 def function_faults(spec: RunSpec) -> list[str]:
     """A line for every function of the user's that its file does not have, or that takes another number of arguments;
     a module that is no file of Python is not checked."""
-    return [
-        f"{key}={name}: {fault}"
-        for key, name, number in named_functions(spec)
-        if (fault := function_fault(name, number)) is not None
-    ]
+    faults = []
+    for key, name, number in named_functions(spec):
+        fault = function_fault(name, number)
+        if fault is not None:
+            faults.append(f"{key}={name}: {fault}")
+    return faults
 
 
 def function_fault(name: str, num_arguments: int | None) -> str | None:

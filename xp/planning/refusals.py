@@ -254,9 +254,8 @@ def sandbox_lines(spec: RunSpec) -> list[str]:
 def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:
     """Raises XpError(PLAN) with one sentence for each kind of job that this launcher can never run."""
     module = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
-    beyond = dict.fromkeys(
-        reason for stage in stages if (reason := module.limit(spec, stage)) is not None
-    )
+    reasons = dict.fromkeys(module.limit(spec, stage) for stage in stages)
+    beyond = [reason for reason in reasons if reason is not None]
     if beyond:
         raise XpError("\n".join(beyond), ExitCode.PLAN)
 

@@ -21,7 +21,7 @@ from xp.lib.data_files import HUB, shipped_name
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS
 from xp.planning.episode import needs_catalog_key
-from xp.replay.recorded import ABOUT, RecordedRun
+from xp.replay.recorded import ABOUT
 from xp.run_records.held_out import evaluation_files
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import Lock, read_lock
@@ -42,7 +42,7 @@ _TIME: Final = (1980, 1, 1, 0, 0, 0)
 def make_bundle(
     run: Path, target: Path, *, has_tasks: bool = True, has_episodes: bool = True
 ) -> list[str]:
-    """Writes the bundle of a run, and trusts it here.
+    """Writes the bundle of a run.
 
     Args:
         run: directory of the run.
@@ -103,7 +103,6 @@ def make_bundle(
             entry.external_attr = 0o100644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, content if isinstance(content, str) else content.read_bytes())
-    RecordedRun.open(target, (f"outputs={run.parent.parent}",)).trust()
     return left_out
 
 

@@ -1,7 +1,7 @@
 """A run that somebody recorded, to be done again: a spec.yaml, a run's directory, or a bundle.
 
 A bundle (xp.replay.bundle) is a zip file with a part of a run's directory. It is unpacked below the outputs root, and
-is read as data until it is trusted: its modules are found, but not imported.
+is data until it is run: its modules are found, but not imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from xp.errors import ExitCode, XpError
 from xp.lib.digest import file_digest
 from xp.lib.names import is_inner_path
 from xp.lib.reading import json_of
-from xp.planning.episode import named_code
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import LockInputs, differences, facts_and_inputs, read_lock, spec_digest
 from xp.run_records.run_directory import SPEC
@@ -115,28 +114,6 @@ class RecordedRun:
         """Differences between the lock of this run and that of another one, one line each."""
         return differences(self.lock(), facts_and_inputs(run))
 
-    def check_trusted(self) -> None:
-        """Raises XpError(RUN_DIR) for a bundle that this user neither made nor trusts; the message names its code."""
-        if (
-            self.source.suffix != ".zip"
-            or self.directory is None
-            or _mark(self.directory).is_file()
-        ):
-            return
-        code = (
-            "\n".join(f"  {line}" for line in named_code(self.spec))
-            or "  would import nothing beside xp"
-        )
-        raise XpError(
-            f"{self.source} is a bundle of somebody else, and is only read until you trust it. A run of it\n{code}\n"
-            f"look at {self.directory}, and if you trust it: python -m xp runs trust {self.source}",
-            ExitCode.RUN_DIR,
-        )
-
-    def trust(self) -> None:
-        """Marks a bundle as trusted, by its content."""
-        _mark(self.records).touch()
-
     def bring_tasks(self) -> None:
         """Copies the task sets of a bundle into the store, whose readers verify them."""
         outputs = Path(self.spec.outputs)
@@ -144,10 +121,6 @@ class RecordedRun:
             target = outputs / "tasks" / tasks.name
             if not target.exists():
                 shutil.copytree(tasks, target)
-
-
-def _mark(directory: Path) -> Path:
-    return directory.with_name(f"{directory.name}.trusted")
 
 
 def _replaced(node: Any, moved: Mapping[str, str]) -> Any:

@@ -35,7 +35,7 @@ def trusted_spec(run: Path, otherwise: str) -> RunSpec:
     """
     if not is_ours(run):
         raise XpError(
-            f"{run.name} was begun elsewhere, so {otherwise}; `runs trust` accepts it",
+            f"{run.name} was begun elsewhere, so {otherwise}; open the page where it was begun",
             ExitCode.RUN_DIR,
         )
     return validated(recorded_spec(run / "spec.yaml"), run.name)

@@ -72,7 +72,8 @@ def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
         before = follows.get(turn, turn - 1)
         row = next((one for one in rows if one["turns"][-1] == before), None)
         if row is None:
-            rows.append(row := {"follows": before, "turns": []})
+            row = {"follows": before, "turns": []}
+            rows.append(row)
         row["turns"].append(turn)
     return rows, undelivered
 

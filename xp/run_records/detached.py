@@ -47,11 +47,10 @@ def current(run: Path) -> RunRecord:
     from filelock import FileLock, Timeout
 
     record = read_record(run)
-    if (
-        record.status is not RunStatus.RUNNING
-        or is_held(run)
-        or (launcher := detachable(run, record)) is None
-    ):
+    if record.status is not RunStatus.RUNNING or is_held(run):
+        return record
+    launcher = detachable(run, record)
+    if launcher is None:
         return record
     lock = FileLock(run / LOCK)
     try:

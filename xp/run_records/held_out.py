@@ -235,10 +235,9 @@ def is_of_reward_fn(key: str, record: ScoreChoice | None) -> bool:
 
 def held_out(run: Path) -> dict[str, HeldOutResult]:
     """The newest result of each model, over a run's attempts; raises XpError(RUN_DIR) as `read_evaluation` does."""
-    records = {name: read_evaluation(file) for name, file in evaluation_files(run).items()}
-    return {
-        name: result for name, value in records.items() if (result := _result(value)) is not None
-    }
+    files = evaluation_files(run)
+    results = {name: _result(read_evaluation(file)) for name, file in files.items()}
+    return {name: result for name, result in results.items() if result is not None}
 
 
 def evaluation_files(run: Path) -> dict[str, Path]:

@@ -135,7 +135,7 @@ class RunRecord(JsonFile):
     """Names of the variables that held secrets at launch; their values are nowhere."""
     attempts: tuple[AttemptRecord, ...] = ()
     user: str = ""
-    """Login name of the user who began the run, or trusts it; empty in a record that was never written."""
+    """Login name of the user who began the last attempt; empty in a record that was never written."""
     directory: str = ""
     """Absolute path of the run's directory, without links: a copy of the directory has another one."""
     command: tuple[str, ...] = ()
@@ -191,7 +191,14 @@ def begin_attempt(
         supervisor,
         host,
     )
-    return replace(record, status=RunStatus.RUNNING, attempts=(*record.attempts, attempt))
+    # `write_record` names the user and the directory: who resumes a copy of a run takes it over.
+    return replace(
+        record,
+        status=RunStatus.RUNNING,
+        attempts=(*record.attempts, attempt),
+        user="",
+        directory="",
+    )
 
 
 def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
@@ -277,10 +284,9 @@ def _check(is_legal: bool, what: str, value: object) -> None:
 
 
 def is_ours(directory: Path) -> bool:
-    """Returns whether this user began the run in this directory, or trusts it.
+    """Returns whether this user began the run's last attempt in this directory.
 
-    People send each other run directories, whose records name jobs, files and modules: only of a run of one's own are
-    the jobs queried, the record closed and the model loaded. `python -m xp runs trust RUN` accepts another one.
+    People send each other run directories, whose records name jobs: only of a run of one's own are they queried.
     """
     try:
         record = read_record(directory)
@@ -308,17 +314,6 @@ def status_of(
     if record.status is RunStatus.RUNNING and not is_live:
         return KILLED
     return record.status.value
-
-
-def check_ours(directory: Path) -> None:
-    """Raises XpError(RUN_DIR) for a run of another user, or of another place."""
-    if not is_ours(directory):
-        raise XpError(
-            f"{directory} was not begun here: it was moved or copied, or another user began it. Going on with it runs"
-            f" what it names: look at `python -m xp plan resume={directory}`, and if you trust it,"
-            f" `python -m xp runs trust {directory.name} outputs={directory.parent.parent}`",
-            ExitCode.RUN_DIR,
-        )
 
 
 def begun_here(directory: Path) -> tuple[str, str]:

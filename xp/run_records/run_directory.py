@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import shlex
@@ -17,19 +16,12 @@ from xp.lib.atomic import TEMPORARY
 from xp.lib.text import counted
 from xp.run_records.record import (
     LOCK,
-    RunRecord,
-    check_ours,
     is_held,
     read_record,
     status_of,
-    write_record,
 )
 
 SPEC = "spec.yaml"
-RESERVE = ".reserve"
-RESERVED_BYTES = 256 * 1024
-"""Bytes reserved for the record while the run is held, so that a full disk does not leave it `running`."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_run_directory(run: Path, attempt: int) -> None:
@@ -39,7 +31,6 @@ def check_run_directory(run: Path, attempt: int) -> None:
             fault = f"{run} exists and is not used again; resume it with `{command}`, or start a new run"
             raise XpError(fault, ExitCode.RUN_DIR)
         return
-    check_ours(run)
     there = len(read_record(run).attempts)
     if there != attempt - 1:
         raise XpError(
@@ -51,7 +42,7 @@ def is_unborn(run: Path) -> bool:
     """Returns whether a supervisor was killed before its first record was written, so that nothing has run."""
     if run.is_symlink() or not run.is_dir():
         return False
-    known = (LOCK, SPEC, RESERVE)
+    known = (LOCK, SPEC)
     return all(path.name in known or path.name.endswith(TEMPORARY) for path in run.iterdir())
 
 
@@ -86,35 +77,17 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
             ) from None
     try:
         check_run_directory(run, attempt)  # again: another supervisor may have started and ended
-        with resource_errors(run):
-            (run / RESERVE).unlink(missing_ok=True)
-            with (run / RESERVE).open("xb") as reserve:  # follows no link that was left there
-                reserve.write(bytes(RESERVED_BYTES))
         yield
     finally:
-        (run / RESERVE).unlink(missing_ok=True)
         lock.release()
-
-
-def save_record(run: Path, record: RunRecord) -> None:
-    """Writes the record; on a full disk, into the space that is reserved for it."""
-    with resource_errors(run):
-        try:
-            write_record(run, record)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            (run / RESERVE).unlink(missing_ok=True)
-            write_record(run, record)
 
 
 def cancel(run: Path) -> int:
     """Stops a run by SIGTERM to its supervisor, as orderly as by Ctrl-C; returns its process id.
 
     Raises:
-        XpError: RUN_DIR if the run has no supervisor, or was begun elsewhere.
+        XpError: RUN_DIR if the run has no supervisor on this machine.
     """
-    check_ours(run)
     record = read_record(run)
     attempt = record.attempts[-1] if record.attempts else None
     if attempt is None or attempt.supervisor is None or not is_held(run):
@@ -124,24 +97,8 @@ def cancel(run: Path) -> int:
     if attempt.host != platform.node():
         whose = f"process {attempt.supervisor} of {attempt.host}"
         raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
-    if not _has_open(
-        attempt.supervisor, run / LOCK
-    ):  # A starting supervisor holds the lock before it is on record.
-        reason = f"process {attempt.supervisor} of its record does not hold {run / LOCK}"
-        raise XpError(f"{run.name}: {reason}; try again", ExitCode.RUN_DIR)
     os.kill(attempt.supervisor, signal.SIGTERM)
     return attempt.supervisor
-
-
-def _has_open(process: int, file: Path) -> bool:
-    """Returns whether a process has a file open; a process id from a record alone must not receive a signal."""
-    import psutil
-
-    try:
-        names = {opened.path for opened in psutil.Process(process).open_files()}
-    except (psutil.Error, OSError):
-        return False
-    return os.path.realpath(file) in names
 
 
 @contextmanager

@@ -23,9 +23,16 @@ from xp.run_records.detached import record_before
 from xp.run_records.lock import FILE as LOCK_FILE
 from xp.run_records.lock import Lock, check_resumed, complete_lock, planned_facts
 from xp.run_records.ready import Ready, context_of, make_ready, provenance
-from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
+from xp.run_records.record import (
+    RunRecord,
+    RunStatus,
+    begin_attempt,
+    close_attempt,
+    update_stage,
+    write_record,
+)
 from xp.run_records.reuse import is_whole, reusable_stages
-from xp.run_records.run_directory import SPEC, hold, resource_errors, resume_command, save_record
+from xp.run_records.run_directory import SPEC, hold, resource_errors, resume_command
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -291,7 +298,8 @@ class _Attempt:
 
     def _save(self, record: RunRecord) -> None:
         self._record = record
-        save_record(self._run, record)
+        with resource_errors(self._run):
+            write_record(self._run, record)
 
 
 def _on_record(launch: Launch) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _read(file: Path) -> tuple[str, SweepEntry] | None:
     from xp.spec.recorded import recorded_spec
 
     if not is_ours(file.parent):
-        return None  # another user's run: its record is not trusted
+        return None  # another user's run, or a copy
     try:
         record = current(file.parent)
         spec = recorded_spec(file)

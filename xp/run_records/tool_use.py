@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.diagnosis.history import ToolUse
-from xp.episode.trajectory import TOOLS
+from xp.episode.trajectory import TOOLS, own_turns
 from xp.errors import ExitCode, XpError
 from xp.lib.names import is_name
 from xp.lib.reading import is_finite, json_of
@@ -35,11 +35,8 @@ class ToolCount:
                 return []
             malformed = [call["turn"] for call in record["tool_calls"] if "malformed" in call]
             if malformed and self._malformed is None:
-                replies = [
-                    one["content"] for one in record["messages"] if one["role"] == "assistant"
-                ]
-                # The prompt may have turns of an assistant too.
-                self._malformed = str(replies[malformed[0] - record["outcome"]["num_turns"]])
+                turns = own_turns(record["messages"], record["outcome"]["num_turns"])
+                self._malformed = str(record["messages"][turns[malformed[0]]]["content"])
         except (LookupError, TypeError):
             return []
         self._num_episodes += 1

@@ -286,9 +286,8 @@ def _names(tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _count(text: str, name: str) -> int:
-    return text.count(name) + (
-        text.count(escaped) if (escaped := json.dumps(name)[1:-1]) != name else 0
-    )
+    spellings = {name, json.dumps(name)[1:-1]}
+    return sum(text.count(spelling) for spelling in spellings)
 
 
 def main(arguments: list[str]) -> int:

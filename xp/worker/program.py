@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -50,7 +49,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
                 f"{error.strerror}: {error.filename}; make room or permit writing there",
                 ExitCode.RESOURCE,
             )
-        if _reports_full_disk(error) or _is_full(Path.cwd()):
+        if _reports_full_disk(error):
             what = f"{type(error).__name__}: {error}"
             return _tell(
                 f"the disk of {Path.cwd()} is full; make room and resume the run ({what})",
@@ -71,17 +70,6 @@ def _reports_full_disk(error: Exception) -> bool:
     )
 
 
-def _is_full(directory: Path) -> bool:
-    """Returns whether the disk is full; torch reports this by its own error without a number."""
-    try:
-        with tempfile.TemporaryFile(dir=directory) as probe:
-            probe.write(bytes(PROBE_BYTES))
-            probe.flush()
-    except OSError as error:
-        return error.errno in FULL
-    return False
-
-
 def _tell(message: str, code: ExitCode) -> int:
     if os.environ.get("XP_DEBUG") == "1":
         traceback.print_exc()
@@ -99,7 +87,5 @@ CACHES = {
 """Variables of compiled code -> directory below `cache` of the outputs root, so that a container or a new machine does
 not compile again. Each program names its entries by its version and the shapes (docs.vllm.ai, torch.compile)."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-PROBE_BYTES = 1 << 20
-"""Size of a probe file, in bytes; torch's partial checkpoint leaves less than this on a full disk."""
 _RESOURCE_ERRNOS = (1, 13, 27, 28, 30, 122)
 """EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT."""

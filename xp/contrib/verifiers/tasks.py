@@ -7,8 +7,8 @@ xp provides the model: the answer to an episode's request is the session's next 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -102,36 +102,45 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
     where = f"env {config.name}"
     assert config.target is not None
     chosen = options["environment"] or ""
-    try:
+    with _refusals(where, config.target):
         kind = env_config_type(config.target, chosen)
         declared = agent_config_fields(kind.model_construct())
-        seats = {name: dict(options["seats"].get(name, {})) for name in declared}
-        strange = sorted(set(options["seats"]) - set(seats))
-        if strange:
-            raise XpError(
-                f"{where}: options.seats: no seat {strange[0]!r}; there are: {', '.join(seats)}"
-            )
-        seat = _policy(where, options["seat"], seats, declared)
-        for name, fields in seats.items():
-            if fields.get("client"):
-                fields["client"] = {"type": "eval", **fields["client"]}
-            fields.setdefault("runtime", {"type": "subprocess"})
-            if _talks(config.target, declared[name]):
-                fields.setdefault("harness", {"id": verifiers_harness.NAME})
-            if name == seat:
-                fields.setdefault("max_turns", config.max_turns)
-        taskset = {"id": config.target, **options["taskset"]}
-        content = {"id": chosen, "taskset": taskset, **seats}
-        taken = sorted(set(options["config"]) & set(content))
-        if taken:
-            raise XpError(
-                f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats"
-            )
+        talking = [name for name in declared if _talks(config.target, declared[name])]
+    seats = {name: dict(options["seats"].get(name, {})) for name in declared}
+    strange = sorted(set(options["seats"]) - set(seats))
+    if strange:
+        raise XpError(
+            f"{where}: options.seats: no seat {strange[0]!r}; there are: {', '.join(seats)}"
+        )
+    seat = _policy(where, options["seat"], seats, declared)
+    for name, fields in seats.items():
+        if fields.get("client"):
+            fields["client"] = {"type": "eval", **fields["client"]}
+        fields.setdefault("runtime", {"type": "subprocess"})
+        if name in talking:
+            fields.setdefault("harness", {"id": verifiers_harness.NAME})
+        if name == seat:
+            fields.setdefault("max_turns", config.max_turns)
+    taskset = {"id": config.target, **options["taskset"]}
+    content = {"id": chosen, "taskset": taskset, **seats}
+    taken = sorted(set(options["config"]) & set(content))
+    if taken:
+        raise XpError(
+            f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats"
+        )
+    with _refusals(where, config.target):
         return load_environment(resolve_env_config({**options["config"], **content})), seat
+
+
+@contextmanager
+def _refusals(where: str, target: str) -> Iterator[None]:
+    """Context manager around calls of verifiers: its refusals become an XpError."""
+    try:
+        yield
     except ModuleNotFoundError as error:
-        raise XpError(f"{where}: target {config.target}: {error}") from error
+        raise XpError(f"{where}: target {target}: {error}") from error
     except (ValidationError, AttributeError, TypeError, ValueError) as error:
-        raise XpError(f"{where}: verifiers refuses target {config.target}: {error}") from error
+        raise XpError(f"{where}: verifiers refuses target {target}: {error}") from error
 
 
 def _talks(target: str, declared: Any) -> bool:

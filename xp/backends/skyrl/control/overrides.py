@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ VERSION = "0.4.0"
 CATALOGS = (f"catalog_{VERSION}.json", f"catalog_{VERSION}_inner.json")
 """Keys of SkyRLTrainConfig, and names in its mappings, which SkyRL passes on to others without a check."""
 SFT_CATALOG = f"sft_catalog_{VERSION}.json"
-ANSWERS = (Path(__file__).with_name("native_keys.toml"),)
-SFT_ANSWERS = (Path(__file__).with_name("sft_keys.toml"), *ANSWERS)
+TABLE = Path(__file__).with_name("overrides.toml")
 POLICY = "trainer.policy."
 """Section of SkyRLTrainConfig whose keys SFTConfig has at its top."""
 PLAIN = re.compile(
@@ -63,44 +62,42 @@ def sft_overrides(spec: RunSpec) -> dict[str, Any]:
 
 
 def override_refusals(
-    spec: RunSpec, keys: NativeKeys, overrides: Mapping[str, Any], known: Mapping[str, Any]
+    keys: NativeKeys, overrides: Mapping[str, Any], known: Mapping[str, Any]
 ) -> list[Refusal]:
-    """Refuses keys that xp renders or answers itself, that this SkyRL lacks, or whose value has a wrong type.
+    """Refuses keys that a user cannot set, that this SkyRL lacks, or whose value has a wrong type.
 
     Args:
-        spec: the spec.
-        keys: what the stage's keys mean.
+        keys: keys of the stage.
         overrides: the user's own, by key path.
         known: fields of the catalog.
     """
+    prefix = POLICY if keys.place.startswith("sft") else ""
+    faults = {key: _fault(keys, key, value, known) for key, value in overrides.items()}
     return [
-        Refusal(
-            f"{keys.place}.{key.removeprefix(POLICY) if keys.place.startswith('sft') else key}", why
-        )
-        for key in overrides
-        for why in _faults(spec, keys, key, overrides[key], known)
+        Refusal(f"{keys.place}.{key.removeprefix(prefix)}", fault)
+        for key, fault in faults.items()
+        if fault is not None
     ]
 
 
-def _faults(
-    spec: RunSpec, keys: NativeKeys, key: str, value: Any, known: Mapping[str, Any]
-) -> Iterator[str]:
-    # A key above an open one would replace its neighbours too.
+def _fault(keys: NativeKeys, key: str, value: Any, known: Mapping[str, Any]) -> str | None:
+    # A key above a rendered one would replace its neighbours too.
     overlapping = (
         owner
         for owner in keys.owners
         if f"{owner}.".startswith(f"{key}.") or f"{key}.".startswith(f"{owner}.")
     )
-    rendered = next((one for one in overlapping if one != key), None)
-    name = known_name(key, known)
+    rendered = next((owner for owner in overlapping if owner != key), None)
     if rendered is not None:
-        yield keys.fault(rendered, spec) or f"xp renders {rendered} itself; write {rendered} itself"
-    elif name is None:
-        yield f"SkyRL {VERSION} has no such key{nearest(key, known)}; leave it out"
-    elif (fault := keys.fault(name, spec)) is not None:
-        yield fault
-    elif name == key and not is_of_kind(value, known[key]["type"]):
-        yield f"SkyRL expects a {known[key]['type']} but silently accepts {value!r}; write a value of this type"
+        return keys.fault(rendered) or f"xp renders {rendered} itself; write {rendered} itself"
+    name = known_name(key, known)
+    if name is None:
+        return f"SkyRL {VERSION} has no such key{nearest(key, known)}; leave it out"
+    fault = keys.fault(name)
+    if fault is None and name == key and not is_of_kind(value, known[key]["type"]):
+        kind = known[key]["type"]
+        return f"SkyRL expects a {kind} but silently accepts {value!r}; write a value of this type"
+    return fault
 
 
 def known_name(key: str, known: Mapping[str, Any]) -> str | None:

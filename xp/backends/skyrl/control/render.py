@@ -14,12 +14,10 @@ from xp.backends.skyrl.control.constraints import (
 )
 from xp.backends.skyrl.control.keys import has_critic, has_stub, is_rehearsal
 from xp.backends.skyrl.control.overrides import (
-    ANSWERS,
     POLICY,
-    SFT_ANSWERS,
+    TABLE,
     assignment,
     catalog,
-    known_name,
     override_refusals,
     sft_catalog,
     sft_overrides,
@@ -261,10 +259,8 @@ def check(spec: RunSpec) -> list[Refusal]:
     # The batch shape and the keys have a meaning only for a supported layout.
     return row_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, FSDP2)),
-        *override_refusals(
-            spec, native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]
-        ),
-        *override_refusals(spec, sft_keys(spec), sft_overrides(spec), sft_catalog()),
+        *override_refusals(native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]),
+        *override_refusals(sft_keys(spec), sft_overrides(spec), sft_catalog()),
         *_padding_refusals(spec),
     ]
 
@@ -280,14 +276,13 @@ def _padding_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SkyRLTrainConfig."""
-    return keys_of("backend.overrides", ANSWERS, PINS, rows.owners(ROWS, spec))
+    return keys_of("backend.overrides", TABLE, catalog()["fields"], PINS, rows.owners(ROWS, spec))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
-    return keys_of(
-        "sft.overrides", SFT_ANSWERS, PINS, rows.owners(ROWS, spec) | rows.owners(SFT, spec)
-    )
+    owners = rows.owners(ROWS, spec) | rows.owners(SFT, spec)
+    return keys_of("sft.overrides", TABLE, sft_catalog(), PINS, owners)
 
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
@@ -299,15 +294,9 @@ def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
 
 def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
-    known = catalog()["fields"]
-    of_sft = sft_keys(spec).warnings(
-        known_name(key, sft_catalog()) or key for key in sft_overrides(spec)
-    )
     return [
-        *native_keys(spec).warnings(
-            known_name(key, known) or key for key in flat(spec.backend.overrides)
-        ),
-        *(line.replace(f".{POLICY}", ".", 1) for line in of_sft),
+        *native_keys(spec).warnings(flat(spec.backend.overrides)),
+        *sft_keys(spec).warnings(flat(spec.sft.overrides)),
     ]
 
 

@@ -78,7 +78,8 @@ def flags_of(keys: Mapping[str, Any]) -> Flags:
 
 def fault(name: str, values: tuple[str, ...] | None) -> str | None:
     """Returns why the pinned version would reject or ignore the flag; None if it accepts it."""
-    if name not in (flags := catalog().flags):
+    flags = catalog().flags
+    if name not in flags:
         known = nearest(name.removeprefix("--"), [known.removeprefix("--") for known in flags])
         return f"Slime ({catalog().slime[:8]}) has no such flag and would ignore it{known}; leave it out"
     flag = flags[name]

@@ -1,4 +1,4 @@
-"""Answers to the user's own flags, and the other names of xp's."""
+"""The flags that a user cannot set, and the other names of xp's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 from xp.backends.slime.control.flags import catalog
 
-ANSWERS = (Path(__file__).with_name("native_keys.toml"),)
-SFT_ANSWERS = (Path(__file__).with_name("sft_keys.toml"), *ANSWERS)
+TABLE = Path(__file__).with_name("overrides.toml")
 
 
 def with_aliases(owned: Mapping[str, str]) -> dict[str, str]:

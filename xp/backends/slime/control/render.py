@@ -13,7 +13,7 @@ from xp.backends.slime.control.architecture import (
 )
 from xp.backends.slime.control.constraints import CONSTRAINTS
 from xp.backends.slime.control.flags import Flags, catalog, fault, flags_of, override_flags, words
-from xp.backends.slime.control.overrides import ANSWERS, SFT_ANSWERS, with_aliases
+from xp.backends.slime.control.overrides import TABLE, with_aliases
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.model import PINS
 from xp.backends.slime.control.rows.sft import SFT
@@ -84,6 +84,7 @@ MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     """Slime's complete command line for training. None means that the flag is omitted."""
     here = places.stage("train")
+    teacher = _teacher(spec)
     return {
         **flags_of(rows.render(ROWS, spec)),
         "--prompt-data": (f"{here}/{TASK_VIEW}",),
@@ -96,9 +97,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
         "--save": (places.checkpoints,),
         "--hf-checkpoint": (spec.backend.engine.quantized_model or policy_start(spec, places),),
         "--ref-load": (_reference(spec, places),),
-        "--opd-teacher-load": None
-        if (teacher := _teacher(spec)) is None
-        else (_converted(spec, teacher),),
+        "--opd-teacher-load": None if teacher is None else (_converted(spec, teacher),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
         "--megatron-config-path": None if spec.algorithm.critic is None else (f"{here}/{ROLES}",),
         **override_flags(spec.backend.overrides),
@@ -155,8 +154,9 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     here = places.stage("sft")
     checkpoints = f"{places.sft}_checkpoints"
     exports = f"{places.sft}_exports"
+    rendered = flags_of(rows.render(ROWS, spec) | rows.render(SFT, spec))
     flags: Flags = {
-        **flags_of(rows.render(ROWS, spec) | rows.render(SFT, spec)),
+        **{name: values for name, values in rendered.items() if not name.startswith("--sglang-")},
         **override_flags(spec.sft.overrides),
         "--prompt-data": (f"{here}/{ORDER}",),
         "--load": (checkpoints,),
@@ -165,13 +165,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         "--ref-load": (start_place(spec),),
         "--save-hf": (f"{exports}/{{rollout_id}}",),
     }
-    of_engine = {name for name in flags if name.startswith("--sglang-")}
-    config = SlimeSftConfig(
-        command=_command(
-            spec, {name: words for name, words in flags.items() if name not in of_engine}
-        ),
-        **sft_fields(spec, places),
-    )
+    config = SlimeSftConfig(command=_command(spec, flags), **sft_fields(spec, places))
     outputs = (f"{places.sft}/config.json",)
     job = _job(spec, here, "xp.backends.slime.worker.sft", config.to_json(), outputs)
     return Stage("sft", job, needs=sft_needs(spec, places))
@@ -252,10 +246,10 @@ def _made_of(spec: RunSpec, teacher: str | None = None) -> dict[str, Any]:
 
 
 def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
-    converted = (
-        (_converted(spec),),
-        None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),),
-    )
+    converted = [(_converted(spec),)]
+    teacher = _teacher(spec)
+    if teacher is not None:
+        converted.append((_converted(spec, teacher),))
     of_model = tuple(
         name for name in MODEL_FLAGS if flags.get(name) is not None and flags[name] not in converted
     )
@@ -300,20 +294,20 @@ def check(spec: RunSpec) -> list[Refusal]:
     # The batch shape and the flags have a meaning only for a supported layout.
     return layout_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, NOT_MEGATRON)),
-        *native_keys(spec).refusals(spec, override_flags(spec.backend.overrides), fault),
-        *sft_keys(spec).refusals(spec, override_flags(spec.sft.overrides), fault),
+        *native_keys(spec).refusals(override_flags(spec.backend.overrides), fault),
+        *sft_keys(spec).refusals(override_flags(spec.sft.overrides), fault),
     ]
 
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the training."""
-    return keys_of("backend.overrides", ANSWERS, PINS, with_aliases(owners(spec)))
+    return keys_of("backend.overrides", TABLE, catalog().flags, PINS, with_aliases(owners(spec)))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the stage `sft`."""
     owned = with_aliases(owners(spec) | rows.owners(SFT, spec))
-    return keys_of("sft.overrides", SFT_ANSWERS, PINS, owned)
+    return keys_of("sft.overrides", TABLE, catalog().flags, PINS, owned)
 
 
 def owners(spec: RunSpec) -> dict[str, str]:

@@ -123,9 +123,11 @@ def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float
         if keeper.rule.keep_best:
             linked_copy(worker.path(worker.config.exports) / str(rollout_id), staged)
         keeper.finish(rollout_id + 1, reward, worker.chat().end_ids)
-    elif not worker.is_last(rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
-        worker.end_step(is_last=True)
-        raise stop
+    elif not worker.is_last(rollout_id):
+        stop = keeper.stop(rollout_id + 1)
+        if stop is not None:
+            worker.end_step(is_last=True)
+            raise stop
 
 
 def half_of(config: WorkerConfig, rollout_id: int) -> Path:

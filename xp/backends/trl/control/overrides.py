@@ -1,4 +1,4 @@
-"""Checks the user's native keys: refuses keys that xp renders or answers itself, or that the pinned classes lack."""
+"""The keys of the pinned GRPOConfig and SFTConfig, and which of them a user can set."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from xp.errors import nearest
 
-ANSWERS = (Path(__file__).with_name("native_keys.toml"),)
-SFT_ANSWERS = (Path(__file__).with_name("sft_keys.toml"), *ANSWERS)
+TABLE = Path(__file__).with_name("overrides.toml")
+SFT_CATALOG = "sft_catalog.json"
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.trl.control.constraints import CONSTRAINTS, is_sharded, node_size, world_size
-from xp.backends.trl.control.overrides import ANSWERS, SFT_ANSWERS, catalog, class_fault
+from xp.backends.trl.control.overrides import SFT_CATALOG, TABLE, catalog, class_fault
 from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.control.rows.model import PINS
@@ -183,18 +183,16 @@ def check(spec: RunSpec) -> list[Refusal]:
     # The batch shape and the keys have a meaning only for a supported layout.
     return row_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec)),
-        *native_keys(spec).refusals(
-            spec, spec.backend.overrides, class_fault("GRPOConfig", catalog())
-        ),
+        *native_keys(spec).refusals(spec.backend.overrides, class_fault("GRPOConfig", catalog())),
         *sft_keys(spec).refusals(
-            spec, spec.sft.overrides, class_fault("SFTConfig", catalog("sft_catalog.json"))
+            spec.sft.overrides, class_fault("SFTConfig", catalog(SFT_CATALOG))
         ),
     ]
 
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of GRPOConfig."""
-    return keys_of("backend.overrides", ANSWERS, PINS, rows.owners(ROWS, spec))
+    return keys_of("backend.overrides", TABLE, catalog(), PINS, rows.owners(ROWS, spec))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
@@ -204,7 +202,8 @@ def sft_keys(spec: RunSpec) -> NativeKeys:
         for key, field in rows.owners(ROWS, spec).items()
         if key in (*SHARED, "output_dir")
     }
-    return keys_of("sft.overrides", SFT_ANSWERS, PINS, shared | rows.owners(SFT, spec))
+    owners = shared | rows.owners(SFT, spec)
+    return keys_of("sft.overrides", TABLE, catalog(SFT_CATALOG), PINS, owners)
 
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:

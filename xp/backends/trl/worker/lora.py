@@ -11,7 +11,7 @@ from xp.errors import ExitCode, XpError
 from xp.models.network import KEYS
 from xp.spec import LoraSpec
 from xp.worker.adapters import adapters_of, base_of, check_untied
-from xp.worker.learning_rate import disable_dropout
+from xp.worker.dropout import disable_dropout
 from xp.worker.media import has_media, load_network, network_from, text_layers
 
 BASE = ".base_layer"

@@ -11,7 +11,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from xp.engines.teacher import TeacherApi, check_teacher
 from xp.spec import Distill
-from xp.worker.learning_rate import disable_dropout
+from xp.worker.dropout import disable_dropout
 from xp.worker.media import load_network
 from xp.worker.places import teacher_place
 
