@@ -368,7 +368,8 @@ def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...])
 def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool) -> None:
 
     tokenizer, _ = tokenizer_and_model()
-    script, mix = SCRIPTS[0], FakeMix(SCRIPTS[0].rules)
+    script = SCRIPTS[0]
+    mix = FakeMix(SCRIPTS[0].rules)
     chat = ChatTokens(tokenizer, keeps_prompts=keep)
     model: Any = ScriptedModel(_conversation(script), len(tokenizer))
     sampling = sampling_of(400, 200, 2000, temperature=0.0)
@@ -380,7 +381,8 @@ def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool
 @pytest.mark.parametrize("places", [4, 1])
 def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     tokenizer, model = tokenizer_and_model()
-    chat, mix = ChatTokens(tokenizer, keeps_prompts=True), DrawnMix()
+    chat = ChatTokens(tokenizer, keeps_prompts=True)
+    mix = DrawnMix()
     rollouts = under_trls_engine(
         model, chat, mix, sampling_of(400, 8, 40), len(DRAWN), places=places
     )
@@ -399,7 +401,8 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
 @pytest.mark.parametrize("places", [4, 1])
 def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int) -> None:
     tokenizer, _ = tokenizer_and_model()
-    chat, size = ChatTokens(tokenizer), len(grouped.OWN)
+    chat = ChatTokens(tokenizer)
+    size = len(grouped.OWN)
     model: Any = ScriptedModel(_conversation(Script("wins", grouped.WINS)), len(tokenizer))
     sampling = sampling_of(400, 200, 2000, temperature=0.0)
     grouped.ALL_OPEN.clear()

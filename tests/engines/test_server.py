@@ -76,7 +76,8 @@ def test_turns_end_where_they_should_and_a_lost_server_is_told(
         monkeypatch.setenv(name, value)
     config = TRLTrainConfig.from_json((tmp_path / "config.json").read_text())
     assert config.server is not None
-    server, log = replace(config.server, deadline_s=30.0), tmp_path / "vllm.log"
+    server = replace(config.server, deadline_s=30.0)
+    log = tmp_path / "vllm.log"
 
     def play() -> None:
         with running(server, config.reference, "", log) as served:

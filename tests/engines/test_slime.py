@@ -154,7 +154,8 @@ def rollout(args: Any, root: Path) -> list[Any]:
 def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(
     servers: Servers, tmp_path: Path
 ) -> None:
-    server, args = servers.engine, servers.args
+    server = servers.engine
+    args = servers.args
     assert gap(tokenizer_and_model()[1], rollout(args, tmp_path)) < BAR
     for version in (1, 2):
         directory = tmp_path / f"weight_v{version:06d}"
@@ -166,7 +167,8 @@ def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(
         server.update_weights_from_disk(str(directory), weight_version=str(version))
         server.continue_generation()
         samples = rollout(args, tmp_path)
-        own, before = gap(other_weights(version), samples), gap(other_weights(version - 1), samples)
+        own = gap(other_weights(version), samples)
+        before = gap(other_weights(version - 1), samples)
         print(f"update {version}: {own:.1e} from its weights, {before:.1e} from others")
         assert own < BAR < before
 
@@ -202,6 +204,7 @@ def test_engine_and_router_listen_on_loopback_alone(servers: Servers) -> None:
     ports = {servers.engine.server_port, servers.args.sglang_router_port}
     assert ports <= {port for _, _, port in found}
     assert not ports & {port for _, _, port in off_loopback(found)}
-    key, processes = private_ray.engine_key(), psutil.Process().children(recursive=True)
+    key = private_ray.engine_key()
+    processes = psutil.Process().children(recursive=True)
     assert key
     assert [one.pid for one in processes if key in " ".join(one.cmdline())] == []

@@ -66,7 +66,8 @@ def test_a_run_rolls_out_on_sglang_while_strangers_are_refused(
     export.mkdir(parents=True)
     for file in (tmp_path / "models/tiny").iterdir():
         (export / file.name).write_bytes(file.read_bytes())
-    job, log = on_cpu(train_job(spec, places), tmp_path), tmp_path / "log.txt"
+    job = on_cpu(train_job(spec, places), tmp_path)
+    log = tmp_path / "log.txt"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"), prepend=":")
     process = start(job, tmp_path, log)
     seen: dict[tuple[str, int], int] = {}

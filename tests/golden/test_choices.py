@@ -33,7 +33,9 @@ def received(line: str) -> dict[str, str]:
 def test_what_a_trainer_receives_of_a_choice_is_the_reviewed_one(backend: str) -> None:
     """A line `plain: ` has the plain plan of the choices below it, and a line that is indented a difference."""
     file = CHOICES / f"{backend}.txt"
-    made, words, plain = [], "", {}
+    made = []
+    words = ""
+    plain = {}
     for line in file.read_text().splitlines():
         if line.startswith("plain: "):
             words = line.removeprefix("plain: ")

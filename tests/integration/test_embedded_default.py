@@ -239,7 +239,8 @@ def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(
     }
     assert "held-out reward after" in disturbed.place.screen()
     assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 2), (2, 3)]
-    before, num_attempts = (run / "run.json").read_bytes(), disturbed.place.num_attempts()
+    before = (run / "run.json").read_bytes()
+    num_attempts = disturbed.place.num_attempts()
     done = xp(outputs, f"resume={run.name}")
     assert done.returncode == 0, done.stderr
     way_on = f"python -m xp resume={run.name} training.num_steps=N"
@@ -258,7 +259,8 @@ def test_the_last_checkpoint_is_evaluated_to_the_figures_and_episodes_of_the_tra
     assert main(["eval", f"run={run.name}@2"]) == 0
     (place,) = (outputs / "outputs/evaluations").glob(f"*-{run.name}-2-*")
     stage = run / "attempt_1/evaluate"
-    of_run, of_eval = evaluated(stage)["after"], json.loads((place / "eval.json").read_text())
+    of_run = evaluated(stage)["after"]
+    of_eval = json.loads((place / "eval.json").read_text())
     assert of_eval["tasks"] == of_run["tasks"]
     for name in ("scoring", "num_played", "usage"):
         assert of_eval[name] == of_run[name]
@@ -307,10 +309,8 @@ def test_a_failing_environment_after_training_costs_its_evaluation_alone(
     done = xp(tmp_path, f"resume={run.name}")
     assert done.returncode == 0, done.stderr
     assert [line["step"] for line in metrics(run, "train")] == [1, 2]
-    first, second = (
-        evaluated(the_run(outputs) / "attempt_1/evaluate"),
-        evaluated(run / "attempt_2/evaluate"),
-    )
+    first = evaluated(the_run(outputs) / "attempt_1/evaluate")
+    second = evaluated(run / "attempt_2/evaluate")
     for name, one in first.items():
         assert (second[name]["summary"], second[name]["tasks"]) == (one["summary"], one["tasks"])
     assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()

@@ -325,7 +325,8 @@ def test_killed_at_random_points_each_episode_counts_once(
         assert main(words(server, outputs, *more)) == 0
         assert main(words(server, whole, *more)) == 0
     assert len(episodes_in(outputs)) == len(set(episodes_in(outputs))) == 2 * num_tasks
-    broken, unbroken = result_in(outputs), result_in(whole)
+    broken = result_in(outputs)
+    unbroken = result_in(whole)
     assert broken["tasks"] == unbroken["tasks"]
     assert broken["summary"]["reward"] == unbroken["summary"]["reward"]
     assert 0 < broken["summary"]["reward"]["value"] < 1

@@ -50,7 +50,8 @@ OPTIONS: dict[str, Any] = {
     "train_auxiliary": True,
 }
 HELLO = call("bash", command="echo hello > hello.txt")
-FINISHED, TRUNCATED = EpisodeStatus.FINISHED, EpisodeStatus.TRUNCATED
+FINISHED = EpisodeStatus.FINISHED
+TRUNCATED = EpisodeStatus.TRUNCATED
 pytestmark = pytest.mark.integration
 
 
@@ -107,7 +108,8 @@ def play(
     config: EnvConfig, *turns: str | tuple[str, bool], split: str = "train"
 ) -> tuple[EpisodeResult, Episode]:
     """An episode on the first task; a turn of a tuple says whether a token limit cut it."""
-    provider, task = load_provider(config, os.environ), Task("x", split, 0)
+    provider = load_provider(config, os.environ)
+    task = Task("x", split, 0)
     episode = Episode(task, lambda: provider.open(task), config)
     for turn in turns:
         text, is_cut = (turn, False) if isinstance(turn, str) else turn
@@ -255,7 +257,8 @@ def test_a_key_is_of_one_episode_while_it_lasts(tasks: Path) -> None:
 def test_tokens_of_a_request_are_counted_by_the_policys_template(
     tasks: Path, tmp_path: Path
 ) -> None:
-    provider, path = load_provider(harness(tasks), os.environ), "/v1/messages/count_tokens"
+    provider = load_provider(harness(tasks), os.environ)
+    path = "/v1/messages/count_tokens"
     message = Message(role="user", content="Look.")
     body = {"messages": [message], "tools": [{"name": "look", "input_schema": {"type": "object"}}]}
     chat = ChatTokens(tokenizer_of("qwen3", tmp_path))

@@ -25,7 +25,8 @@ from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 from xp.spec.env import PromptSource, SandboxKind
 
-FINISHED, TRUNCATED = EpisodeStatus.FINISHED, EpisodeStatus.TRUNCATED
+FINISHED = EpisodeStatus.FINISHED
+TRUNCATED = EpisodeStatus.TRUNCATED
 SDK = Path(os.environ.get("NODE_PATH", "/none"), "@modelcontextprotocol/sdk")
 HELLO = call("bash", command="echo hello > hello.txt")
 pytestmark = pytest.mark.integration

@@ -98,7 +98,8 @@ def test_a_pairwise_judge_teaches_a_preference_that_no_reward_states(
             *sizes,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        run, num_asked = the_run(tmp_path), len(server.requests)
+        run = the_run(tmp_path)
+        num_asked = len(server.requests)
         lines = metrics(run, "train")
         assert all(line["group/judge"] == pytest.approx(0.5, abs=0.01) for line in lines)
         assert sum(line["judges/cost_usd"] for line in lines) > 0

@@ -159,7 +159,8 @@ def test_a_run_that_another_command_asks_about_is_cancelled(
         scontrol=LISTS,
         scancel="touch $here/cancelled",
     )
-    spec, outputs = launcher_spec("slurm", detach=True), tmp_path / "outputs"
+    spec = launcher_spec("slurm", detach=True)
+    outputs = tmp_path / "outputs"
     one = plan(stage("a", "pass")).by(spec)
     dispatch(one, SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
     lock = FileLock(outputs / "runs/run" / LOCK, thread_local=False)

@@ -168,7 +168,8 @@ def _text(file: Path) -> str:
 def test_a_volume_that_does_not_answer_is_not_one_without_a_result(
     cloud: Path, tmp_path: Path
 ) -> None:
-    app, stage_directory = cloud / "apps/ap-1", cloud / "volume/runs/run/attempt_1/train"
+    app = cloud / "apps/ap-1"
+    stage_directory = cloud / "volume/runs/run/attempt_1/train"
     for one in (app, stage_directory):
         one.mkdir(parents=True)
     (app / "app.json").write_text(

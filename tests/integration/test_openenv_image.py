@@ -35,7 +35,8 @@ pytestmark = [
         not HAS_DAEMON, reason="no Docker daemon answers: `dockerd`, or DOCKER_HOST of one"
     ),
 ]
-IMAGE, BROKEN = "xp-tests-counter:1", "xp-tests-broken:1"
+IMAGE = "xp-tests-counter:1"
+BROKEN = "xp-tests-broken:1"
 
 
 def docker(*arguments: str) -> str:

@@ -135,7 +135,8 @@ def test_a_live_prompts_length_is_checked_at_its_opening(tmp_path: Path) -> None
     row = prepared(live, tmp_path)[0]
     chat = ChatTokens(tokenizer_and_model()[0], chat_model())
     with EnvironmentMixture(EpisodeConfig({live.name: live}), os.environ) as mix:
-        episode, long = mix.episode(row), mix.episode(row)
+        episode = mix.episode(row)
+        long = mix.episode(row)
         ids = live_prompt(episode, row.tools, chat, 500)
         assert (
             ids == chat.prompt(episode.opening, row.tools) != chat.prompt(row.messages, row.tools)

@@ -111,7 +111,8 @@ def test_a_program_has_a_ray_of_all_nodes_and_removes_it(tmp_path: Path, home: P
 
 
 def test_a_stranger_is_refused_and_no_ray_stays_on_nodes(tmp_path: Path, home: Path) -> None:
-    outputs, codes = tmp_path / "outputs", []
+    outputs = tmp_path / "outputs"
+    codes = []
     spec = launcher_spec("slurm", grace_s=2.0, requeue=False)
 
     def run() -> None:

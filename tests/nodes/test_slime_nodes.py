@@ -108,7 +108,8 @@ def played(outputs: Path) -> None:
 def test_slimes_own_loop_on_a_ray_of_the_batch_jobs_nodes(
     tmp_path: Path, engine: FakeSglang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, outputs = tmp_path / "home", tmp_path / "outputs"
+    home = tmp_path / "home"
+    outputs = tmp_path / "outputs"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     plan = rollouts(outputs, engine, "launcher=slurm")

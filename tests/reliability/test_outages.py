@@ -32,7 +32,8 @@ def play(
     world: World, num: int, during: Callable[[int], None] = lambda _: None
 ) -> list[EpisodeResult]:
     """Whole episodes beside each other, all of one provider."""
-    provider, config = world.provider(), world.config()
+    provider = world.provider()
+    config = world.config()
 
     def one(_: int) -> EpisodeResult:
         episode = Episode(TASK, lambda: provider.open(TASK), config)

@@ -38,14 +38,17 @@ class Published:
     source: str
 
 
-IM_END, END_OF_TEXT, EOT, EOM = "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>"
-SENTENCE, RETURN, CALL = "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"
-COHERE, RESPONSE, TURN, TOOL = (
-    "<|END_OF_TURN_TOKEN|>",
-    "<|END_RESPONSE|>",
-    "<turn|>",
-    "<|tool_response>",
-)
+IM_END = "<|im_end|>"
+END_OF_TEXT = "<|endoftext|>"
+EOT = "<|eot_id|>"
+EOM = "<|eom_id|>"
+SENTENCE = "<｜end▁of▁sentence｜>"
+RETURN = "<|return|>"
+CALL = "<|call|>"
+COHERE = "<|END_OF_TURN_TOKEN|>"
+RESPONSE = "<|END_RESPONSE|>"
+TURN = "<turn|>"
+TOOL = "<|tool_response>"
 PHI = ("<|end|>", "<|assistant|>", END_OF_TEXT)
 
 
@@ -207,10 +210,8 @@ def small_tokenizer(template: str, eos: str, further: tuple[str, ...] = ()) -> A
         letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
     }
     inner = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    inner.pre_tokenizer, inner.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
     special = sorted({*_SPECIAL.findall(template), *further, eos, "<s>"})
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner, eos_token=eos, bos_token="<s>", additional_special_tokens=special

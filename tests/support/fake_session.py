@@ -108,7 +108,8 @@ class OneAtATime:
     """Opens sessions of a server that holds one; others wait for its end."""
 
     def __init__(self, make: Callable[[], FakeSession]) -> None:
-        self._make, self._free = make, threading.Semaphore(1)
+        self._make = make
+        self._free = threading.Semaphore(1)
 
     def __call__(self) -> FakeSession:
         if not self._free.acquire(timeout=DEADLINE_S):

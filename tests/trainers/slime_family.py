@@ -205,7 +205,8 @@ def main(family: str, root: Path) -> None:
     from slime.backends.megatron_utils.model import setup_model_and_optimizer, train_one_step
 
     # Of TransformerEngine, for GPUs.
-    moe_utils.te_general_gemm, multi_latent_attention.TELinear = None, type(None)
+    moe_utils.te_general_gemm = None
+    multi_latent_attention.TELinear = type(None)
     model, optimizer, scheduler = setup_model_and_optimizer(args, "actor")
     load = hf_to_megatron._LOADERS[family]
     hf_to_megatron._LOADERS[family] = lambda name, *more: load(

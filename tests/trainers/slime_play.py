@@ -83,7 +83,8 @@ def says_script(script: Script) -> Any:
 def play_script(
     args: Any, script: Script, size: int = 1, *, evaluation: bool = False, **changes: Any
 ) -> tuple[list[Any], FakeMix, Kept]:
-    mix, kept = FakeMix(script.rules), Kept()
+    mix = FakeMix(script.rules)
+    kept = Kept()
     limits = changes.pop("limits", ROOMY)
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
     args.rollout_stop = list(script.stop) or None

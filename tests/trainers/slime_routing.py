@@ -45,8 +45,12 @@ MORE = {
     "disable_param_buffers_cpu_backup": False,
 }
 """Arguments of a mixture that need CUDA otherwise."""
-ENGINE, BATCH, SAMPLED = "engine", "batch.pt", "sampled.pt"
-EPISODE, LAYER, POSITION = 0, 0, 10
+ENGINE = "engine"
+BATCH = "batch.pt"
+SAMPLED = "sampled.pt"
+EPISODE = 0
+LAYER = 0
+POSITION = 10
 """Place of the planted flip: a token of a response, in the first layer."""
 
 

@@ -99,7 +99,8 @@ def drawn(seed: int = 0, far: float = 0.4) -> Step:
 
 def arguments(root: Path, *overrides: str) -> Any:
     """Slime's own, from its real parser, of what xp renders."""
-    spec, file = compose([*SPEC, *overrides]), root / "worker.json"
+    spec = compose([*SPEC, *overrides])
+    file = root / "worker.json"
     root.mkdir(exist_ok=True)
     file.write_text(
         WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1).to_json()

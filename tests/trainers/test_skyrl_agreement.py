@@ -40,7 +40,8 @@ def under_skyrl(script: Script) -> EpisodeFacts:
         resettled(batch.plays[0].trajectory("r", "train", 0), script)
         == batch.plays[0].episode.settle()
     )
-    (ids,), (mask,) = batch.output["response_ids"], batch.output["loss_masks"]
+    (ids,) = batch.output["response_ids"]
+    (mask,) = batch.output["loss_masks"]
     trained = [token for token, is_trained in zip(ids, mask, strict=True) if is_trained]
     return EpisodeFacts(
         batch.plays[0].episode.settle(),
@@ -51,7 +52,8 @@ def under_skyrl(script: Script) -> EpisodeFacts:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_skyrls_loop_agrees_with_the_bare_episode(script: Script) -> None:
-    expected, found = bare(script), under_skyrl(script)
+    expected = bare(script)
+    found = under_skyrl(script)
     assert found.outcome == expected.outcome
     assert found.messages == expected.messages
     assert found.trained == (

@@ -169,7 +169,8 @@ def test_both_models_are_evaluated_on_the_trainings_own_engine(trained: Path) ->
 def test_the_evaluate_stage_has_the_figures_and_episodes_of_the_training(trained: Path) -> None:
     done = run(trained, "evaluate", 3)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    (results, episodes), (own, own_episodes) = played(trained, 2), played(trained, 3)
+    (results, episodes) = played(trained, 2)
+    (own, own_episodes) = played(trained, 3)
     for name in ("summary", "tasks", "playing", "scoring"):
         assert results["after"][name] == own["after"][name]
     assert episodes == own_episodes

@@ -34,7 +34,9 @@ from xp.worker.places import model_place
 REPOSITORY = Path(__file__).parents[2]
 XPS_PYTHON = Path(os.environ.get("XP_PYTHON", REPOSITORY / ".venv/bin/python"))
 """What xp is started with: it prepares the tasks, and has openenv, which SkyRL's Python has not."""
-STEPS, GROUP, HELD_OUT = 2, 2, 4
+STEPS = 2
+GROUP = 2
+HELD_OUT = 4
 SMALL = (
     *REHEARSAL,
     f"evaluation.num_tasks={HELD_OUT}",

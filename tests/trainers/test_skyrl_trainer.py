@@ -244,10 +244,8 @@ def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
     monkeypatch.setattr(native_kind, "load_checkpoints", lambda _: loaded)
     found = object.__new__(kind)
     found.tracker, _ = step_log(tmp_path)
-    found.cfg, found.total_training_steps = (
-        SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2)),
-        24,
-    )
+    found.cfg = SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2))
+    found.total_training_steps = 24
     assert found.load_checkpoints() == (step, *loaded[1:])
     lines = read_metrics(tmp_path / "metrics.jsonl", "train")
     assert [line["step"] for line in lines] == ([step] if step else [])
@@ -365,7 +363,8 @@ def test_skyrls_own_check_and_removal_ignore_directories_of_other_names(
         own, "run_on_each_node", lambda nodes, *call: on_nodes.append((nodes, *call))
     )
     found = object.__new__(own.XpTrainer)
-    found._node_ids, found.dispatch = None, SimpleNamespace(get_node_ids=lambda: ["node"])
+    found._node_ids = None
+    found.dispatch = SimpleNamespace(get_node_ids=lambda: ["node"])
     found.cfg = SimpleNamespace(
         trainer=SimpleNamespace(ckpt_path=str(tmp_path), max_ckpts_to_keep=1)
     )

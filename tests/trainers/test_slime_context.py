@@ -46,10 +46,8 @@ def on_a_rank(rank: int, root: Path) -> None:
     from slime.backends.megatron_utils.loss import compute_advantages_and_returns, loss_function
 
     step = drawn()
-    gspo, ppo = (
-        arguments(root / f"gspo{rank}", *GSPO),
-        arguments(root / f"ppo{rank}", *PPO, GSPO[-1]),
-    )
+    gspo = arguments(root / f"gspo{rank}", *GSPO)
+    ppo = arguments(root / f"ppo{rank}", *PPO, GSPO[-1])
     with megatron(root, rank, RANKS, RANKS):
         cut = [slice_with_cp(torch.tensor(one, dtype=torch.float32), 0.0) for one in step.logits]
         logits = torch.cat(cut)[None].requires_grad_()

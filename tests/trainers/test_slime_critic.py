@@ -177,7 +177,8 @@ def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(
     import torch
     from slime.backends.megatron_utils.loss import loss_function
 
-    step, args = drawn(7), arguments(tmp_path, *PPO, f"algorithm.loss_aggregation={aggregation}")
+    step = drawn(7)
+    args = arguments(tmp_path, *PPO, f"algorithm.loss_aggregation={aggregation}")
     args.loss_type = "value_loss"  # as Slime's train_critic sets it
     returns = papers_of_step(step)[1]
     batch = batch_of(step) | {
@@ -190,7 +191,8 @@ def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(
     loss, normalizer, _ = loss_function(args, batch, 1, len(MASKS), outputs)
     loss.backward()
     assert outputs.grad is not None
-    expected, wanted = 0.0, []
+    expected = 0.0
+    wanted = []
     sizes = [max(1, int(mask.sum())) for mask in MASKS]
     for at, mask in enumerate(MASKS):
         weight = mask / (sum(sizes) if aggregation == "token_mean" else sizes[at] * len(MASKS))

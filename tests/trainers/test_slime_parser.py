@@ -106,7 +106,9 @@ def test_random_specs_mean_the_same_to_slime(tmp_path: Path) -> None:
 def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}"])
     args = parse(spec, tmp_path)
-    training, algorithm, parallel = spec.training, spec.algorithm, spec.backend.parallel
+    training = spec.training
+    algorithm = spec.algorithm
+    parallel = spec.backend.parallel
     assert differences(spec, replace(read(args), num_steps=training.num_steps)) == {}
     assert args.num_rollout == steps_of(training, NUM_TASKS)
     assert args.adam_eps == training.adam_eps
@@ -159,7 +161,8 @@ def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(
     recipe: str, tmp_path: Path
 ) -> None:
     spec = compose([f"recipes={recipe}"])
-    model, start = tmp_path / str(spec.model.path), tmp_path / "sft"
+    model = tmp_path / str(spec.model.path)
+    start = tmp_path / "sft"
     parse(spec, tmp_path)  # makes the model's directory
     shutil.copytree(model, start)
     training = spec.training.model_copy(update={"initial_checkpoint": str(start)})

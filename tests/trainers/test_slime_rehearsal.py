@@ -40,7 +40,9 @@ from xp.worker.places import RunPaths
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-STEPS, PROMPTS, GROUP = 2, 2, 4
+STEPS = 2
+PROMPTS = 2
+GROUP = 4
 MYSTERIES = (
     *(
         "env=whodunit_mini",
@@ -302,7 +304,8 @@ def test_nothing_listens_off_loopback_and_term_closes_the_sessions(
     root, spec, _ = prepared
     places = RunPaths(run="runs/stopped", attempt=1, tasks=task_set_place(spec))
     tokenizer, model = tokenizer_and_model()
-    is_playing, should_continue = threading.Event(), threading.Event()
+    is_playing = threading.Event()
+    should_continue = threading.Event()
     children: list[psutil.Process] = []
     plays = detective(random.Random(4))
 

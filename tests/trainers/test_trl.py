@@ -62,7 +62,8 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, A
 def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(
     recipe: str, arguments: dict[str, dict[str, Any]]
 ) -> None:
-    args, spec = arguments[recipe], compose([f"recipes={recipe}"])
+    args = arguments[recipe]
+    spec = compose([f"recipes={recipe}"])
     updates = (
         args["num_iterations"] * args["steps_per_generation"] / args["gradient_accumulation_steps"]
     )
@@ -261,7 +262,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert latest_checkpoint(tmp_path) is None
-    whole, torn = checkpoint(tmp_path, 5), checkpoint(tmp_path, 10)
+    whole = checkpoint(tmp_path, 5)
+    torn = checkpoint(tmp_path, 10)
     assert latest_checkpoint(tmp_path) == torn
     weights = torn / "model.safetensors"
     {

@@ -77,7 +77,8 @@ def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
 def test_weights_change_and_evaluations_are_played_while_nothing_else_is(
     is_evaluated: bool,
 ) -> None:
-    playing, weights = threading.Lock(), [-1]
+    playing = threading.Lock()
+    weights = [-1]
     evaluated: list[int] = []
 
     def play(step: int, policy: int) -> Step:

@@ -54,7 +54,8 @@ def test_sgd_has_no_moments(tmp_path: Path) -> None:
     rates = ("training.optimizer=sgd", "training.weight_decay=0", "training.max_grad_norm=1000")
     trainer = make(tmp_path, "stop", 1, set(), overrides=rates)
     trainer.create_optimizer()
-    before, gradients = weights(trainer), []
+    before = weights(trainer)
+    gradients = []
     trainer.optimizer.register_step_pre_hook(
         lambda *_: gradients.extend(one.grad.clone() for one in trainer.model.parameters())
     )

@@ -67,7 +67,8 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    log, lost = tmp_path / "vllm.log", []
+    log = tmp_path / "vllm.log"
+    lost = []
 
     def lose() -> None:
         with served(monkeypatch, "some/model", log, deadline_s=deadline_s) as (url, key):

@@ -106,7 +106,8 @@ FAULTS = (
 
 def check_own_faults(results: Sequence[EpisodeResult], named: str) -> None:
     """Each of the first is void, with its own fault; the others have their rewards."""
-    bad, good = results[: len(FAULTS)], results[len(FAULTS) :]
+    bad = results[: len(FAULTS)]
+    good = results[len(FAULTS) :]
     for result, fault in zip(bad, FAULTS, strict=True):
         assert (result.status, result.reward) == (EpisodeStatus.VOID, None)
         assert named in str(result.void_reason)

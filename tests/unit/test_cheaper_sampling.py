@@ -123,8 +123,12 @@ def test_a_ratio_to_the_engine_is_a_correction_too() -> None:
 
 # Of Qwen3-4B: parameters of the embedding (tied, with the last norm) and of a layer, layers, numbers of keys and values
 # of a token: 2 x 8 heads x 128.
-EMBEDDING, LAYER, LAYERS, CACHE = 151_936 * 2560 + 2560, 100_930_816, 36, 2 * 8 * 128
-SHARE, ROOM = 0.5 * 80 * 2**30, 2e9
+EMBEDDING = 151_936 * 2560 + 2560
+LAYER = 100_930_816
+LAYERS = 36
+CACHE = 2 * 8 * 128
+SHARE = 0.5 * 80 * 2**30
+ROOM = 2e9
 
 
 def room(*words: str) -> tuple[float, float]:
@@ -162,7 +166,8 @@ def test_a_draft_is_counted_from_its_config(tmp_path: Path) -> None:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     draft = f"backend.engine.speculative={{method: draft, model: {tmp_path}, num_tokens: 3}}"
-    (before, of_token), (after, of_both) = room(), room(draft)
+    (before, of_token) = room()
+    (after, of_both) = room(draft)
     # Qwen3-0.6B: 596,049,920 parameters, as published; its cache is of 28 layers.
     assert (before - after, of_both - of_token) == (pytest.approx(2 * 596_049_920), 2 * 28 * CACHE)
     unknown = DRAFT.replace("Qwen/Qwen3-0.6B", "Org/Unknown")

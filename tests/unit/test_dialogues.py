@@ -41,7 +41,8 @@ def read(tmp_path: Path, *rows: Any, thinking: bool = False) -> list[Any]:
 
 def trained(tmp_path: Path, row: Any, template: str = "qwen2_5") -> tuple[str, str]:
     """The whole text of a row's tokens, and the text with a loss."""
-    chat, counts = ChatTokens(tokenizer_of(template, tmp_path)), Counter[str]()
+    chat = ChatTokens(tokenizer_of(template, tmp_path))
+    counts = Counter[str]()
     best = chosen(read(tmp_path, row), RULE, frozenset(), counts)
     examples, _ = rendered(best, RULE, chat, lambda _: Dialect.HERMES, counts)
     if not examples:

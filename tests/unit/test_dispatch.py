@@ -208,7 +208,8 @@ def detached(*stages: Stage) -> FakePlan:
 
 def test_a_detached_run_is_left_with_its_jobs_on_record(tmp_path: Path) -> None:
     (tmp_path / "manifest").write_text("{}")
-    launcher, screen = FakeCluster(), list[str]()
+    launcher = FakeCluster()
+    screen = list[str]()
     chain = detached(stage("a", "", done="manifest"), stage("b", ""), stage("c", ""))
     record = go(chain, tmp_path, launcher, echo=screen.append)
     assert (record.status, launcher.closed, launcher.cancelled) == (RunStatus.RUNNING, [], [])
@@ -420,8 +421,10 @@ def test_results_of_a_run_elsewhere_are_fetched_by_name(
         def fetch_directories(self, names: Sequence[str]) -> list[str]:
             return [*names]
 
-    run, fetched = tmp_path / "runs/run", list[str]()
-    cluster, cloud = FakeCluster(), Cloud()
+    run = tmp_path / "runs/run"
+    fetched = list[str]()
+    cluster = FakeCluster()
+    cloud = Cloud()
     go(detached(stage("a", ""), stage("b", "")), tmp_path, cluster)
     monkeypatch.setattr(cloud, "fetch", lambda launch: fetched.append(launch.key))
     monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: cloud)

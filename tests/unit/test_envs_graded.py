@@ -67,7 +67,8 @@ def test_a_grader_of_another_framework_reads_what_that_gives_it(
 ) -> None:
     (package / "rows.jsonl").write_text(json.dumps({"prompt": [MESSAGE]}))
     config = graded(grader, rows="lent_rows:rows.jsonl", grader_form=form)
-    text, other = "<think>hm</think> It is 42.", "It is 42."
+    text = "<think>hm</think> It is 42."
+    other = "It is 42."
     if form is GraderForm.TRL:
         rewards = pytest.importorskip("trl.rewards", reason="TRL is not installed (extra trl)")
         own = [
@@ -113,7 +114,8 @@ def test_a_conversation_whose_process_ended_is_lost_alone() -> None:
 
 
 def test_the_conversations_of_one_process_share_a_grader_and_end_alone() -> None:
-    handler, row = GraderHandler(graded("Counts")), {"prompt": "Count."}
+    handler = GraderHandler(graded("Counts"))
+    row = {"prompt": "Count."}
     assert [handler.open(number, row) for number in (1, 2)] == [
         [{"role": "user", "content": "Count."}]
     ] * 2

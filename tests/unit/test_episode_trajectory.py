@@ -50,10 +50,8 @@ def a_record(step: int = 3, text: str = "I move.", tools: str = "[]") -> Traject
 
 
 def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:
-    move, look = (
-        {"function": {"name": "move"}, "type": "function"},
-        {"function": {"name": "look"}, "type": "function"},
-    )
+    move = {"function": {"name": "move"}, "type": "function"}
+    look = {"function": {"name": "look"}, "type": "function"}
     same = json.dumps([dict(reversed(move.items())), look])
     file = tmp_path / "trajectories" / "train.jsonl"
     with (

@@ -336,7 +336,8 @@ def test_a_native_call_is_read_and_answered_by_its_id() -> None:
 
 
 def test_a_dialogue_goes_on_after_an_earlier_turn_or_with_a_new_prompt() -> None:
-    dialogue, on = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE), EpisodeStatus.ONGOING
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
+    on = EpisodeStatus.ONGOING
     first = [dict(one) for one in dialogue.messages]
     for number, follows in enumerate((None, NEW_PROMPT, 0)):
         user = Message(role="user", content=f"{number}?")

@@ -37,10 +37,8 @@ ROWS = {
 
 def planted() -> tuple[torch.Tensor, torch.Tensor]:
     """Gaps and masks of all rows; tokens that are not trained, between the others, have a gap of 5."""
-    gaps, mask = (
-        torch.full((len(ROWS), 2 * LONG), 5.0, dtype=torch.float64),
-        torch.zeros(len(ROWS), 2 * LONG),
-    )
+    gaps = torch.full((len(ROWS), 2 * LONG), 5.0, dtype=torch.float64)
+    mask = torch.zeros(len(ROWS), 2 * LONG)
     for row, ratios in enumerate(ROWS.values()):
         gaps[row, : 2 * len(ratios) : 2] = torch.tensor(ratios, dtype=torch.float64)
         mask[row, : 2 * len(ratios) : 2] = 1
@@ -94,7 +92,8 @@ def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(
     weighed = weigh(algorithm(weight, left_out_by), gaps.requires_grad_(), mask)
     assert not weighed.weights.requires_grad
     assert bool(torch.isfinite(weighed.weights).all())
-    all_weights, all_outside = [], []
+    all_weights = []
+    all_outside = []
     for row, (name, ratios) in enumerate(ROWS.items()):
         weights, outside = formula(weight, left_out_by, ratios)
         found = weighed.weights[row, : 2 * len(ratios) : 2]
@@ -102,7 +101,8 @@ def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(
         assert bool((found.numpy() == 0).any()) == bool((weights == 0).any()), name
         all_weights.append(weights)
         all_outside.append(outside)
-    weights, outside = np.concatenate(all_weights), np.concatenate(all_outside)
+    weights = np.concatenate(all_weights)
+    outside = np.concatenate(all_outside)
     found = metrics(weighed.sums())
     assert found[OUTSIDE] == pytest.approx(outside.mean())
     assert found[SAMPLE_SIZE] == pytest.approx(

@@ -69,7 +69,8 @@ def test_the_newest_job_of_a_name_is_followed(monkeypatch: pytest.MonkeyPatch) -
     pauses: list[float] = []
 
     def ask(*_: Any, **__: Any) -> str:
-        if isinstance(answer := answers.pop(0), XpError):
+        answer = answers.pop(0)
+        if isinstance(answer, XpError):
             raise answer
         return answer
 
@@ -124,7 +125,8 @@ def test_a_ray_cluster_that_does_not_answer_is_lost_after_five_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = ray.RayLauncher(launcher_spec("ray"), tmp_path)
-    clock, launcher._answered = Clock(), 1000.0
+    clock = Clock()
+    launcher._answered = 1000.0
     monkeypatch.setattr(ray, "time", clock)
     monkeypatch.setattr(launcher, "_client", lambda: 1 / 0)
     launch = Launch("ray", "r/1/train", "raysubmit_1", "runs/r/attempt_1/train/log.txt", "")
@@ -156,7 +158,9 @@ class Clock:
 def test_a_result_is_awaited_after_the_jobs_end(
     code: int, deadline_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, asked, said = Clock(), [], []
+    clock = Clock()
+    asked = []
+    said = []
     monkeypatch.setattr(following, "time", clock)
 
     def ended() -> int | None:
@@ -249,7 +253,8 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
             + [word for word in argv if word.startswith(("--array", "--job-name"))]
             + argv[-1:]
         )
-        if isinstance(answer := answers.pop(0), XpError):
+        answer = answers.pop(0)
+        if isinstance(answer, XpError):
             raise answer
         return answer
 
@@ -295,7 +300,8 @@ sys.exit({REQUEUE})
 def test_a_stage_that_is_queued_again_leaves_other_tasks_of_its_array(
     tmp_path: Path, is_array: bool, asked: str
 ) -> None:
-    code, programs = tmp_path / "code", tmp_path / "bin"
+    code = tmp_path / "code"
+    programs = tmp_path / "bin"
     (code / "xp/launchers/node").mkdir(parents=True)
     for package in ("xp", "xp/launchers", "xp/launchers/node"):
         (code / package / "__init__.py").touch()

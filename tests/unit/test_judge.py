@@ -249,10 +249,12 @@ def test_each_request_has_a_seed_of_its_own_that_a_rerun_repeats() -> None:
         seeds.append(body["seed"])
         return verdict(body, score=5) if len(seeds) % 2 == 0 else {"content": "no"}
 
-    tasks, runs = ("t/0", "t/0", "t/1"), []
+    tasks = ("t/0", "t/0", "t/1")
+    runs = []
     with serving(ChatServer(write=unsure)) as server:
         for _ in "12":
-            rule, seeds = config(server, JudgeScoring.POINTWISE, seed=7), list[int]()
+            rule = config(server, JudgeScoring.POINTWISE, seed=7)
+            seeds = list[int]()
             with closing(Judge(rule, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as one:
                 for task, answer in zip(tasks, ("a", "b", "a"), strict=True):
                     one.score_answers(OPENING, [answer], rule.rubric, task)

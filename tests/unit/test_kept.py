@@ -53,7 +53,8 @@ def writing(*failed: str) -> FakeLauncher:
 
 def test_a_stage_that_succeeded_is_not_run_again(tmp_path: Path) -> None:
     failing(at(of_two(), 1), tmp_path, writing("evaluate"))
-    launcher, said = writing(), []
+    launcher = writing()
+    said = []
     record = go(at(of_two(), 2), tmp_path, launcher, echo=said.append)
     assert launcher.submitted == ["run/2/evaluate"]
     assert ends(record) == {"train": ("cached", None), "evaluate": ("succeeded", 0)}
@@ -110,7 +111,8 @@ def played_in_training(attempt: int, *failed: str) -> tuple[FakePlan, FakeLaunch
 
 
 def test_an_evaluation_played_by_the_training_is_kept_with_it(tmp_path: Path) -> None:
-    (one, launcher), said = played_in_training(1), []
+    (one, launcher) = played_in_training(1)
+    said = []
     record = go(one, tmp_path, launcher, echo=said.append)
     assert launcher.submitted == ["run/1/train"]
     assert ends(record) == {"train": ("succeeded", 0), "evaluate": ("succeeded", None)}

@@ -81,7 +81,8 @@ def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None
 
 def test_the_last_attempt_wins_and_what_is_no_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    first, second = MetricsFile(path, "train", 1), MetricsFile(path, "train", 2)
+    first = MetricsFile(path, "train", 1)
+    second = MetricsFile(path, "train", 2)
     for step in (1, 2, 3):
         first.write(step, {"x": step})
     second.write(3, {"x": 30.0})

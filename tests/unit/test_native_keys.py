@@ -52,7 +52,8 @@ def specs(backend: str) -> list[RunSpec]:
 
 def catalogs(backend: str, spec: RunSpec) -> Iterator[tuple[NativeKeys, Mapping[str, Any]]]:
     """The keys of each stage, and the catalog of their class."""
-    module, overrides = render(backend), import_module(f"xp.backends.{backend}.control.overrides")
+    module = render(backend)
+    overrides = import_module(f"xp.backends.{backend}.control.overrides")
     if backend == "trl":
         known = overrides.catalog(), overrides.catalog("sft_catalog.json")
     elif backend == "skyrl":
@@ -144,7 +145,8 @@ def _composed(backend: str) -> RunSpec:
 def test_a_key_is_refused_or_passed_on_with_what_no_longer_holds(
     section: str, row: str, words: list[str]
 ) -> None:
-    (backend, _, sft), (key, _, value) = section.partition(" "), row.partition("=")
+    (backend, _, sft) = section.partition(" ")
+    (key, _, value) = row.partition("=")
     spec = with_own(backend, key, yaml.safe_load(value), sft or "backend")
     refusals = spec_refusals(spec)
     if words[0] not in ("open", "harmless"):

@@ -156,7 +156,8 @@ def test_an_unknown_model_can_be_planned_with_the_runs_context() -> None:
 
 
 def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> None:
-    other, same = model_at(tmp_path / "other", hidden_size=640), model_at(tmp_path / "same")
+    other = model_at(tmp_path / "other", hidden_size=640)
+    same = model_at(tmp_path / "same")
     text = fault("model=smollm2-135m-instruct", f"model.path={other}")
     assert (
         f"model.path={other}: not the network of model=smollm2-135m-instruct: hidden_size is 576"
@@ -221,10 +222,8 @@ def test_a_name_derives_from_the_path(path: str, name: str) -> None:
     assert name_of(path) == name
 
 
-QWEN, SHARED = (
-    {"num_experts": 8, "moe_intermediate_size": 32},
-    {"shared_expert_intermediate_size": 40},
-)
+QWEN = {"num_experts": 8, "moe_intermediate_size": 32}
+SHARED = {"shared_expert_intermediate_size": 40}
 GLM = {
     "n_routed_experts": 8,
     "moe_intermediate_size": 32,
@@ -323,10 +322,8 @@ def test_an_option_says_which_backend_cannot_train_it() -> None:
         for name in ("trl", "skyrl", "slime")
     ]
     for name in options("model").keys() - {"hf"}:
-        spec, about = (
-            compose([*machine, f"model={name}", "backend=skyrl"]),
-            first_sentence(options("model")[name]),
-        )
+        spec = compose([*machine, f"model={name}", "backend=skyrl"])
+        about = first_sentence(options("model")[name])
         for backend in backends:
             one = spec.model_copy(update={"backend": backend})
             fields = [fault.field for fault in backend_of(one).check(one)]
@@ -439,8 +436,9 @@ def test_a_directory_without_a_part_of_the_model_is_refused(
     (place / part).unlink()
     assert main([command, "model=hf", f"model.path={place}"]) == ExitCode.CONFIG
     kind = part.partition(".")[2]
-    assert f"model.path={place}: the directory has no " in (said := capsys.readouterr().err)
-    assert kind in said
+    message = capsys.readouterr().err
+    assert f"model.path={place}: the directory has no " in message
+    assert kind in message
 
 
 def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Path) -> None:

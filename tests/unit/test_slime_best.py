@@ -62,7 +62,8 @@ def evaluated(
 
 def test_the_best_export_is_kept_and_rollouts_say_stop(tmp_path: Path) -> None:
     leave_manifest(tmp_path / "tasks/t")
-    config, recorder = worker_config(tmp_path, 1, **RULE), Closing()
+    config = worker_config(tmp_path, 1, **RULE)
+    recorder = Closing()
     for rollout_id, reward in ((1, 0.2), (3, 0.7)):
         evaluated(tmp_path, config, rollout_id, reward, recorder)
     with pytest.raises(EarlyStop, match="training stops at step 6"):

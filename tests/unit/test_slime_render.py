@@ -76,7 +76,9 @@ def test_the_options_file_names_what_the_catalog_was_made_from() -> None:
 @given(legal())
 def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     assert spec_refusals(spec) == []
-    found, training, algorithm = line(spec), spec.training, spec.algorithm
+    found = line(spec)
+    training = spec.training
+    algorithm = spec.algorithm
     assert found["lr_warmup_iters"] == max(training.warmup_updates - 1, 0)
     assert is_on(found, "--calculate-per-token-loss") == (
         algorithm.loss_aggregation != "sequence_mean"
@@ -129,7 +131,8 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
 def test_the_line_keeps_the_rules_of_slime_and_of_megatron(spec: RunSpec) -> None:
     found = line(spec)
     world = found["actor_num_nodes"] * found["actor_num_gpus_per_node"]
-    tensor, context = found["tensor_model_parallel_size"], found["context_parallel_size"]
+    tensor = found["tensor_model_parallel_size"]
+    context = found["context_parallel_size"]
     ranks, left = divmod(world, tensor * found["pipeline_model_parallel_size"] * context)
     assert left == 0
     # slime_validate_args: the two ways to say how large an update is must agree, and no episode be left over.
@@ -174,7 +177,8 @@ def test_what_megatron_would_add_of_its_own_is_always_set() -> None:
 
 def test_a_run_resumes_from_checkpoints_and_starts_from_the_model() -> None:
     spec = compose(SLIME)
-    found, config = line(spec), train_config(SlimeTrainConfig, compose(SLIME))
+    found = line(spec)
+    config = train_config(SlimeTrainConfig, compose(SLIME))
     assert found["load"] == found["save"] == config.checkpoints == "runs/r/checkpoints"
     assert found["ref_load"] == found["hf_checkpoint"] == "Qwen/Qwen3-30B-A3B"
     assert config.command.model_flags == ("--hf-checkpoint", "--ref-load")
@@ -193,7 +197,8 @@ def test_a_run_resumes_from_checkpoints_and_starts_from_the_model() -> None:
 
 def test_a_converted_model_is_made_once_and_is_where_training_starts() -> None:
     plan = build_plan(compose([*SLIME, "backend.convert_model=true"]), "r")
-    convert, train = plan.stages[1], plan.stages[2]
+    convert = plan.stages[1]
+    train = plan.stages[2]
     assert (convert.name, train.needs) == ("convert", ("prepare", "convert"))
     made = ConvertConfig.from_json(convert.job.files["runs/r/attempt_1/convert/config.json"])
     assert convert.done == f"{made.output_dir}/manifest.json"
@@ -212,7 +217,8 @@ PPO = [*SLIME, "algorithm=ppo", "backend.convert_model=true"]
 
 
 def test_a_critic_is_a_role_of_its_own_beside_the_policy() -> None:
-    found, config = line(compose(PPO)), train_config(SlimeTrainConfig, compose(PPO))
+    found = line(compose(PPO))
+    config = train_config(SlimeTrainConfig, compose(PPO))
     assert SlimeTrainConfig.from_json(config.to_json()) == config
     assert found["megatron_config_path"] == f"{config.stage_dir}/{ROLES}"
     assert "--megatron-config-path" in config.command.path_flags

@@ -111,7 +111,8 @@ def _is_field(statement: ast.stmt) -> bool:
 
 
 def test_no_class_of_a_job_repeats_a_field_of_the_spec() -> None:
-    keys, classes = spec_keys(), list(fields_below_the_wall())
+    keys = spec_keys()
+    classes = list(fields_below_the_wall())
     assert len(classes) > 50
     repeated = [
         f"{file}: {name}.{field} repeats {keys[field][0]}: read it of the spec"

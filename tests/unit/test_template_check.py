@@ -69,7 +69,8 @@ def test_the_table_has_every_template_that_trl_ships() -> None:
 
 @pytest.mark.parametrize("name", WITH_TEXT)
 def test_a_turn_ends_with_every_end_of_publisher_and_template(name: str, tmp_path: Path) -> None:
-    model, tokenizer = MODELS[name], tokenizer_of(name, tmp_path)
+    model = MODELS[name]
+    tokenizer = tokenizer_of(name, tmp_path)
     assert set(tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))) == set(
         model.ends
     )
@@ -77,7 +78,8 @@ def test_a_turn_ends_with_every_end_of_publisher_and_template(name: str, tmp_pat
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_verdict_on_a_template_is_its_publishers(name: str) -> None:
-    faults, shows = examine(tokens(name)).faults, MODELS[name].shows
+    faults = examine(tokens(name)).faults
+    shows = MODELS[name].shows
     if shows in (Shows.CALLS, Shows.RESULTS):
         assert faults == ()
     else:
@@ -233,7 +235,8 @@ def test_each_of_the_first_sets_of_tools_is_examined_once(monkeypatch: pytest.Mo
     report = examine(tokens("smollm2", BY_XP))
     monkeypatch.setattr("xp.tasks.template_check.examine", noted)
     monkeypatch.setattr("xp.tasks.template_check.MAX_TOOL_SETS", 2)
-    plain, with_system = OPENING[1:], OPENING
+    plain = OPENING[1:]
+    with_system = OPENING
     prompts = [(plain, "[1]"), (plain, "[2]"), (with_system, "[1]"), (plain, "[1]"), (plain, "[3]")]
     assert examine_prompts(tokens("smollm2"), prompts).faults == report.faults
     assert seen == [([1], True), ([2], False)]

@@ -150,7 +150,8 @@ MINE = '{"files": {}, "of": "mine"}'
 
 
 def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Path) -> None:
-    mine, target = tmp_path / "mine", tmp_path / "target"
+    mine = tmp_path / "mine"
+    target = tmp_path / "target"
     mine.mkdir()
     (mine / MANIFEST).write_text(MINE)
     target.mkdir()
