@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from tests.engines import needs_vllm
-from tests.engines.test_trl import configured
 from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model
+from tests.support.vllm_on_cpu import configured
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import psutil
 import pytest
 import requests
 
-from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.support.listeners import listeners, off_loopback
+from tests.support.scripts import NO_RETRY, ROW, FakeMix
+from tests.support.slime_engine import ON_CPU, needs_server
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_play import Kept, play_group
 from tests.trainers.slime_setup import (
@@ -32,34 +32,11 @@ from xp.engines.key_check import headers
 from xp.lib import loopback, private_ray
 from xp.lib.loopback import HOST, free_port
 
-needs_server = pytest.mark.skipif(
-    find_spec("xgrammar") is None, reason="SGLang's server is not here: make test-sglang"
-)
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 GROUP = 4
 BAR = 1e-4
 """Largest mean gap between the engine's log-probabilities and those of the weights on disk."""
-ON_CPU = (
-    *(
-        "--sglang-device",
-        "cpu",
-        "--sglang-dtype",
-        "float32",
-        "--sglang-attention-backend",
-        "torch_native",
-    ),
-    *(
-        "--sglang-sampling-backend",
-        "pytorch",
-        "--sglang-grammar-backend",
-        "none",
-        "--sglang-disable-cuda-graph",
-    ),
-    *("--sglang-max-total-tokens", "20000", "--sglang-mem-fraction-static", "0.6"),
-    # As xp.backends.slime.worker.program says it.
-    *("--router-prometheus-host", HOST),
-)
 
 
 @dataclass(frozen=True)

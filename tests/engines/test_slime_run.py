@@ -15,11 +15,11 @@ import psutil
 import pytest
 import requests
 
-from tests.engines.test_slime import ON_CPU, needs_server
 from tests.support.jobs import train_job
 from tests.support.listeners import listeners, off_loopback
+from tests.support.slime_engine import ON_CPU, needs_server
+from tests.support.slime_rehearsal import GROUP, PROMPTS, STEPS, run, spec_of, start
 from tests.trainers.slime_setup import needs_slime, tiny_directory
-from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, run, spec_of, start
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.job import Job
 from xp.lib.loopback import free_port

@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.test_meanings import texts_of
-from tests.golden.test_plans import check_reviewed, native
+from tests.support.golden import check_reviewed, native
 from tests.support.sections import PLACES
 from xp.composition import compose
 from xp.planning.backend import backend_of
+from xp.spec import RunSpec
 
 CHOICES = Path(__file__).parent / "choices"
+
+
+def texts_of(spec: RunSpec) -> dict[str, str]:
+    """Of each field its support, what receives it, and the note."""
+    meanings = backend_of(spec).meanings(spec).items()
+    return {
+        field: " | ".join(filter(None, (meaning.support, meaning.receives, meaning.note)))
+        for field, meaning in meanings
+    }
 
 
 def received(line: str) -> dict[str, str]:

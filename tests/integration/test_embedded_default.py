@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from tests.chaos.place import REWARDS, Place
 from tests.chaos.sample import Sample, played
+from tests.support.embedded_default import SMALL, metrics, the_run, xp
 from tests.support.evaluations import evaluated
 from xp import api
 from xp.__main__ import main
@@ -19,46 +19,10 @@ from xp.errors import ExitCode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
-SMALL = (
-    # An untrained model wins nothing, and equal rewards teach nothing: this one tells its episodes apart.
-    "env.reward_fn=my_rewards:by_length",
-    "env.train.num_tasks=16",
-    "env.held_out.num_tasks=8",
-    "training.prompts_per_step=2",
-    "training.group_size=4",
-    "training.micro_batch_size=8",
-    "training.num_steps=2",
-    "training.checkpoint_every=1",
-    # Untrained, it writes until its tokens are used up.
-    "training.max_response_tokens=60",
-)
-
-
-def xp(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "xp", *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1500,
-    )
-
-
-def the_run(directory: Path, name: str = "first") -> Path:
-    """The directory of the run of that name."""
-    (run,) = (directory / "outputs" / "runs").glob(f"{name}-*")
-    return run
-
 
 def stages(run: Path, attempt: int = -1) -> dict[str, str]:
     record = json.loads((run / "run.json").read_text())
     return {stage["name"]: stage["status"] for stage in record["attempts"][attempt]["stages"]}
-
-
-def metrics(run: Path, stage: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["stage"] == stage]
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_harness import OPTIONS, harness
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from tests.support.harness_programs import OPTIONS, harness
 from tests.support.sections import replace
 from xp.envs.base import Task
 from xp.envs.load import load_provider

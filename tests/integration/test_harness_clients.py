@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.integration.test_harness import OPTIONS, PROGRAMS, SHELL, harness, play
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import write_task
+from tests.support.harness_programs import OPTIONS, PROGRAMS, SHELL, harness, play
 from xp.contrib.harness.provider import HarnessOptions, HarnessProvider
 from xp.envs.base import ModelMessage, Task
 from xp.envs.load import load_provider

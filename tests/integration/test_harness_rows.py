@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_harness import harness, place
 from tests.support.chat_templates import tokenizer_of
+from tests.support.harness_programs import harness, place
 from tests.support.sections import sampling_of
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.engines.play import EpisodePlay, Rollout

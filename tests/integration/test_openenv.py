@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 from tests.support.fake_session import RULES
+from tests.support.openenv_counter import MODULE, counter, task
 from tests.support.ors_server import rules
 from tests.support.sections import replace
 from xp.envs.base import (
@@ -26,10 +27,8 @@ from xp.envs.base import (
     EnvUnavailable,
     ProtocolError,
     SessionLost,
-    Task,
     ToolCrashed,
 )
-from xp.envs.config import EnvConfig
 from xp.envs.light_sdk import import_openenv
 from xp.envs.openenv import OpenEnvProvider
 from xp.envs.target import origin
@@ -40,16 +39,6 @@ from xp.spec.dialect import Dialect
 from xp.testing.provider import lent
 
 pytestmark = pytest.mark.integration
-MODULE = "tests.envs_under_test.openenv_counter"
-
-
-def counter(name: str = "Counter", **changes: Any) -> EnvConfig:
-    common = {
-        "serve": f"{MODULE}:{name}",
-        "rows": "tests.envs_under_test.rows:counts",
-        "num_seeds": 4,
-    }
-    return rules(provider="openenv", **{**common, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +50,6 @@ def provider() -> Iterator[OpenEnvProvider]:
 def tools() -> Iterator[OpenEnvProvider]:
     """An environment of MCP tools."""
     yield from lent(OpenEnvProvider(counter("Tools"), os.environ))
-
-
-def task(index: int = 0, split: str = "train") -> Task:
-    return Task("x", split, index)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.launching import is_alive
 from tests.support.ors_server import COUNTER, rules
+from tests.support.waiting import wait_for
 from xp.envs import local_server
 from xp.envs.base import EnvFault
 from xp.envs.local_server import LocalServer, source_version

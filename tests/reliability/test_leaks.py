@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.harbor_tasks import left_over, write_task
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,9 +16,9 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import Fault
-from tests.reliability.test_sessions import wait_for
 from tests.support.fake_session import call
 from tests.support.ors_server import rules
+from tests.support.waiting import wait_for
 from xp.envs import retry
 from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer

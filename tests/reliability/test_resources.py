@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.reliability.conftest import TASK, World
-from tests.reliability.test_sessions import wait_for
+from tests.support.waiting import wait_for
 from xp.envs.base import SessionLost
 from xp.envs.openreward import OpenRewardProvider
 

@@ -6,6 +6,7 @@ The table was filled in by hand: `eos` from tokenizer_config.json, `named` from 
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.support.tiny import tokenizer_and_model
 
 
 class Shows(StrEnum):
@@ -217,4 +220,14 @@ def small_tokenizer(template: str, eos: str, further: tuple[str, ...] = ()) -> A
         tokenizer_object=inner, eos_token=eos, bos_token="<s>", additional_special_tokens=special
     )
     tokenizer.chat_template = template
+    return tokenizer
+
+
+def tokenizer_with(template: str) -> Any:
+    import trl
+
+    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
+    tokenizer.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja"
+    ).read_text()
     return tokenizer

@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.sections import environment, replace
 from xp.envs.base import EnvFault, Message, ModelMessage, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
+from xp.episode.episode import Episode
 from xp.testing.jobs import DEADLINE_S
 
 TASK = Task("fake", "train", 0)
@@ -150,3 +151,7 @@ def steady(name: str, done_before: int) -> ToolResult:
     if name == "unknown":
         return ToolResult("'unknown' is not a valid tool", is_call_error=True)
     return ToolResult(f"moved after {done_before}", 0.5)
+
+
+def episode_of(session: FakeSession, rules: EnvConfig = RULES) -> Episode:
+    return Episode(TASK, lambda: session, rules)

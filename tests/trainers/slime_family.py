@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
+from tests.support.slime_arguments import parse
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_megatron import OWN, SAID, begin, log_probs
 from tests.trainers.slime_routing import MORE
 from tests.trainers.slime_update import batch_of, drawn
-from tests.trainers.test_slime_parser import parse
 from tools.parity.slime_rehearsal.megatron import packed_attention, without_cuda
 from xp.backends.slime.worker.models import check_architecture, set_yarn
 from xp.composition import compose

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import ROW, SCRIPTS, FakeMix, Script
+from tests.support.scripts import ROW, SCRIPTS, FakeMix, Script
 from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model, turn_ids
 from tests.trainers.slime_setup import (

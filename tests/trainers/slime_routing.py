@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from tests.support.slime_arguments import parse
+from tests.support.slime_rehearsal import spec_of
 from tests.trainers.slime_megatron import OWN, begin, log_probs
 from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.slime_update import batch_of, drawn
-from tests.trainers.test_slime_parser import parse
-from tests.trainers.test_slime_rehearsal import spec_of
 from tools.parity.slime_rehearsal.megatron import packed_attention, without_cuda
 from xp.backends.slime.worker.rollout import _fill_experts
 from xp.models.network import KEYS, network_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.trainers.test_slime_parser import parse
+from tests.support.slime_arguments import parse
 from tests.unit.slime_config import PLACES
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.composition import compose

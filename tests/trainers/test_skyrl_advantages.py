@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.skyrl_trainer import SMALL, UIDS, trainer
 from tests.trainers.skyrl_parts import train_config
-from tests.trainers.test_skyrl_trainer import SMALL, UIDS, trainer
 
 PROMPT = [10, 11]
 LONGEST = 6

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import (
+from tests.support import grouped
+from tests.support.scripts import (
     ROW,
     SCRIPTS,
     STOP,
@@ -22,7 +23,6 @@ from tests.contracts.test_agreement import (
     dialogue,
     resettled,
 )
-from tests.support import grouped
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, play, train_config
 from xp.backends.skyrl.worker.generator import VOID

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.importance import PAIRS, planted
+from tests.support.skyrl_trainer import SMALL, UIDS, output, trainer
 from tests.trainers.skyrl_parts import train_config
-from tests.trainers.test_skyrl_trainer import SMALL, UIDS, output, trainer
-from tests.unit.test_importance import PAIRS, planted
 from xp.worker.importance import weigh
 
 REWARDS = np.array([1.0, 0.2, 0.0, 0.5, 0.3, 0.9, 0.1, 0.2])

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.skyrl_trainer import SMALL, dataset
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
-from tests.trainers.test_skyrl_trainer import SMALL, dataset
 from xp.episode.advantages import advantage_rule
 from xp.testing.jobs import DEADLINE_S
 

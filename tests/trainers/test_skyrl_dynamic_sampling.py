@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW
+from tests.support.scripts import ROW
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig

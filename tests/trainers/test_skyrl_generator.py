@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import (
+from tests.support.fake_session import RULES, FakeSession, OneAtATime, call
+from tests.support.scripts import (
     DRAWN,
     ROW,
     SCRIPTS,
@@ -23,7 +24,6 @@ from tests.contracts.test_agreement import (
     check_penalty,
     grade,
 )
-from tests.support.fake_session import RULES, FakeSession, OneAtATime, call
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts

@@ -13,13 +13,13 @@ from tests.support.tiny import leave_model
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW
 from tests.support.programs import PROGRAMS, mini
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
+from tests.support.scripts import ROW
 from tests.support.sections import replace
+from tests.support.skyrl_environments import run_stage
+from tests.support.skyrl_trainer import SMALL, trainer
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, play, train_config
-from tests.trainers.test_skyrl_rehearsal_envs import run_stage
-from tests.trainers.test_skyrl_trainer import SMALL, trainer
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.worker.places import model_place

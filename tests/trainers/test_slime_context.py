@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.slime_critic import PPO, papers_of_step
+from tests.support.slime_losses import papers
 from tests.trainers.slime_setup import needs_slime
 from tests.trainers.slime_update import MASKS, PROMPTS, Step, arguments, batch_of, drawn, megatron
-from tests.trainers.test_slime_critic import PPO, papers_of_step
-from tests.trainers.test_slime_losses import papers
 
 pytestmark = needs_slime
 

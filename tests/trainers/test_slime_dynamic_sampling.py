@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
+from tests.support.scripts import NO_RETRY, ROW, FakeMix
 from tests.trainers.slime_play import Kept, args, arguments
 from tests.trainers.slime_setup import engine, needs_slime, put_worker, worker_config
 from xp.backends.slime.worker.config import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE, train_program

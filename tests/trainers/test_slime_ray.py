@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.launching import forms
 from tests.support.ray_cluster import ray_cluster
+from tests.support.slime_rehearsal import spec_of
 from tests.trainers.slime_setup import tiny_directory
-from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.worker.config import STEPS_FLAG
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead

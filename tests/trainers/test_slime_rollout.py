@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contracts.test_agreement import (
+from tests.stubs.teacher_server import KEY, serving
+from tests.support import grouped
+from tests.support.fake_session import call
+from tests.support.scripts import (
     DRAWN,
     NO_RETRY,
     OVERLONG,
@@ -29,9 +32,6 @@ from tests.contracts.test_agreement import (
     dialogue,
     resettled,
 )
-from tests.stubs.teacher_server import KEY, serving
-from tests.support import grouped
-from tests.support.fake_session import call
 from tests.support.sections import chat_model, sampling_of
 from tests.support.tiny import tokenizer_and_model, turn_ids
 from tests.trainers.slime_play import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.support.fake_session import FakeSession, call
+from tests.support.scripts import NO_RETRY, ROW, FakeMix
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import turn_ids
 from tests.trainers.slime_play import (

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.contracts.test_agreement import ROW
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
+from tests.support.scripts import ROW
 from tests.support.tiny import turn_ids
 from tests.trainers.slime_play import ROOMY, Kept, args, arguments, converted, play_group
 from tests.trainers.slime_setup import engine, group_of, needs_slime, put_worker, worker_config

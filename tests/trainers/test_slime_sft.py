@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs import PLACES, leave_files, train_config
+from tests.support.slime_rehearsal import spec_of
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.slime_setup import needs_slime, parsed, tiny_directory
-from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.control.render import render, sft_stage
 from xp.backends.slime.worker import sft
 from xp.backends.slime.worker.config import (

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES, FakeSession, steady, with_limits
 from tests.support.jobs import train_config
+from tests.support.scripts import FakeMix
 from tests.support.sections import replace, with_model
 from tests.support.tiny import leave_model, tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainers.test_trl_nonfinite import are_equal, make, weights
+from tests.support.trl_groups import are_equal, make, weights
 from xp.worker.learning_rate import learning_rate_factor
 
 

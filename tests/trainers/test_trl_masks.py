@@ -9,7 +9,7 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from tests.trainers.test_trl_nonfinite import make
+from tests.support.trl_groups import make
 from xp.engines.kv_cache import without_padding_mask
 
 NUM_SCORED = 30

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.test_trl_expert_adapters import adapted, base_of
+from tests.support.expert_adapters import adapted, base_of
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.duration import checkpoint_bytes

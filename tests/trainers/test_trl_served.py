@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.fake_vllm import FAKE, SAMPLING
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import is_alive
-from tests.trainers.test_trl_vllm import FAKE, SAMPLING
 from xp.backends.trl.worker.generation import let_trl_send_key
 from xp.engines.completions import CompletionClient
 from xp.engines.config import VLLMServer

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.contracts.test_agreement import FakeMix
 from tests.support.evaluations import evaluated
 from tests.support.fake_session import RULES, with_limits
 from tests.support.jobs import train_config
+from tests.support.scripts import FakeMix
 from tests.support.sections import replace, with_model
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig

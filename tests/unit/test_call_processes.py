@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.fake_session import with_limits
 from tests.support.launching import is_alive
 from tests.support.ors_server import rules
+from tests.support.waiting import wait_for
 from xp.envs.base import Message, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.graded import GradedProvider

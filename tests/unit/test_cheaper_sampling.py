@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.refused_fields import DENSE, SERVER, refused
 from tests.support.sections import PLACES
 from xp.backends.skyrl.control.overrides import catalog
 from xp.backends.skyrl.control.render import native
@@ -17,23 +18,15 @@ from xp.errors import XpError
 from xp.planning.engine import sglang_arguments, vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
-from xp.planning.values import spec_refusals
 
 CORRECTED = "algorithm.importance_correction=token_truncate"
 FP8 = ("backend.engine.quantization=fp8", "backend.engine.kv_cache_dtype=fp8", CORRECTED)
 EXPERTS = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b")
 HEADS = ("env=whodunit", "hardware=h200x8", "hardware.num_nodes=4", "model=glm-4.5-air")
-DENSE = ("env=whodunit", "hardware=h100x8", "model=qwen3-4b")
 SKYRL = ("backend=skyrl", "backend.parallel.strategy=megatron")
-SERVER = ("backend=trl", "backend.engine.placement=separate", "backend.engine.accelerators=4")
 MTP = "backend.engine.speculative={method: mtp, model: null, num_tokens: 3}"
 DRAFT = "backend.engine.speculative={method: draft, model: Qwen/Qwen3-0.6B, num_tokens: 3}"
 ENGINE = "generator.inference_engine"
-
-
-def refused(*overrides: str) -> dict[str, str]:
-    spec = compose([*overrides])
-    return {one.field: one.reason for one in spec_refusals(spec)}
 
 
 def test_skyrl_gets_its_keys() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.evaluations import leave_evaluation
 from tests.support.sections import replace
-from tests.unit.test_sweep import leave_run, spec
+from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError
 from xp.evaluation.ranking import sentence, settings_of

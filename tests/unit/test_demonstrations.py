@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.chat_templates import tokenizer_of
+from tests.support.demonstrations import BUDGET, RULE, TOOL_SPECS, TOOLS
 from tests.support.fake_session import RULES, FakeSession, steady
-from tests.support.sections import chat_model, limited, replace, run_spec, sampling_of
+from tests.support.sections import chat_model, replace, run_spec
 from xp.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.engines.play import EpisodePlay
 from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
@@ -56,27 +57,12 @@ MODELS = {
     Dialect.ACTION: ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
 }
 """Dialect -> a template with it, and the tokens that its model writes after a plain turn and after a call."""
-TOOL_SPECS = tuple(
-    ToolSpec(name, "", {"type": "object", "properties": {}}) for name in ("move", "look", "win")
-)
-TOOLS = json.dumps(tool_schemas(TOOL_SPECS), sort_keys=True)
-"""As the task set has them."""
 ONLY_TOOL = ToolSpec(
     "move",
     "",
     {"type": "object", "properties": {"to": {"type": "string"}, "n": {"type": "integer"}}},
 )
 """An action is a call of the environment's only tool."""
-BUDGET = sampling_of(4000, 4000, 40_000)
-RULE = limited(
-    BUDGET,
-    seed=1,
-    sft__min_reward=1.0,
-    sft__per_task=None,
-    sft__num_episodes=None,
-    sft__thinking=Thinking.KEEP,
-    sft__held_out_fraction=0.0,
-)
 
 
 def with_sft(**changes: Any) -> RunSpec:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.chat_templates import tokenizer_of
-from tests.unit.test_demonstrations import RULE
+from tests.support.demonstrations import RULE
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
 from xp.spec.dialect import Dialect

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from tests.support.fake_session import FakeSession, steady
+from tests.support.graded_rules import graded
 from tests.support.ors_server import COUNTER, QUIZ, rules
 from tests.support.sections import replace, reward_rule
-from tests.unit.test_envs_graded import graded
 from xp.cli.environments import env_command, show_report
 from xp.cli.parser import parse
 from xp.env_check import watch

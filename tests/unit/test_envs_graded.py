@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.fake_session import with_limits
+from tests.support.graded_rules import graded
 from tests.support.launching import is_alive
 from tests.support.ors_server import rules
 from tests.support.sections import member_of, replace, selection
+from tests.support.waiting import wait_for
 from xp.envs.base import Message, ProtocolError, ResponseLost, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.graded import GradedProvider, SteppedSession
@@ -27,14 +28,6 @@ from xp.errors import XpError
 from xp.spec.dialect import Dialect
 from xp.spec.env import GraderForm
 from xp.tasks.questions import described, entry_of
-
-MODULE = "tests.graders_under_test.graders"
-
-
-def graded(grader: str, **changes: object) -> EnvConfig:
-    return rules(
-        provider="local", grader=f"{MODULE}:{grader}", **{"rows": f"{MODULE}:rows", **changes}
-    )
 
 
 def play(config: EnvConfig, index: int, *turns: str) -> tuple[EpisodeResult, list[Message]]:

@@ -11,15 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.recorded_episodes import a_record
 from tests.support.sections import replace
-from xp.episode.episode import Episode
 from xp.episode.trajectory import (
-    Tokens,
-    Trajectory,
     TrajectoryWriter,
     read_trajectories,
-    trajectory,
 )
 
 KILLED = """
@@ -35,18 +31,6 @@ while True:
     number += 1
     print(number, flush=True)
 """
-
-
-def a_record(step: int = 3, text: str = "I move.", tools: str = "[]") -> Trajectory:
-    episode = Episode(TASK, lambda: FakeSession(steady), RULES)
-    episode.step(text + call("move", to="ö"))
-    episode.step("<tool_call>{</tool_call>")
-    episode.step(call("win") + call("look"))
-    episode.settle()
-    tokens = Tokens(9, 8, 7)
-    return trajectory(
-        episode, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens
-    )
 
 
 def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:

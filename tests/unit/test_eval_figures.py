@@ -12,7 +12,7 @@ import pytest
 from tests.support.evaluations import record_of
 from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from tests.support.sections import replace
-from tests.unit.test_eval_api import row
+from tests.support.task_rows import row
 from xp.composition import compose
 from xp.envs.base import Task
 from xp.envs.chat_api import Answer, DialogueFails, TooLong

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sections import replace
+from tests.support.task_set import cache, stage_config
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
 from xp.engines.config import EvaluateConfig
@@ -22,44 +23,17 @@ from xp.planning.extent import (
     profile_lines,
     profile_refusals,
 )
-from xp.planning.plan import Plan, build_plan
-from xp.planning.stages import prepare_config, profiles, task_set_place
+from xp.planning.plan import build_plan
+from xp.planning.stages import profiles
 from xp.spec import RunSpec
 from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.profile import Profile
-from xp.tasks.request import canonical_request, request_key
 
 
 @dataclass(frozen=True)
 class Named:
     task_id: str
-
-
-def cache(spec: RunSpec, train: int, held_out: int) -> None:
-    """Leave a task set of such a size where the spec's would be; of its table nobody asks while planning."""
-    config = prepare_config(spec)
-    first, *others = spec.env.members
-    counts = {first: {"train": Count(tasks=train), "held_out": Count(tasks=held_out)}}
-    manifest = Manifest(
-        key=request_key(config),
-        request=canonical_request(config),
-        environments=dict.fromkeys(spec.env.members, "1"),
-        content_digest="",
-        counts=counts | {name: {"train": Count(), "held_out": Count()} for name in others},
-        failures=(),
-        notes=(),
-        files={},
-        held_out={},
-    )
-    place = Path(spec.outputs, task_set_place(spec))
-    place.mkdir(parents=True)
-    (place / MANIFEST).write_text(manifest.to_json())
-
-
-def stage_config(plan: Plan, stage: str) -> str:
-    files = next(one.job.files for one in plan.stages if one.name == stage)
-    return next(text for path, text in files.items() if path.endswith(f"{stage}/config.json"))
 
 
 @pytest.mark.parametrize("recipe", options("recipes"))
@@ -176,7 +150,7 @@ def test_the_evaluation_after_the_last_step_is_that_of_the_trained_model() -> No
 
 def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
     from tests.support.sections import run_spec
-    from tests.unit.test_task_views import row
+    from tests.support.view_rows import row
     from xp.backends.slime.worker.train import write_episodes
 
     rows = [row(index) for index in range(9)]

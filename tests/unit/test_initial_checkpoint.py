@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_length import CONFIGS
-from tests.unit.test_own_model import fault, model_at
-from tests.unit.test_own_model import no_hub as no_hub
+from tests.support.jobs import CONFIGS
+from tests.support.own_model import fault, model_at
+from tests.support.own_model import no_hub as no_hub
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose

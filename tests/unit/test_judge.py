@@ -15,8 +15,8 @@ from tests.stubs.chat_server import ChatServer, serving
 from tests.support import grouped
 from tests.support.fake_session import RULES, TASK
 from tests.support.judges import by, check_of, config, data_of, verdict
+from tests.support.played_groups import play, scored
 from tests.support.tables import rows
-from tests.unit.test_group import play, scored
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.config import EpisodeConfig

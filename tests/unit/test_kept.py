@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tests.support.fake_launcher import FakeLauncher, at, ends, failing, go
 from tests.support.launching import FakePlan, plan, stage
-from tests.unit.test_dispatch import FakeLauncher, ends, failing, go
 from xp.job import Stage
 from xp.launchers.base import Context
 
@@ -18,23 +18,6 @@ def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:
         stage("evaluate", "", evaluate, outputs=("runs/run/attempt_1/evaluation",)),
     )
     return plan(*stages)
-
-
-def at(one: FakePlan, attempt: int) -> FakePlan:
-    """The same plan for another attempt: its paths and its configs have another number."""
-
-    def renumbered(made: Stage) -> Stage:
-        outputs = tuple(
-            name.replace("attempt_1", f"attempt_{attempt}") for name in made.job.outputs
-        )
-        return replace(
-            made,
-            job=replace(
-                made.job, outputs=outputs, files={"config.json": f'{{"attempt": {attempt}}}'}
-            ),
-        )
-
-    return replace(one.at(attempt), stages=tuple(renumbered(made) for made in one.stages))
 
 
 def writing(*failed: str) -> FakeLauncher:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.http_server import Reply, Request, http_server
+from tests.support.own_model import SMOLLM2, fault, model_at
+from tests.support.own_model import no_hub as no_hub
 from xp.__main__ import main
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.cli.native import PlanKeys
@@ -19,7 +21,6 @@ from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
 from xp.models.clock import TEMPLATES
-from xp.models.files import hub_text
 from xp.models.network import COUNTED, RECURRENT, network_of, stated
 from xp.planning.backend import backend_of
 from xp.planning.memory.fit import memory_lines
@@ -29,44 +30,7 @@ from xp.planning.refusals import check_model_files
 from xp.spec import Architecture
 from xp.testing.jobs import DEADLINE_S
 
-SMOLLM2: Mapping[str, Any] = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 576,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "intermediate_size": 1536,
-    "vocab_size": 49152,
-    "rms_norm_eps": 1e-05,
-    "rope_theta": 100000,
-    "rope_scaling": None,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 8192,
-}
 SLIME = ("backend=slime", "hardware=h100x8", "env=whodunit")
-
-
-def model_at(directory: Path, **changes: Any) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps({**SMOLLM2, **changes}))
-    for part in ("tokenizer.json", "model.safetensors"):
-        (directory / part).touch()
-    return directory
-
-
-def fault(*overrides: str) -> str:
-    with pytest.raises(XpError) as caught:
-        build_plan(compose(overrides), "r")
-    return str(caught.value)
-
-
-@pytest.fixture(autouse=True)
-def no_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    hub_text.cache_clear()
-    yield
-    hub_text.cache_clear()
 
 
 def test_a_directory_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

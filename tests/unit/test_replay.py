@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_bundle import GAME
-from tests.unit.test_bundle import prepared as prepared
-from tests.unit.test_bundle import run as run
+from tests.support.own_game import GAME
+from tests.support.own_game import prepared as prepared
+from tests.support.own_game import run as run
 from xp.__main__ import main
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter, trajectory

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
-from tests.support.sections import replace, sampling_of
-from tests.unit.test_cheaper_sampling import DENSE, PLACES, SERVER, refused
+from tests.support.refused_fields import DENSE, SERVER, refused
+from tests.support.sections import PLACES, replace, sampling_of
 from xp.backends.skyrl.control.render import native
 from xp.backends.trl.control.render import grpo_config
 from xp.composition import compose

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.test_trl_vllm import FAKE
+from tests.support.fake_vllm import FAKE
 from xp.composition import compose
 from xp.engines.config import JudgeServer, VLLMServer
 from xp.errors import ExitCode, XpError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.slime_flags import line
 from tests.unit.slime_parser import is_on
 from tests.unit.slime_specs import SLIME
-from tests.unit.test_slime_render import line
 from xp.composition import compose
 from xp.errors import XpError
 from xp.planning.values import spec_refusals

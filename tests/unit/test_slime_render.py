@@ -5,15 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given, settings
 
 from tests.support.jobs import PLACES, train_config
+from tests.support.slime_flags import line
 from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
 from xp.backends.slime.control.architecture import SHAPE
-from xp.backends.slime.control.flags import catalog, fault, words
+from xp.backends.slime.control.flags import catalog, fault
 from xp.backends.slime.control.render import checkpoint, train_flags
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ROLES, ConvertConfig, SlimeTrainConfig
@@ -24,10 +24,6 @@ from xp.planning.rows import MEANT
 from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec
 from xp.testing.jobs import DEADLINE_S
-
-
-def line(spec: RunSpec) -> dict[str, Any]:
-    return parse(words(train_flags(spec, PLACES)))
 
 
 def test_the_readmes_command_plans_without_gpu_and_trainer() -> None:

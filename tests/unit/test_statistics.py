@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
+from tests.support.episode_facts import played
 from tests.support.sections import replace
-from tests.unit.test_metrics import played
 from xp.episode.clusters import clustered_stderr, reward_limits
 from xp.episode.evaluation import figures, rewards_of
 from xp.errors import XpError

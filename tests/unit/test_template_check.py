@@ -13,13 +13,14 @@ from pydantic import BaseModel
 from tests.support.chat_templates import MODELS, Shows, shipped, tokenizer_of
 from tests.support.sections import chat_model
 from tests.support.tiny import tokenizer_and_model
+from tests.support.tool_results import BY_XP, RESULTS
 from xp.composition import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template, check_template_on_tasks
 from xp.envs.base import Message
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.spec.model import Model, ToolsPrompt
+from xp.spec.model import Model
 from xp.tasks import template_check
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
@@ -33,7 +34,6 @@ from xp.tasks.template_check import (
     examine_prompts,
 )
 
-BY_XP = chat_model(tools_prompt=ToolsPrompt.SYSTEM)
 OPENING = [
     Message(role="system", content="Be brief."),
     Message(role="user", content="Where is the key?"),
@@ -48,10 +48,6 @@ SMOLLM2 = (
 
 WITH_TEXT = [name for name, model in MODELS.items() if model.shows is not Shows.NO_TEXT]
 WITH_SYSTEM = [name for name in WITH_TEXT if MODELS[name].shows is not Shows.NO_SYSTEM]
-RESULTS = [
-    Message(role="tool", content="A table.", name="look_around", tool_call_id="call00003"),
-    Message(role="tool", content="A chair.", name="list_rooms", tool_call_id="call00004"),
-]
 
 
 def tokens(template: str, chat: Model | None = None) -> ChatTokens:

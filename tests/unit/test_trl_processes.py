@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.support.jobs import PLACES, job_named, train_config
-from tests.unit.test_trl_render import GPUS, LORA, SEPARATE
+from tests.support.trl_choices import GPUS, LORA, SEPARATE
 from xp.backends.trl.control.render import grpo_config, render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose

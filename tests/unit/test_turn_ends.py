@@ -14,7 +14,7 @@ from tests.support.chat_templates import small_tokenizer, tokenizer_of
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.support.sections import replace, sampling_of
 from tests.support.tables import rows
-from tests.unit.test_template_check import BY_XP, RESULTS
+from tests.support.tool_results import BY_XP, RESULTS
 from xp.envs.base import Message
 from xp.envs.messages import chat_messages
 from xp.episode.episode import Episode
@@ -195,7 +195,7 @@ def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(
 
 def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> None:
     """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
-    from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
+    from tests.support.scripts import ROW, FakeMix, under_trls_engine
     from tests.support.tiny import ScriptedModel
 
     tokenizer = tokenizer_of("phi3_5", tmp_path)
