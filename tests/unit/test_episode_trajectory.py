@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,20 +13,6 @@ from xp.episode.trajectory import (
     TrajectoryWriter,
     read_trajectories,
 )
-
-KILLED = """
-import sys
-from pathlib import Path
-sys.path[:0] = {path!r}
-from tests.unit.test_episode_trajectory import a_record
-from xp.episode.trajectory import TrajectoryWriter
-writer = TrajectoryWriter(Path({file!r}))
-number = 0
-while True:
-    writer.write(a_record(number))
-    number += 1
-    print(number, flush=True)
-"""
 
 
 def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:
@@ -113,17 +95,3 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({"schema_version": 99}) + "\n")
     with pytest.raises(ValueError, match=r"0\.jsonl:1: trajectory schema 99"):
         read_trajectories(file)
-
-
-def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    file = tmp_path / "0.jsonl"
-    program = KILLED.format(path=[entry or os.getcwd() for entry in sys.path], file=str(file))
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        for _ in range(20):
-            written = int(child.stdout.readline())
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    assert len(read_trajectories(file)) >= written

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -23,20 +21,6 @@ from xp.planning.plan import build_plan
 from xp.planning.rows import MEANT
 from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec
-from xp.testing.jobs import DEADLINE_S
-
-
-def test_the_readmes_command_plans_without_gpu_and_trainer() -> None:
-    code = (
-        "import sys; from xp.__main__ import main; main(['plan', *sys.argv[1:]]);"
-        "print([m for m in ('torch', 'ray', 'sglang', 'transformers', 'slime') if m in sys.modules])"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=DEADLINE_S
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == "[]"
-    assert "python -m xp.backends.slime.worker.train" in run.stdout
 
 
 def test_every_row_is_of_a_field_that_is_meant() -> None:

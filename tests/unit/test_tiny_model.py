@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,7 @@ from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS
 from xp.builtin.tiny_model import MANIFEST, PLACE, SHIPPED, publish
 from xp.composition import compose
 from xp.lib.digest import file_digest
-from xp.lib.verified import damaged
 from xp.models.network import mismatches
-from xp.planning.stages import model_stages
-from xp.worker.places import RunPaths
 
 BUILD = Build(
     hidden_size=16,
@@ -104,31 +99,6 @@ def test_the_option_describes_the_shipped_model() -> None:
     assert model.max_context_tokens == config["max_position_embeddings"]
     assert model.path == PLACE == f"models/tiny-{file_digest(SHIPPED / 'model.safetensors')[:12]}"
     assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 3_000_000
-
-
-PROGRAM = """
-import sys
-from xp.builtin.tiny_model import main
-main(sys.argv[1:])
-print("HEAVY", sorted({"torch", "transformers", "trl"} & set(sys.modules)))
-"""
-
-
-def test_the_model_stage_copies_it_without_importing_a_trainer(tmp_path: Path) -> None:
-    (stage,) = model_stages(compose([]), RunPaths(run="runs/r", attempt=1, tasks="tasks/t"))
-    (tmp_path / "config.json").write_text(*stage.job.files.values())
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "config.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "HEAVY []" in done.stdout
-    assert damaged(tmp_path / PLACE / MANIFEST) is None
-    assert (tmp_path / PLACE / "model.safetensors").read_bytes() == (
-        SHIPPED / "model.safetensors"
-    ).read_bytes()
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ def test_a_module_with_a_thread_is_loaded_in_each_process() -> None:
 PARENT = """
 import sys, time
 from xp.envs.base import Task
-from tests.unit.test_call_processes import graded, GradedProvider
+from tests.integration.test_call_processes import graded, GradedProvider
 provider = GradedProvider(graded("process_of"), {})
 print(int(provider.open(Task("x", "train", 1)).answer("1").reward), flush=True)
 time.sleep(600)

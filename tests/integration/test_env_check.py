@@ -160,7 +160,7 @@ def test_an_answer_is_given_where_there_is_no_tool() -> None:
 
 
 def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
-    silent = rules(provider="tests.unit.test_env_check:Silent")
+    silent = rules(provider="tests.integration.test_env_check:Silent")
     assert not checked(silent).facts["prompt"].startswith("3 to 3 tokens")
     assert (
         checked(replace(silent, dialect=Dialect.ACTION))
@@ -172,7 +172,7 @@ def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:
     config = replace(graded("Higher"), max_turns=1, reward=reward_rule(rules().reward.reduction))
     assert not any("scored" in fault for fault in checked(config).faults)
-    silent = rules(provider="tests.unit.test_env_check:Silent")
+    silent = rules(provider="tests.integration.test_env_check:Silent")
     assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)
 
 
@@ -213,7 +213,10 @@ class Silent:
 @pytest.mark.parametrize(
     ("config", "place"),
     [
-        (rules(provider="tests.unit.test_env_check:Silent"), "x/other/0 in a second session"),
+        (
+            rules(provider="tests.integration.test_env_check:Silent"),
+            "x/other/0 in a second session",
+        ),
         (rules(serve=f"{DRAWN}:Shuffled"), "fake/train/0 in another process"),
         (
             rules(provider="local", grader=f"{DRAWN_ROWS}:Dealt", rows=f"{DRAWN_ROWS}:rows"),
@@ -340,7 +343,7 @@ def test_a_check_of_a_slow_environment_ends_and_tells_what_it_measured(
     monkeypatch.setattr(watch, "EVERY_S", 0.05)
     monkeypatch.setattr(watch, "time", Clock())
     Slow.is_opening.clear()
-    provider = "env.provider=tests.unit.test_env_check:Slow"
+    provider = "env.provider=tests.integration.test_env_check:Slow"
     began = time.monotonic()
     arguments = ["check", "env=openreward", provider, "tasks=2", "--seconds", "3600", "--json"]
     assert check_command(arguments) == ExitCode.ENVIRONMENT
