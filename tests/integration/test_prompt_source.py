@@ -45,9 +45,7 @@ ENVIRONMENTS = {
         grader="tests.graders_under_test.drawn_rows:Dealt",
         rows="tests.graders_under_test.drawn_rows:rows",
     ),
-    "a provider of the user's own": rules(
-        name="x", provider="tests.integration.test_env_check:Silent"
-    ),
+    "a provider of the user's own": rules(name="x", provider="tests.envs_under_test.silent:Silent"),
 }
 FIRST = {"an OpenEnv environment whose reset ignores its seed": 1}
 """Number of tasks whose prompt has something drawn, where it is not that of all."""
