@@ -81,7 +81,7 @@ SLIME_PYTHON := SLIME_ACCELERATOR=none-here CUDA_DEVICE_MAX_CONNECTIONS=1 OMP_NU
 	PYTHONPATH=$(CURDIR)/tests/trainers/slime_stubs:$(MEGATRON_PATH):$(SLIME_PATH) $(SLIME_VENV)/bin/python
 
 test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (SLIME_PATH, MEGATRON_PATH: checkouts)
-	$(SLIME_PYTHON) -m pytest -m "not slow" tests/trainers/test_slime*.py tests/unit/test_slime*.py tests/limits/test_slime.py tests/limits/test_engines.py
+	$(SLIME_PYTHON) -m pytest -m "not slow" tests/trainers/test_slime*.py tests/unit/test_slime*.py tests/integration/test_slime_programs.py tests/limits/test_slime.py tests/limits/test_engines.py
 
 rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on this machine's CPU, without training
 	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py

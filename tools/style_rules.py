@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("xp", "tools")
+FOLDERS = ("xp", "tools", "tests")
 
 
 def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:

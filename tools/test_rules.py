@@ -1,11 +1,15 @@
-"""`make check`: no test passes on emptiness. Each has an assertion that runs whatever its branches and loops do."""
+"""`make check`: what holds of every test.
+
+No test passes on emptiness: each has an assertion that runs whatever its branches and loops do. No test module imports
+another: tests/support has what they share. A module of tests/unit starts no process and no server.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +21,65 @@ EXCEPTIONS = {
 }
 # Calls that fail where what they check is not so.
 CHECKS = {"raises", "fail", "warns", "eventually", "validate", "validate_cfg"}
+# Modules that start a server, and calls that start a process.
+SERVERS = {"tests.stubs", "tests.support.http_server", "tests.support.ray_cluster"}
+STARTS = {
+    "subprocess.run",
+    "subprocess.Popen",
+    "subprocess.check_output",
+    "subprocess.check_call",
+    "os.fork",
+}
 # Stands for a value of a test's table, which the reader sees.
 CASE = ast.Constant("case")
 
 
 def main() -> int:
-    """Prints the tests without a sure assertion, and the exceptions that have one."""
+    """Prints what breaks a rule; returns 1 if anything does."""
     modules = {path: ast.parse(path.read_text()) for path in sorted(Path("tests").rglob("*.py"))}
+    misplaced = [*imports_of_tests(modules), *starts_in_units(modules)]
+    print(*misplaced, sep="\n", end="\n" if misplaced else "")
+    return int(not all_assert(modules) or bool(misplaced))
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of each module of the tests that is imported, and of each name of it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tests"):
+            yield node.lineno, str(node.module)
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def imports_of_tests(modules: Mapping[Path, ast.Module]) -> Iterator[str]:
+    """The imports of test modules."""
+    tests = {
+        ".".join(path.with_suffix("").parts) for path in modules if path.name.startswith("test_")
+    }
+    for path, tree in modules.items():
+        for line, name in imported(tree):
+            if name in tests:
+                yield f"{path}:{line}: imports {name}; move what both need to tests/support"
+
+
+def starts_in_units(modules: Mapping[Path, ast.Module]) -> Iterator[str]:
+    """Where a module of tests/unit starts a process, or imports what starts a server."""
+    for path, tree in modules.items():
+        if not path.is_relative_to("tests/unit"):
+            continue
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        lines = {call.lineno for call in calls if ast.unparse(call.func) in STARTS}
+        lines |= {
+            line
+            for line, name in imported(tree)
+            if any(f"{name}.".startswith(f"{server}.") for server in SERVERS)
+        }
+        for line in sorted(lines):
+            yield f"{path}:{line}: starts a process or a server; move the test to tests/integration"
+
+
+def all_assert(modules: Mapping[Path, ast.Module]) -> bool:
+    """Prints the tests without a sure assertion, and the exceptions that have one."""
     functions = [
         node
         for tree in modules.values()
@@ -65,7 +121,7 @@ def main() -> int:
         print(f"{name}: asserts nothing, or only under an `if` or in a loop that may be empty")
     for name in sorted(EXCEPTIONS.keys() - faults):
         print(f"{name}: has such an assertion; remove it from EXCEPTIONS in tools/test_rules.py")
-    return int(faults != EXCEPTIONS.keys())
+    return faults == EXCEPTIONS.keys()
 
 
 def _values(body: Iterable[ast.stmt]) -> dict[str, ast.expr]:

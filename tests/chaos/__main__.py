@@ -25,7 +25,10 @@ from typing import Any
 from tests.chaos.faults import FAULTS, PER_RUN, Work, is_root
 from tests.chaos.place import POLL_S, SMALL, STAGES, Place, cpu_s, ended
 
-SAME, REFUSED, LATE, WRONG = "same result", "clear refusal", "too late", "WRONG"
+SAME = "same result"
+REFUSED = "clear refusal"
+LATE = "too late"
+WRONG = "WRONG"
 MAX_ATTEMPTS = 4
 
 
@@ -51,7 +54,8 @@ class Verdict:
 def undisturbed(root: Path, spec: Sequence[str] = SMALL) -> Undisturbed:
     """Run it once and measure it; raises AssertionError where it fails."""
     place = Place(root, spec)
-    process, used = place.begin(), 0.0
+    process = place.begin()
+    used = 0.0
     began: dict[str, float] = {}
     while process.poll() is None:
         used = max(used, cpu_s(process))

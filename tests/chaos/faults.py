@@ -56,12 +56,14 @@ def _reached(place: Place, process: psutil.Popen, moment: tuple[str, float]) -> 
 def _play(place: Place, moments: Sequence[tuple[str, float]], act: Act, **environ: str) -> str:
     """Act at each of the moments, resuming the run in between; ends with the run, or with a failure nobody caused."""
     done: list[str] = []
-    process, is_struck = place.begin(**environ), False
+    process = place.begin(**environ)
+    is_struck = False
     for moment in moments:
         while not _reached(place, process, moment):
             if ended(process) == 0 or not is_struck or not place.quiet():
                 return "; ".join(done)
-            process, is_struck = place.go_on(**environ), False
+            process = place.go_on(**environ)
+            is_struck = False
         what = act(place, process)
         if what:
             place.num_hits, is_struck = place.num_hits + 1, True
@@ -106,7 +108,8 @@ def killed(processes: Sequence[psutil.Process]) -> int:
 
 def clock(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """The wall clock jumps by up to a month, either way, while the run goes on; every second time it is killed too."""
-    place, wall = Place(root), Clock(root / "clock")
+    place = Place(root)
+    wall = Clock(root / "clock")
 
     def strike(place: Place, process: psutil.Popen) -> str:
         del place
@@ -130,7 +133,8 @@ def disk(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Plac
         ["mount", "-t", "tmpfs", "-o", f"size={sizes[0] * 1024:.0f}k", "tmpfs", str(root)],
         check=True,
     )
-    place, said = Place(root), []
+    place = Place(root)
+    said = []
     for size in [*sizes, 8 * OUTPUT_MB]:
         subprocess.run(["mount", "-o", f"remount,size={size * 1024:.0f}k", str(root)], check=True)
         code = ended(place.go_on())

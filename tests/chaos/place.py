@@ -95,7 +95,8 @@ class Place:
 
     def go_on(self, **environ: str) -> psutil.Popen:
         """The next attempt; the first one again where nothing is on record."""
-        run, record = self.run(), self.record()
+        run = self.run()
+        record = self.record()
         self.next_attempt = 1 + len((record or {}).get("attempts", []))
         if run is None or record is None:
             return self.begin(**environ)
@@ -126,7 +127,8 @@ class Place:
 
     def work_s(self, process: psutil.Popen, stage: str) -> float | None:
         """Processor time since a stage of the attempt that was started last began; None where it has not."""
-        used, key = cpu_s(process), (self.next_attempt, stage)
+        used = cpu_s(process)
+        key = (self.next_attempt, stage)
         if key not in self.began_s and not self.stage_began(stage, self.next_attempt):
             return None
         return used - self.began_s.setdefault(key, used)

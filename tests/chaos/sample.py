@@ -27,8 +27,10 @@ class Sample:
     """
 
     def __init__(self, place: Place, proxy: FaultProxy, clock: Clock) -> None:
-        self.place, self.said = place, []
-        self._proxy, self._clock = proxy, clock
+        self.place = place
+        self.said = []
+        self._proxy = proxy
+        self._clock = clock
 
     def play(self) -> int | None:
         """Play all of them and resume after each that ended an attempt; returns the exit code of the last attempt."""
@@ -47,7 +49,8 @@ class Sample:
 
     def _in_train(self, process: psutil.Popen) -> None:
         self._jump(DAY_S)
-        place, attempt = self.place, self.place.next_attempt
+        place = self.place
+        attempt = self.place.next_attempt
         assert _waited(process, lambda: place.stage_began("train", attempt))
         self._break(
             "/create", network.reset(executed=True), "connection reset at a creation in train"
@@ -62,7 +65,8 @@ class Sample:
         assert ended(process) != 0
 
     def _in_evaluate(self, process: psutil.Popen) -> None:
-        place, attempt = self.place, self.place.next_attempt
+        place = self.place
+        attempt = self.place.next_attempt
         assert _waited(process, lambda: place.stage_began("train", attempt))
         self._break(
             "/create",

@@ -179,7 +179,8 @@ def test_a_changed_algorithm_field_changes_the_job_or_is_refused(
         refused = {(BackendName.SKYRL, "opd on a server"), (BackendName.SLIME, "sapo")}
         assert backend is BackendName.TRL or (backend, name) in refused, spec_refusals(plain)
         pytest.skip(f"backend={backend} has no {name}")
-    module, reference = backend_of(plain), composed((*REFERENCE, f"backend={backend}"))
+    module = backend_of(plain)
+    reference = composed((*REFERENCE, f"backend={backend}"))
     known = module.meanings(reference)
     new = [
         field for field, meaning in module.meanings(plain).items() if meaning != known.get(field)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.graded_rules import graded
 from tests.support.ors_server import COUNTER, QUIZ, rules, running
 from tests.support.sections import replace
-from tests.unit.test_envs_graded import graded
 from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider

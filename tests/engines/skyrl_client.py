@@ -18,7 +18,8 @@ import torch
 from xp.backends.skyrl.worker.rehearsal import cpu_torch
 from xp.lib.loopback import HOST, free_port
 
-LENGTH, TURNS = 20, 4
+LENGTH = 20
+TURNS = 4
 
 
 async def gap(client: Any, model: Any, prompt: list[int]) -> float:

@@ -60,12 +60,14 @@ class _Untying(MetaPathFinder):
 def _break_transfers(faults: dict[str, str]) -> None:
     from xp.backends.skyrl.worker.rehearsal.weights import GlooEngine
 
-    send, number = GlooEngine.send_weights, 0
+    send = GlooEngine.send_weights
+    number = 0
 
     def broken(self: GlooEngine) -> None:
         nonlocal number
         number += 1  # the first transfer is before the first step
-        fault, source = faults.get(str(number)), self._source
+        fault = faults.get(str(number))
+        source = self._source
         if fault == "stale":
             list(source)
             return

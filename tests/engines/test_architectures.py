@@ -191,7 +191,8 @@ def test_the_copy_of_a_sharded_policy_has_its_buffers() -> None:
 
 
 def test_an_engine_that_is_not_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, lost = tiny_model("qwen3"), TransformersEngine._replied
+    model = tiny_model("qwen3")
+    lost = TransformersEngine._replied
 
     def shifted(engine: TransformersEngine) -> Any:
         engine._cache.lengths += 1
@@ -208,7 +209,8 @@ def test_trls_log_probabilities_are_the_models_own_or_the_plan_refuses_the_famil
 ) -> None:
     from trl.trainer.utils import add_fused_lm_head
 
-    model, lengths = tiny_model(family), (24, 15, 20)
+    model = tiny_model(family)
+    lengths = (24, 15, 20)
     ids = torch.randint(10, VOCABULARY - 10, (3, 24), generator=torch.Generator().manual_seed(5))
     mask = (torch.arange(24) < torch.tensor(lengths)[:, None]).long()
     own = [

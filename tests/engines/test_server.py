@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from tests.engines import needs_vllm
-from tests.engines.test_trl import configured
 from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model
+from tests.support.vllm_on_cpu import configured
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
@@ -76,7 +76,8 @@ def test_turns_end_where_they_should_and_a_lost_server_is_told(
         monkeypatch.setenv(name, value)
     config = TRLTrainConfig.from_json((tmp_path / "config.json").read_text())
     assert config.server is not None
-    server, log = replace(config.server, deadline_s=30.0), tmp_path / "vllm.log"
+    server = replace(config.server, deadline_s=30.0)
+    log = tmp_path / "vllm.log"
 
     def play() -> None:
         with running(server, config.reference, "", log) as served:

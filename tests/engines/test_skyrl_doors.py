@@ -37,7 +37,9 @@ class Doors:
     """An engine that says `{}` behind xp's middleware, and SkyRL's router before it."""
 
     def __init__(self, url: str, engine: str, found: set[Listener]) -> None:
-        self.url, self.engine, self.listeners = url, engine, found
+        self.url = url
+        self.engine = engine
+        self.listeners = found
 
 
 @pytest.fixture(scope="module")

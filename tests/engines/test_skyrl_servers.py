@@ -49,7 +49,8 @@ ARGUMENTS = (
 def test_two_updates_reach_the_server_and_one_that_is_not_sent_shows(tmp_path: Path) -> None:
     base = tmp_path / "base"
     leave_model(base)
-    port, log = free_port(), tmp_path / "server.log"
+    port = free_port()
+    log = tmp_path / "server.log"
     environ = {
         **os.environ,
         **cpu_environment(1),

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import psutil
 import pytest
 import requests
 
-from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.support.listeners import listeners, off_loopback
+from tests.support.scripts import NO_RETRY, ROW, FakeMix
+from tests.support.slime_engine import ON_CPU, needs_server
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_play import Kept, play_group
 from tests.trainers.slime_setup import (
@@ -32,34 +32,11 @@ from xp.engines.key_check import headers
 from xp.lib import loopback, private_ray
 from xp.lib.loopback import HOST, free_port
 
-needs_server = pytest.mark.skipif(
-    find_spec("xgrammar") is None, reason="SGLang's server is not here: make test-sglang"
-)
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 GROUP = 4
 BAR = 1e-4
 """Largest mean gap between the engine's log-probabilities and those of the weights on disk."""
-ON_CPU = (
-    *(
-        "--sglang-device",
-        "cpu",
-        "--sglang-dtype",
-        "float32",
-        "--sglang-attention-backend",
-        "torch_native",
-    ),
-    *(
-        "--sglang-sampling-backend",
-        "pytorch",
-        "--sglang-grammar-backend",
-        "none",
-        "--sglang-disable-cuda-graph",
-    ),
-    *("--sglang-max-total-tokens", "20000", "--sglang-mem-fraction-static", "0.6"),
-    # As xp.backends.slime.worker.program says it.
-    *("--router-prometheus-host", HOST),
-)
 
 
 @dataclass(frozen=True)
@@ -154,7 +131,8 @@ def rollout(args: Any, root: Path) -> list[Any]:
 def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(
     servers: Servers, tmp_path: Path
 ) -> None:
-    server, args = servers.engine, servers.args
+    server = servers.engine
+    args = servers.args
     assert gap(tokenizer_and_model()[1], rollout(args, tmp_path)) < BAR
     for version in (1, 2):
         directory = tmp_path / f"weight_v{version:06d}"
@@ -166,7 +144,8 @@ def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(
         server.update_weights_from_disk(str(directory), weight_version=str(version))
         server.continue_generation()
         samples = rollout(args, tmp_path)
-        own, before = gap(other_weights(version), samples), gap(other_weights(version - 1), samples)
+        own = gap(other_weights(version), samples)
+        before = gap(other_weights(version - 1), samples)
         print(f"update {version}: {own:.1e} from its weights, {before:.1e} from others")
         assert own < BAR < before
 
@@ -202,6 +181,7 @@ def test_engine_and_router_listen_on_loopback_alone(servers: Servers) -> None:
     ports = {servers.engine.server_port, servers.args.sglang_router_port}
     assert ports <= {port for _, _, port in found}
     assert not ports & {port for _, _, port in off_loopback(found)}
-    key, processes = private_ray.engine_key(), psutil.Process().children(recursive=True)
+    key = private_ray.engine_key()
+    processes = psutil.Process().children(recursive=True)
     assert key
     assert [one.pid for one in processes if key in " ".join(one.cmdline())] == []

@@ -15,11 +15,11 @@ import psutil
 import pytest
 import requests
 
-from tests.engines.test_slime import ON_CPU, needs_server
 from tests.support.jobs import train_job
 from tests.support.listeners import listeners, off_loopback
+from tests.support.slime_engine import ON_CPU, needs_server
+from tests.support.slime_rehearsal import GROUP, PROMPTS, STEPS, run, spec_of, start
 from tests.trainers.slime_setup import needs_slime, tiny_directory
-from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, run, spec_of, start
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.job import Job
 from xp.lib.loopback import free_port
@@ -66,7 +66,8 @@ def test_a_run_rolls_out_on_sglang_while_strangers_are_refused(
     export.mkdir(parents=True)
     for file in (tmp_path / "models/tiny").iterdir():
         (export / file.name).write_bytes(file.read_bytes())
-    job, log = on_cpu(train_job(spec, places), tmp_path), tmp_path / "log.txt"
+    job = on_cpu(train_job(spec, places), tmp_path)
+    log = tmp_path / "log.txt"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"), prepend=":")
     process = start(job, tmp_path, log)
     seen: dict[tuple[str, int], int] = {}

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.test_slime import needs_server
 from tests.support.evaluations import evaluated
 from tests.support.programs import PROGRAMS, mini
 from tests.support.resuming import lose_once, process_with
+from tests.support.slime_engine import needs_server
 from tests.trainers.slime_setup import needs_slime
 from tools.benchmarks.equivalence import ON_GPUS, shipped_model, sweep_words
 from xp.episode.metrics_file import read_metrics

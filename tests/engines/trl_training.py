@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES
+from tests.support.scripts import FakeMix
 from tests.support.sections import replace, with_keys
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker import colocated
@@ -30,14 +30,16 @@ from xp.spec import DType
 from xp.spec.env import OnNoToolCall
 
 LEFT_OUT = "layers.1."
-DTYPE, UNTIED = "dtype", "untied"
+DTYPE = "dtype"
+UNTIED = "untied"
 """Faults of a whole run."""
 
 
 def put_in(trainer: Any, faults: dict[str, str]) -> None:
     """Break the transfer of weights at these steps."""
     generation = trainer.vllm_generation
-    sync, parameters = generation.sync_weights, generation._iter_named_params
+    sync = generation.sync_weights
+    parameters = generation._iter_named_params
 
     def broken() -> None:
         fault = faults.get(str(trainer.state.global_step + 1))
@@ -82,7 +84,8 @@ def untie(trainer: Any) -> None:
 
 def main(path: str, result: str, faults_text: str) -> None:
     """Episodes of one to three turns; whatever the rewards, the entropy bonus moves the weights."""
-    config, faults = TRLTrainConfig.from_json(Path(path).read_text()), json.loads(faults_text)
+    config = TRLTrainConfig.from_json(Path(path).read_text())
+    faults = json.loads(faults_text)
     ranks = Ranks()
     loopback.stay()
     quiet_trainer(1)

@@ -74,7 +74,8 @@ async def main(given: dict[str, Any]) -> list[float]:
     user = await endpoint(lambda _, body: {"role": "assistant", "content": said[turns_of(body)]})
     config = json.loads(json.dumps(given["config"]).replace("USER_URL", user))
     environment = load_environment(resolve_env_config(config))
-    tasks, scripts = list(environment.taskset), dict[str, Iterator[Message]]()
+    tasks = list(environment.taskset)
+    scripts = dict[str, Iterator[Message]]()
     url = await endpoint(lambda request, _: next(scripts[request.headers["X-Session-ID"]]))
     context = ModelContext(
         model="own", client=EvalClientConfig(base_url=url, api_key_var="OWN_KEY")

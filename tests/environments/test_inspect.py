@@ -70,7 +70,8 @@ def written(turn: str | tuple[str, dict[str, Any]]) -> str:
 
 def played(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[EpisodeResult]:
     """xp's Episodes."""
-    provider, outcomes = load_provider(config, os.environ), []
+    provider = load_provider(config, os.environ)
+    outcomes = []
     for index, script in scripts:
         task = Task("x", "all", index)
         episode = Episode(task, lambda task=task: provider.open(task), config)

@@ -125,7 +125,8 @@ MOVES = {
 
 @pytest.mark.parametrize("app", MOVES)
 def test_steps_of_an_action_model(app: str) -> None:
-    environment, moves = load_object(MOVES[app][0])(), MOVES[app][1]
+    environment = load_object(MOVES[app][0])()
+    moves = MOVES[app][1]
     action = load_object(MOVES[app][0].partition(":")[0])
     (kind,) = (
         one

@@ -101,7 +101,8 @@ def test_rows_and_a_thousand_scores_are_the_packages_own(provider: Provider) -> 
     members = [["chain_sum", 3.0, {}], ["leg_counting", 1.0, {}]]
     own = told(OWN, {"members": members, "seed": 42, "size": 400, "answers": given})
     assert rows == own["rows"]
-    config, found = puzzles(), []
+    config = puzzles()
+    found = []
     for index, text in given:
         task = tasks[index]
         episode = Episode(task, lambda task=task: provider.open(task), config)

@@ -93,7 +93,8 @@ def message(number: int, turn: str | tuple[str, dict[str, Any]]) -> Mapping[str,
 
 def played(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[float | None]:
     """The rewards of xp's Episodes."""
-    provider, rewards = load_provider(config, os.environ), []
+    provider = load_provider(config, os.environ)
+    rewards = []
     for index, script in scripts:
         task = Task("x", "train", index)
         episode = Episode(task, lambda task=task: provider.open(task), config)

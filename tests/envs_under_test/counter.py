@@ -237,7 +237,8 @@ class Boxed(Counter):
 
     def __init__(self, task_spec: Any = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
-        self.sandbox, self.spelled = Box(), ""
+        self.sandbox = Box()
+        self.spelled = ""
 
     @tool
     def bash(self) -> ToolOutput:
@@ -289,7 +290,10 @@ class PrefersLonger(ChatBackend):
         self._note("compared")
         text = "".join(part["text"] for part in messages[1]["content"])
         first, second = (text.partition(f"<candidate_{one}>")[2].partition("</")[0] for one in "ab")
-        winner = "tie" if len(first) == len(second) else "A" if len(first) > len(second) else "B"
+        if len(first) == len(second):
+            winner = "tie"
+        else:
+            winner = "A" if len(first) > len(second) else "B"
         verdict = "no verdict" if "no verdict" in text else f'{{"winner": "{winner}"}}'
         return ChatCompletion(text=verdict)
 

@@ -19,7 +19,8 @@ class Narrow:
     """Refuses a session beyond ROOM with 429, as a gateway does."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app, self._open = app, set[bytes]()
+        self._app = app
+        self._open = set[bytes]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sid = dict(scope.get("headers", ())).get(b"x-session-id", b"")

@@ -145,7 +145,8 @@ class Tools(MCPEnvironment):
         seen = await super().step_async(action, timeout_s=timeout_s, **more)
         is_fault = getattr(seen, "error", None) is not None
         self.num_faults += is_fault
-        seen.reward, seen.done = -0.5 if is_fault else 0.25, self.num_faults >= 5
+        seen.reward = -0.5 if is_fault else 0.25
+        seen.done = self.num_faults >= 5
         return seen
 
     def _step_impl(self, action: Action, timeout_s: float | None = None, **_: Any) -> Observation:
@@ -163,14 +164,14 @@ async def own_results(environment: Any, calls: Any) -> list[tuple[str, float | N
     results = []
     for name, arguments in calls:
         seen = await environment.step_async(CallToolAction(tool_name=name, arguments=arguments))
-        error, result = getattr(seen, "error", None), getattr(seen, "result", None)
-        text = (
-            error.message
-            if error
-            else "\n".join(block.text for block in result.content)
-            if result
-            else "{}"
-        )
+        error = getattr(seen, "error", None)
+        result = getattr(seen, "result", None)
+        if error:
+            text = error.message
+        elif result:
+            text = "\n".join(block.text for block in result.content)
+        else:
+            text = "{}"
         results.append((text, seen.reward, seen.done, error is not None))
     return results
 

@@ -83,7 +83,8 @@ def make_image(tag: str, server: str = SERVER) -> None:
         own.size = len(server.encode())
         tar.addfile(own, io.BytesIO(server.encode()))
         tmp = tarfile.TarInfo("tmp")
-        tmp.type, tmp.mode = tarfile.DIRTYPE, 0o1777
+        tmp.type = tarfile.DIRTYPE
+        tmp.mode = 0o1777
         tar.addfile(tmp)
     importing.communicate()
     assert importing.returncode == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.test_plans import check_reviewed, native
+from tests.support.golden import check_reviewed, native
 from tests.support.sections import PLACES
 from xp.composition import compose
 from xp.planning.backend import backend_of
@@ -18,10 +18,11 @@ CHOICES = Path(__file__).parent / "choices"
 
 
 def texts_of(spec: RunSpec) -> dict[str, str]:
+    """Of each field its support, what receives it, and the note."""
     meanings = backend_of(spec).meanings(spec).items()
     return {
-        field: " | ".join(filter(None, (one.support, one.receives, one.note)))
-        for field, one in meanings
+        field: " | ".join(filter(None, (meaning.support, meaning.receives, meaning.note)))
+        for field, meaning in meanings
     }
 
 
@@ -41,7 +42,9 @@ def received(line: str) -> dict[str, str]:
 def test_what_a_trainer_receives_of_a_choice_is_the_reviewed_one(backend: str) -> None:
     """A line `plain: ` has the plain plan of the choices below it, and a line that is indented a difference."""
     file = CHOICES / f"{backend}.txt"
-    made, words, plain = [], "", {}
+    made = []
+    words = ""
+    plain = {}
     for line in file.read_text().splitlines():
         if line.startswith("plain: "):
             words = line.removeprefix("plain: ")

@@ -167,7 +167,8 @@ class Rewriter:
     """Rewrites the model's message, as SkyRL's environments may; its reward is the limit of turns."""
 
     def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
-        self._rewritten, self._max_turns = env_config["rewritten"], extras["max_turns"]
+        self._rewritten = env_config["rewritten"]
+        self._max_turns = extras["max_turns"]
 
     def step(self, _: str) -> dict[str, Any]:
         output = {"observations": [], "reward": self._max_turns, "done": True, "metadata": {}}

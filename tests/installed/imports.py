@@ -43,9 +43,8 @@ def _imports(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             yield node.module
-            yield from (
-                name for alias in node.names if _is_module(name := f"{node.module}.{alias.name}")
-            )
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from filter(_is_module, names)
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from tests.chaos.place import REWARDS, Place
 from tests.chaos.sample import Sample, played
+from tests.support.embedded_default import SMALL, metrics, the_run, xp
 from tests.support.evaluations import evaluated
 from xp import api
 from xp.__main__ import main
@@ -19,46 +19,10 @@ from xp.errors import ExitCode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
-SMALL = (
-    # An untrained model wins nothing, and equal rewards teach nothing: this one tells its episodes apart.
-    "env.reward_fn=my_rewards:by_length",
-    "env.train.num_tasks=16",
-    "env.held_out.num_tasks=8",
-    "training.prompts_per_step=2",
-    "training.group_size=4",
-    "training.micro_batch_size=8",
-    "training.num_steps=2",
-    "training.checkpoint_every=1",
-    # Untrained, it writes until its tokens are used up.
-    "training.max_response_tokens=60",
-)
-
-
-def xp(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "xp", *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1500,
-    )
-
-
-def the_run(directory: Path, name: str = "first") -> Path:
-    """The directory of the run of that name."""
-    (run,) = (directory / "outputs" / "runs").glob(f"{name}-*")
-    return run
-
 
 def stages(run: Path, attempt: int = -1) -> dict[str, str]:
     record = json.loads((run / "run.json").read_text())
     return {stage["name"]: stage["status"] for stage in record["attempts"][attempt]["stages"]}
-
-
-def metrics(run: Path, stage: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["stage"] == stage]
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +203,8 @@ def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(
     }
     assert "held-out reward after" in disturbed.place.screen()
     assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 2), (2, 3)]
-    before, num_attempts = (run / "run.json").read_bytes(), disturbed.place.num_attempts()
+    before = (run / "run.json").read_bytes()
+    num_attempts = disturbed.place.num_attempts()
     done = xp(outputs, f"resume={run.name}")
     assert done.returncode == 0, done.stderr
     way_on = f"python -m xp resume={run.name} training.num_steps=N"
@@ -258,7 +223,8 @@ def test_the_last_checkpoint_is_evaluated_to_the_figures_and_episodes_of_the_tra
     assert main(["eval", f"run={run.name}@2"]) == 0
     (place,) = (outputs / "outputs/evaluations").glob(f"*-{run.name}-2-*")
     stage = run / "attempt_1/evaluate"
-    of_run, of_eval = evaluated(stage)["after"], json.loads((place / "eval.json").read_text())
+    of_run = evaluated(stage)["after"]
+    of_eval = json.loads((place / "eval.json").read_text())
     assert of_eval["tasks"] == of_run["tasks"]
     for name in ("scoring", "num_played", "usage"):
         assert of_eval[name] == of_run[name]
@@ -307,10 +273,8 @@ def test_a_failing_environment_after_training_costs_its_evaluation_alone(
     done = xp(tmp_path, f"resume={run.name}")
     assert done.returncode == 0, done.stderr
     assert [line["step"] for line in metrics(run, "train")] == [1, 2]
-    first, second = (
-        evaluated(the_run(outputs) / "attempt_1/evaluate"),
-        evaluated(run / "attempt_2/evaluate"),
-    )
+    first = evaluated(the_run(outputs) / "attempt_1/evaluate")
+    second = evaluated(run / "attempt_2/evaluate")
     for name, one in first.items():
         assert (second[name]["summary"], second[name]["tasks"]) == (one["summary"], one["tasks"])
     assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()

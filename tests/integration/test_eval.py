@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,64 +18,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.endpoint_evaluations import ROOT, knows_some, result_in, words
+from tests.support.endpoint_evaluations import outputs as outputs
+from tests.support.endpoint_evaluations import prepared as prepared
 from xp.__main__ import main
-from xp.composition import compose
 from xp.envs import server_events
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
 from xp.lib import loaded_code
-from xp.planning.stages import prepare_config
-from xp.tasks.prepare import prepare
 from xp.testing.jobs import DEADLINE_S, eventually
-
-ROOT = Path(__file__).resolve().parents[2]
-TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=150")
-
-
-def knows_some(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Right where the product is no multiple of three."""
-    one, other = map(int, re.findall(r"\d+", body["messages"][-1]["content"]))
-    product = one * other
-    return {"content": f"\\boxed{{{product if product % 3 else product + 1}}}"}
-
-
-def words(server: ChatServer, outputs: Path, *more: str) -> list[str]:
-    own = [
-        f"outputs={outputs}",
-        "env=multiply",
-        *TASKS,
-        "model=endpoint",
-        f"model.url={server.url}",
-        "model.name=stub",
-    ]
-    return ["eval", *own, *more]
-
-
-def result_in(outputs: Path) -> dict[str, Any]:
-    (file,) = (outputs / "evaluations").glob("*/eval.json")
-    value: dict[str, Any] = json.loads(file.read_text())
-    return value
 
 
 def episodes_in(outputs: Path) -> list[tuple[str, int, int]]:
     (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
     return [(one["split"], one["index"], one["sample"]) for one in read_trajectories(file)]
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An outputs root that has the task set."""
-    outputs = tmp_path_factory.mktemp("outputs")
-    prepare(prepare_config(compose(["env=multiply", *TASKS])), os.environ, outputs)
-    return outputs
-
-
-@pytest.fixture
-def outputs(prepared: Path, tmp_path: Path) -> Path:
-    """A fresh root with the same task set."""
-    (tmp_path / "tasks").symlink_to(prepared / "tasks")
-    return tmp_path
 
 
 GRADER = """
@@ -325,7 +281,8 @@ def test_killed_at_random_points_each_episode_counts_once(
         assert main(words(server, outputs, *more)) == 0
         assert main(words(server, whole, *more)) == 0
     assert len(episodes_in(outputs)) == len(set(episodes_in(outputs))) == 2 * num_tasks
-    broken, unbroken = result_in(outputs), result_in(whole)
+    broken = result_in(outputs)
+    unbroken = result_in(whole)
     assert broken["tasks"] == unbroken["tasks"]
     assert broken["summary"]["reward"] == unbroken["summary"]["reward"]
     assert 0 < broken["summary"]["reward"]["value"] < 1

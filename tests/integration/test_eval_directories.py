@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_eval import TASKS
+from tests.support.endpoint_evaluations import TASKS
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.episode.trajectory import read_trajectories

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.test_eval import knows_some, outputs, prepared, result_in, words
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.endpoint_evaluations import (
+    knows_some,
+    outputs,
+    prepared,
+    records_of,
+    result_in,
+    words,
+)
 from xp.__main__ import main
 from xp.evaluation.records import EPISODES
 
@@ -21,11 +27,6 @@ def compared(episodes, task):
     assert task["metadata"]
     return [10 * len(episodes) + number + one.outcome.reward / 10 for number, one in enumerate(episodes)]
 """
-
-
-def records_of(outputs: Path) -> list[dict[str, Any]]:
-    (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_eval import ROOT, knows_some, outputs, prepared, words
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.endpoint_evaluations import ROOT, knows_some, outputs, prepared, words
 from xp.__main__ import main
 
 __all__ = ["outputs", "prepared"]

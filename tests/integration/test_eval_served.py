@@ -200,7 +200,8 @@ def assert_same(one: Any, here: Any) -> None:
 def test_the_default_model_earns_the_same_on_sglang(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    python, port = sglang_python(tmp_path), free_port()
+    python = sglang_python(tmp_path)
+    port = free_port()
     spec = compose([f"outputs={tmp_path}"])
     model = tmp_path / model_place(spec.model)
     ensure_made(spec, str(model))
@@ -233,7 +234,8 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
         assert 0 < len(written.ids) == len(written.logprobs) <= 3
         processes = psutil.Process().children(recursive=True)
         assert [one.cmdline() for one in processes if key in " ".join(one.cmdline())] == []
-        found, port = listeners(os.getpid()), urlsplit(url).port
+        found = listeners(os.getpid())
+        port = urlsplit(url).port
         assert port in {one for _, _, one in found}
         assert port not in {one for _, _, one in off_loopback(found)}
     assert key not in log.read_text()
@@ -242,7 +244,8 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
 def test_a_pretrained_model_behind_vllm_is_evaluated_on_two_environments(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model, port = smollm2(tmp_path), free_port()
+    model = smollm2(tmp_path)
+    port = free_port()
     with served(vllm(model, port), port, tmp_path / "serve.txt") as url:
         own = [
             "model=endpoint",
@@ -281,7 +284,8 @@ def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) 
     served, model, name = server.with_adapters(
         vllm_server(spec, 0, takes_weights=False), str(tmp_path / "adapted")
     )
-    log, prompt = tmp_path / "vllm.log", [10, 11, 12]
+    log = tmp_path / "vllm.log"
+    prompt = [10, 11, 12]
     with server.running(served, model, "", log, python, name) as (url, key):
         written = CompletionClient(url, evaluation_sampling(spec), [2], str(log), key=key).answer(
             GenerationRequest(prompt, 8, 1)

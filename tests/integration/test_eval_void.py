@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_eval import knows_some, result_in, words
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.endpoint_evaluations import knows_some, result_in, words
 from tests.support.modules import alone
 from xp.__main__ import main
 from xp.errors import ExitCode

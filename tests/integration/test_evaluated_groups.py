@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.place import REWARDS
-from tests.integration.test_embedded_default import SMALL, the_run, xp
+from tests.support.embedded_default import SMALL, the_run, xp
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 MEAN = "reward/avg_raw_reward"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_harness import OPTIONS, harness
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from tests.support.harness_programs import OPTIONS, harness
 from tests.support.sections import replace
 from xp.envs.base import Task
 from xp.envs.load import load_provider
@@ -137,7 +137,8 @@ def test_a_program_plays_in_a_container_of_an_image_with_it(
         "setup": "pip install mine",
     }
     config = replace(harness(tmp_path / "tasks", options=options), sandbox=SandboxKind.DOCKER)
-    provider, task = load_provider(config, os.environ), Task("x", "train", 0)
+    provider = load_provider(config, os.environ)
+    task = Task("x", "train", 0)
     episode = Episode(task, lambda: provider.open(task), config)
     episode.step(call("bash", command="echo hello > hello.txt"))
     episode.step("Done.")

@@ -8,8 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -22,50 +20,22 @@ from tests.stubs.chat_server import ChatServer, serving
 from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import left_over, write_task
-from tests.support.ors_server import rules
+from tests.support.harness_programs import PROGRAMS, ROOT, SHELL, harness, play
+from tests.support.harness_programs import place as place
 from xp.__main__ import main
 from xp.contrib.harness import provider as harness_provider
 from xp.contrib.harness import session
 from xp.envs.base import PROMPT_LENGTH, EnvUnavailable, Message, Provider, Task
-from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
-from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
-from xp.spec.env import PromptSource, SandboxKind, ToolCallsPerTurn
 from xp.testing.jobs import eventually
 from xp.testing.provider import ProviderSuite, lent
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ROOT / "tests/programs"
-SHELL = "python {program}/shell_agent.py {prompt_file}"
-OPTIONS: dict[str, Any] = {
-    **dict.fromkeys(("agent", "setup", "image", "grade", "grader")),
-    "command": SHELL,
-    "program": str(PROGRAMS),
-    "env": {},
-    "timeout_s": 300.0,
-    "reward": "reward",
-    "max_rows": 1,
-    "train_auxiliary": True,
-}
 HELLO = call("bash", command="echo hello > hello.txt")
-FINISHED, TRUNCATED = EpisodeStatus.FINISHED, EpisodeStatus.TRUNCATED
+FINISHED = EpisodeStatus.FINISHED
+TRUNCATED = EpisodeStatus.TRUNCATED
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Directory of the test's sandboxes; after it, no directory, process or thread of one is there."""
-    place = tmp_path / "sandboxes"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    yield place
-    eventually(lambda: not left_over(place))
-    eventually(
-        lambda: not [one for one in threading.enumerate() if one.name in ("program", "child-end")]
-    )
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +44,6 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("a", "b"):
         write_task(folder / name)
     return folder
-
-
-def harness(target: Path | None, **changes: Any) -> EnvConfig:
-    """Rules of a program's episodes, as conf/env/harness.yaml has them."""
-    options = OPTIONS | changes.pop("options", {})
-    how: dict[str, Any] = {
-        "prompt": PromptSource.LIVE,
-        "tool_calls_per_turn": ToolCallsPerTurn.ALL,
-        **changes,
-    }
-    place = None if target is None else str(target)
-    return rules(provider="harness", target=place, sandbox=SandboxKind.NONE, options=options, **how)
 
 
 class TestHarness(ProviderSuite):
@@ -101,20 +59,6 @@ class TestHarness(ProviderSuite):
     @pytest.fixture
     def closed(self, tasks: Path) -> Provider:
         return load_provider(harness(tasks), os.environ)
-
-
-def play(
-    config: EnvConfig, *turns: str | tuple[str, bool], split: str = "train"
-) -> tuple[EpisodeResult, Episode]:
-    """An episode on the first task; a turn of a tuple says whether a token limit cut it."""
-    provider, task = load_provider(config, os.environ), Task("x", split, 0)
-    episode = Episode(task, lambda: provider.open(task), config)
-    for turn in turns:
-        text, is_cut = (turn, False) if isinstance(turn, str) else turn
-        episode.step(text, is_cut=is_cut)
-    outcome = episode.settle()
-    provider.close()
-    return outcome, episode
 
 
 def test_a_program_that_solves_its_task_has_the_verifiers_reward(tasks: Path) -> None:
@@ -255,7 +199,8 @@ def test_a_key_is_of_one_episode_while_it_lasts(tasks: Path) -> None:
 def test_tokens_of_a_request_are_counted_by_the_policys_template(
     tasks: Path, tmp_path: Path
 ) -> None:
-    provider, path = load_provider(harness(tasks), os.environ), "/v1/messages/count_tokens"
+    provider = load_provider(harness(tasks), os.environ)
+    path = "/v1/messages/count_tokens"
     message = Message(role="user", content="Look.")
     body = {"messages": [message], "tools": [{"name": "look", "input_schema": {"type": "object"}}]}
     chat = ChatTokens(tokenizer_of("qwen3", tmp_path))

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.integration.test_harness import OPTIONS, PROGRAMS, SHELL, harness, play
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import write_task
+from tests.support.harness_programs import OPTIONS, PROGRAMS, SHELL, harness, play
 from xp.contrib.harness.provider import HarnessOptions, HarnessProvider
 from xp.envs.base import ModelMessage, Task
 from xp.envs.load import load_provider
@@ -25,7 +25,8 @@ from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 from xp.spec.env import PromptSource, SandboxKind
 
-FINISHED, TRUNCATED = EpisodeStatus.FINISHED, EpisodeStatus.TRUNCATED
+FINISHED = EpisodeStatus.FINISHED
+TRUNCATED = EpisodeStatus.TRUNCATED
 SDK = Path(os.environ.get("NODE_PATH", "/none"), "@modelcontextprotocol/sdk")
 HELLO = call("bash", command="echo hello > hello.txt")
 pytestmark = pytest.mark.integration

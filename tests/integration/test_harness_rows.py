@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_harness import harness, place
 from tests.support.chat_templates import tokenizer_of
+from tests.support.harness_programs import harness, place
 from tests.support.sections import sampling_of
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.engines.play import EpisodePlay, Rollout
@@ -44,7 +44,9 @@ class Recording(RequestEngine):
     ) -> None:
         super().__init__(opening, chat.end_ids, sampling_of(2000, 200, 4000), "seed")
         self.requests: list[GenerationRequest] = []
-        self._chat, self._texts, self._left = chat, texts, left
+        self._chat = chat
+        self._texts = texts
+        self._left = left
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
         number = len(self.requests)
@@ -74,7 +76,8 @@ def played(
     command = f"LEFT={left} python {{program}}/rewriting_agent.py {{prompt_file}} {wire}"
     program = {"command": command, "grade": "true", "max_rows": 8}
     config = harness(None, rows=str(rows), max_turns=40, options={**program, **options})
-    provider, chat = load_provider(config, os.environ), ChatTokens(tokenizer_of(template, tmp_path))
+    provider = load_provider(config, os.environ)
+    chat = ChatTokens(tokenizer_of(template, tmp_path))
     task = Task("x", "train", 0)
     mix: Any = SimpleNamespace(
         episode=lambda _: Episode(task, lambda: provider.open(task), config),

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.integration
 
 
 def test_an_image_from_a_tool_makes_the_episode_void() -> None:
-    config, task = rules(serve="tests.envs_under_test.pictured:Gallery"), Task("x", "train", 0)
+    config = rules(serve="tests.envs_under_test.pictured:Gallery")
+    task = Task("x", "train", 0)
     provider = load_provider(config, os.environ)
 
     def play(*tools: str) -> EpisodeResult:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_eval import knows_some, words
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.endpoint_evaluations import knows_some, words
 from xp.__main__ import main
 
 VARIABLE = "INSPECT_PYTHON"

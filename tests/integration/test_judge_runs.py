@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_embedded_default import metrics, the_run, xp
-from tests.integration.test_eval import knows_some, outputs, prepared, result_in, words
-from tests.integration.test_eval_groups import records_of
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.embedded_default import metrics, the_run, xp
+from tests.support.endpoint_evaluations import (
+    knows_some,
+    outputs,
+    prepared,
+    records_of,
+    result_in,
+    words,
+)
+from tests.support.fake_vllm import FAKE
 from tests.support.judges import by
-from tests.trainers.test_trl_vllm import FAKE
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.replay.rescore import rescore
@@ -98,7 +104,8 @@ def test_a_pairwise_judge_teaches_a_preference_that_no_reward_states(
             *sizes,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        run, num_asked = the_run(tmp_path), len(server.requests)
+        run = the_run(tmp_path)
+        num_asked = len(server.requests)
         lines = metrics(run, "train")
         assert all(line["group/judge"] == pytest.approx(0.5, abs=0.01) for line in lines)
         assert sum(line["judges/cost_usd"] for line in lines) > 0

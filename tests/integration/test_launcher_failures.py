@@ -24,8 +24,10 @@ from xp.launchers.base import Context, Launcher
 from xp.launchers.cluster import TimedOut, ask
 from xp.launchers.modal import ModalLauncher
 from xp.launchers.node.job_spec import make_job_spec, read_result
+from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.ray import RayLauncher
-from xp.launchers.slurm import SlurmLauncher, batch_script
+from xp.launchers.slurm import SlurmLauncher
+from xp.launchers.slurm_job import array_script, batch_script
 from xp.lib.loopback import free_ports
 from xp.run_records.record import LOCK, RunStatus, read_record
 from xp.run_records.supervise import dispatch
@@ -159,7 +161,8 @@ def test_a_run_that_another_command_asks_about_is_cancelled(
         scontrol=LISTS,
         scancel="touch $here/cancelled",
     )
-    spec, outputs = launcher_spec("slurm", detach=True), tmp_path / "outputs"
+    spec = launcher_spec("slurm", detach=True)
+    outputs = tmp_path / "outputs"
     one = plan(stage("a", "pass")).by(spec)
     dispatch(one, SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
     lock = FileLock(outputs / "runs/run" / LOCK, thread_local=False)
@@ -282,3 +285,41 @@ def test_secrets_for_a_ray_cluster_elsewhere_need_a_file_that_is_there(
     assert caught.value.code == ExitCode.SECRET
     assert "XPCANARY" not in str(caught.value)
     assert not (tmp_path / "outputs").exists()
+
+
+NODE = f"""
+import sys
+sys.exit({REQUEUE})
+"""
+
+
+@pytest.mark.parametrize(("is_array", "asked"), [(False, "requeue 7"), (True, "requeue 5_1")])
+def test_a_stage_that_is_queued_again_leaves_other_tasks_of_its_array(
+    tmp_path: Path, is_array: bool, asked: str
+) -> None:
+    code = tmp_path / "code"
+    programs = tmp_path / "bin"
+    (code / "xp/launchers/node").mkdir(parents=True)
+    for package in ("xp", "xp/launchers", "xp/launchers/node"):
+        (code / package / "__init__.py").touch()
+    (code / "xp/launchers/node/on_node.py").write_text(NODE)
+    programs.mkdir()
+    (programs / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n')
+    (programs / "scontrol").chmod(0o755)
+    (tmp_path / "1.txt").write_text(f"{code}\njob.json\n")
+    context = Context("r", 1, tmp_path, "x", {})
+    one = stage("train", "pass")
+    spec = compose(["launcher=slurm", "launcher.setup=[: module load cuda]"]).launcher
+    script = (
+        array_script(spec, tmp_path, ["sbatch"])
+        if is_array
+        else batch_script(spec, context, one, tmp_path / "j", ["sbatch"], None)
+    )
+    script = script.replace(str(tmp_path / context.code), str(code))
+    # As Slurm sets them: the id of the whole array is the job id of one of its tasks.
+    ids = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}
+    environ = {**os.environ, **ids, "PATH": f"{programs}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environ, cwd=tmp_path, check=False, timeout=60
+    )
+    assert (done.returncode, (tmp_path / "asked").read_text().strip()) == (REQUEUE, asked)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,15 @@ from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Launch, Launcher
+from xp.job import Job, Resources, Runtime, Stage
+from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.modal import ModalLauncher
+from xp.launchers.modal_app import app_text
+from xp.launchers.service import SubmittedStage
 from xp.run_records import detached
 from xp.run_records.record import RunStatus, read_record
 from xp.run_records.supervise import dispatch
+from xp.testing.jobs import DEADLINE_S
 from xp.testing.launcher import LauncherSuite
 
 pytestmark = pytest.mark.integration
@@ -168,7 +174,8 @@ def _text(file: Path) -> str:
 def test_a_volume_that_does_not_answer_is_not_one_without_a_result(
     cloud: Path, tmp_path: Path
 ) -> None:
-    app, stage_directory = cloud / "apps/ap-1", cloud / "volume/runs/run/attempt_1/train"
+    app = cloud / "apps/ap-1"
+    stage_directory = cloud / "volume/runs/run/attempt_1/train"
     for one in (app, stage_directory):
         one.mkdir(parents=True)
     (app / "app.json").write_text(
@@ -201,3 +208,43 @@ def test_a_volume_that_does_not_answer_is_not_one_without_a_result(
     assert launcher.poll(launch) == ExitCode.TERMINATED
     stage_directory.rmdir()
     assert launcher.poll(launch) == ExitCode.TERMINATED
+
+
+TRAINS = ("torch", "transformers", "trl", "openreward")
+
+
+H100S = Resources("h100", 8, 1, 96, 1000.0)
+
+
+def job(resources: Resources = H100S, **runtime: Any) -> Job:
+    secrets = runtime.pop("secrets", {})
+    runtime.setdefault("packages", TRAINS)
+    return Job(("python", "-m", "x"), {}, (), resources, Runtime(**runtime), secrets=secrets)
+
+
+def part(name: str, one: Job, place: str = "/o") -> SubmittedStage:
+    return SubmittedStage(Stage(name, one), Context("run", 1, Path(place), "attempt"))
+
+
+def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> None:
+    (tmp_path / "attempt/code").mkdir(parents=True)
+    for name in ("train", "evaluate"):
+        (tmp_path / "attempt" / name).mkdir()
+        (tmp_path / "attempt" / name / "job.json").write_text("{}")
+    spec = launcher_spec("modal", secret_name="mine")
+    file = tmp_path / "modal_app.py"
+    parts = [
+        part("train", job(secrets={"KEY": "K"}), str(tmp_path)),
+        part("evaluate", job(), str(tmp_path)),
+    ]
+    file.write_text(app_text("t", "xp-run", parts, spec))
+    program = Path(sys.executable).with_name("modal")
+    shown = subprocess.run(
+        [program, "run", file, "--help"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=DEADLINE_S,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "Usage: modal run" in shown.stdout

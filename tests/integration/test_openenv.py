@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 from tests.support.fake_session import RULES
+from tests.support.openenv_counter import MODULE, counter, task
 from tests.support.ors_server import rules
 from tests.support.sections import replace
 from xp.envs.base import (
@@ -26,10 +27,8 @@ from xp.envs.base import (
     EnvUnavailable,
     ProtocolError,
     SessionLost,
-    Task,
     ToolCrashed,
 )
-from xp.envs.config import EnvConfig
 from xp.envs.light_sdk import import_openenv
 from xp.envs.openenv import OpenEnvProvider
 from xp.envs.target import origin
@@ -40,16 +39,6 @@ from xp.spec.dialect import Dialect
 from xp.testing.provider import lent
 
 pytestmark = pytest.mark.integration
-MODULE = "tests.envs_under_test.openenv_counter"
-
-
-def counter(name: str = "Counter", **changes: Any) -> EnvConfig:
-    common = {
-        "serve": f"{MODULE}:{name}",
-        "rows": "tests.envs_under_test.rows:counts",
-        "num_seeds": 4,
-    }
-    return rules(provider="openenv", **{**common, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +50,6 @@ def provider() -> Iterator[OpenEnvProvider]:
 def tools() -> Iterator[OpenEnvProvider]:
     """An environment of MCP tools."""
     yield from lent(OpenEnvProvider(counter("Tools"), os.environ))
-
-
-def task(index: int = 0, split: str = "train") -> Task:
-    return Task("x", split, index)
 
 
 @contextmanager
@@ -98,7 +83,8 @@ def test_tasks_are_rows_times_reset_seeds(provider: OpenEnvProvider) -> None:
 def test_a_step_gives_text_reward_and_end(provider: OpenEnvProvider) -> None:
     session = provider.open(task())
     assert [tool.name for tool in session.tools()] == ["step"]
-    first, last = session.call("step", {"amount": 7}), session.call("step", {"amount": 93})
+    first = session.call("step", {"amount": 7})
+    last = session.call("step", {"amount": 93})
     assert (first.reward, first.finished, last.reward, last.finished) == (7.0, False, 93.0, True)
     session.close()
 
@@ -219,7 +205,8 @@ def test_the_echo_environment_wants_the_tasks_word() -> None:
 
 
 def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
-    wrong, right = "def double(n): return n", "def double(n): return 2 * n"
+    wrong = "def double(n): return n"
+    right = "def double(n): return 2 * n"
     outcome = play("coding", 0, f"<action>{wrong}</action>", f"<action>{right}</action>")
     assert (outcome.status, outcome.step_rewards) == (EpisodeStatus.FINISHED, (0.0, 1.0))
 
@@ -260,7 +247,8 @@ def test_a_class_that_names_no_models_is_refused_with_the_way_out() -> None:
 
 def interpreter(place: Path, *paths: str) -> str:
     """A stub for a virtual environment: a program that notes that it was used and then is this interpreter."""
-    other, own = place / "python", ":".join([*paths, *sys.path])
+    other = place / "python"
+    own = ":".join([*paths, *sys.path])
     other.write_text(
         f'#!/bin/sh\ntouch {place}/used\nPYTHONPATH="$PYTHONPATH:{own}" exec {sys.executable} "$@"\n'
     )
@@ -292,7 +280,9 @@ def test_a_container_is_started_used_and_removed(
     provider: OpenEnvProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docker is a stub here, that names a server of this test's as the container's port."""
-    log, docker, url = tmp_path / "calls", tmp_path / "docker", provider._reach().url
+    log = tmp_path / "calls"
+    docker = tmp_path / "docker"
+    url = provider._reach().url
     cases = f"run) echo abc;; port) echo {url.removeprefix('http://')};; inspect) echo running 0;;"
     docker.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase $1 in {cases} esac\n')
     docker.chmod(docker.stat().st_mode | stat.S_IXUSR)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.envs_under_test.openenv_image import make_image
-from tests.integration.test_openenv import counter, task
 from tests.support.fake_session import with_limits
+from tests.support.openenv_counter import counter, task
 from tests.support.sections import replace
 from xp.envs.config import EnvConfig
 from xp.envs.openenv import OpenEnvProvider
@@ -35,7 +35,8 @@ pytestmark = [
         not HAS_DAEMON, reason="no Docker daemon answers: `dockerd`, or DOCKER_HOST of one"
     ),
 ]
-IMAGE, BROKEN = "xp-tests-counter:1", "xp-tests-broken:1"
+IMAGE = "xp-tests-counter:1"
+BROKEN = "xp-tests-broken:1"
 
 
 def docker(*arguments: str) -> str:

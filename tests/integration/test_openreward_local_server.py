@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.launching import is_alive
 from tests.support.ors_server import COUNTER, rules
+from tests.support.waiting import wait_for
 from xp.envs import local_server
 from xp.envs.base import EnvFault
 from xp.envs.local_server import LocalServer, source_version
@@ -105,7 +105,8 @@ def test_a_server_starts_with_the_first_question_is_replaced_when_killed_and_end
     assert provider.server is None
     task = provider.tasks("train", [1])[0]
     assert provider.server is not None
-    url, pid = provider.server.url, provider.server.pid
+    url = provider.server.url
+    pid = provider.server.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert provider.open(task).call("inc", {}).text == "1"

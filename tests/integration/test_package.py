@@ -133,7 +133,8 @@ def test_only_messages_for_a_clone_name_a_target_of_make() -> None:
     )
     found = set()
     for file in (CHECKOUT / "xp").rglob("*.py"):
-        if not re.search(r"\bmake\b", text := file.read_text()):
+        text = file.read_text()
+        if not re.search(r"\bmake\b", text):
             continue
         tree = ast.parse(text)
         docstrings = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}

@@ -18,7 +18,8 @@ from xp.planning.stages import prepare_config
 from xp.tasks.config import Purpose
 from xp.tasks.prepare import prepare
 
-NUM_TASKS, TRIES = 30, 2
+NUM_TASKS = 30
+TRIES = 2
 ENV = ("env=multiply", "env.held_out.num_tasks=10")
 PROFILED = (*ENV, f"env.train.num_tasks={NUM_TASKS}")
 
@@ -35,14 +36,17 @@ class Half:
         self._num_asked = 0
 
     def __call__(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        product, is_second = product_of(body["messages"]), self._num_asked >= NUM_TASKS
+        product = product_of(body["messages"])
+        is_second = self._num_asked >= NUM_TASKS
         self._num_asked += 1
         is_right = product % 3 != 0 and (product % 2 != 0 or is_second)
         return {"content": f"\\boxed{{{product if is_right else product + 1}}}"}
 
 
 def rate_of(product: int) -> float:
-    return 0.0 if product % 3 == 0 else 0.5 if product % 2 == 0 else 1.0
+    if product % 3 == 0:
+        return 0.0
+    return 0.5 if product % 2 == 0 else 1.0
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ ENVIRONMENTS = {
         grader="tests.graders_under_test.drawn_rows:Dealt",
         rows="tests.graders_under_test.drawn_rows:rows",
     ),
-    "a provider of the user's own": rules(name="x", provider="tests.unit.test_env_check:Silent"),
+    "a provider of the user's own": rules(name="x", provider="tests.envs_under_test.silent:Silent"),
 }
 FIRST = {"an OpenEnv environment whose reset ignores its seed": 1}
 """Number of tasks whose prompt has something drawn, where it is not that of all."""
@@ -135,7 +135,8 @@ def test_a_live_prompts_length_is_checked_at_its_opening(tmp_path: Path) -> None
     row = prepared(live, tmp_path)[0]
     chat = ChatTokens(tokenizer_and_model()[0], chat_model())
     with EnvironmentMixture(EpisodeConfig({live.name: live}), os.environ) as mix:
-        episode, long = mix.episode(row), mix.episode(row)
+        episode = mix.episode(row)
+        long = mix.episode(row)
         ids = live_prompt(episode, row.tools, chat, 500)
         assert (
             ids == chat.prompt(episode.opening, row.tools) != chat.prompt(row.messages, row.tools)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -26,6 +28,7 @@ from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
 from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
+from xp.worker.nodes import interface_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -216,3 +219,34 @@ class Seen:
             except psutil.Error:
                 continue
         return (outputs / "ready").exists()
+
+
+JOINS = """
+import os
+from xp.lib import private_ray
+from xp.worker.nodes import INTERFACE, use_rays_interface
+private_ray.close_to_others()
+os.environ.pop("XP_ONE_MACHINE")
+import ray
+use_rays_interface()
+print(os.environ.get(INTERFACE))
+
+@ray.remote(num_cpus=0)
+def told():
+    return os.environ.get(INTERFACE)
+
+env = {"worker_process_setup_hook": "xp.worker.nodes.use_rays_interface"}
+private_ray.start(runtime_env=env, log_to_driver=False, num_cpus=1)
+own = told.options(runtime_env={**env, "env_vars": {INTERFACE: "ib0"}})
+print(*ray.get([told.remote(), own.remote()]))
+"""
+
+
+def test_a_process_of_a_ray_cluster_uses_rays_interface(tmp_path: Path) -> None:
+    """A cluster that xp did not start: its raylets were not told, and gloo would take a machine's 127.0.1.1."""
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environ.pop("GLOO_SOCKET_IFNAME", None)
+    run = subprocess.run(
+        [sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr

@@ -215,7 +215,8 @@ def played_by_hand() -> tuple[list[EpisodeFacts], dict[str, float]]:
 def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_unit(
     browser: Any, tmp_path: Path
 ) -> None:
-    run, (played, by_hand) = make_run(tmp_path, "charts", num_steps=2), played_by_hand()
+    run = make_run(tmp_path, "charts", num_steps=2)
+    (played, by_hand) = played_by_hand()
     (run / "metrics.jsonl").unlink()
     names = [
         row.name
@@ -247,16 +248,16 @@ def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_
     for chart in charts:
         if chart["metric"] is None:
             continue
-        title, main = chart["title"], find(chart["metric"])
+        title = chart["title"]
+        main = find(chart["metric"])
         assert main is not None
         assert chart["caption"] == f"{title} {main.unit}"
-        stage = (
-            "evaluate_during"
-            if title.startswith("Held-out")
-            else "sft"
-            if title.startswith("Fine-tun")
-            else "train"
-        )
+        if title.startswith("Held-out"):
+            stage = "evaluate_during"
+        elif title.startswith("Fine-tun"):
+            stage = "sft"
+        else:
+            stage = "train"
         for line in chart["lines"]:
             if line["label"] in ("training", "held-out"):
                 continue  # the reward's chart, below

@@ -51,13 +51,14 @@ def played(
     own = (WeightedFnSpec(fn=f"tests.integration.test_reward_metadata:{function}", weight=1.0),)
     member = rules(name="e", serve=f"{CATALOG}.{look_alike}", reward_fn=own)
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(SEEN, seen := f"{place}/seen.json")
+        seen = Path(place) / "seen.json"
+        patch.setenv(SEEN, str(seen))
         with EnvironmentMixture(EpisodeConfig({"e": member}), os.environ) as mix:
             episode = mix.episode(row(split, index))
             episode.step(message)
             outcome = episode.settle()
         assert outcome.reward == 1.0, outcome
-        return [json.loads(file.read_text()) for file in [Path(seen)] if file.exists()]
+        return [json.loads(file.read_text()) for file in [seen] if file.exists()]
 
 
 def test_where_the_server_lists_its_tasks() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.ors_server import COUNTER, QUIZ, Effects, rules, running
 from tests.support.sections import replace
+from tests.support.waiting import wait_for
 from xp.__main__ import main
 from xp.envs import slots
 from xp.envs.openreward import OpenRewardProvider

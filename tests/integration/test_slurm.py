@@ -192,7 +192,8 @@ open("ready", "w").close()
 while not os.path.exists("go"): time.sleep(0.05)
 raise RuntimeError("cannot log in with " + key)
 """
-    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=1.0)
+    outputs = tmp_path / "outputs"
+    spec = launcher_spec("slurm", grace_s=1.0)
     kept: list[str] = []
 
     def look() -> None:

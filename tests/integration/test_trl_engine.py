@@ -63,7 +63,8 @@ class Engine:
         """Run until no episode generates; returns the turns that ended, by number."""
         while self.own.is_generating:
             self.own.step(True)
-        turns, self.delivered[:] = sorted(self.delivered, key=lambda turn: turn.number), []
+        turns = sorted(self.delivered, key=lambda turn: turn.number)
+        self.delivered[:] = []
         return turns
 
 
@@ -99,7 +100,9 @@ def check_log_probabilities(engine: Engine, model: object, temperature: float) -
 def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature: float) -> None:
     """Replies come at different times, and more episodes are played than there are places."""
     engine = Engine(prompts(6), replace(SAMPLING, temperature=temperature), places=3)
-    order, waiting, late = Random(5), [3, 4, 5], list[RolloutTurn]()
+    order = Random(5)
+    waiting = [3, 4, 5]
+    late = list[RolloutTurn]()
     engine.begin(0, 1, 2)
     for _ in range(400):
         if engine.own.is_generating:

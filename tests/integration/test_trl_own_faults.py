@@ -45,10 +45,8 @@ def opened(
 @contextmanager
 def visited(split: str = "train", variant: str = "awkward") -> Iterator[Session]:
     """A session on the server of tests.support.ors_server, by its URL and key."""
-    url, environ = (
-        running(AWKWARD).server.url,
-        {**os.environ, "OPENREWARD_API_KEY": running(AWKWARD).server.key},
-    )
+    url = running(AWKWARD).server.url
+    environ = {**os.environ, "OPENREWARD_API_KEY": running(AWKWARD).server.key}
     with opened(split, environ, target=url, variant=variant, allowed_origins=(url,)) as session:
         yield session
 

@@ -49,11 +49,13 @@ class Mix:
     """Conversations of TURNS turns, of which `places` may go on at the same time."""
 
     def __init__(self, hear: Hear, places: int) -> None:
-        self._hear, self._places = hear, places
+        self._hear = hear
+        self._places = places
         self.ended: dict[int, threading.Event] = {}
 
     def episode(self, row: TaskRow) -> Episode:
-        number, turns = row.index, iter(range(TURNS))
+        number = row.index
+        turns = iter(range(TURNS))
         self.ended[number] = threading.Event()
 
         def grade(_: str) -> ToolResult:
@@ -135,7 +137,8 @@ def test_all_episodes_ask_a_local_environment_concurrently() -> None:
 
 
 def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
-    is_handled, in_time = threading.Event(), []
+    is_handled = threading.Event()
+    in_time = []
 
     def handle(number: int, _: object) -> None:
         is_handled.set()
@@ -199,7 +202,8 @@ def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it(
 def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, settle = threading.Event(), Episode.settle
+    begun = threading.Event()
+    settle = Episode.settle
 
     def slow(episode: Episode) -> EpisodeResult:
         assert begun.wait(DEADLINE_S)
@@ -218,7 +222,8 @@ def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(
 def test_a_prompt_is_rendered_once_for_all_episodes_of_its_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rendered, prompt = list[str](), ChatTokens.prompt
+    rendered = list[str]()
+    prompt = ChatTokens.prompt
 
     def counted(chat: ChatTokens, messages: Sequence[Message], tools: str) -> list[int]:
         rendered.append(tools)
@@ -248,7 +253,8 @@ def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_sto
     def hear(number: int, _: int) -> None:
         assert number or first_may_end.wait(DEADLINE_S)
 
-    playing, ended = play(rows(9), Mix(hear, 9), places=2, in_order=False), []
+    playing = play(rows(9), Mix(hear, 9), places=2, in_order=False)
+    ended = []
     for one in playing:
         ended.append(one.row.index)
         if len(ended) == 3:
@@ -270,7 +276,9 @@ def rewards(rollouts: list[Rollout]) -> list[float | None]:
 
 
 def test_at_no_time_more_episodes_go_on_than_may_have_sessions() -> None:
-    lock, num_open, most = threading.Lock(), [0], [0]
+    lock = threading.Lock()
+    num_open = [0]
+    most = [0]
 
     class Counted(FakeSession):
         def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -72,8 +73,14 @@ def missing_tests(limits: Iterable[Limit]) -> list[str]:
     ]
 
 
-def specs() -> Iterator[RunSpec]:
-    """Specs of the plans in the tables, refused or not; a command that no spec comes of is left out."""
+@cache
+def specs() -> tuple[RunSpec, ...]:
+    """Specs of the plans in the tables, refused or not."""
+    return tuple(composed())
+
+
+def composed() -> Iterator[RunSpec]:
+    """Composes the tables' commands; one that no spec comes of is left out."""
     for overrides in NOTED:
         yield compose(["env=whodunit", "hardware=a100x4", *shlex.split(quoted(overrides))])
     for name in TABLES:

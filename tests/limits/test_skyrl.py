@@ -264,7 +264,8 @@ def test_k3_is_cut() -> None:
     import torch
     from skyrl.backends.skyrl_train.utils.ppo_utils import compute_approx_kl
 
-    policy, reference = torch.tensor([-1.0, -1.0]), torch.tensor([-1.5, 29.0])
+    policy = torch.tensor([-1.0, -1.0])
+    reference = torch.tensor([-1.5, 29.0])
     near, far = compute_approx_kl(policy, reference, kl_estimator_type="k3").tolist()
     assert near == pytest.approx(0.1065, abs=1e-4)
     assert far == 10.0

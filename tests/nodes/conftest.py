@@ -76,7 +76,8 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     token.write_text(secrets.token_hex(32))
     variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     path = f"{Path(python[0]).parent}:{os.environ['PATH']}"
-    head, port = ADDRESSES[0], 26379
+    head = ADDRESSES[0]
+    port = 26379
     words = [
         (
             "--head",
@@ -136,7 +137,8 @@ def _wait_for(count: int, head: str, token: str, again: Callable[[], None]) -> N
     asking = urllib.request.Request(
         f"http://{head}:8265/nodes?view=summary", headers={"Authorization": f"Bearer {token}"}
     )
-    end, said = time.monotonic() + DEADLINE_S, ""
+    end = time.monotonic() + DEADLINE_S
+    said = ""
     while time.monotonic() < end:
         again()
         try:

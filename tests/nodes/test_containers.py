@@ -19,7 +19,8 @@ from xp.run_records.record import RunRecord
 from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
-APPTAINER, PYXIS = Path("/opt/xp-apptainer"), Path("/opt/xp-pyxis")
+APPTAINER = Path("/opt/xp-apptainer")
+PYXIS = Path("/opt/xp-pyxis")
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,8 @@ def run(
 ) -> tuple[RunRecord, str]:
     """The run's record and the first stage's log."""
     monkeypatch.setenv("XP_PASS_ENV", "CHECKOUT")
-    outputs, spec = (
-        tmp_path / "outputs",
-        launcher_spec("slurm", grace_s=5.0, container=way.container),
-    )
+    outputs = tmp_path / "outputs"
+    spec = launcher_spec("slurm", grace_s=5.0, container=way.container)
     record = dispatch(
         plan(*stages).by(spec), SlurmLauncher(spec, outputs), outputs, echo=lambda _: None
     )  # type: ignore[arg-type]
@@ -163,10 +162,8 @@ def test_the_exit_code_is_the_programs(
 
 
 def test_a_time_limit_reaches_both_nodes_which_run_again(way: Way, tmp_path: Path) -> None:
-    outputs, spec = (
-        tmp_path / "outputs",
-        launcher_spec("slurm", grace_s=60.0, container=way.container),
-    )
+    outputs = tmp_path / "outputs"
+    spec = launcher_spec("slurm", grace_s=60.0, container=way.container)
     launcher = SlurmLauncher(spec, outputs)
     launch = launcher.submit(contained(way, SAVE, nodes=2), LauncherSuite.make_context(tmp_path))
     eventually(lambda: all((outputs / f"up_{node}_0").exists() for node in (0, 1)), DEADLINE_S)

@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.nodes.conftest import DEADLINE_S
+from tests.support.job_clusters import home as home
+from tests.support.job_clusters import of_job
 from tests.support.launching import eventually, launcher_spec, plan, stage
 from xp.errors import XpError
 from xp.job import Resources, Runtime, Stage
@@ -65,31 +65,12 @@ def job(code: str) -> Stage:
     )
 
 
-def of_job(home: Path) -> list[psutil.Process]:
-    """Processes of the cluster whose token lies in this home."""
-    found = []
-    for one in psutil.process_iter():
-        with suppress(psutil.Error):
-            if one.environ().get("RAY_AUTH_TOKEN_PATH", "").startswith(str(home)):
-                found.append(one)
-    return found
-
-
 def of_members() -> list[psutil.Process]:
     return [
         one
         for one in psutil.process_iter(["cmdline"])
         if "xp.launchers.node.member" in (one.info["cmdline"] or ())
     ]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    made = tmp_path / "home"
-    made.mkdir()
-    monkeypatch.setenv("HOME", str(made))
-    monkeypatch.setenv("MY_KEY", "XPCANARY of a cluster")
-    return made
 
 
 def test_a_program_has_a_ray_of_all_nodes_and_removes_it(tmp_path: Path, home: Path) -> None:
@@ -111,7 +92,8 @@ def test_a_program_has_a_ray_of_all_nodes_and_removes_it(tmp_path: Path, home: P
 
 
 def test_a_stranger_is_refused_and_no_ray_stays_on_nodes(tmp_path: Path, home: Path) -> None:
-    outputs, codes = tmp_path / "outputs", []
+    outputs = tmp_path / "outputs"
+    codes = []
     spec = launcher_spec("slurm", grace_s=2.0, requeue=False)
 
     def run() -> None:

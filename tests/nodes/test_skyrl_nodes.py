@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.conftest import SMALL, RayNodes, ray_nodes, xp
-from tests.nodes.test_ray_of_a_job import of_job
+from tests.support.job_clusters import of_job
 
 PYTHON = os.environ.get("SKYRL_PYTHON", "")
 SKYRL = (

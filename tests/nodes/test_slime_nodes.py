@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.conftest import ADDRESSES, DEADLINE_S, RayNodes, on_node, ray_nodes
-from tests.nodes.test_ray_of_a_job import of_job
+from tests.support.job_clusters import of_job
+from tests.support.slime_rehearsal import GROUP, PROMPTS, STEPS, rehearsed, spec_of
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
-from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, rehearsed, spec_of
 from xp.job import Job, Resources
 from xp.launchers.ray import RayLauncher
 from xp.launchers.slurm import SlurmLauncher
@@ -108,7 +108,8 @@ def played(outputs: Path) -> None:
 def test_slimes_own_loop_on_a_ray_of_the_batch_jobs_nodes(
     tmp_path: Path, engine: FakeSglang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, outputs = tmp_path / "home", tmp_path / "outputs"
+    home = tmp_path / "home"
+    outputs = tmp_path / "outputs"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     plan = rollouts(outputs, engine, "launcher=slurm")

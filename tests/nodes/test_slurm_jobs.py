@@ -99,7 +99,8 @@ open(f"up_{node}_{count}", "w").close()
 while not os.path.exists(f"saved_{node}"): time.sleep(0.05)
 print("node", node, "goes on", flush=True)
 """
-    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=10.0)
+    outputs = tmp_path / "outputs"
+    spec = launcher_spec("slurm", grace_s=10.0)
     launcher = SlurmLauncher(spec, outputs)
     job = replace(stage("train", code).job, resources=Resources("cpu", 0, 2, 1, 1.0))
     context = LauncherSuite.make_context(tmp_path)
@@ -117,7 +118,8 @@ print("node", node, "goes on", flush=True)
 
 
 def test_a_requeued_training_on_two_nodes_continues(tmp_path: Path) -> None:
-    outputs, codes = tmp_path / "outputs", []
+    outputs = tmp_path / "outputs"
+    codes = []
     words = (
         "launcher=slurm",
         *SMALL,

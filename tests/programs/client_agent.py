@@ -92,7 +92,8 @@ def main(prompt_file, wire):
     else:
         from openai import OpenAI as Client
     ask = {"chat": chat, "responses": responses, "anthropic": anthropic}[wire]
-    messages, results = [], [{"role": "user", "content": Path(prompt_file).read_text()}]
+    messages = []
+    results = [{"role": "user", "content": Path(prompt_file).read_text()}]
     while results:
         messages += results
         said, results = ask(Client(), messages)

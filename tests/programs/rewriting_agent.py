@@ -69,7 +69,8 @@ def explore(wire):
 def main(prompt_file, wire):
     with open(prompt_file) as file:
         task = file.read()
-    messages, other = [user(task)], threading.Thread(target=explore, args=[wire])
+    messages = [user(task)]
+    other = threading.Thread(target=explore, args=[wire])
     for turn in range(TURNS):
         answer, text = ask(wire, messages)
         if turn == 1:

@@ -22,9 +22,12 @@ def main(prompt_file):
         for one in tool("tools/list")["tools"]
     ]
     messages = [{"role": "user", "content": Path(prompt_file).read_text()}]
-    while calls := (message := ask(messages, tools=offered)).get("tool_calls"):
+    while True:
+        message = ask(messages, tools=offered)
+        if not message.get("tool_calls"):
+            break
         messages.append(message)
-        for call in calls:
+        for call in message["tool_calls"]:
             function = call["function"]
             result = tool(
                 "tools/call", name=function["name"], arguments=json.loads(function["arguments"])

@@ -49,7 +49,8 @@ class InjectedFault(Exception):
 class Fault:
     def __init__(self, text: str) -> None:
         self._point, self._action, nth = [*text.split(":"), "1"][:3]
-        self._nth, self._visits = int(nth), count(1)
+        self._nth = int(nth)
+        self._visits = count(1)
 
     def at(self, point: str) -> None:
         if point == self._point and next(self._visits) == self._nth:

@@ -9,8 +9,8 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World, played
 from tests.reliability.proxy import Fault
-from tests.reliability.test_sessions import FAR_BEYOND_S
 from tests.support.fake_session import call
+from tests.support.waiting import FAR_BEYOND_S
 from xp.envs import retry, transport
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ResponseLost
 from xp.envs.retry import MAX_ATTEMPTS

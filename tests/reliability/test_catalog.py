@@ -11,8 +11,8 @@ import pytest
 
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import PATIENT, World
-from tests.reliability.test_sessions import wait_for
 from tests.support.sections import replace
+from tests.support.waiting import wait_for
 from xp.envs.base import NotOffered, ProtocolError, Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.spec.env import SecretSource

@@ -20,10 +20,12 @@ from xp.evaluation.tables import markdown
 
 SECONDS = 250
 """Longer than any command takes on a busy machine; what hangs would hang for ever."""
-METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"
+METRICS = "runs/bad/metrics.jsonl"
+LOG = "runs/bad/attempt_1/train/log.txt"
 EVALUATION = "runs/bad/attempt_1/evaluate/after/eval.json"
 EPISODES = "runs/bad/attempt_1/train/trajectories/train.jsonl"
-SUMMARY, MANIFEST = "evaluations/bad/eval.json", f"tasks/{'bad0' * 5}/manifest.json"
+SUMMARY = "evaluations/bad/eval.json"
+MANIFEST = f"tasks/{'bad0' * 5}/manifest.json"
 SPECIAL = {
     "fifo": lambda file: os.mkfifo(file),
     "zero": lambda file: file.symlink_to("/dev/zero"),
@@ -265,7 +267,8 @@ def test_a_link_to_another_run_is_not_read(
     outputs: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave_private(outputs)
-    private, link = outputs / "runs/secret", outputs / "runs/bad" / name
+    private = outputs / "runs/secret"
+    link = outputs / "runs/bad" / name
     shutil.copytree(outputs / "runs/bad", private)
     for file in (EPISODES, LOG):
         (outputs / file).write_text("")

@@ -55,7 +55,8 @@ def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(
 
 def test_the_record_can_be_read_at_every_moment_of_a_run(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, ["pass"] * 8)
-    file, reads = tmp_path / "runs/run/run.json", 0
+    file = tmp_path / "runs/run/run.json"
+    reads = 0
     while supervisor.process.poll() is None:
         if file.exists():
             assert json.loads(file.read_text())["run_id"] == "run"

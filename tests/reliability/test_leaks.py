@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.harbor_tasks import left_over, write_task
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,11 +38,14 @@ def test_a_thousand_episodes_with_kills_leave_no_sandbox(
     kind: str, episodes: int, tmp_path: Path
 ) -> None:
     """Half of the ends are SIGKILL, which nothing in the process can answer; the others are SIGTERM."""
-    place, log, draws = tmp_path / "sandboxes", tmp_path / "log", random.Random(7)
+    place = tmp_path / "sandboxes"
+    log = tmp_path / "log"
+    draws = random.Random(7)
     place.mkdir()
     write_task(tmp_path / "tasks/a")
     environ = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(ROOT)}
-    kills, seen = 0, 0
+    kills = 0
+    seen = 0
     while seen < episodes:
         words = [kind, str(tmp_path / "tasks"), str(log), str(kills)]
         command = [sys.executable, "-m", "tests.reliability.leak_player", *words]

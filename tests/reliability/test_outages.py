@@ -16,9 +16,9 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import Fault
-from tests.reliability.test_sessions import wait_for
 from tests.support.fake_session import call
 from tests.support.ors_server import rules
+from tests.support.waiting import wait_for
 from xp.envs import retry
 from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer
@@ -32,7 +32,8 @@ def play(
     world: World, num: int, during: Callable[[int], None] = lambda _: None
 ) -> list[EpisodeResult]:
     """Whole episodes beside each other, all of one provider."""
-    provider, config = world.provider(), world.config()
+    provider = world.provider()
+    config = world.config()
 
     def one(_: int) -> EpisodeResult:
         episode = Episode(TASK, lambda: provider.open(TASK), config)

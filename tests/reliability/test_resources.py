@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.reliability.conftest import TASK, World
-from tests.reliability.test_sessions import wait_for
+from tests.support.waiting import wait_for
 from xp.envs.base import SessionLost
 from xp.envs.openreward import OpenRewardProvider
 
@@ -49,7 +49,8 @@ def test_a_forked_child_leaves_its_parent_alone(world: World) -> None:
 
 def test_sessions_beyond_the_allowed_number_wait_for_a_free_one(world: World) -> None:
     provider = world.provider(max_sessions=2)
-    first, second = provider.open(TASK), provider.open(TASK)
+    first = provider.open(TASK)
+    second = provider.open(TASK)
     opened: list[float] = []
     waiting = threading.Thread(
         target=lambda: opened.append(provider.open(TASK).call("inc", {}).reward or 0.0)

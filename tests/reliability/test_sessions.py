@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,6 +18,7 @@ from tests.reliability.proxy import Fault, FaultProxy
 from tests.support.fake_session import call
 from tests.support.ors_server import COUNTER, Effects, rules, running
 from tests.support.sections import replace
+from tests.support.waiting import FAR_BEYOND_S, wait_for
 from xp.envs import local_server, openreward
 from xp.envs.base import (
     DeadlineExceeded,
@@ -43,17 +44,6 @@ OPENING: dict[str, tuple[str, Fault, type[EnvFault]]] = {
     "prompt 503 for ever": ("/messages", faults.status(503), ResponseLost),
     "prompt is HTML": ("/messages", faults.replied(b"<html>", "text/html"), ProtocolError),
 }
-FAR_BEYOND_S = 250.0
-"""Longer than a short deadline takes on any machine, and much shorter than what would wait without it."""
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = FAR_BEYOND_S) -> bool:
-    until = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.mark.parametrize("name", OPENING)

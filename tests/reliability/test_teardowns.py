@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import Exchange
-from tests.reliability.test_sessions import wait_for
+from tests.support.waiting import wait_for
 
 
 def _post(world: World, sid: str, path: str) -> None:

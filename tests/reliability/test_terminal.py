@@ -185,7 +185,8 @@ def test_errors_repeat_what_was_given_without_its_controls(
 
 @pytest.mark.parametrize("on_screen", [True, False])
 def test_the_log_filter_leaves_redrawn_progress_and_nothing_else(on_screen: bool) -> None:
-    log, screen = io.BytesIO(), io.StringIO()
+    log = io.BytesIO()
+    screen = io.StringIO()
     stream = LogStream(log, Redactor(), screen.write, on_screen=on_screen)
     stream.feed(f"begins {EVERY.replace(chr(13), '')} ends\n".encode())
     stream.feed("\x9d0;title\x9c\x9b2J\x90dcs\x9c text\n".encode())

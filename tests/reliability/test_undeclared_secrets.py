@@ -126,10 +126,8 @@ def test_a_cluster_is_told_no_secret_of_the_shell(tmp_path: Path) -> None:
 
 
 def test_a_served_environment_gets_no_secret_of_the_shell(environ: dict[str, str]) -> None:
-    shell, overrides = (
-        {**environ, "HF_TOKEN": "hf_0123456789abcdefghij"},
-        {"MY_MODEL_URL": "http://127.0.0.1:9/v1"},
-    )
+    shell = {**environ, "HF_TOKEN": "hf_0123456789abcdefghij"}
+    overrides = {"MY_MODEL_URL": "http://127.0.0.1:9/v1"}
     child = _child_environ(shell, overrides, "key", sys.executable)
     assert not set(child) & {*SAMPLES, *OTHERS, "HF_TOKEN"}
     assert child["MY_MODEL_URL"] == overrides["MY_MODEL_URL"]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
-from tests.unit.test_episode_trajectory import a_record
+from tests.support.recorded_episodes import a_record
 from xp.composition import compose
 from xp.envs.target import api_target
 from xp.episode.mixture import EnvironmentMixture

@@ -29,7 +29,8 @@ def start_worker(
 
 def tail(directory: Path, has_ended: Callable[[], bool]) -> None:
     """Prints the worker's log until it has ended."""
-    position, is_over = 0, False
+    position = 0
+    is_over = False
     while True:
         with (directory / "log").open("rb") as log:
             log.seek(position)

@@ -89,7 +89,8 @@ def tell(job: Path, names: list[str], states: list[str]) -> None:
 def work(state: Path, job: Path, file: Path) -> int:
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
-    names, states = [one["name"] for one in tasks(file)], []
+    names = [one["name"] for one in tasks(file)]
+    states = []
     for at, one in enumerate(tasks(file)):
         tell(job, names, [*states, "RUNNING"])
         script = one["run"]
@@ -107,7 +108,10 @@ def work(state: Path, job: Path, file: Path) -> int:
             "SKYPILOT_TASK_ID": f"sky-managed-{job.name}-{at}",
         }
         code = subprocess.run(["bash", "-c", script], env=environ, check=False).returncode
-        states.append("CANCELLED" if stopped else "FAILED" if code else "SUCCEEDED")
+        if stopped:
+            states.append("CANCELLED")
+        else:
+            states.append("FAILED" if code else "SUCCEEDED")
         if states[-1] != "SUCCEEDED":
             states += ["CANCELLED"] * (len(names) - len(states))
             break

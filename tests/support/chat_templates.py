@@ -6,6 +6,7 @@ The table was filled in by hand: `eos` from tokenizer_config.json, `named` from 
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.support.tiny import tokenizer_and_model
 
 
 class Shows(StrEnum):
@@ -38,14 +41,17 @@ class Published:
     source: str
 
 
-IM_END, END_OF_TEXT, EOT, EOM = "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>"
-SENTENCE, RETURN, CALL = "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"
-COHERE, RESPONSE, TURN, TOOL = (
-    "<|END_OF_TURN_TOKEN|>",
-    "<|END_RESPONSE|>",
-    "<turn|>",
-    "<|tool_response>",
-)
+IM_END = "<|im_end|>"
+END_OF_TEXT = "<|endoftext|>"
+EOT = "<|eot_id|>"
+EOM = "<|eom_id|>"
+SENTENCE = "<｜end▁of▁sentence｜>"
+RETURN = "<|return|>"
+CALL = "<|call|>"
+COHERE = "<|END_OF_TURN_TOKEN|>"
+RESPONSE = "<|END_RESPONSE|>"
+TURN = "<turn|>"
+TOOL = "<|tool_response>"
 PHI = ("<|end|>", "<|assistant|>", END_OF_TEXT)
 
 
@@ -207,13 +213,21 @@ def small_tokenizer(template: str, eos: str, further: tuple[str, ...] = ()) -> A
         letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
     }
     inner = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    inner.pre_tokenizer, inner.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
     special = sorted({*_SPECIAL.findall(template), *further, eos, "<s>"})
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner, eos_token=eos, bos_token="<s>", additional_special_tokens=special
     )
     tokenizer.chat_template = template
+    return tokenizer
+
+
+def tokenizer_with(template: str) -> Any:
+    import trl
+
+    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
+    tokenizer.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja"
+    ).read_text()
     return tokenizer

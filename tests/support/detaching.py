@@ -35,7 +35,8 @@ WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('
 
 def stub(program: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Puts a stub for a cloud's command on PATH; returns the directory of its state."""
-    state, programs = tmp_path / "cloud", tmp_path / "bin"
+    state = tmp_path / "cloud"
+    programs = tmp_path / "bin"
     state.mkdir()
     programs.mkdir()
     command = programs / program

@@ -92,7 +92,8 @@ class FakeSession:
     takes_answer = False
 
     def __init__(self, provider: FakeProvider, task: Task) -> None:
-        self.provider, self.task = provider, task
+        self.provider = provider
+        self.task = task
 
     def prompt(self) -> list[Message]:
         return [Message(role="user", content=f"Solve: {self.task.spec['question']}")]
@@ -125,10 +126,8 @@ class FakeWorld:
         write_atomically(path, json.dumps({**known, **behaviour}))  # a process may be reading it
 
     def member(self, system_prompt: str = "Think.", **changes: Any) -> MemberConfig:
-        provider, target = (
-            "tests.support.fake_provider:FakeProvider",
-            str(self.root / "behaviour.json"),
-        )
+        provider = "tests.support.fake_provider:FakeProvider"
+        target = str(self.root / "behaviour.json")
         env = replace(
             RULES,
             name="fake",

@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.sections import environment, replace
 from xp.envs.base import EnvFault, Message, ModelMessage, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
+from xp.episode.episode import Episode
 from xp.testing.jobs import DEADLINE_S
 
 TASK = Task("fake", "train", 0)
@@ -108,7 +109,8 @@ class OneAtATime:
     """Opens sessions of a server that holds one; others wait for its end."""
 
     def __init__(self, make: Callable[[], FakeSession]) -> None:
-        self._make, self._free = make, threading.Semaphore(1)
+        self._make = make
+        self._free = threading.Semaphore(1)
 
     def __call__(self) -> FakeSession:
         if not self._free.acquire(timeout=DEADLINE_S):
@@ -149,3 +151,7 @@ def steady(name: str, done_before: int) -> ToolResult:
     if name == "unknown":
         return ToolResult("'unknown' is not a valid tool", is_call_error=True)
     return ToolResult(f"moved after {done_before}", 0.5)
+
+
+def episode_of(session: FakeSession, rules: EnvConfig = RULES) -> Episode:
+    return Episode(TASK, lambda: session, rules)

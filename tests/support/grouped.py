@@ -55,7 +55,8 @@ WINS = (call("win"),)
 
 class GroupedProvider:
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._name, self._opened = config.name, itertools.count()
+        self._name = config.name
+        self._opened = itertools.count()
 
     def open(self, task: Task) -> FakeSession:
         number = next(self._opened)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
+from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
+from xp.backends.trl.worker.config import TRLTrainConfig as TrlConfig
 from xp.job import Job, Stage
 from xp.planning.backend import backend_of
 from xp.spec import RunSpec
@@ -34,3 +37,6 @@ def train_job(spec: RunSpec, places: RunPaths = PLACES) -> Job:
 def train_config(kind: type[Config], spec: RunSpec, places: RunPaths = PLACES) -> Config:
     """Config of the train stage."""
     return kind.from_json(train_job(spec, places).files[f"{places.stage('train')}/config.json"])
+
+
+CONFIGS: dict[str, Any] = {"trl": TrlConfig, "skyrl": SkyrlConfig, "slime": SlimeConfig}

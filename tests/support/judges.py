@@ -37,10 +37,11 @@ def by(quality: Callable[[Any], float]) -> Callable[[Mapping[str, Any]], dict[st
             return verdict(body, scores=[quality(one) for one in data["answers"]])
         if "answer" in data:
             return verdict(body, score=quality(data["answer"]))
-        first, second = quality(data["first"]), quality(data["second"])
-        return verdict(
-            body, better="tie" if first == second else "first" if first > second else "second"
-        )
+        first = quality(data["first"])
+        second = quality(data["second"])
+        if first == second:
+            return verdict(body, better="tie")
+        return verdict(body, better="first" if first > second else "second")
 
     return write
 

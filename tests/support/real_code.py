@@ -55,7 +55,8 @@ def real_code(passed: Sequence[str], is_here: Callable[[str], bool] = is_install
         passed: node ids of the tests that passed.
         is_here: whether a module can be imported.
     """
-    ran, left = [], []
+    ran = []
+    left = []
     for name, part in PARTS.items():
         count = sum(one.startswith(part.files) for one in passed)
         if count and (part.module is None or is_here(part.module)):

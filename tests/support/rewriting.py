@@ -59,7 +59,8 @@ class RewritingMix:
     """Environments of such programs; some episodes may fail at their first turn."""
 
     def __init__(self, fails: Sequence[bool] = (False,)) -> None:
-        self._fails, self._number = fails, 0
+        self._fails = fails
+        self._number = 0
 
     def episode(self, row: Any) -> Episode:
         rules = replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from xp.planning.plan import Plan
 from xp.planning.stages import prepare_config, task_set_place
 from xp.spec import RunSpec
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Manifest
@@ -49,3 +50,8 @@ def write_manifest(spec: RunSpec, train: int, held_out: int) -> None:
     place = Path(spec.outputs, task_set_place(spec))
     place.mkdir(parents=True, exist_ok=True)
     (place / MANIFEST).write_text(manifest.to_json())
+
+
+def stage_config(plan: Plan, stage: str) -> str:
+    files = next(one.job.files for one in plan.stages if one.name == stage)
+    return next(text for path, text in files.items() if path.endswith(f"{stage}/config.json"))

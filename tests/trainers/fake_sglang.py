@@ -38,7 +38,9 @@ class TinyPolicy:
     """
 
     def __init__(self, model: Any, end_id: int, says: Says | None = None) -> None:
-        self._model, self._end_id, self._says = model, end_id, says
+        self._model = model
+        self._end_id = end_id
+        self._says = says
         self._lock = threading.Lock()
 
     def write(
@@ -95,7 +97,8 @@ class FakeSglang:
     def __init__(
         self, policy: Policy, decode: Callable[[list[int]], str], host: str = "127.0.0.1"
     ) -> None:
-        self.policy, self.decode = policy, decode
+        self.policy = policy
+        self.decode = decode
         self.requests: list[dict[str, Any]] = []
         """Bodies of all /generate requests."""
         self.faults: list[int] = []

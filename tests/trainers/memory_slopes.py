@@ -28,7 +28,8 @@ def measured(backend: str) -> dict[str, Slopes]:
     found = {}
     for path, points in points_of(backend, sys.executable, {}).items():
         peaks = {(one["vocabulary"], one["tokens"]): one["peak"] for one in points}
-        (small, large), (few, many) = VOCABULARIES, TOKENS
+        (small, large) = VOCABULARIES
+        (few, many) = TOKENS
         growth = {tokens: peaks[large, tokens] - peaks[small, tokens] for tokens in TOKENS}
         words = large - small
         found[path] = Slopes(

@@ -42,7 +42,8 @@ class Meant:
 
 def meant(spec: RunSpec) -> Meant:
     """What the spec says."""
-    training, algorithm = spec.training, spec.algorithm
+    training = spec.training
+    algorithm = spec.algorithm
     return Meant(
         prompts_per_step=training.prompts_per_step,
         group_size=training.group_size,
@@ -71,7 +72,8 @@ def meant(spec: RunSpec) -> Meant:
 
 def differences(spec: RunSpec, received: Meant) -> dict[str, tuple[Any, Any]]:
     """Field -> what the spec says and what the trainer reads, where they differ."""
-    said, read = asdict(meant(spec)), asdict(received)
+    said = asdict(meant(spec))
+    read = asdict(received)
     return {name: (said[name], read[name]) for name in said if said[name] != read[name]}
 
 
@@ -104,11 +106,9 @@ def random_specs(
 
 
 def _values(draw: random.Random) -> dict[str, Any]:
-    micro, updates, group = (
-        draw.choice([1, 2, 4]),
-        draw.choice([1, 1, 2, 4]),
-        draw.choice([2, 4, 8]),
-    )
+    micro = draw.choice([1, 2, 4])
+    updates = draw.choice([1, 1, 2, 4])
+    group = draw.choice([2, 4, 8])
     return {
         "seed": draw.randrange(2**31),
         "training.num_steps": draw.randint(1, 500),

@@ -71,13 +71,15 @@ class ScriptedClient:
     model_name = "scripted"
 
     def __init__(self, texts: Sequence[str], faults: Mapping[str, Exception] | None = None) -> None:
-        self._texts, self._faults = texts, faults or {}
+        self._texts = texts
+        self._faults = faults or {}
         self._turns: Counter[str] = Counter()
         self.asked: list[dict[str, Any]] = []
         """Prompt ids and sampling parameters of each request."""
 
     async def generate(self, input_batch: Any, model: str | None = None) -> Any:
-        (session,), (prompt,) = input_batch["session_ids"], input_batch["prompt_token_ids"]
+        (session,) = input_batch["session_ids"]
+        (prompt,) = input_batch["prompt_token_ids"]
         self.asked.append({"ids": list(prompt), **input_batch["sampling_params"]})
         await asyncio.sleep(0)
         if session in self._faults:

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
+from tests.support.slime_arguments import parse
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_megatron import OWN, SAID, begin, log_probs
 from tests.trainers.slime_routing import MORE
 from tests.trainers.slime_update import batch_of, drawn
-from tests.trainers.test_slime_parser import parse
 from tools.parity.slime_rehearsal.megatron import packed_attention, without_cuda
 from xp.backends.slime.worker.models import check_architecture, set_yarn
 from xp.composition import compose
@@ -205,7 +205,8 @@ def main(family: str, root: Path) -> None:
     from slime.backends.megatron_utils.model import setup_model_and_optimizer, train_one_step
 
     # Of TransformerEngine, for GPUs.
-    moe_utils.te_general_gemm, multi_latent_attention.TELinear = None, type(None)
+    moe_utils.te_general_gemm = None
+    multi_latent_attention.TELinear = type(None)
     model, optimizer, scheduler = setup_model_and_optimizer(args, "actor")
     load = hf_to_megatron._LOADERS[family]
     hf_to_megatron._LOADERS[family] = lambda name, *more: load(

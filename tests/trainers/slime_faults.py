@@ -173,7 +173,8 @@ def _planted(fault: Fault) -> Any:
     def trainer(
         case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
     ) -> Any:
-        arguments, updates = parity.arguments, parity.updates
+        arguments = parity.arguments
+        updates = parity.updates
 
         def changed(*args: Any) -> Any:
             made = arguments(*args)

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
+from tests.support.slime_arguments import parse
+from tests.support.slime_rehearsal import spec_of
 from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.slime_update import batch_of, drawn
-from tests.trainers.test_slime_parser import parse
-from tests.trainers.test_slime_rehearsal import spec_of
 from tests.unit.slime_config import PLACES
 from tools.parity.slime_rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
 from xp.backends.slime.worker.config import WorkerConfig

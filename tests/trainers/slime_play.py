@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import ROW, SCRIPTS, FakeMix, Script
+from tests.support.scripts import ROW, SCRIPTS, FakeMix, Script
 from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model, turn_ids
 from tests.trainers.slime_setup import (
@@ -83,7 +83,8 @@ def says_script(script: Script) -> Any:
 def play_script(
     args: Any, script: Script, size: int = 1, *, evaluation: bool = False, **changes: Any
 ) -> tuple[list[Any], FakeMix, Kept]:
-    mix, kept = FakeMix(script.rules), Kept()
+    mix = FakeMix(script.rules)
+    kept = Kept()
     limits = changes.pop("limits", ROOMY)
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
     args.rollout_stop = list(script.stop) or None

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from tests.support.slime_arguments import parse
+from tests.support.slime_rehearsal import spec_of
 from tests.trainers.slime_megatron import OWN, begin, log_probs
 from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.slime_update import batch_of, drawn
-from tests.trainers.test_slime_parser import parse
-from tests.trainers.test_slime_rehearsal import spec_of
 from tools.parity.slime_rehearsal.megatron import packed_attention, without_cuda
 from xp.backends.slime.worker.rollout import _fill_experts
 from xp.models.network import KEYS, network_of
@@ -45,8 +45,12 @@ MORE = {
     "disable_param_buffers_cpu_backup": False,
 }
 """Arguments of a mixture that need CUDA otherwise."""
-ENGINE, BATCH, SAMPLED = "engine", "batch.pt", "sampled.pt"
-EPISODE, LAYER, POSITION = 0, 0, 10
+ENGINE = "engine"
+BATCH = "batch.pt"
+SAMPLED = "sampled.pt"
+EPISODE = 0
+LAYER = 0
+POSITION = 10
 """Place of the planted flip: a token of a response, in the first layer."""
 
 

@@ -131,7 +131,8 @@ def engine(args: Any, says: Says | None = None) -> Iterator[FakeSglang]:
     http_utils._http_client = None
     with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
         host, port = server.address.split(":")
-        args.sglang_router_ip, args.sglang_router_port = host, int(port)
+        args.sglang_router_ip = host
+        args.sglang_router_port = int(port)
         http_utils.init_http_client(args)
         yield server
 

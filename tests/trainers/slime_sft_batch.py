@@ -76,12 +76,11 @@ def _shares(args: Any, actor: Any) -> Any:
     from slime.utils import data
     from slime.utils.misc import load_function
 
-    rollout.ray, data.ray = (
-        SimpleNamespace(put=lambda one: one),
-        SimpleNamespace(get=lambda one: one),
-    )
+    rollout.ray = SimpleNamespace(put=lambda one: one)
+    data.ray = SimpleNamespace(get=lambda one: one)
     manager = object.__new__(rollout.RolloutManager.__ray_metadata__.modified_class)
-    manager.args, manager.train_parallel_config = args, actor.train_parallel_config
+    manager.args = args
+    manager.train_parallel_config = actor.train_parallel_config
     manager.data_source = load_function(args.data_source_path)(args)
     manager.generate_rollout = load_function(args.rollout_function_path)
     manager.custom_reward_post_process_func = manager.custom_convert_samples_to_train_data_func = (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.trainers.test_slime_parser import parse
+from tests.support.slime_arguments import parse
 from tests.unit.slime_config import PLACES
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.composition import compose
@@ -99,7 +99,8 @@ def drawn(seed: int = 0, far: float = 0.4) -> Step:
 
 def arguments(root: Path, *overrides: str) -> Any:
     """Slime's own, from its real parser, of what xp renders."""
-    spec, file = compose([*SPEC, *overrides]), root / "worker.json"
+    spec = compose([*SPEC, *overrides])
+    file = root / "worker.json"
     root.mkdir(exist_ok=True)
     file.write_text(
         WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1).to_json()

@@ -33,8 +33,11 @@ def settings(seed: int) -> list[BatchShape]:
     default = batch_shape(compose([]))
     found = []
     for _ in range(NUM_SETTINGS):
-        ranks, micro, updates = draw.choice([1, 2, 3, 4, 8]), draw.randint(1, 6), draw.randint(1, 4)
-        prompts, group = draw.randint(1, 24), draw.randint(2, 8)
+        ranks = draw.choice([1, 2, 3, 4, 8])
+        micro = draw.randint(1, 6)
+        updates = draw.randint(1, 4)
+        prompts = draw.randint(1, 24)
+        group = draw.randint(2, 8)
         if draw.random() < 0.5:
             prompts = updates * math.lcm(ranks * micro, group) // group * draw.randint(1, 2)
         found.append(
@@ -186,7 +189,8 @@ def test_skyrl_agrees() -> None:
 def test_slime_agrees() -> None:
     import sys
 
-    slime, megatron = os.environ.get("SLIME_PATH"), os.environ.get("MEGATRON_PATH")
+    slime = os.environ.get("SLIME_PATH")
+    megatron = os.environ.get("MEGATRON_PATH")
     if not slime or not megatron:
         pytest.skip(
             "Slime is not here: give SLIME_PATH and MEGATRON_PATH, checkouts of THUDM/slime and its Megatron-LM"

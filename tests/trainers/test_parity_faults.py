@@ -140,7 +140,8 @@ def next_group(one: RecordedEpisode) -> RecordedEpisode:
     return replace(one, reward=None if one.reward is None else (one.reward + one.group / 3) % 1)
 
 
-TEMPERATURE, SEQUENCE = ("training.temperature=0.7",), ("algorithm.loss_aggregation=sequence_mean",)
+TEMPERATURE = ("training.temperature=0.7",)
+SEQUENCE = ("algorithm.loss_aggregation=sequence_mean",)
 NARROW = ("algorithm.clip_low=0.01", "algorithm.clip_high=0.03")
 FAST = (
     Fault("mask is off by one", episodes=each(lambda one: replace(one, mask=(0, *one.mask[:-1])))),

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.skyrl_trainer import SMALL, UIDS, trainer
 from tests.trainers.skyrl_parts import train_config
-from tests.trainers.test_skyrl_trainer import SMALL, UIDS, trainer
 
 PROMPT = [10, 11]
 LONGEST = 6
@@ -137,7 +137,8 @@ def papers_gae(
     episodes: Sequence[EpisodeFacts], values: np.ndarray, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Equations 11 and 16 of arXiv:1506.02438 over an episode's own tokens, one after the other."""
-    advantages, returns = np.zeros_like(values), np.zeros_like(values)
+    advantages = np.zeros_like(values)
+    returns = np.zeros_like(values)
     for row, one in enumerate(episodes):
         places = [
             LONGEST - len(one.mask) + at
@@ -227,8 +228,10 @@ def test_the_critics_loss_is_the_clipped_one_over_what_teaches_it(
 
     draw = np.random.default_rng(3)
     shape = (len(WITH_TOOLS), LONGEST)
-    old, new = draw.normal(0.3, 0.5, shape), draw.normal(0.3, 0.5, shape)
-    returns, mask = papers_gae(WITH_TOOLS, old, 1.0, 0.95)[1], trained_mask(WITH_TOOLS)
+    old = draw.normal(0.3, 0.5, shape)
+    new = draw.normal(0.3, 0.5, shape)
+    returns = papers_gae(WITH_TOOLS, old, 1.0, 0.95)[1]
+    mask = trained_mask(WITH_TOOLS)
     override = f"algorithm.loss_aggregation={aggregation}"
     updates = critics_batches(tmp_path, WITH_TOOLS, old, override)
     settings = made_trainer(tmp_path, "algorithm=ppo", override).cfg.trainer.algorithm
@@ -267,7 +270,8 @@ def test_the_policys_mean_over_episodes_is_without_void_ones(tmp_path: Path) -> 
     from xp.backends.skyrl.worker.trainer import SHARES, _shares
 
     data = batch(made, WITH_TOOLS)
-    data["advantages"], data.metadata[SHARES] = torch.ones(len(WITH_TOOLS), LONGEST), _shares(data)
+    data["advantages"] = torch.ones(len(WITH_TOOLS), LONGEST)
+    data.metadata[SHARES] = _shares(data)
     made._execute_training_step("policy", data)
     shares = [
         (update["advantages"] * update["loss_mask"]).sum(-1).tolist()
@@ -309,7 +313,8 @@ def test_a_penalty_in_the_reward_is_of_the_trained_tokens(
     found = made.compute_advantages_and_returns(made.apply_reward_kl_penalty(data))[
         "advantages"
     ].numpy()
-    mask, gap = trained_mask(WITH_TOOLS), own - reference
+    mask = trained_mask(WITH_TOOLS)
+    gap = own - reference
     penalty = 0.3 * (gap if kind == "k1" else gap**2 / 2) * mask
     if algorithm == "grpo":
         totals = np.array([one.reward or 0.0 for one in WITH_TOOLS]) - penalty.sum(-1)
@@ -329,7 +334,8 @@ def test_a_penalty_in_the_reward_is_of_the_trained_tokens(
             rewards[row, np.flatnonzero(mask[row])[-1]] += one.reward
     raw = np.zeros_like(values)
     for row in range(len(WITH_TOOLS)):
-        places, later = np.flatnonzero(mask[row]), 0.0
+        places = np.flatnonzero(mask[row])
+        later = 0.0
         for at in reversed(range(len(places))):
             following = values[row, places[at + 1]] if at + 1 < len(places) else 0.0
             later = rewards[row, places[at]] + following - values[row, places[at]] + 0.95 * later

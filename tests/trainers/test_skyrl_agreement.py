@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import (
+from tests.support import grouped
+from tests.support.scripts import (
     ROW,
     SCRIPTS,
     STOP,
@@ -22,7 +23,6 @@ from tests.contracts.test_agreement import (
     dialogue,
     resettled,
 )
-from tests.support import grouped
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, play, train_config
 from xp.backends.skyrl.worker.generator import VOID
@@ -40,7 +40,8 @@ def under_skyrl(script: Script) -> EpisodeFacts:
         resettled(batch.plays[0].trajectory("r", "train", 0), script)
         == batch.plays[0].episode.settle()
     )
-    (ids,), (mask,) = batch.output["response_ids"], batch.output["loss_masks"]
+    (ids,) = batch.output["response_ids"]
+    (mask,) = batch.output["loss_masks"]
     trained = [token for token, is_trained in zip(ids, mask, strict=True) if is_trained]
     return EpisodeFacts(
         batch.plays[0].episode.settle(),
@@ -51,7 +52,8 @@ def under_skyrl(script: Script) -> EpisodeFacts:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_skyrls_loop_agrees_with_the_bare_episode(script: Script) -> None:
-    expected, found = bare(script), under_skyrl(script)
+    expected = bare(script)
+    found = under_skyrl(script)
     assert found.outcome == expected.outcome
     assert found.messages == expected.messages
     assert found.trained == (

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.importance import PAIRS, planted
+from tests.support.skyrl_trainer import SMALL, UIDS, output, trainer
 from tests.trainers.skyrl_parts import train_config
-from tests.trainers.test_skyrl_trainer import SMALL, UIDS, output, trainer
-from tests.unit.test_importance import PAIRS, planted
 from xp.worker.importance import weigh
 
 REWARDS = np.array([1.0, 0.2, 0.0, 0.5, 0.3, 0.9, 0.1, 0.2])
@@ -62,7 +62,8 @@ def papers_loss(
         "dr_grpo": MASK / (len(REWARDS) * MAX_RESPONSE_TOKENS),
         "rloo": MASK / (len(REWARDS) * MAX_RESPONSE_TOKENS),
     }.get(algorithm, MASK / NUM_TOKENS.sum())
-    plain, clipped = ratio * by_token, np.clip(ratio, low, high) * by_token
+    plain = ratio * by_token
+    clipped = np.clip(ratio, low, high) * by_token
     if algorithm == "dual":
         least = np.where(by_token < 0, DUAL_CLIP * by_token, -np.inf)
         gradient = np.where((plain <= clipped) & (plain > least), -plain * share, 0.0)
@@ -107,7 +108,8 @@ def test_the_policy_loss_and_its_gradient_are_the_papers(made: Any, algorithm: s
     drawn = np.random.default_rng(0)
     # Far enough apart that CISPO's bound of 5 is passed too.
     spread = 1.5 if algorithm == "cispo" else 0.3
-    old, new = drawn.normal(-1.0, spread, MASK.shape), drawn.normal(-1.0, spread, MASK.shape)
+    old = drawn.normal(-1.0, spread, MASK.shape)
+    new = drawn.normal(-1.0, spread, MASK.shape)
     advantages = papers_advantages(algorithm)
     mask = torch.tensor(MASK)
     reduced = apply_loss_reduction_to_advantages_minibatch(

@@ -53,14 +53,16 @@ FAMILIES = (
     ),
     *("rwkv", "smollm3"),
 )
-TEMPERATURE, NUM_SCORED = 0.7, 12
+TEMPERATURE = 0.7
+NUM_SCORED = 12
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_wrapper_is_the_model(family: str) -> None:
     from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
 
-    model, lengths = tiny_model(family), (24, 15, 20)
+    model = tiny_model(family)
+    lengths = (24, 15, 20)
     ids = torch.randint(10, VOCABULARY - 10, (3, 24), generator=torch.Generator().manual_seed(5))
     mask = (torch.arange(24) >= 24 - torch.tensor(lengths)[:, None]).long()
     with torch.no_grad():

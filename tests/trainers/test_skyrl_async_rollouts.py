@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.skyrl_trainer import SMALL, dataset
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
-from tests.trainers.test_skyrl_trainer import SMALL, dataset
 from xp.episode.advantages import advantage_rule
 from xp.testing.jobs import DEADLINE_S
 
@@ -70,7 +70,8 @@ def test_a_step_has_xps_groups_within_the_age_limit(tmp_path: Path, staleness: i
             asyncio.create_task(made._run_generate_for_a_group_loop(buffer))
             for _ in range(PROMPTS * (staleness + 1))
         ]
-        steps, ages = [], []
+        steps = []
+        ages = []
         for _ in range(6):
             groups, dropped, is_exhausted = await made._collect_generation_mini_batch(
                 buffer, asyncio.Event()
@@ -117,12 +118,11 @@ def test_the_last_step_is_saved_once_under_its_own_number(
 
     made = trainer(tmp_path, 1)
     settings = made.cfg.trainer
-    settings.ckpt_path, settings.export_path = (
-        str(tmp_path / "checkpoints"),
-        str(tmp_path / "exports"),
-    )
+    settings.ckpt_path = str(tmp_path / "checkpoints")
+    settings.export_path = str(tmp_path / "exports")
     settings.max_ckpts_to_keep = 2
-    made.dispatch, made.epoch = Writing(), 0
+    made.dispatch = Writing()
+    made.epoch = 0
     monkeypatch.setattr(
         made, "_cleanup_old_checkpoints", lambda: cleanup_old_checkpoints(settings.ckpt_path, 2)
     )

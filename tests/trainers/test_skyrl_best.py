@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.sections import run_spec
-from tests.trainers.test_skyrl_rehearsal import outputs, run
+from tests.support.skyrl_rehearsal import outputs, run
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.worker.best import BestKeeper
 from xp.worker.places import RunPaths

@@ -48,8 +48,11 @@ def read(overrides: list[str]) -> Any:
 
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
 def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> None:
-    spec, cfg = compose(overrides), read(overrides)
-    training, trainer, generator = spec.training, cfg.trainer, cfg.generator
+    spec = compose(overrides)
+    cfg = read(overrides)
+    training = spec.training
+    trainer = cfg.trainer
+    generator = cfg.generator
     assert trainer.max_training_steps == steps_of(training, NUM_TASKS)
     assert clip_of(trainer.algorithm) == (spec.algorithm.clip_low, spec.algorithm.clip_high)
     assert (trainer.algorithm.policy_loss_type == "cispo") == (
@@ -116,8 +119,10 @@ def test_a_checkpoint_starts_policy_and_critic_and_the_model_is_the_reference() 
 
 @pytest.mark.parametrize("name", ["ppo", "ppo, offloaded and spread"])
 def test_the_critic_is_the_policys_model_without_own_fields(name: str) -> None:
-    trainer, spec = read(VARIANTS[name]).trainer, compose(VARIANTS[name])
-    critic, policy = trainer.critic, trainer.policy
+    trainer = read(VARIANTS[name]).trainer
+    spec = compose(VARIANTS[name])
+    critic = trainer.critic
+    policy = trainer.policy
     assert critic.model.path == policy.model.path
     assert critic.model.lora.rank == 0
     assert critic.fsdp_config == policy.fsdp_config

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW
+from tests.support.scripts import ROW
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
@@ -24,7 +24,9 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.schedule import schedule
 from xp.worker.tasks import training_view
 
-PROMPTS, SIZE, STEPS = 4, 3, 5
+PROMPTS = 4
+SIZE = 3
+STEPS = 5
 ROUND = "training.generation_prompts=6"
 WORDS = (
     *("algorithm=dapo", f"training.prompts_per_step={PROMPTS}", f"training.group_size={SIZE}"),
@@ -62,7 +64,8 @@ class Run:
 
 def simulated(rewards: Rewards, num_steps: int, prompts_per_round: int = PROMPTS) -> Run:
     order = iter(schedule(ROWS, 1000, seed=1, shuffle=True))
-    run, number = Run([], []), 0
+    run = Run([], [])
+    number = 0
     for _ in range(num_steps):
         seen: list[str] = []
         kept: list[str] = []
@@ -171,7 +174,9 @@ def made_trainer(
     view.parent.mkdir(parents=True, exist_ok=True)
     write_view(training_view(config, ROWS, view), view)
     experiment = object.__new__(XpTraining)
-    experiment.cfg, experiment.tokenizer, experiment._config = cfg, tokenizer_and_model()[0], config
+    experiment.cfg = cfg
+    experiment.tokenizer = tokenizer_and_model()[0]
+    experiment._config = config
     parts = {
         "tokenizer": tokenizer_and_model()[0],
         "train_dataset": experiment.get_train_dataset(),
@@ -229,12 +234,15 @@ class AnyOrder:
     chat = SimpleNamespace(end_ids=(0,))
 
     def __init__(self, rewards: Rewards, held: Collection[int]) -> None:
-        self._rewards, self._held, self.num_running = rewards, held, 0
+        self._rewards = rewards
+        self._held = held
+        self.num_running = 0
         self.transfers: list[int] = []
         """Groups that each transfer of weights has found running."""
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
-        number, begun_at = int(input_batch["trajectory_ids"][0].instance_id), len(self.transfers)
+        number = int(input_batch["trajectory_ids"][0].instance_id)
+        begun_at = len(self.transfers)
         self.num_running += 1
         await asyncio.sleep(random.random() / 100)
         while number in self._held and len(self.transfers) == begun_at:

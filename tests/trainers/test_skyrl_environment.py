@@ -56,7 +56,8 @@ def test_a_diligent_detective_is_paid_in_full_on_the_last_token(
     output = asyncio.run(made.generate(wanted))
     for number, one in enumerate(made.played(wanted)):
         outcome = one.episode.settle()
-        ids, mask = output["response_ids"][number], output["loss_masks"][number]
+        ids = output["response_ids"][number]
+        mask = output["loss_masks"][number]
         assert (outcome.status, outcome.reward, outcome.num_turns) == (
             EpisodeStatus.FINISHED,
             1.0,

@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import (
+from tests.support.fake_session import RULES, FakeSession, OneAtATime, call
+from tests.support.scripts import (
     DRAWN,
     ROW,
     SCRIPTS,
@@ -24,7 +25,6 @@ from tests.contracts.test_agreement import (
     check_penalty,
     grade,
 )
-from tests.support.fake_session import RULES, FakeSession, OneAtATime, call
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
@@ -75,7 +75,9 @@ class CountedMix:
     def __init__(
         self, rules: EnvConfig, max_sessions: int = 64, respond: Callable[..., Any] = grade
     ) -> None:
-        self._rules, self._max_sessions, self._respond = rules, max_sessions, respond
+        self._rules = rules
+        self._max_sessions = max_sessions
+        self._respond = respond
         self.sessions: list[FakeSession] = []
         self.most_open = 0
 
@@ -154,7 +156,8 @@ def test_the_prompt_is_the_one_that_other_trainers_read_tools_included() -> None
     tools = (
         '[{"type": "function", "function": {"name": "move", "description": "", "parameters": {}}}]'
     )
-    row, client = replace(ROW, tools=tools), ScriptedClient([call("win")])
+    row = replace(ROW, tools=tools)
+    client = ScriptedClient([call("win")])
     batch = play(client, FakeMix(RULES), [row], ROOMY)
     expected = ChatTokens(tokenizer_and_model()[0]).prompt(row.messages, tools)
     assert batch.output["prompt_token_ids"] == [client.asked[0]["ids"]] == [expected]
@@ -211,7 +214,8 @@ def test_a_response_stays_within_its_limit_with_a_shorter_last_turn() -> None:
     client = ScriptedClient([call("look")] * 9)
     batch = play(client, FakeMix(RULES), [ROW], config)
     outcome = batch.plays[0].episode.settle()
-    (prompt,), (ids,) = batch.output["prompt_token_ids"], batch.output["response_ids"]
+    (prompt,) = batch.output["prompt_token_ids"]
+    (ids,) = batch.output["response_ids"]
     assert [one["max_tokens"] for one in client.asked] == [
         90 - (len(one["ids"]) - len(prompt)) for one in client.asked
     ]
@@ -238,11 +242,9 @@ def test_only_a_trained_episode_has_the_penalty_and_skyrls_filter_does_not_see_i
     batch = play(
         ScriptedClient(list(script.texts)), FakeMix(script.rules), [ROW], config, phase=phase
     )
-    outcome, (ids,), (rewards,) = (
-        batch.plays[0].episode.settle(),
-        batch.output["response_ids"],
-        batch.output["rewards"],
-    )
+    outcome = batch.plays[0].episode.settle()
+    (ids,) = batch.output["response_ids"]
+    (rewards,) = batch.output["rewards"]
     assert rewards[-1] == outcome.task_reward
     if phase == "train":
         check_penalty(outcome, len(ids), script)
@@ -321,10 +323,12 @@ def test_every_turn_has_its_own_seed_repeated_by_the_run() -> None:
 
 def test_skyrls_engine_batch_and_record_have_the_live_prompt() -> None:
     config = train_config(*ROOMY_LIMITS, "training.max_prompt_tokens=400", "record_prompts=true")
-    chat, mix = ChatTokens(tokenizer_and_model()[0], config.spec.model), DrawnMix()
+    chat = ChatTokens(tokenizer_and_model()[0], config.spec.model)
+    mix = DrawnMix()
     client = ScriptedClient([call("win")])
     batch = play(client, mix, [ROW], config, len(DRAWN))
-    output, episodes = batch.output, [one.episode for one in batch.plays]
+    output = batch.output
+    episodes = [one.episode for one in batch.plays]
     check_drawn(
         episodes, chat, output["prompt_token_ids"], [any(mask) for mask in output["loss_masks"]]
     )

@@ -77,12 +77,11 @@ def test_padded_episodes_have_the_log_probabilities_of_each_alone(
 ) -> None:
     import torch
 
-    model, (long, short) = wrapper(tiny(family, tmp_path, **own)), episodes()
+    model = wrapper(tiny(family, tmp_path, **own))
+    (long, short) = episodes()
     pad = torch.zeros(len(long) - len(short), dtype=torch.long)
-    batch, mask = (
-        torch.stack([long, torch.cat([pad, short])]),
-        torch.ones(2, len(long), dtype=torch.long),
-    )
+    batch = torch.stack([long, torch.cat([pad, short])])
+    mask = torch.ones(2, len(long), dtype=torch.long)
     mask[1, : len(pad)] = 0
     found = logprobs(model, batch, mask)
     alone = [logprobs(model, one[None], torch.ones_like(one)[None])[0] for one in (long, short)]
@@ -98,7 +97,8 @@ def test_packed_episodes_of_recurrent_layers_read_each_others_state(
 ) -> None:
     import torch
 
-    model, parts = wrapper(tiny(family, tmp_path, **own)).model, episodes()
+    model = wrapper(tiny(family, tmp_path, **own)).model
+    parts = episodes()
     positions = torch.cat([torch.arange(len(one)) for one in parts])
     with torch.no_grad():
         # SkyRL calls it like this with trainer.remove_microbatch_padding.

@@ -24,11 +24,9 @@ SCHEDULE = {"constant_with_warmup": "constant"}
 
 def read(spec: RunSpec) -> Meant:
     cfg = native(train_config(SkyRLTrainStageConfig, spec))
-    trainer, algorithm, optimizer = (
-        cfg.trainer,
-        cfg.trainer.algorithm,
-        cfg.trainer.policy.optimizer_config,
-    )
+    trainer = cfg.trainer
+    algorithm = cfg.trainer.algorithm
+    optimizer = cfg.trainer.policy.optimizer_config
     group = cfg.generator.n_samples_per_prompt
     scheduler = optimizer.scheduler
     return Meant(

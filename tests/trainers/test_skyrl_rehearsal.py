@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,19 +12,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import leave_files
-
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.evaluations import evaluated
 from tests.support.resuming import lose_once, process_with
+from tests.support.skyrl_rehearsal import SMALL, lines, run, stage_of
+from tests.support.skyrl_rehearsal import outputs as outputs
 from tests.support.tiny import leave_untrained
 from tests.trainers.skyrl_parts import REHEARSAL
 from xp.composition import compose
-from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
-from xp.job import Stage
 from xp.planning.plan import build_plan
 from xp.planning.stages import task_set_place
 from xp.run_records.reuse import is_whole
@@ -34,59 +31,7 @@ from xp.tasks.schedule import schedule
 from xp.worker.learning_rate import learning_rate_factor
 from xp.worker.places import model_place
 
-REPOSITORY = Path(__file__).parents[2]
-SMALL = (
-    *REHEARSAL,
-    "env.train.num_tasks=5",
-    "env.held_out.num_tasks=4",
-    "training.prompts_per_step=2",
-    "training.group_size=2",
-    "training.micro_batch_size=2",
-    "training.warmup_updates=0",
-    "training.checkpoint_every=1",
-    "training.keep_checkpoints=2",
-    # An untrained model earns nothing: the entropy bonus alone moves its weights.
-    "training.entropy_coef=0.01",
-    # The stand-in of vLLM draws other tokens than the engine of the evaluate stage.
-    "evaluation.temperature=0.0",
-)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-
-
-def stage_of(
-    outputs: Path, name: str, attempt: int, *overrides: str, run: str = "r"
-) -> tuple[Stage, dict[str, str]]:
-    """A stage with its files in place, and its environment, as the local launcher gives it."""
-    plan = build_plan(compose([*SMALL, *overrides]), run, attempt)
-    stage = next(stage for stage in plan.stages if stage.name == name)
-    return stage, left(outputs, stage)
-
-
-def left(outputs: Path, stage: Stage) -> dict[str, str]:
-    """Puts a stage's files in place; returns its environment."""
-    leave_files(outputs, stage.job)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    # A user's own modules may lie in the outputs root.
-    return {**inherited, **stage.job.env, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{outputs}"}
-
-
-def run(
-    outputs: Path, stage_name: str, attempt: int, *overrides: str, name: str = "r"
-) -> subprocess.CompletedProcess[str]:
-    return run_stage(outputs, stage_of(outputs, stage_name, attempt, *overrides, run=name)[0])
-
-
-def run_stage(outputs: Path, stage: Stage) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, *stage.job.argv[1:]]
-    environ = left(outputs, stage)
-    return subprocess.run(
-        argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=900
-    )
-
-
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return leave_untrained(tmp_path_factory.mktemp("outputs"), *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +43,6 @@ def trained(outputs: Path) -> Path:
         done = run(outputs, "train", attempt, two, *length, "training.micro_batch_size=1")
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return outputs
-
-
-def lines(outputs: Path) -> list[dict[str, Any]]:
-    return read_metrics(outputs / "runs/r/metrics.jsonl", "train")
 
 
 def test_a_second_attempt_goes_on_where_the_first_one_ended(trained: Path) -> None:
@@ -169,7 +110,8 @@ def test_both_models_are_evaluated_on_the_trainings_own_engine(trained: Path) ->
 def test_the_evaluate_stage_has_the_figures_and_episodes_of_the_training(trained: Path) -> None:
     done = run(trained, "evaluate", 3)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    (results, episodes), (own, own_episodes) = played(trained, 2), played(trained, 3)
+    (results, episodes) = played(trained, 2)
+    (own, own_episodes) = played(trained, 3)
     for name in ("summary", "tasks", "playing", "scoring"):
         assert results["after"][name] == own["after"][name]
     assert episodes == own_episodes

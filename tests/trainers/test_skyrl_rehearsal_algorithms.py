@@ -14,7 +14,7 @@ from tests.support.tiny import leave_untrained
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.trainers.test_skyrl_rehearsal import SMALL, run
+from tests.support.skyrl_rehearsal import SMALL, run
 from xp.builtin.tiny_model import SHIPPED
 from xp.episode.metrics_file import read_metrics
 

@@ -5,48 +5,25 @@ Small and short: two steps with a model that knows the answers, then the evaluat
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.jobs import leave_files
-
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.envs_under_test.taught import teach
 from tests.support.evaluations import evaluated
-from tests.trainers.skyrl_parts import REHEARSAL
+from tests.support.skyrl_environments import GROUP, HELD_OUT, SMALL, STEPS, XPS_PYTHON, run_stage
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
-from xp.planning.plan import build_plan
 from xp.planning.stages import task_set_place
 from xp.tasks.row import TaskRow, read_rows
 from xp.worker.places import model_place
 
-REPOSITORY = Path(__file__).parents[2]
-XPS_PYTHON = Path(os.environ.get("XP_PYTHON", REPOSITORY / ".venv/bin/python"))
-"""What xp is started with: it prepares the tasks, and has openenv, which SkyRL's Python has not."""
-STEPS, GROUP, HELD_OUT = 2, 2, 4
-SMALL = (
-    *REHEARSAL,
-    f"evaluation.num_tasks={HELD_OUT}",
-    f"training.num_steps={STEPS}",
-    "training.prompts_per_step=2",
-    f"training.group_size={GROUP}",
-    "training.micro_batch_size=2",
-    "training.warmup_updates=0",
-    # Every answer is right, so every advantage is 0: the entropy bonus alone moves the weights.
-    "training.entropy_coef=0.01",
-    "training.learning_rate=1e-5",
-)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
@@ -71,32 +48,6 @@ class Run:
 
     def evaluation(self) -> dict[str, Any]:
         return evaluated(self.outputs / "runs/r/attempt_1/evaluate")
-
-
-def run_stage(
-    outputs: Path, name: str, overrides: Sequence[str], path: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """A stage with its files in place, in the interpreter and the environment that the local launcher gives it."""
-    stage = next(
-        one for one in build_plan(compose([*SMALL, *overrides]), "r", 1).stages if one.name == name
-    )
-    leave_files(outputs, stage.job)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environ = {
-        **inherited,
-        **stage.job.env,
-        "PYTHONPATH": f"{REPOSITORY}:{path}",
-        "XP_PYTHON": str(XPS_PYTHON),
-    }
-    python = str(XPS_PYTHON) if name == "prepare" else sys.executable
-    return subprocess.run(
-        [python, *stage.job.argv[1:]],
-        cwd=outputs,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
 
 
 def run(outputs: Path, *overrides: str, path: str = "") -> Run:

@@ -13,13 +13,13 @@ from tests.support.tiny import leave_model
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW
 from tests.support.programs import PROGRAMS, mini
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
+from tests.support.scripts import ROW
 from tests.support.sections import replace
+from tests.support.skyrl_environments import run_stage
+from tests.support.skyrl_trainer import SMALL, trainer
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, play, train_config
-from tests.trainers.test_skyrl_rehearsal_envs import run_stage
-from tests.trainers.test_skyrl_trainer import SMALL, trainer
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.worker.places import model_place
@@ -44,7 +44,8 @@ def test_each_delivered_turn_is_trained_once_in_its_own_context() -> None:
 
 
 def test_an_outage_masks_the_rows_of_its_episode() -> None:
-    mix, config = RewritingMix([True]), train_config(*ROOM, *PROGRAM)
+    mix = RewritingMix([True])
+    config = train_config(*ROOM, *PROGRAM)
     batch = play(ScriptedClient(["I say."]), mix, [replace(ROW, task_id="a")], config)
     assert batch.output["stop_reasons"] == ["void"]
     assert not any(map(any, batch.output["loss_masks"]))

@@ -12,50 +12,16 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW
+
+from tests.support.skyrl_trainer import ROWS, SMALL, UIDS, dataset, output, trainer
 from tests.support.task_set import leave_manifest
-from tests.support.tiny import tokenizer_and_model
-from tests.trainers.skyrl_parts import native, train_config
-from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.train import write_view
+from tests.trainers.skyrl_parts import train_config
 from xp.envs.base import Message
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.worker.played import SampledTask
-
-SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=4")
-ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(12)]
-
-
-def dataset(path: Path) -> Any:
-    from skyrl.train.dataset import PromptDataset
-
-    write_view(ROWS, path)
-    return PromptDataset([str(path)], tokenizer_and_model()[0], 820, 1)
-
-
-def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **changes: Any) -> Any:
-    from xp.backends.skyrl.worker.trainer import XpTrainer
-    from xp.episode.advantages import advantage_rule
-
-    cfg = native(config)
-    for key, value in changes.items():
-        setattr(cfg.trainer.algorithm, key, value)
-    made = XpTrainer(
-        config,
-        advantage_rule(config.spec.algorithm),
-        None,
-        cfg=cfg,
-        tracker=tracker or SimpleNamespace(updated=lambda *_: None),
-        tokenizer=tokenizer_and_model()[0],
-        train_dataset=dataset(path / "train.parquet"),
-        inference_engine_client=None,
-        generator=None,
-    )
-    made.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
-    return made
 
 
 def test_the_prepared_view_loads_in_skyrls_own_dataset(tmp_path: Path) -> None:
@@ -81,19 +47,6 @@ def test_tasks_come_in_xps_order_where_skyrls_loader_would_shuffle_them(tmp_path
     assert [one["env_extras"]["task_id"] for batch in shuffled for one in batch] != order
 
 
-def output(rewards: list[float | None]) -> dict[str, Any]:
-    """SkyRL's record of one episode of three tokens for each reward; None is void."""
-    num = len(rewards)
-    return {
-        "prompt_token_ids": [[10, 11]] * num,
-        "response_ids": [[20, 40, 21]] * num,
-        "rewards": [[0.0, 0.0, reward or 0.0] for reward in rewards],
-        "loss_masks": [[0, 0, 0] if reward is None else [1, 0, 1] for reward in rewards],
-        "stop_reasons": ["void" if reward is None else "stop" for reward in rewards],
-        "rollout_logprobs": None,
-    }
-
-
 def advantages(
     path: Path, rewards: list[float | None], uids: list[str], **changes: Any
 ) -> list[float]:
@@ -104,9 +57,6 @@ def advantages(
     data["values"] = None
     found: list[float] = made.compute_advantages_and_returns(data)["advantages"][:, 0].tolist()
     return found
-
-
-UIDS = ["0"] * 4 + ["1"] * 4
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "maxrl"])
@@ -243,10 +193,8 @@ def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
     monkeypatch.setattr(native_kind, "load_checkpoints", lambda _: loaded)
     found = object.__new__(kind)
     found.tracker, _ = step_log(tmp_path)
-    found.cfg, found.total_training_steps = (
-        SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2)),
-        24,
-    )
+    found.cfg = SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2))
+    found.total_training_steps = 24
     assert found.load_checkpoints() == (step, *loaded[1:])
     lines = read_metrics(tmp_path / "metrics.jsonl", "train")
     assert [line["step"] for line in lines] == ([step] if step else [])
@@ -364,7 +312,8 @@ def test_skyrls_own_check_and_removal_ignore_directories_of_other_names(
         own, "run_on_each_node", lambda nodes, *call: on_nodes.append((nodes, *call))
     )
     found = object.__new__(own.XpTrainer)
-    found._node_ids, found.dispatch = None, SimpleNamespace(get_node_ids=lambda: ["node"])
+    found._node_ids = None
+    found.dispatch = SimpleNamespace(get_node_ids=lambda: ["node"])
     found.cfg = SimpleNamespace(
         trainer=SimpleNamespace(ckpt_path=str(tmp_path), max_ckpts_to_keep=1)
     )

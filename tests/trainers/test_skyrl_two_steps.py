@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.skyrl_rehearsal import SMALL, lines, run
 from tests.support.tiny import leave_untrained
-from tests.trainers.test_skyrl_rehearsal import SMALL, lines, run
 from xp.composition import compose
 from xp.errors import XpError
 from xp.worker.places import model_place

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.slime_critic import PPO, papers_of_step
+from tests.support.slime_losses import papers
 from tests.trainers.slime_setup import needs_slime
 from tests.trainers.slime_update import MASKS, PROMPTS, Step, arguments, batch_of, drawn, megatron
-from tests.trainers.test_slime_critic import PPO, papers_of_step
-from tests.trainers.test_slime_losses import papers
 
 pytestmark = needs_slime
 
@@ -46,10 +46,8 @@ def on_a_rank(rank: int, root: Path) -> None:
     from slime.backends.megatron_utils.loss import compute_advantages_and_returns, loss_function
 
     step = drawn()
-    gspo, ppo = (
-        arguments(root / f"gspo{rank}", *GSPO),
-        arguments(root / f"ppo{rank}", *PPO, GSPO[-1]),
-    )
+    gspo = arguments(root / f"gspo{rank}", *GSPO)
+    ppo = arguments(root / f"ppo{rank}", *PPO, GSPO[-1])
     with megatron(root, rank, RANKS, RANKS):
         cut = [slice_with_cp(torch.tensor(one, dtype=torch.float32), 0.0) for one in step.logits]
         logits = torch.cat(cut)[None].requires_grad_()

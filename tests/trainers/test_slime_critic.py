@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tests.support.sections import run_spec
+from tests.support.slime_critic import PPO, papers, papers_of_step
 from tests.trainers.slime_setup import needs_slime, worker_config
-from tests.trainers.slime_update import MASKS, REWARDS, Step, arguments, batch_of, drawn, megatron
+from tests.trainers.slime_update import MASKS, arguments, batch_of, drawn, megatron
 from xp.backends.slime.worker import config as hooks
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.gae import over_trained_tokens
@@ -22,41 +23,11 @@ from xp.composition import compose
 
 pytestmark = needs_slime
 
-PPO = (
-    "algorithm=ppo",
-    "backend.convert_model=true",
-    "algorithm.critic={discount: 0.97, gae_lambda: 0.9, value_clip: 0.3}",
-)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with megatron(tmp_path_factory.mktemp("groups")):
         yield
-
-
-def papers(
-    values: np.ndarray, reward: float, discount: float, gae_lambda: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """1506.02438, eq. 16, as the sum that it is: of all later errors, each discounted by gamma x lambda a token."""
-    following = np.append(values[1:], 0.0)
-    rewards = np.append(np.zeros(len(values) - 1), reward) if len(values) else values
-    errors = rewards + discount * following[: len(values)] - values
-    powers = (discount * gae_lambda) ** np.arange(len(values))
-    advantages = np.array(
-        [(errors[at:] * powers[: len(values) - at]).sum() for at in range(len(values))]
-    )
-    return advantages, advantages + values
-
-
-def papers_of_step(step: Step) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Advantages and returns by the paper's formulas over the policy's tokens; [response] each, 0 elsewhere."""
-    found: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for mask, values, reward in zip(MASKS, step.values, REWARDS, strict=True):
-        for whole, own in zip(found, papers(values[mask == 1], reward, 0.97, 0.9), strict=True):
-            whole.append(np.zeros(len(mask)))
-            whole[-1][mask == 1] = own
-    return found
 
 
 def test_slimes_own_recursions_are_the_papers_formula() -> None:
@@ -177,7 +148,8 @@ def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(
     import torch
     from slime.backends.megatron_utils.loss import loss_function
 
-    step, args = drawn(7), arguments(tmp_path, *PPO, f"algorithm.loss_aggregation={aggregation}")
+    step = drawn(7)
+    args = arguments(tmp_path, *PPO, f"algorithm.loss_aggregation={aggregation}")
     args.loss_type = "value_loss"  # as Slime's train_critic sets it
     returns = papers_of_step(step)[1]
     batch = batch_of(step) | {
@@ -190,7 +162,8 @@ def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(
     loss, normalizer, _ = loss_function(args, batch, 1, len(MASKS), outputs)
     loss.backward()
     assert outputs.grad is not None
-    expected, wanted = 0.0, []
+    expected = 0.0
+    wanted = []
     sizes = [max(1, int(mask.sum())) for mask in MASKS]
     for at, mask in enumerate(MASKS):
         weight = mask / (sum(sizes) if aggregation == "token_mean" else sizes[at] * len(MASKS))

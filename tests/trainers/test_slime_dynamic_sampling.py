@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
+from tests.support.scripts import NO_RETRY, ROW, FakeMix
 from tests.trainers.slime_play import Kept, args, arguments
 from tests.trainers.slime_setup import engine, needs_slime, put_worker, worker_config
 from xp.backends.slime.worker.config import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE, train_program
@@ -28,7 +28,9 @@ from xp.worker.tasks import training_view
 __all__ = ["args", "arguments"]
 pytestmark = needs_slime
 
-PROMPTS, SIZE, STEPS = 4, 3, 4
+PROMPTS = 4
+SIZE = 3
+STEPS = 4
 ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(10)]
 Steps = list[tuple[list[str], list[str]]]
 """Tasks of each step that were played, and those of the groups of its update."""
@@ -68,12 +70,14 @@ async def play(args: Any, sample: Any, sampling_params: Any) -> Any:
     outcome = EpisodeResult(status, reward, () if reward is None else (reward,), 1, 1, 0)
     write_played(sample.metadata, EpisodeFacts("fake", sample.metadata["task_id"], outcome, 3))
     sample.reward = VOID_REWARD if reward is None else reward
-    sample.response, sample.status = "played", sample.Status.COMPLETED
+    sample.response = "played"
+    sample.status = sample.Status.COMPLETED
     return sample
 
 
 def simulated(num_steps: int) -> Steps:
-    order, steps = enumerate(schedule(ROWS, 1000, seed=1, shuffle=True)), []
+    order = enumerate(schedule(ROWS, 1000, seed=1, shuffle=True))
+    steps = []
     for _ in range(num_steps):
         seen: list[str] = []
         kept: list[str] = []
@@ -89,7 +93,8 @@ class Manager:
     """Slime's rollout manager, whose calls return at once as they end in this order on Ray."""
 
     def __init__(self, args: Any, source: Any) -> None:
-        self._args, self._source = args, source
+        self._args = args
+        self._source = source
         self.steps: Steps = []
 
     def __getattr__(self, name: str) -> Any:
@@ -136,18 +141,17 @@ def rollouts(
     write_view(training_view(config, ROWS, view), view)
     args.rollout_batch_size = PROMPTS
     args.over_sampling_batch_size = config.spec.training.prompts_per_round
-    args.n_samples_per_prompt, args.prompt_data = SIZE, str(view)
+    args.n_samples_per_prompt = SIZE
+    args.prompt_data = str(view)
     args.save = args.load = str(root / "checkpoints")
     args.custom_generate_function_path = f"{__name__}.play"
     args.dynamic_sampling_filter_path = (
         HAS_VARIANCE if config.spec.algorithm.dynamic_sampling else None
     )
     put_worker(args, config, FakeMix(NO_RETRY), Kept())
-    args.num_rollout, args.start_rollout_id, args.save_interval = (
-        num_steps,
-        0 if latest is None else latest + 1,
-        1,
-    )
+    args.num_rollout = num_steps
+    args.start_rollout_id = 0 if latest is None else latest + 1
+    args.save_interval = 1
     REWARDS.append(rewards)
     program = import_module(train_program(config.spec.training.max_staleness).removesuffix(".py"))
     with engine(args), pytest.MonkeyPatch.context() as patch:
@@ -155,7 +159,8 @@ def rollouts(
             FRESH_TASKS if config.spec.algorithm.dynamic_sampling else AHEAD_TASKS
         )(args)
         source.load(latest)
-        manager, actor = Manager(args, source), MagicMock()
+        manager = Manager(args, source)
+        actor = MagicMock()
         patch.setattr(program, "ray", SimpleNamespace(get=lambda result: result))
         patch.setattr(program, "create_placement_groups", MagicMock())
         patch.setattr(program, "create_rollout_manager", lambda *_: (manager, None))

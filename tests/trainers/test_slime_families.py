@@ -105,7 +105,8 @@ def flags_of(script: Path) -> dict[str, tuple[str, ...]]:
     flags: dict[str, tuple[str, ...]] = {}
     for word in words:
         if word.startswith("--"):
-            flags[name := word] = ()
+            name = word
+            flags[name] = ()
         else:
             flags[name] += (word,)
     return flags
@@ -137,14 +138,16 @@ def config_of(family: str, flags: Mapping[str, tuple[str, ...]]) -> dict[str, An
         config["norm_topk_prob"] = True
         frequency = eval(flags.get("--moe-layer-freq", ("1",))[0])
         config["first_k_dense_replace"] = frequency.count(0) if isinstance(frequency, list) else 0
-    if (shared := flags.get("--moe-shared-expert-intermediate-size")) is not None:
+    shared = flags.get("--moe-shared-expert-intermediate-size")
+    if shared is not None:
         if family.startswith("qwen"):
             config["shared_expert_intermediate_size"] = int(shared[0])
         else:
             config["n_shared_experts"] = int(shared[0]) // config["moe_intermediate_size"]
     if family in ("deepseek_v3", "kimi_k2"):
         config |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
-    if (factor := float(flags.get("--rotary-scaling-factor", ("1",))[0])) != 1:
+    factor = float(flags.get("--rotary-scaling-factor", ("1",))[0])
+    if factor != 1:
         yarn = {"type": "yarn", "factor": factor, "mscale": 1.0, "mscale_all_dim": 1.0}
         yarn["beta_fast"] = 1.0 if family == "kimi_k2" else 32
         config["rope_scaling"] = yarn | {"beta_slow": 1, "original_max_position_embeddings": 4096}

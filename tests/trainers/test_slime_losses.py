@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.importance import PAIRS, algorithm
+from tests.support.slime_losses import papers
 from tests.trainers.slime_setup import needs_slime
 from tests.trainers.slime_update import MASKS, Step, arguments, batch_of, drawn, megatron
-from tests.unit.test_importance import PAIRS, algorithm
 from xp.worker.importance import metrics, weigh
 
 pytestmark = needs_slime
@@ -56,42 +57,6 @@ def aggregated(
     return total, [own * weight for own, weight in zip(slopes, weights, strict=True)]
 
 
-def clipped(
-    ratio: np.ndarray, advantage: float, low: float, high: float, dual: float | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """PPO (1707.06347): the loss, and its slope by the ratio; dual-clip PPO (1912.09729, eq. 5) bounds the loss."""
-    plain, cut = -ratio * advantage, -np.clip(ratio, 1 - low, 1 + high) * advantage
-    loss, slope = np.maximum(plain, cut), np.where(plain >= cut, -advantage, 0.0)
-    if dual is None or advantage >= 0:
-        return loss, slope
-    return np.minimum(loss, -dual * advantage), np.where(loss > -dual * advantage, 0.0, slope)
-
-
-def papers(
-    name: str, step: Step, low: float, high: float, dual: float | None = None
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Each token's loss, and the loss's slope by each token's log-probability; an episode's mean is not yet taken."""
-    losses, slopes = [], []
-    for at, mask in enumerate(MASKS):
-        gap, advantage = step.log_probs(at) - step.old[at], step.advantages[at]
-        if name == "gspo":
-            # 2507.18071, eq. 7: s = exp(mean of log-ratios). Each of n tokens moves it by s / n, and n tokens have it.
-            ratio = np.full(len(mask), np.exp((gap * mask).sum() / max(1, mask.sum())))
-            loss, slope = clipped(ratio, advantage, low, high, dual)
-            slope = slope * ratio
-        elif name == "cispo":
-            # 2506.13585, eq. 4 and 5: the clipped ratio is a constant weight of the log-probability.
-            weight = np.clip(np.exp(gap), 1 - low, 1 + high)
-            loss, slope = -weight * advantage * step.log_probs(at), -weight * advantage
-        else:
-            ratio = np.exp(gap)
-            loss, slope = clipped(ratio, advantage, low, high, dual)
-            slope = slope * ratio
-        losses.append(loss)
-        slopes.append(slope)
-    return losses, slopes
-
-
 CASES = {
     "grpo": ("algorithm=grpo",),
     "grpo, dual": ("algorithm=grpo", "algorithm.dual_clip=1.25"),
@@ -111,7 +76,8 @@ def test_the_loss_and_its_gradient_are_the_papers(
     args = arguments(tmp_path, *CASES[name], f"algorithm.loss_aggregation={aggregation}")
     step = drawn(far=1.2 if name == "cispo" else 0.4)
     loss, gradient, reported = of_slime(args, step)
-    kind, dual = name.partition(",")[0], args.eps_clip_c
+    kind = name.partition(",")[0]
+    dual = args.eps_clip_c
     losses, slopes = papers(kind, step, args.eps_clip, args.eps_clip_high, dual)
     expected, by_log_probs = aggregated(args, losses, slopes)
     if dual is not None:  # it is at work
@@ -172,7 +138,8 @@ def test_a_correction_weighs_the_policy_loss_alone_and_reports_its_weights(
     bounds = (f"algorithm.{name}_lower=1" for name in ("importance", "mask"))
     upper = (f"algorithm.{name}_upper=1.5" for name in ("importance", "mask"))
     more = (f"algorithm.loss_aggregation={aggregation}", "training.kl_coef=0.3")
-    args, step = arguments(tmp_path, *CASES["grpo"], *own, *bounds, *upper, *more), drawn()
+    args = arguments(tmp_path, *CASES["grpo"], *own, *bounds, *upper, *more)
+    step = drawn()
     step.of_engine[0] = step.old[0].copy()
     step.of_engine[1][0] -= 8
     _, gradient, reported = of_slime(args, step)
@@ -204,7 +171,8 @@ def test_a_mask_leaves_out_beside_the_ratio_to_the_engine(tmp_path: Path) -> Non
         "algorithm.importance_mask=token",
         "algorithm.mask_upper=1.5",
     )
-    args, step = arguments(tmp_path, *CASES["grpo"], *own), drawn()
+    args = arguments(tmp_path, *CASES["grpo"], *own)
+    step = drawn()
     _, gradient, _ = of_slime(args, step)
     kept = [
         np.exp(old - engine) <= 1.5 for old, engine in zip(step.old, step.of_engine, strict=True)
@@ -220,7 +188,8 @@ def test_a_mask_leaves_out_beside_the_ratio_to_the_engine(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
 def test_the_kl_to_the_reference_is_k3_per_token(aggregation: str, tmp_path: Path) -> None:
-    step, spec = drawn(), ("algorithm=gspo", f"algorithm.loss_aggregation={aggregation}")
+    step = drawn()
+    spec = ("algorithm=gspo", f"algorithm.loss_aggregation={aggregation}")
     args = arguments(tmp_path, *spec, "training.kl_coef=0.3")
     losses, slopes = papers("gspo", step, args.eps_clip, args.eps_clip_high)
     for at, reference in enumerate(step.of_reference):

@@ -11,9 +11,7 @@ pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_the_plan_counts_what_a_logit_takes_in_slimes_loss() -> None:
-    found, plan = (
-        measured("slime")["loss"],
-        planned("env=whodunit", "backend=slime", "hardware=a100x4"),
-    )
+    found = measured("slime")["loss"]
+    plan = planned("env=whodunit", "backend=slime", "hardware=a100x4")
     assert found.logit == pytest.approx(plan.logit_bytes, rel=0.05)
     assert found.word == pytest.approx(word_bytes(plan.logit_bytes, plan.head_bytes), rel=0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,53 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import train_config
 from tests.support.recipes import recipes_of
+from tests.support.slime_arguments import NUM_TASKS, parse
 from tests.trainers.same_meaning import Meant, differences, random_specs
-from tests.trainers.slime_setup import needs_slime, parsed
-from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
-from xp.backends.slime.worker.program import absolute_flags
+from tests.trainers.slime_setup import needs_slime
 from xp.composition import compose
-from xp.models.network import KEYS
 from xp.planning.batch import batch_shape
 from xp.spec import RunSpec
 from xp.tasks.training_length import steps_of
 
 pytestmark = needs_slime
 
-NUM_TASKS = 500
 RECIPES = recipes_of("slime")
-
-
-def command(spec: RunSpec) -> SlimeCommand:
-    config = train_config(SlimeTrainConfig, spec)
-    return config.with_steps(steps_of(config.spec.training, NUM_TASKS)).from_the_start().command
-
-
-def parse(spec: RunSpec, root: Path) -> Any:
-    """Slime's `parse_args` on the rendered command line, with a model directory that has no weights."""
-    from slime.utils.arguments import parse_args
-
-    architecture = spec.model.architecture
-    assert architecture is not None
-    assert spec.model.path is not None
-    fields = architecture.model_dump(mode="json")
-    model = root / spec.model.path
-    model.mkdir(parents=True, exist_ok=True)
-    config = {
-        theirs[0]: fields[ours] for ours, theirs in KEYS.items() if fields.get(ours) is not None
-    }
-    config["rope_theta"] = architecture.rope_theta
-    (model / "config.json").write_text(
-        json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1})
-    )
-    held_out = root / "runs/r/attempt_1/train/held_out.jsonl"
-    held_out.parent.mkdir(parents=True, exist_ok=True)
-    held_out.touch()
-    flags = absolute_flags(command(spec), root)
-    if spec.backend.convert_model and "--ref-load" in flags:
-        Path(flags[flags.index("--ref-load") + 1]).mkdir(parents=True, exist_ok=True)
-    return parsed(flags, parse_args)
 
 
 def read(args: Any) -> Meant:
@@ -106,7 +70,9 @@ def test_random_specs_mean_the_same_to_slime(tmp_path: Path) -> None:
 def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}"])
     args = parse(spec, tmp_path)
-    training, algorithm, parallel = spec.training, spec.algorithm, spec.backend.parallel
+    training = spec.training
+    algorithm = spec.algorithm
+    parallel = spec.backend.parallel
     assert differences(spec, replace(read(args), num_steps=training.num_steps)) == {}
     assert args.num_rollout == steps_of(training, NUM_TASKS)
     assert args.adam_eps == training.adam_eps
@@ -159,7 +125,8 @@ def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(
     recipe: str, tmp_path: Path
 ) -> None:
     spec = compose([f"recipes={recipe}"])
-    model, start = tmp_path / str(spec.model.path), tmp_path / "sft"
+    model = tmp_path / str(spec.model.path)
+    start = tmp_path / "sft"
     parse(spec, tmp_path)  # makes the model's directory
     shutil.copytree(model, start)
     training = spec.training.model_copy(update={"initial_checkpoint": str(start)})

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.launching import forms
 from tests.support.ray_cluster import ray_cluster
+from tests.support.slime_rehearsal import spec_of
 from tests.trainers.slime_setup import tiny_directory
-from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.worker.config import STEPS_FLAG
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
@@ -60,7 +60,8 @@ print("a secret in the log:", os.environ["MY_KEY"])
 
 @pytest.fixture
 def checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    slime, megatron = tmp_path / "recorder", tmp_path / "empty-megatron"
+    slime = tmp_path / "recorder"
+    megatron = tmp_path / "empty-megatron"
     (megatron / "megatron/training").mkdir(parents=True)
     slime.mkdir()
     (slime / "train.py").write_text(RECORDER)
@@ -99,7 +100,9 @@ def test_ray_gets_the_whole_command_line_and_no_secret(
     dispatch(plan, launcher, outputs, echo=screen.append)
 
     recorded = json.loads((outputs / "recorded.json").read_text())
-    argv, driver, worker = recorded["argv"], recorded["environ"], recorded["worker"]
+    argv = recorded["argv"]
+    driver = recorded["environ"]
+    worker = recorded["worker"]
     assert argv[0] == str(checkouts / "train.py")
     job = json.loads(plan.stages[1].job.files[f"runs/{plan.run_id}/attempt_1/train/config.json"])
     flags = [word for word in job["command"]["flags"] if word.startswith("--")]

@@ -6,13 +6,9 @@ The engine is the fake one with a tiny real model; GPUs are numbers that Ray is 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,75 +20,27 @@ from tests.support.evaluations import evaluated
 from tests.support.jobs import train_job
 from tests.support.listeners import Listener, listeners, off_loopback
 from tests.support.programs import rewriting
-from tests.support.sections import replace
+from tests.support.slime_rehearsal import (
+    GROUP,
+    PROMPTS,
+    STEPS,
+    rehearsed,
+    run,
+    spec_of,
+    start,
+)
+from tests.support.slime_rehearsal import engine as engine
 from tests.support.tiny import tokenizer_and_model, turn_ids
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from xp.backends.slime.control.render import render
-from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig, WorkerConfig
-from xp.composition import compose
-from xp.job import Job
-from xp.launchers.files import write_files
+from xp.backends.slime.worker.config import WorkerConfig
 from xp.planning.stages import prepare_stage, task_set_place
 from xp.run_records.reuse import is_whole
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
-
-STEPS, PROMPTS, GROUP = 2, 2, 4
-MYSTERIES = (
-    *(
-        "env=whodunit_mini",
-        "env.train.num_tasks=16",
-        "env.held_out.num_tasks=4",
-        "evaluation.samples_per_task=2",
-    ),
-    *("training.max_tokens_per_turn=60", "training.max_response_tokens=300"),
-)
-
-
-def spec_of(model: Path, *more: str, env: Sequence[str] = MYSTERIES) -> RunSpec:
-    """The tiny model on two pretended GPUs."""
-    config = json.loads((model / "config.json").read_text())
-    names = {
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "num_kv_heads": "num_key_value_heads",
-        "head_dim": "head_dim",
-        "intermediate_size": "intermediate_size",
-        "vocab_size": "vocab_size",
-    }
-    return compose(
-        [
-            *("backend=slime", "hardware=a100x2", "model=qwen3-4b", f"model.path={model}"),
-            *(f"model.architecture.{ours}={config[theirs]}" for ours, theirs in names.items()),
-            *("model.architecture.rope_theta=10000.0", "model.max_context_tokens=1024"),
-            "model.chat_template.enable_thinking=null",
-            *(
-                f"training.num_steps={STEPS}",
-                f"training.prompts_per_step={PROMPTS}",
-                f"training.group_size={GROUP}",
-            ),
-            *(
-                "training.max_prompt_tokens=700",
-                "training.micro_batch_size=1",
-                "training.kl_coef=0",
-            ),
-            *("env.limits.max_sessions=16", "backend.parallel.tensor=1"),
-            *env,
-            *more,
-        ]
-    )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[FakeSglang]:
-    tokenizer, model = tokenizer_and_model()
-    policy = TinyPolicy(model, tokenizer.eos_token_id, detective(random.Random(3)))
-    with FakeSglang(policy, tokenizer.decode) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -103,40 +51,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpec, R
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
     run(prepare_stage(spec, places, trains=True).job, root)
     return root, spec, places
-
-
-def run(job: Job, root: Path) -> str:
-    """Run a job's program to its end; gives back what it said."""
-    log = root / "log.txt"
-    code = start(job, root, log).wait(1100)
-    assert code == 0, log.read_text()[-6000:]
-    return log.read_text()
-
-
-def start(job: Job, root: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a job's program as a launcher would; two GPUs and eight CPUs are what Ray believes to have."""
-    write_files(job.files, root)
-    argv = [sys.executable if word == "python" else word for word in job.argv]
-    paths = [str(Path.cwd()), *os.environ["PYTHONPATH"].split(os.pathsep)]
-    environ = {
-        **os.environ,
-        **job.env,
-        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths if path),
-        "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": 8, "GPU": 2}),
-        "XP_TEST_SECRET": "canary-of-the-rehearsal",
-    }
-    with log.open("wb") as file:
-        return subprocess.Popen(argv, cwd=root, env=environ, stdout=file, stderr=subprocess.STDOUT)
-
-
-def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
-    """The same job, but on an engine that is there already."""
-    (name,) = (word for word in job.argv if word.endswith("/config.json"))
-    config = SlimeTrainConfig.from_json(job.files[name])
-    command: SlimeCommand = config.command
-    flags = (*command.flags, "--rollout-external-engine-addrs", engine.address, *more)
-    config = replace(config, command=replace(command, flags=flags))
-    return replace(job, files={**job.files, name: config.to_json()})
 
 
 def leave_export(root: Path) -> None:
@@ -220,7 +134,7 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
     import torch
     from slime.utils.types import Sample
 
-    from tests.contracts.test_agreement import NO_RETRY, FakeMix
+    from tests.support.scripts import NO_RETRY, FakeMix
     from tests.trainers.slime_play import Kept, converted
     from tests.trainers.slime_setup import put_worker, slime_arguments
 
@@ -230,9 +144,9 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
     samples = [Sample.from_dict(value) for value in torch.load(dump, weights_only=False)["samples"]]
     assert len(samples) == PROMPTS * GROUP
     data = converted(args, samples)
-    for start in range(0, len(samples), GROUP):
-        own = data["rewards"][start : start + GROUP]
-        raw = [sample.reward for sample in samples[start : start + GROUP]]
+    for first in range(0, len(samples), GROUP):
+        own = data["rewards"][first : first + GROUP]
+        raw = [sample.reward for sample in samples[first : first + GROUP]]
         assert sum(own) == pytest.approx(0.0, abs=1e-5)
         assert (max(own) - min(own) > 0) is (max(raw) - min(raw) > 0)
     lengths = data["response_lengths"]
@@ -302,7 +216,8 @@ def test_nothing_listens_off_loopback_and_term_closes_the_sessions(
     root, spec, _ = prepared
     places = RunPaths(run="runs/stopped", attempt=1, tasks=task_set_place(spec))
     tokenizer, model = tokenizer_and_model()
-    is_playing, should_continue = threading.Event(), threading.Event()
+    is_playing = threading.Event()
+    should_continue = threading.Event()
     children: list[psutil.Process] = []
     plays = detective(random.Random(4))
 

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contracts.test_agreement import (
+from tests.stubs.teacher_server import KEY, serving
+from tests.support import grouped
+from tests.support.fake_session import call
+from tests.support.scripts import (
     DRAWN,
     NO_RETRY,
     OVERLONG,
@@ -29,9 +32,6 @@ from tests.contracts.test_agreement import (
     dialogue,
     resettled,
 )
-from tests.stubs.teacher_server import KEY, serving
-from tests.support import grouped
-from tests.support.fake_session import call
 from tests.support.sections import chat_model, sampling_of
 from tests.support.tiny import tokenizer_and_model, turn_ids
 from tests.trainers.slime_play import (
@@ -97,7 +97,8 @@ def test_slime_agrees_with_the_bare_episode_and_its_sample_with_the_outcome(
 @pytest.mark.parametrize("function", ["ranked", "broken"])
 def test_a_groups_rewards_reach_slimes_samples(args: Any, function: str) -> None:
     kept = Kept()
-    args.group_rm, args.custom_rm_path = True, SCORE_GROUP
+    args.group_rm = True
+    args.custom_rm_path = SCORE_GROUP
     with grouped.mixture(function) as mix, engine(args, says_script(Script("wins", grouped.WINS))):
         put_worker(args, worker_config(args.xp_root, ROOMY), mix, kept)
         samples = play_group(args, group_of(ROW, len(grouped.OWN)))
@@ -301,7 +302,8 @@ def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> 
     ):
         valid = [reward for reward in (sample.reward for sample in group) if not math.isnan(reward)]
         assert sorted(valid) == [0.0, 1.0, 1.0]
-        mean, std = 2 / 3, math.sqrt(1 / 3)
+        mean = 2 / 3
+        std = math.sqrt(1 / 3)
         expected = [
             0.0 if math.isnan(sample.reward) else (sample.reward - mean) / (std + 1e-6)
             for sample in group
@@ -372,7 +374,8 @@ def test_a_void_episode_without_tokens_has_an_untrained_one(args: Any) -> None:
 
 
 def test_slimes_engine_sample_and_record_have_the_live_prompt(args: Any) -> None:
-    mix, kept = DrawnMix(), Kept()
+    mix = DrawnMix()
+    kept = Kept()
     chat = ChatTokens(tokenizer_and_model()[0], chat_model())
     put_worker(args, worker_config(args.xp_root, sampling_of(400, 8, 40)), mix, kept)
     args.rollout_stop = None
@@ -400,7 +403,8 @@ def routed(args: Any, num_rows: int | None, response: list[int]) -> Any:
 
     from xp.backends.slime.worker.rollout import _fill_experts
 
-    args.num_layers, args.moe_router_topk = 3, 2
+    args.num_layers = 3
+    args.moe_router_topk = 2
     sample = Sample(index=0, tokens=[5, 6, *response], response_length=len(response))
     sample.loss_mask = [int(token > 0) for token in response]
     if num_rows is not None:

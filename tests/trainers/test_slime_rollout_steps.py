@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.support.fake_session import FakeSession, call
+from tests.support.scripts import NO_RETRY, ROW, FakeMix
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import turn_ids
 from tests.trainers.slime_play import (
@@ -74,7 +74,8 @@ def test_an_aborted_episode_has_no_reward_and_is_played_again(args: Any) -> None
     from slime.rollout.sglang_rollout import GenerateState
     from slime.utils.types import Sample
 
-    mix, kept = FakeMix(NO_RETRY), Kept()
+    mix = FakeMix(NO_RETRY)
+    kept = Kept()
     put_worker(args, worker_config(args.xp_root), mix, kept)
     with engine(args) as server:
         server.aborted.set()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.contracts.test_agreement import ROW
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
+from tests.support.scripts import ROW
 from tests.support.tiny import turn_ids
 from tests.trainers.slime_play import ROOMY, Kept, args, arguments, converted, play_group
 from tests.trainers.slime_setup import engine, group_of, needs_slime, put_worker, worker_config
@@ -28,7 +28,8 @@ SIZE = 2
 
 def played(args: Any, fails: list[bool]) -> tuple[Any, list[Any], Kept]:
     """A group of a program's episodes: the engine, the samples of each episode, and the records."""
-    config, kept = worker_config(args.xp_root, ROOMY, group_size=SIZE, prompts_per_step=1), Kept()
+    config = worker_config(args.xp_root, ROOMY, group_size=SIZE, prompts_per_step=1)
+    kept = Kept()
     config = replace(config, spec=config.spec.model_copy(update={"env": compose([*PROGRAM]).env}))
     put_worker(args, config, RewritingMix(fails), kept)
     args.rollout_stop = None
@@ -85,11 +86,10 @@ def test_an_episode_in_two_rows_has_the_loss_of_one(aggregation: str, tmp_path: 
     settings = arguments_of(tmp_path, "algorithm=grpo", *own)
     with megatron(tmp_path):
         loss, gradient = loss_of(settings, step, list(range(len(MASKS))), list(MASKS))
-        order, masks = (
-            [0, 0, 1, 2, 2, 3, 4],
-            [MASKS[0].copy(), MASKS[0].copy(), MASKS[1], *[MASKS[2]] * 2, *MASKS[3:]],
-        )
-        masks[0][5:], masks[1][:5] = 0, 0
+        order = [0, 0, 1, 2, 2, 3, 4]
+        masks = [MASKS[0].copy(), MASKS[0].copy(), MASKS[1], *[MASKS[2]] * 2, *MASKS[3:]]
+        masks[0][5:] = 0
+        masks[1][:5] = 0
         in_rows, of_rows = loss_of(settings, step, order, masks)
     assert in_rows == pytest.approx(loss, rel=1e-6)
     for episode, expected in enumerate(gradient):

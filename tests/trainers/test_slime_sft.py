@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs import PLACES, leave_files, train_config
+from tests.support.slime_rehearsal import spec_of
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.slime_setup import needs_slime, parsed, tiny_directory
-from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.control.render import render, sft_stage
 from xp.backends.slime.worker import sft
 from xp.backends.slime.worker.config import (
@@ -69,7 +69,8 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     save_file(
         {name: one.double() for name, one in load_file(weights).items()}, weights, {"format": "pt"}
     )
-    config, batch = SlimeSftConfig.from_json(path.read_text()), samples()[:count]
+    config = SlimeSftConfig.from_json(path.read_text())
+    batch = samples()[:count]
     write_examples(batch, path.parent / TRAINING_FILE)
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
     sft.write_order(config, count, path.parent / ORDER)
@@ -112,7 +113,8 @@ def test_the_program_gives_slime_each_episode_once_an_epoch_and_publishes_its_la
         f"outputs={tmp_path}",
         *words,
     )
-    path, commands = left(tmp_path, spec), []
+    path = left(tmp_path, spec)
+    commands = []
 
     def train(command: SlimeCommand, worker: WorkerConfig) -> None:
         commands.append(command.flags[-2:])

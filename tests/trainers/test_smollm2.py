@@ -45,7 +45,8 @@ PLAY = (
 def test_smollm2_reads_of_its_tools_and_plays_whodunit(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model, outputs = smollm2(tmp_path), tmp_path / "outputs"
+    model = smollm2(tmp_path)
+    outputs = tmp_path / "outputs"
     words = ["model=hf", f"model.path={model}", f"outputs={outputs}", *LOOK_ALIKE, *PLAY]
     assert main(["prepare", *words]) == ExitCode.PLAN
     refusal = capfd.readouterr().err

@@ -20,6 +20,7 @@ import pytest
 from tests.support.jobs import PLACES, train_config
 from tests.support.recipes import recipes_of
 from tests.support.tiny import tokenizer_and_model
+from tests.support.trl_groups import Groups, step_log
 from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.checkpoints import EndInTime, Seal, latest_checkpoint
@@ -62,7 +63,8 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, A
 def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(
     recipe: str, arguments: dict[str, dict[str, Any]]
 ) -> None:
-    args, spec = arguments[recipe], compose([f"recipes={recipe}"])
+    args = arguments[recipe]
+    spec = compose([f"recipes={recipe}"])
     updates = (
         args["num_iterations"] * args["steps_per_generation"] / args["gradient_accumulation_steps"]
     )
@@ -94,25 +96,6 @@ def test_the_catalogs_are_the_installed_classes() -> None:
     assert [json.loads(file.read_text()) for file in CATALOGS.values()] == [
         fields(name) for name in CATALOGS
     ]
-
-
-class Groups:
-    """A rollout function that plays nothing: fixed completions with the given settled rewards."""
-
-    def __init__(self, settled: list[float | None]) -> None:
-        self.settled = settled
-
-    def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
-        end = trainer.processing_class.eos_token_id
-        completions = [[20 + number, 40, end] for number in range(len(prompts))]
-        return {
-            "prompt_ids": [[10, 11]] * len(prompts),
-            "completion_ids": completions,
-            "logprobs": [[0.0] * 3] * len(prompts),
-            "env_mask": [[1, 0, 1]] * len(prompts),
-            "settled": self.settled,
-            "episodes": list(range(len(prompts))),
-        }
 
 
 SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8")
@@ -167,14 +150,6 @@ def test_a_tied_weight_is_not_reported_as_missing_from_a_checkpoint(
     trainer.__class__ = GuardedTrainer
     trainer._load_from_checkpoint(str(tmp_path))
     assert warnings == []
-
-
-def step_log(tmp_path: Path, *overrides: str) -> Any:
-    from xp.backends.trl.worker.steps import TRLStepLog
-
-    config = train_config(TRLTrainConfig, compose(overrides))
-    config = replace(config, places=replace(config.places, run=str(tmp_path)))
-    return TRLStepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
 
 
 @pytest.mark.parametrize(("updates", "step"), [(1, 4), (2, 2)])
@@ -261,7 +236,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert latest_checkpoint(tmp_path) is None
-    whole, torn = checkpoint(tmp_path, 5), checkpoint(tmp_path, 10)
+    whole = checkpoint(tmp_path, 5)
+    torn = checkpoint(tmp_path, 10)
     assert latest_checkpoint(tmp_path) == torn
     weights = torn / "model.safetensors"
     {

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES, FakeSession, steady, with_limits
 from tests.support.jobs import train_config
+from tests.support.scripts import FakeMix
 from tests.support.sections import replace, with_model
 from tests.support.tiny import leave_model, tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS
@@ -77,7 +77,8 @@ def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
 def test_weights_change_and_evaluations_are_played_while_nothing_else_is(
     is_evaluated: bool,
 ) -> None:
-    playing, weights = threading.Lock(), [-1]
+    playing = threading.Lock()
+    weights = [-1]
     evaluated: list[int] = []
 
     def play(step: int, policy: int) -> Step:

@@ -89,7 +89,8 @@ def test_a_teacher_on_a_server_teaches_what_the_same_one_does_here(
 
 
 def test_the_update_is_the_formulas(tmp_path: Path) -> None:
-    exact, model = replace(case("opd beside the reward"), precision="float64"), tmp_path / "model"
+    exact = replace(case("opd beside the reward"), precision="float64")
+    model = tmp_path / "model"
     make_model(model, SHIPPED)
     make_model(model.with_name(TEACHER), SHIPPED, seed=1)
     found = measured(exact, batch(), model, tmp_path, updates)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.trainers.test_trl_experts import OVERRIDES, Equal, experts
+from tests.support.tiny_experts import OVERRIDES, Equal, experts
 from tests.trainers.trl_ranks import scripted
 from xp.backends.trl.worker.process import Ranks
 

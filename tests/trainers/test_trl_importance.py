@@ -30,10 +30,8 @@ def scored(
     option = Option("one", (*overrides, CORRECTED, "training.passes_per_step=1"))
     case = case_of(option, spec_of(option, "trl", ()))
     trainer = _trainer(case, batch(), model, scratch)
-    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = (
-        lower,
-        upper,
-    )
+    trainer.vllm_importance_sampling_clip_min = lower
+    trainer.vllm_importance_sampling_clip_max = upper
     seen: dict[str, Any] = {}
     correct = trainer._corrected
 
@@ -65,9 +63,11 @@ def test_a_ratio_at_a_bound_is_kept_and_the_next_number_is_not(
         ("at", low, high),
         ("within", low.nextafter(high), high.nextafter(low)),
     ):
-        lower, upper = float(above_low), float(below_high)
+        lower = float(above_low)
+        upper = float(below_high)
         trainer, found = scored(tmp_path / name, lower, upper, own)
-        weights, is_kept = found["importance_sampling_ratio"], (ratios >= lower) & (ratios <= upper)
+        weights = found["importance_sampling_ratio"]
+        is_kept = (ratios >= lower) & (ratios <= upper)
         torch.testing.assert_close(
             weights[is_counted], ratios.clamp(lower, upper)[is_counted], rtol=0, atol=0
         )
@@ -104,7 +104,9 @@ def test_a_mask_alone_and_beside_a_weight_replaces_trls_weights(tmp_path: Path) 
         )
         gap = found["old_per_token_logps"] - found["sampling_per_token_logps"]
         expected = weigh(trainer._xp_algorithm, gap, found["is_trained"]).weights
-        torch.testing.assert_close(used := found["used"], expected)
-        assert (
-            {*used.unique().tolist()} == {0.0, 1.0} if name == "alone" else len(used.unique()) > 2
-        )
+        used = found["used"]
+        torch.testing.assert_close(used, expected)
+        if name == "alone":
+            assert {*used.unique().tolist()} == {0.0, 1.0}
+        else:
+            assert len(used.unique()) > 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainers.test_trl_nonfinite import are_equal, make, weights
+from tests.support.trl_groups import are_equal, make, weights
 from xp.worker.learning_rate import learning_rate_factor
 
 
@@ -54,7 +54,8 @@ def test_sgd_has_no_moments(tmp_path: Path) -> None:
     rates = ("training.optimizer=sgd", "training.weight_decay=0", "training.max_grad_norm=1000")
     trainer = make(tmp_path, "stop", 1, set(), overrides=rates)
     trainer.create_optimizer()
-    before, gradients = weights(trainer), []
+    before = weights(trainer)
+    gradients = []
     trainer.optimizer.register_step_pre_hook(
         lambda *_: gradients.extend(one.grad.clone() for one in trainer.model.parameters())
     )

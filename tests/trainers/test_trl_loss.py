@@ -23,7 +23,10 @@ PROMPT = [10, 11, 12]
 FIRST = 20
 """Token by which the first episode begins; the second begins by the next one."""
 REWARDS: list[float | None] = [1.0, None, 0.0, 0.5, 0.3, 0.9, 0.1, 0.2]
-TEMPERATURE, KL, LOW, HIGH = 0.7, 0.05, 0.1, 0.3
+TEMPERATURE = 0.7
+KL = 0.05
+LOW = 0.1
+HIGH = 0.3
 ROUNDINGS = 32
 """Roundings of float32 that a term of the loss may carry: TRL's advantages are float32, the weights here are float64.
 
@@ -108,9 +111,14 @@ class Formula:
         The KL is k3 to the initial model, which is the old one; token_mean divides by an update's share of all tokens.
         """
         masks = [np.array(mask) for mask in completions(0)[1]]
-        total, size, slopes, num_clipped = 0.0, 0.0, [np.zeros(len(mask)) for mask in masks], 0
+        total = 0.0
+        size = 0.0
+        slopes = [np.zeros(len(mask)) for mask in masks]
+        num_clipped = 0
         for member in members:
-            after, before, mask = now[member], old[member], masks[member]
+            after = now[member]
+            before = old[member]
+            mask = masks[member]
             gain, slope, is_clipped = self.tokens(
                 after, before, mask, advantages(self.scale)[member]
             )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from tests.trainers.test_trl_nonfinite import make
+from tests.support.trl_groups import make
 from xp.engines.kv_cache import without_padding_mask
 
 NUM_SCORED = 30
@@ -80,7 +80,8 @@ def test_the_mask_stays_where_it_is_needed(
 
 
 def test_a_router_keeps_the_mask() -> None:
-    model, (_, mask) = torch.nn.Identity(), batch(first=0)
+    model = torch.nn.Identity()
+    (_, mask) = batch(first=0)
     for has_router in (False, True):
         config = SimpleNamespace(_attn_implementation="sdpa", output_router_logits=has_router)
         with without_padding_mask(model, config, mask):

@@ -5,38 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.media_commands import ROOT, SMALL, weights
 from tests.support.tiny_media import FAMILIES, media_model
 from xp.episode.metrics_file import read_metrics
 from xp.models.weights import is_of_text
 from xp.worker.media import auto_class, load_network, placeholder_ids, text_layers
-
-ROOT = Path(__file__).parents[2]
-SMALL = (
-    "env=sums",
-    "model=hf",
-    "model.dtype=float32",
-    "env.train.num_tasks=4",
-    "env.held_out.num_tasks=2",
-    "training.prompts_per_step=2",
-    "training.group_size=2",
-    "training.micro_batch_size=2",
-    "training.num_steps=2",
-    "training.warmup_updates=0",
-    "training.learning_rate=1e-2",
-    "training.entropy_coef=0.01",
-    "training.max_tokens_per_turn=8",
-    "training.max_response_tokens=64",
-)
-
-
-def weights(directory: Path) -> dict[str, Any]:
-    from safetensors.torch import load_file
-
-    return dict(load_file(directory / "model.safetensors"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

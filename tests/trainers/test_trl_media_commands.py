@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.media_commands import ROOT, SMALL, weights
 from tests.support.tiny_media import media_model
-from tests.trainers.test_trl_media import ROOT, SMALL, weights
 from xp.models.weights import is_of_text
 from xp.worker.adapters import ADAPTER
 

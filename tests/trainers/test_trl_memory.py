@@ -10,6 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_the_plan_counts_what_a_logit_takes_in_trls_loss() -> None:
-    found, plan = measured("trl")["loss"], planned("backend=trl")
+    found = measured("trl")["loss"]
+    plan = planned("backend=trl")
     assert found.logit == pytest.approx(plan.logit_bytes, abs=0.1)
     assert found.word == pytest.approx(word_bytes(plan.logit_bytes, plan.head_bytes), rel=0.1)

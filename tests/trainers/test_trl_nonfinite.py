@@ -3,97 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.jobs import PLACES
-from tests.support.tiny import tokenizer_and_model
-from tests.trainers.test_trl import Groups, step_log
-from xp.backends.trl.control.render import grpo_config
-from xp.backends.trl.worker.train import settled_reward
-from xp.composition import compose
+from tests.support.trl_groups import are_equal, make, weights
 from xp.errors import ExitCode, XpError
-
-OVERRIDES = (
-    "training.prompts_per_step=1",
-    "training.group_size=4",
-    "training.micro_batch_size=4",
-)
-UNCHECKED = "training.max_logprob_gap=null"
-"""The episodes' log-probabilities are made up."""
-
-
-def make(
-    tmp_path: Path,
-    rule: str,
-    num_steps: int,
-    wrong: set[int],
-    check: str = UNCHECKED,
-    warmup_updates: int = 0,
-    rewards: tuple[float, ...] = (1.0, 0.0, 0.5, 0.25),
-    schedule: str = "constant",
-    overrides: Sequence[str] = (),
-    reference: Path | None = None,
-    **native: Any,
-) -> Any:
-    """A trainer whose activations are nan in the updates of the given numbers, from 0; `reference`: a directory."""
-    from datasets import Dataset
-    from trl import GRPOConfig
-
-    from xp.backends.trl.worker.guard import GuardedTrainer
-
-    tokenizer, model = deepcopy(tokenizer_and_model())
-    if reference is not None:
-        model.config._name_or_path = str(reference)
-    overrides = [
-        *OVERRIDES,
-        *overrides,
-        f"training.warmup_updates={warmup_updates}",
-        "training.entropy_coef=0",
-        f"training.num_steps={num_steps}",
-        f"training.on_nonfinite={rule}",
-        f"training.lr_schedule={schedule}",
-        check,
-    ]
-    config = grpo_config(compose(overrides), PLACES)
-    own = {"output_dir": str(tmp_path), "save_strategy": "no", "learning_rate": 0.01, **native}
-    log = step_log(tmp_path, *overrides)
-    trainer = GuardedTrainer(
-        log,
-        model=model,
-        args=GRPOConfig(**config | own),
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list(
-            [
-                {"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{n}"}]}
-                for n in range(num_steps)
-            ]
-        ),
-        rollout_func=Groups([*rewards]),
-        reward_funcs=settled_reward,
-        callbacks=[log],
-    )
-
-    def spoil(_: Any, __: Any, output: Any) -> Any:
-        return (
-            output * math.nan if model.training and trainer.state.global_step in wrong else output
-        )
-
-    model.get_input_embeddings().register_forward_hook(spoil)
-    return trainer
-
-
-def weights(trainer: Any) -> list[Any]:
-    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
-
-
-def are_equal(one: list[Any], other: list[Any]) -> bool:
-    return all(bool((a == b).all()) for a, b in zip(one, other, strict=True))
 
 
 def test_foreign_log_probabilities_stop_the_run_before_the_weights(

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.test_trl_expert_adapters import adapted, base_of
+from tests.support.expert_adapters import adapted, base_of
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.duration import checkpoint_bytes
 from xp.planning.refusals import check_model_files
 
 TINY = Path(__file__).parents[2] / "xp/builtin/tiny"
@@ -56,7 +55,6 @@ def test_named_targets_are_counted_as_peft_makes_them_and_without_torch(tmp_path
     words = words_for(tmp_path / "model", "[q_proj, v_proj]")
     model = adapted(str(tmp_path / "model"), ("q_proj", "v_proj"))
     number = sum(value.numel() for value in model.parameters() if value.requires_grad)
-    assert checkpoint_bytes(compose(words))[0] == 12 * number
     answer = subprocess.run(
         [sys.executable, "-c", COUNT, *words], capture_output=True, text=True, check=True
     )

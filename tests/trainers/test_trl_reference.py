@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.tiny import tokenizer_and_model
-from tests.trainers.test_trl_nonfinite import make
+from tests.support.trl_groups import make
 from tools.parity.measure import case_of, spec_of
 from tools.parity.model import make_model
 from tools.parity.options import Option

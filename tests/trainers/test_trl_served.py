@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.fake_vllm import FAKE, SAMPLING
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import is_alive
-from tests.trainers.test_trl_vllm import FAKE, SAMPLING
 from xp.backends.trl.worker.generation import let_trl_send_key
 from xp.engines.completions import CompletionClient
 from xp.engines.config import VLLMServer
@@ -67,7 +67,8 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    log, lost = tmp_path / "vllm.log", []
+    log = tmp_path / "vllm.log"
+    lost = []
 
     def lose() -> None:
         with served(monkeypatch, "some/model", log, deadline_s=deadline_s) as (url, key):

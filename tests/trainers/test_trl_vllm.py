@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.fake_vllm import FAKE, SAMPLING
 from tests.support.http_server import HttpServer, Reply, Request, http_server
 from tests.support.jobs import train_job
-from tests.support.sections import replace, sampling_of, with_model
+from tests.support.sections import replace, with_model
 from tests.support.tiny import leave_model
 from xp.backends.trl.worker.colocated import choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -30,9 +31,6 @@ from xp.engines.completions import CompletionClient, ServerEngine
 from xp.engines.conversation import GenerationRequest, Opening
 from xp.errors import ExitCode, XpError
 from xp.worker.places import RunPaths
-
-FAKE = Path(__file__).parent / "fake_vllm"
-SAMPLING = sampling_of(100, 5, 12, temperature=0.8, top_p=0.9)
 
 
 def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any]:

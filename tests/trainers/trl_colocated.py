@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES
+from tests.support.scripts import FakeMix
 from tests.support.sections import replace
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker.config import TRLTrainConfig

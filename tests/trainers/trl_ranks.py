@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.contracts.test_agreement import FakeMix
 from tests.support.evaluations import evaluated
 from tests.support.fake_session import RULES, with_limits
 from tests.support.jobs import train_config
+from tests.support.scripts import FakeMix
 from tests.support.sections import replace, with_model
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -40,7 +40,8 @@ from xp.worker.places import RunPaths
 
 
 def row(number: int) -> TaskRow:
-    task_id, opening = f"fake/train/{number}", (Message(role="user", content=f"play {number}"),)
+    task_id = f"fake/train/{number}"
+    opening = (Message(role="user", content=f"play {number}"),)
     return TaskRow(task_id, "fake", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
 
 
@@ -57,7 +58,8 @@ class Scripted:
     """
 
     def __init__(self, ranks: Ranks, *, has_rows: bool = False) -> None:
-        self._ranks, self._has_rows = ranks, has_rows
+        self._ranks = ranks
+        self._has_rows = has_rows
 
     @staticmethod
     def reward(task: int, sample: int) -> float | None:
@@ -126,7 +128,8 @@ def main(path: str, result: str, *, has_rows: bool) -> None:
     quiet_trainer(1)
     from transformers import AutoTokenizer
 
-    chat = ChatTokens(tokenizer := AutoTokenizer.from_pretrained(config.reference))
+    tokenizer = AutoTokenizer.from_pretrained(config.reference)
+    chat = ChatTokens(tokenizer)
     found: dict[str, Any] = {}
     for num_steps in (2, config.num_steps):
         trainer = train(config, num_steps, tokenizer, Scripted(ranks, has_rows=has_rows), ranks)

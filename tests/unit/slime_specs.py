@@ -61,16 +61,15 @@ def expected_estimator(spec: RunSpec) -> str:
 def legal(draw: st.DrawFn) -> RunSpec:
     is_sparse = draw(st.booleans())
     tensor, context = draw(st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 2), (1, 4), (4, 2)]))
-    updates, micro, share = (
-        draw(st.integers(1, 3)),
-        draw(st.integers(1, 4)),
-        draw(st.integers(1, 3)),
-    )
+    updates = draw(st.integers(1, 3))
+    micro = draw(st.integers(1, 4))
+    share = draw(st.integers(1, 3))
     group = draw(st.integers(2, 6))
     episodes = updates * micro * share * 8 // (tensor * context)
     prompts = episodes if episodes % group else episodes // group
     aggregation = draw(st.sampled_from(["token_mean", "sequence_mean", "constant"]))
-    kl, cap = draw(st.sampled_from([0.0, 0.01])), draw(st.sampled_from(["null", "6000"]))
+    kl = draw(st.sampled_from([0.0, 0.01]))
+    cap = draw(st.sampled_from(["null", "6000"]))
     steps = draw(st.integers(1, 50))
     algorithm = draw(st.sampled_from(sorted(ALGORITHMS)))
     return compose(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.test_dialects import LOOK, read
+from tests.support.calls_of_texts import LOOK, read
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import ToolCall

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.refused_fields import DENSE, SERVER, refused
 from tests.support.sections import PLACES
 from xp.backends.skyrl.control.overrides import catalog
 from xp.backends.skyrl.control.render import native
@@ -17,23 +18,15 @@ from xp.errors import XpError
 from xp.planning.engine import sglang_arguments, vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
-from xp.planning.values import spec_refusals
 
 CORRECTED = "algorithm.importance_correction=token_truncate"
 FP8 = ("backend.engine.quantization=fp8", "backend.engine.kv_cache_dtype=fp8", CORRECTED)
 EXPERTS = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b")
 HEADS = ("env=whodunit", "hardware=h200x8", "hardware.num_nodes=4", "model=glm-4.5-air")
-DENSE = ("env=whodunit", "hardware=h100x8", "model=qwen3-4b")
 SKYRL = ("backend=skyrl", "backend.parallel.strategy=megatron")
-SERVER = ("backend=trl", "backend.engine.placement=separate", "backend.engine.accelerators=4")
 MTP = "backend.engine.speculative={method: mtp, model: null, num_tokens: 3}"
 DRAFT = "backend.engine.speculative={method: draft, model: Qwen/Qwen3-0.6B, num_tokens: 3}"
 ENGINE = "generator.inference_engine"
-
-
-def refused(*overrides: str) -> dict[str, str]:
-    spec = compose([*overrides])
-    return {one.field: one.reason for one in spec_refusals(spec)}
 
 
 def test_skyrl_gets_its_keys() -> None:
@@ -123,8 +116,12 @@ def test_a_ratio_to_the_engine_is_a_correction_too() -> None:
 
 # Of Qwen3-4B: parameters of the embedding (tied, with the last norm) and of a layer, layers, numbers of keys and values
 # of a token: 2 x 8 heads x 128.
-EMBEDDING, LAYER, LAYERS, CACHE = 151_936 * 2560 + 2560, 100_930_816, 36, 2 * 8 * 128
-SHARE, ROOM = 0.5 * 80 * 2**30, 2e9
+EMBEDDING = 151_936 * 2560 + 2560
+LAYER = 100_930_816
+LAYERS = 36
+CACHE = 2 * 8 * 128
+SHARE = 0.5 * 80 * 2**30
+ROOM = 2e9
 
 
 def room(*words: str) -> tuple[float, float]:
@@ -162,7 +159,8 @@ def test_a_draft_is_counted_from_its_config(tmp_path: Path) -> None:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     draft = f"backend.engine.speculative={{method: draft, model: {tmp_path}, num_tokens: 3}}"
-    (before, of_token), (after, of_both) = room(), room(draft)
+    (before, of_token) = room()
+    (after, of_both) = room(draft)
     # Qwen3-0.6B: 596,049,920 parameters, as published; its cache is of 28 layers.
     assert (before - after, of_both - of_token) == (pytest.approx(2 * 596_049_920), 2 * 28 * CACHE)
     unknown = DRAFT.replace("Qwen/Qwen3-0.6B", "Org/Unknown")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.command_checks import check_command
 from tests.support.tables import table
-from tests.unit.test_commands import check_command
 
 ROOMS = ("engine", "limits", "skyrl", "slime", "training", "trl")
 

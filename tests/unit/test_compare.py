@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.evaluations import leave_evaluation
 from tests.support.sections import replace
-from tests.unit.test_sweep import leave_run, spec
+from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError
 from xp.evaluation.ranking import sentence, settings_of
@@ -129,7 +129,8 @@ def scored_by(run: Path, passes: float | None = None, **changes: Any) -> None:
 def test_rewards_that_are_not_on_one_scale_are_neither_ranked_nor_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], reason: str
 ) -> None:
-    plain, other = leave(tmp_path, "plain", 0.5), leave(tmp_path, "twice", 1.0)
+    plain = leave(tmp_path, "plain", 0.5)
+    other = leave(tmp_path, "twice", 1.0)
     for run, own in ((plain, {}), (other, changes)):
         with_tasks(run, [1.0, 0.0, 0.5], "abc")
         scored_by(run, **own)
@@ -192,7 +193,8 @@ def test_settings_are_paired_by_seed_and_adjusted_by_the_value_before_training(
 def test_tasks_of_one_name_and_another_content_are_not_paired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = leave(tmp_path, "one", 0.5), leave(tmp_path, "other", 0.6)
+    one = leave(tmp_path, "one", 0.5)
+    other = leave(tmp_path, "other", 0.6)
     with_tasks(one, [1.0, 0.0] * 3, "abcdef")
     with_tasks(other, [0.0, 1.0] * 3, "aBCDEf")
     assert (

@@ -176,9 +176,8 @@ def test_an_episode_that_asks_nothing_or_too_late_is_a_fault_and_is_stopped() ->
 
     async def waiting() -> list[str]:
         await asyncio.sleep(0.01)
-        return [
-            name for one in asyncio.all_tasks() if "Queue.get" in (name := repr(one.get_coro()))
-        ]
+        names = [repr(task.get_coro()) for task in asyncio.all_tasks()]
+        return [name for name in names if "Queue.get" in name]
 
     # Python would print each as an error later.
     assert run(waiting(), 50.0) == []

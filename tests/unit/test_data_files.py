@@ -190,7 +190,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_data_set_in_the_hubs_layout_has_splits_and_configurations(hub: Path) -> None:
-    easy, hard = rows_of_hub(f"{hub}:easy"), rows_of_hub(f"{hub}:hard")
+    easy = rows_of_hub(f"{hub}:easy")
+    hard = rows_of_hub(f"{hub}:hard")
     assert {split: len(rows) for split, rows in easy.items()} == {"train": 16, "validation": 4}
     assert hard == {"train": SUMS[:3]}
     with pytest.raises(XpError, match=r"easy.*hard.*\n.*hf:ORG/NAME:CONFIG"):

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.chat_templates import tokenizer_of
+from tests.support.demonstrations import BUDGET, RULE, TOOL_SPECS, TOOLS
 from tests.support.fake_session import RULES, FakeSession, steady
-from tests.support.sections import chat_model, limited, replace, run_spec, sampling_of
+from tests.support.sections import chat_model, replace, run_spec
 from xp.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.engines.play import EpisodePlay
 from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
@@ -56,27 +57,12 @@ MODELS = {
     Dialect.ACTION: ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
 }
 """Dialect -> a template with it, and the tokens that its model writes after a plain turn and after a call."""
-TOOL_SPECS = tuple(
-    ToolSpec(name, "", {"type": "object", "properties": {}}) for name in ("move", "look", "win")
-)
-TOOLS = json.dumps(tool_schemas(TOOL_SPECS), sort_keys=True)
-"""As the task set has them."""
 ONLY_TOOL = ToolSpec(
     "move",
     "",
     {"type": "object", "properties": {"to": {"type": "string"}, "n": {"type": "integer"}}},
 )
 """An action is a call of the environment's only tool."""
-BUDGET = sampling_of(4000, 4000, 40_000)
-RULE = limited(
-    BUDGET,
-    seed=1,
-    sft__min_reward=1.0,
-    sft__per_task=None,
-    sft__num_episodes=None,
-    sft__thinking=Thinking.KEEP,
-    sft__held_out_fraction=0.0,
-)
 
 
 def with_sft(**changes: Any) -> RunSpec:
@@ -171,10 +157,8 @@ def row(number: int) -> TaskRow:
 @pytest.mark.parametrize("dialect", MODELS)
 def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path) -> None:
     name, plain_end, call_end = MODELS[dialect]
-    chat, syntax = (
-        ChatTokens(tokenizer_of(name, tmp_path), chat_model(dialect=dialect)),
-        syntax_of(dialect),
-    )
+    chat = ChatTokens(tokenizer_of(name, tmp_path), chat_model(dialect=dialect))
+    syntax = syntax_of(dialect)
     ends = chat.tokenizer.convert_tokens_to_ids([plain_end, call_end])
     rng = random.Random(f"{dialect}")
     has_actions = dialect is Dialect.ACTION
@@ -361,7 +345,8 @@ def test_what_a_rollout_could_not_write_is_left_out(
 def test_calls_are_written_in_the_policys_dialect(
     content: str, expected: str | None, tmp_path: Path
 ) -> None:
-    chat, syntax = qwen(tmp_path), SYNTAX[Dialect.HERMES]
+    chat = qwen(tmp_path)
+    syntax = SYNTAX[Dialect.HERMES]
     sample = example_of(
         demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, RULE
     )
@@ -374,7 +359,8 @@ def test_calls_are_written_in_the_policys_dialect(
 
 def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
     """As its template writes it; without a channel the model would learn a turn that it cannot begin."""
-    chat, syntax = ChatTokens(tokenizer_of("gptoss", tmp_path)), SYNTAX[Dialect.HARMONY]
+    chat = ChatTokens(tokenizer_of("gptoss", tmp_path))
+    syntax = SYNTAX[Dialect.HARMONY]
     sample = example_of(demonstration(text="It is 42."), chat, syntax, RULE)
     assert sample is not None
     messages = demonstration(text="It is 42.").messages
@@ -448,7 +434,8 @@ def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
-    chat, counts = ChatTokens(tokenizer_of("qwen3_5_nothink", tmp_path)), Counter[str]()
+    chat = ChatTokens(tokenizer_of("qwen3_5_nothink", tmp_path))
+    counts = Counter[str]()
     given = [demonstration(text="<think>hm</think>yes"), demonstration(text="yes")]
     trained, _ = in_hermes(given, RULE, chat, counts)
     assert len(trained) == 1
@@ -488,7 +475,8 @@ def talk() -> Demonstration:
 def test_the_loss_is_on_the_turns_the_last_one_or_all_tokens(
     loss_on: str, expected: str | None, tmp_path: Path
 ) -> None:
-    chat, spec = qwen(tmp_path), with_sft(loss_on=LossOn(loss_on))
+    chat = qwen(tmp_path)
+    spec = with_sft(loss_on=LossOn(loss_on))
     given = chosen([talk()], spec, frozenset(), Counter())
     ((sample,), _) = in_hermes(given, spec, chat)
     assert chat.tokenizer.decode(trained_ids(sample)) == (
@@ -497,7 +485,8 @@ def test_the_loss_is_on_the_turns_the_last_one_or_all_tokens(
 
 
 def test_a_long_episode_is_left_out_or_cut_and_counted(tmp_path: Path) -> None:
-    chat, counts = qwen(tmp_path), Counter[str]()
+    chat = qwen(tmp_path)
+    counts = Counter[str]()
     (whole,), _ = in_hermes([talk()], RULE, chat)
     tight = within(replace(BUDGET, max_prompt_tokens=2, max_tokens_per_turn=1))
 
@@ -584,7 +573,8 @@ def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
 
 
 def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> None:
-    file, write = tmp_path / "trajectories" / "train.jsonl", SYNTAX[Dialect.HERMES].write
+    file = tmp_path / "trajectories" / "train.jsonl"
+    write = SYNTAX[Dialect.HERMES].write
     rules = replace(RULES, max_turns=3)
     with TrajectoryWriter(file) as writer:
         for words in (

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.recorded_runs import FAULTS, Line, changed, good
 from tests.support.sections import replace, run_spec
 from xp.diagnosis.history import Facts, History, ToolUse
 from xp.diagnosis.live import SymptomWatch
 from xp.diagnosis.rules import RULES, symptoms
 from xp.diagnosis.symptom import Severity
-from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.spec.training import OnSymptom
 
-RECORDED = Path(__file__).parents[1] / "recorded"
 SPEC = run_spec(
     **{
         f"training__{name}": value
@@ -29,22 +28,6 @@ SPEC = run_spec(
     training__max_grad_norm=1.0,
 )
 FACTS = Facts(SPEC.training, ("e",))
-Line = dict[str, Any]
-
-
-def good(number: int = 36) -> list[Line]:
-    """A training of the embedded default, as its stage wrote it."""
-    return read_metrics(RECORDED / "whodunit_mini.jsonl", "train")[:number]
-
-
-def changed(lines: list[Line], **metrics: Callable[[float], float]) -> list[Line]:
-    """Metrics with each of these replaced by a function of the run's progress, from 0 to 1."""
-    names = {name: name.replace("__", "/") for name in metrics}
-    last = len(lines) - 1
-    return [
-        {**line, **{names[name]: value(at / last) for name, value in metrics.items()}}
-        for at, line in enumerate(lines)
-    ]
 
 
 def found(lines: list[Line], **parts: Any) -> dict[str, Severity]:
@@ -63,49 +46,6 @@ def during(rewards: list[float]) -> list[Line]:
 def test_a_good_run_alarms_nobody_at_any_of_its_steps(number: int) -> None:
     told = found(good(number), evaluations=during([0.3, 0.5, 0.8, 0.9]))
     assert [rule for rule, severity in told.items() if severity is not Severity.NOTE] == []
-
-
-FAULTS: dict[str, tuple[str, list[Line]]] = {
-    "other weights": ("engine_gap", changed(good(), training__logprob_gap=lambda _: 0.4)),
-    "constant reward": (
-        "equal_groups",
-        changed(
-            good(),
-            reward__groups_without_variance=lambda _: 1.0,
-            reward__avg_raw_reward=lambda _: 0.0,
-            reward__avg_pass_at_8=lambda _: 0.0,
-            training__entropy=lambda _: 0.1,
-        ),
-    ),
-    "too easy": (
-        "saturated",
-        changed(
-            good(),
-            reward__groups_without_variance=lambda _: 0.9,
-            reward__avg_raw_reward=lambda _: 1.0,
-        ),
-    ),
-    "limit too low": ("truncation", changed(good(), episodes__truncated=lambda at: 0.6 * at)),
-    "another dialect": ("malformed", changed(good(), episodes__malformed=lambda _: 0.8)),
-    "hacked": ("hacked", changed(good(), reward__avg_pass_at_8=lambda _: 0.2)),
-    "no exploration": (
-        "entropy",
-        changed(
-            good(),
-            training__entropy=lambda at: 0.6 * (1 - at) ** 6,
-            reward__avg_raw_reward=lambda _: 0.3,
-        ),
-    ),
-    "far from the reference": (
-        "kl",
-        changed(good(), training__kl=lambda at: 30.0 if at > 0.8 else 0.02),
-    ),
-    "a spike": (
-        "gradient",
-        changed(good(), training__grad_norm=lambda at: 40.0 if 0.5 < at < 0.55 else 0.2),
-    ),
-    "a failing environment": ("void", changed(good(), episodes__void=lambda at: 0.15 * at)),
-}
 
 
 def test_a_policy_that_ran_away_early_and_stayed_away_is_named() -> None:

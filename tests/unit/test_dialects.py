@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.calls_of_texts import LOOK, read
 from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import RULES
 from tests.support.sections import replace
@@ -24,19 +24,6 @@ from xp.episode.tool_calls import ToolCall
 from xp.errors import XpError
 from xp.spec.dialect import Dialect
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "text": {"type": "string"},
-        "count": {"type": "integer"},
-        "share": {"type": "number"},
-        "is_on": {"type": "boolean"},
-        "names": {"type": "array"},
-        "options": {"type": "object"},
-        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-    },
-}
-LOOK = ToolSpec("look", "Look.", SCHEMA)
 GO = ToolSpec("go", "Go.", {})
 ARGUMENTS: dict[str, Any] = {
     "text": 'döor\n<b>"2" & {x}',
@@ -107,10 +94,6 @@ def rendered_turn(tokenizer: Any, arguments: dict[str, Any]) -> str:
     after = tokenizer.apply_chat_template([asked, called], **options)
     assert after.startswith(before)
     return str(after[len(before) :])
-
-
-def read(dialect: Dialect, text: str, tools: Sequence[ToolSpec] = (LOOK,)) -> Any:
-    return SYNTAX[dialect].read(text, lambda: tools)
 
 
 @pytest.mark.parametrize(("template", "dialect"), TEMPLATES.items())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.test_dialects import read
+from tests.support.calls_of_texts import read
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import MalformedCall, ToolCall
 from xp.spec.dialect import Dialect

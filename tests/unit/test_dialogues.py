@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.chat_templates import tokenizer_of
-from tests.unit.test_demonstrations import RULE
+from tests.support.demonstrations import RULE
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
 from xp.spec.dialect import Dialect
@@ -41,7 +41,8 @@ def read(tmp_path: Path, *rows: Any, thinking: bool = False) -> list[Any]:
 
 def trained(tmp_path: Path, row: Any, template: str = "qwen2_5") -> tuple[str, str]:
     """The whole text of a row's tokens, and the text with a loss."""
-    chat, counts = ChatTokens(tokenizer_of(template, tmp_path)), Counter[str]()
+    chat = ChatTokens(tokenizer_of(template, tmp_path))
+    counts = Counter[str]()
     best = chosen(read(tmp_path, row), RULE, frozenset(), counts)
     examples, _ = rendered(best, RULE, chat, lambda _: Dialect.HERMES, counts)
     if not examples:

@@ -4,64 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.fake_launcher import FakeLauncher, ends, failing, go
 from tests.support.launching import FakePlan, FakeSpec, Limits, plan, stage
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.base import Context, Launch
 from xp.launchers.cluster import write_launches
 from xp.launchers.node.exits import exit_code, is_restartable
 from xp.run_records.detached import current, fetch_results, live, stop
-from xp.run_records.record import RunRecord, RunStatus, read_record
-from xp.run_records.supervise import dispatch
-
-Play = Callable[[Stage, Context], int]
-
-
-class FakeLauncher:
-    """Plays each stage by a function and remembers what it was asked."""
-
-    name = "local"
-    is_here = True
-
-    def __init__(self, play: Play | Sequence[int] = (), refusal: XpError | None = None) -> None:
-        codes = iter(() if callable(play) else play)
-        self._play: Play = play if callable(play) else lambda *_: next(codes, 0)
-        self._refusal = refusal
-        self._waiting: dict[str, tuple[Stage, Context]] = {}
-        self.submitted: list[str] = []
-        self.cancelled: list[tuple[str, bool]] = []
-        self.closed: list[str] = []
-        self.secrets: dict[str, dict[str, str]] = {}
-
-    def check(self, stages: Sequence[Stage], context: Context) -> None:
-        del stages, context
-        if self._refusal is not None:
-            raise self._refusal
-
-    def submit(self, stage: Stage, context: Context) -> Launch:
-        key = context.key(stage.name)
-        self.submitted.append(key)
-        self.secrets[stage.name] = dict(context.secrets)
-        self._waiting[key] = (stage, context)
-        return Launch(self.name, key, "1", context.log(stage.name), "2026-01-01T00:00:00+00:00")
-
-    def wait(self, launch: Launch, echo: Echo) -> int:
-        del echo
-        return self._play(*self._waiting[launch.key])
-
-    def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        self.cancelled.append((launch.key, now))
-
-    def close(self, context: Context) -> None:
-        self.closed.append(context.key(""))
+from xp.run_records.record import RunStatus, read_record
 
 
 class FakeCluster(FakeLauncher):
@@ -87,31 +45,6 @@ class FakeCluster(FakeLauncher):
 
     def fetch(self, launch: Launch) -> None:
         raise NotImplementedError
-
-
-def go(
-    one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None, **options: Any
-) -> RunRecord:
-    echo: Echo = options.pop("echo", lambda _: None)
-    made: Any = one
-    launcher = launcher or FakeLauncher()
-    options = {"restart_delay_s": 0.0, **options}
-    try:
-        return dispatch(made, launcher, outputs, echo=echo, replan=made.at, **options)
-    finally:  # secrets and servers of an attempt end with it, but for those of jobs that are left to themselves
-        assert one.spec.launcher.detach or {
-            key.rpartition("/")[0] + "/" for key in launcher.submitted
-        } <= set(launcher.closed)
-
-
-def failing(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None) -> XpError:
-    with pytest.raises(XpError) as caught:
-        go(one, outputs, launcher)
-    return caught.value
-
-
-def ends(record: RunRecord) -> dict[str, tuple[str, int | None]]:
-    return {item.name: (str(item.status), item.exit_code) for item in record.attempts[-1].stages}
 
 
 def test_stages_run_in_order_and_are_on_record(tmp_path: Path) -> None:
@@ -208,7 +141,8 @@ def detached(*stages: Stage) -> FakePlan:
 
 def test_a_detached_run_is_left_with_its_jobs_on_record(tmp_path: Path) -> None:
     (tmp_path / "manifest").write_text("{}")
-    launcher, screen = FakeCluster(), list[str]()
+    launcher = FakeCluster()
+    screen = list[str]()
     chain = detached(stage("a", "", done="manifest"), stage("b", ""), stage("c", ""))
     record = go(chain, tmp_path, launcher, echo=screen.append)
     assert (record.status, launcher.closed, launcher.cancelled) == (RunStatus.RUNNING, [], [])
@@ -420,8 +354,10 @@ def test_results_of_a_run_elsewhere_are_fetched_by_name(
         def fetch_directories(self, names: Sequence[str]) -> list[str]:
             return [*names]
 
-    run, fetched = tmp_path / "runs/run", list[str]()
-    cluster, cloud = FakeCluster(), Cloud()
+    run = tmp_path / "runs/run"
+    fetched = list[str]()
+    cluster = FakeCluster()
+    cloud = Cloud()
     go(detached(stage("a", ""), stage("b", "")), tmp_path, cluster)
     monkeypatch.setattr(cloud, "fetch", lambda launch: fetched.append(launch.key))
     monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: cloud)

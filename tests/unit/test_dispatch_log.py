@@ -127,10 +127,8 @@ def test_rich_progress_draws_through_it() -> None:
         for _ in range(50):
             progress.advance(task)
             progress.refresh()
-    shown, kept = (
-        Logged(on_screen=True).feed(drawn.getvalue()).close(),
-        Logged().feed(drawn.getvalue()).close(),
-    )
+    shown = Logged(on_screen=True).feed(drawn.getvalue()).close()
+    kept = Logged().feed(drawn.getvalue()).close()
     assert shown.screen.startswith(drawn.getvalue().rpartition("\n")[0])
     assert shown.screen.endswith(RESTORE)
     assert "100%" in kept.file

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.fake_launcher import FakeLauncher, failing, go
 from tests.support.launching import Limits, plan, stage
-from tests.unit.test_dispatch import FakeLauncher, failing, go
 from xp.errors import ExitCode, XpError
 from xp.run_records.record import RunStatus
 

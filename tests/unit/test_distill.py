@@ -90,7 +90,8 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
 
 def test_slime_gets_its_own_flags_and_a_converted_teacher() -> None:
     spec = compose([*SLIME, *OPD, "backend.convert_model=true", "algorithm.distill.coef=0.5"])
-    stages, flags = stages_of(spec), train_config(spec)["command"]["flags"]
+    stages = stages_of(spec)
+    flags = train_config(spec)["command"]["flags"]
     teacher = json.loads(
         stages["convert_teacher"].job.files["runs/r/attempt_1/convert_teacher/config.json"]
     )
@@ -199,11 +200,13 @@ def test_megatrons_teacher_must_have_the_policys_network(tmp_path: Path) -> None
 def test_the_plan_counts_a_loaded_teacher(tmp_path: Path) -> None:
     from xp.models.network import network_of
 
-    teacher, network = teacher_of(tmp_path / "teacher"), network_of(NETWORK)
+    teacher = teacher_of(tmp_path / "teacher")
+    network = network_of(NETWORK)
     assert network is not None
     size = 2 * weights_of(Architecture(**network)).total
     opd = ("algorithm=opd", f"algorithm.distill.teacher={teacher}")
-    plain, taught = estimate(compose(TRL)), estimate(compose([*TRL, *opd]))
+    plain = estimate(compose(TRL))
+    taught = estimate(compose([*TRL, *opd]))
     assert taught.training["teacher"] == taught.generation["teacher"] == size / 4
     assert taught.training_peak >= plain.training_peak + size / 4
     whole = estimate(compose([*TRL, *opd, "backend.parallel.strategy=ddp"]))
@@ -216,11 +219,8 @@ def test_the_plan_counts_a_loaded_teacher(tmp_path: Path) -> None:
     )
     assert "teacher" not in estimate(compose([*TRL, *SERVER])).training
     # A teacher of unknown size counts as the policy with its 1.5 billion parameters; this one has 7.6 billion.
-    plain_s, unknown_s, taught_s = (
-        time.high
-        for words in ((), OPD, opd)
-        if (time := duration(compose([*TRL, *words]))) is not None
-    )
+    times = [duration(compose([*TRL, *words])) for words in ((), OPD, opd)]
+    plain_s, unknown_s, taught_s = (time.high for time in times if time is not None)
     assert taught_s - plain_s == pytest.approx((unknown_s - plain_s) * 7.6156 / 1.5437, rel=1e-4)
 
 

@@ -289,7 +289,8 @@ def test_a_fine_tuning_has_updates_without_an_engine(tmp_path: Path) -> None:
 
 def test_the_disk_holds_the_models_exported_beside_checkpoints() -> None:
     words = ["env=whodunit", "backend=skyrl", "hardware=a100x4", "training.keep_checkpoints=5"]
-    often, rarely = compose(words), compose([*words, "training.export_every=60"])
+    often = compose(words)
+    rarely = compose([*words, "training.export_every=60"])
     _, export = checkpoint_bytes(often)
     assert (often.training.checkpoint_every, export) == (20, pytest.approx(6.2e9, rel=0.02))
     assert disk_bytes(often) - disk_bytes(rarely) == pytest.approx((6 - 2) * export)

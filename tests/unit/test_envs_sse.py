@@ -12,7 +12,9 @@ LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs"
 
 
 def read(stream: bytes, *cuts: int) -> list[Event]:
-    reader, events, start = EventReader(), list[Event](), 0
+    reader = EventReader()
+    events = list[Event]()
+    start = 0
     for cut in (*sorted(cuts), len(stream)):
         events += reader.feed(stream[start:cut])
         start = max(start, cut)

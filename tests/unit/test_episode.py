@@ -7,19 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
+from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, episode_of, steady
 from tests.support.sections import replace, reward_rule
 from xp.envs.base import Message, ToolCrashed, ToolResult, ToolSpec
-from xp.envs.config import EnvConfig
 from xp.episode.episode import NUDGE, Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.spec.dialect import Dialect
 from xp.spec.env import OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
-
-
-def episode_of(session: FakeSession, rules: EnvConfig = RULES) -> Episode:
-    return Episode(TASK, lambda: session, rules)
-
 
 MALFORMED = "<tool_call>{</tool_call>"
 ALL = {"tool_calls_per_turn": ToolCallsPerTurn.ALL}

@@ -9,10 +9,18 @@ import time
 
 import pytest
 
-from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady, with_limits
+from tests.support.fake_session import (
+    RULES,
+    TASK,
+    FakeSession,
+    Sessions,
+    call,
+    episode_of,
+    steady,
+    with_limits,
+)
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
-from tests.unit.test_episode import episode_of
 from xp.envs.base import EnvFault, Message, ResponseLost, SessionLost, ToolResult, UnsafeOrigin
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus

@@ -27,7 +27,8 @@ from xp.envs.target import Target
 from xp.envs.transport import SAID_AFTER, Repeat, Transport
 
 Answer = tuple[int, dict[str, str]]
-ONCE, AGAIN = RetryRule(), RetryRule((Refused, ResponseLost))
+ONCE = RetryRule()
+AGAIN = RetryRule((Refused, ResponseLost))
 
 
 OUTAGE = RetryRule((Refused, ResponseLost), (ResponseLost,))

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
-from typing import Any
-
 import pytest
 
+from tests.support.chat_templates import tokenizer_with
 from tests.support.sections import chat_model
-from tests.support.tiny import tokenizer_and_model
 from xp.envs.base import Message
 from xp.episode.tokens import ChatTokens
-
-
-def tokenizer_with(template: str) -> Any:
-    import trl
-
-    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
-    tokenizer.chat_template = (
-        Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja"
-    ).read_text()
-    return tokenizer
 
 
 @pytest.mark.parametrize("template", ["qwen2_5", "qwen3", "qwen3_instruct_2507"])

@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.recorded_episodes import a_record
 from tests.support.sections import replace
-from xp.episode.episode import Episode
 from xp.episode.trajectory import (
-    Tokens,
-    Trajectory,
     TrajectoryWriter,
     read_trajectories,
-    trajectory,
 )
-
-KILLED = """
-import sys
-from pathlib import Path
-sys.path[:0] = {path!r}
-from tests.unit.test_episode_trajectory import a_record
-from xp.episode.trajectory import TrajectoryWriter
-writer = TrajectoryWriter(Path({file!r}))
-number = 0
-while True:
-    writer.write(a_record(number))
-    number += 1
-    print(number, flush=True)
-"""
-
-
-def a_record(step: int = 3, text: str = "I move.", tools: str = "[]") -> Trajectory:
-    episode = Episode(TASK, lambda: FakeSession(steady), RULES)
-    episode.step(text + call("move", to="ö"))
-    episode.step("<tool_call>{</tool_call>")
-    episode.step(call("win") + call("look"))
-    episode.settle()
-    tokens = Tokens(9, 8, 7)
-    return trajectory(
-        episode, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens
-    )
 
 
 def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:
-    move, look = (
-        {"function": {"name": "move"}, "type": "function"},
-        {"function": {"name": "look"}, "type": "function"},
-    )
+    move = {"function": {"name": "move"}, "type": "function"}
+    look = {"function": {"name": "look"}, "type": "function"}
     same = json.dumps([dict(reversed(move.items())), look])
     file = tmp_path / "trajectories" / "train.jsonl"
     with (
@@ -131,17 +95,3 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({"schema_version": 99}) + "\n")
     with pytest.raises(ValueError, match=r"0\.jsonl:1: trajectory schema 99"):
         read_trajectories(file)
-
-
-def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    file = tmp_path / "0.jsonl"
-    program = KILLED.format(path=[entry or os.getcwd() for entry in sys.path], file=str(file))
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        for _ in range(20):
-            written = int(child.stdout.readline())
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    assert len(read_trajectories(file)) >= written

@@ -12,7 +12,7 @@ import pytest
 from tests.support.evaluations import record_of
 from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from tests.support.sections import replace
-from tests.unit.test_eval_api import row
+from tests.support.task_rows import row
 from xp.composition import compose
 from xp.envs.base import Task
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
@@ -115,7 +115,8 @@ def test_void_episodes_stop_an_evaluation_where_no_other_result_can_save_it() ->
 
 def test_a_finished_episode_is_recorded_shown_and_counted() -> None:
     seen: list[Any] = []
-    board, writer = SimpleNamespace(ended=seen.append), SimpleNamespace(write=seen.append)
+    board = SimpleNamespace(ended=seen.append)
+    writer = SimpleNamespace(write=seen.append)
     void: Any = SimpleNamespace(outcome=SimpleNamespace(status=EpisodeStatus.VOID))
     parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": frozenset()}
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
@@ -164,7 +165,9 @@ def test_a_group_is_settled_when_all_of_it_has_ended(
 def test_only_missing_episodes_are_played_and_none_begins_after_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, taken, reasons = [], [], iter([None, "spent", None])
+    begun = []
+    taken = []
+    reasons = iter([None, "spent", None])
     todo: list[Any] = [
         (SimpleNamespace(task_id=f"e/test/{index}"), sample)
         for sample in (0, 1)
@@ -178,7 +181,8 @@ def test_only_missing_episodes_are_played_and_none_begins_after_a_limit(
             self, _: Any, __: Any, left: Any, ___: Any, *, places: int, in_order: bool
         ) -> None:
             assert (places, in_order) == (2, False)
-            self.left, self.is_stopped = list(left), False
+            self.left = list(left)
+            self.is_stopped = False
 
         def begin_no_more(self) -> None:
             self.is_stopped = True
@@ -338,11 +342,9 @@ def test_an_evaluation_of_one_environment_has_its_figures_and_of_several_those_o
     def played_with(reward: float) -> dict[str, Any]:
         return record(1, {})["outcome"] | {"reward": float(reward)}
 
-    alone, several, cut = (
-        summary(["multiply"], 2),
-        summary(["multiply", "sums"], 4),
-        summary(["multiply"], 1),
-    )
+    alone = summary(["multiply"], 2)
+    several = summary(["multiply", "sums"], 4)
+    cut = summary(["multiply"], 1)
     assert alone["summary"] == alone["environments"]["multiply"]
     assert (alone["summary"]["bootstrap"] is None, several["summary"]["bootstrap"]) == (False, None)
     assert [*several["environments"]] == ["multiply", "sums"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sections import replace
-from tests.support.task_set import write_manifest
+from tests.support.task_set import stage_config, write_manifest
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
 from xp.engines.config import EvaluateConfig
@@ -24,7 +24,7 @@ from xp.planning.extent import (
     profile_lines,
     profile_refusals,
 )
-from xp.planning.plan import Plan, build_plan
+from xp.planning.plan import build_plan
 from xp.planning.stages import profiles
 from xp.spec import RunSpec
 from xp.tasks.evaluated import evaluated_episodes
@@ -35,11 +35,6 @@ from xp.tasks.profile import Profile
 @dataclass(frozen=True)
 class Named:
     task_id: str
-
-
-def stage_config(plan: Plan, stage: str) -> str:
-    files = next(one.job.files for one in plan.stages if one.name == stage)
-    return next(text for path, text in files.items() if path.endswith(f"{stage}/config.json"))
 
 
 @pytest.mark.parametrize("recipe", options("recipes"))
@@ -156,7 +151,7 @@ def test_the_evaluation_after_the_last_step_is_that_of_the_trained_model() -> No
 
 def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
     from tests.support.sections import run_spec
-    from tests.unit.test_task_views import row
+    from tests.support.view_rows import row
     from xp.backends.slime.worker.train import write_episodes
 
     rows = [row(index) for index in range(9)]

@@ -19,7 +19,8 @@ ROWS = """0, GPU-aa, 1000, 10
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """File of the rows that are shown."""
-    rows, program = tmp_path / "rows", tmp_path / "bin/nvidia-smi"
+    rows = tmp_path / "rows"
+    program = tmp_path / "bin/nvidia-smi"
     program.parent.mkdir()
     program.write_text(
         f'#!/bin/sh\ntest "$1" = --query-gpu=index,uuid,memory.used,utilization.gpu && cat {rows}\n'

@@ -106,10 +106,8 @@ def test_a_declared_secret_goes_only_to_the_task_that_names_it(tmp_path: Path) -
     with pytest.raises(XpError, match=r"env.secrets.JUDGE_KEY=null") as raised:
         load_provider(harbor(tmp_path), {"JUDGE_KEY": "of-the-judge"})
     assert raised.value.code is ExitCode.SECRET
-    config, environ = (
-        harbor(tmp_path, secrets={"JUDGE_KEY": None}),
-        {**os.environ, "JUDGE_KEY": "of-the-judge"},
-    )
+    config = harbor(tmp_path, secrets={"JUDGE_KEY": None})
+    environ = {**os.environ, "JUDGE_KEY": "of-the-judge"}
     load_provider(config, environ)
     found = resolved({"KEY": "${JUDGE_KEY}", "X": "${OTHER:-y}"}, config, environ)
     assert found == {"KEY": "of-the-judge", "X": "y"}

@@ -83,7 +83,8 @@ def test_the_card_of_a_name_that_nvidia_smi_shows(shown: str, accelerator: list[
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """File of the rows that a stub for nvidia-smi shows: name, memory in MiB, compute capability."""
-    file, program = tmp_path / "gpus", tmp_path / "bin" / "nvidia-smi"
+    file = tmp_path / "gpus"
+    program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     columns = {"index,memory.used": 'print NR-1 ", 0"', "name,index": 'print $1 ", " NR-1'}
     cases = "".join(

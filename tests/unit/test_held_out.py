@@ -41,7 +41,8 @@ def test_with_nothing_held_out_the_train_stage_is_the_last(backend: str) -> None
 
 def test_a_mix_is_evaluated_on_the_members_that_hold_something_out() -> None:
     mix = "env=whodunit_mini_multiply"
-    one, none = "env.members.multiply.held_out=null", "env.members.whodunit_mini.held_out=null"
+    one = "env.members.multiply.held_out=null"
+    none = "env.members.whodunit_mini.held_out=null"
     assert build_plan(compose([mix, one]), "r").stages[-1].name == "evaluate"
     assert build_plan(compose([mix, one, none]), "r").stages[-1].name == "train"
 
@@ -66,7 +67,8 @@ def test_only_a_training_asks_preparation_for_tasks_to_train_on() -> None:
 
 
 def test_training_splits_are_one_name_or_several() -> None:
-    one, several = compose([*ON["trl"]]), compose([*ON["trl"], "env.train.split=[train,extra]"])
+    one = compose([*ON["trl"]])
+    several = compose([*ON["trl"], "env.train.split=[train,extra]"])
     assert [spec.env.members["whodunit_mini"].train.split for spec in (one, several)] == [
         ("train",),
         ("train", "extra"),
@@ -136,10 +138,8 @@ def evaluation(
     (root / "runs/r").mkdir(parents=True, exist_ok=True)
     tasks = prepare(FakeWorld(root, splits={"train": 5, "test": 4}).config(), {}, root)
     (root / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
-    places, models = (
-        RunPaths("runs/r", attempt, str(tasks.path)),
-        {"before": "m", "after": "runs/r/model"},
-    )
+    places = RunPaths("runs/r", attempt, str(tasks.path))
+    models = {"before": "m", "after": "runs/r/model"}
     spec = run_spec(evaluation__num_tasks=num_tasks)
     config = EvaluateConfig(spec=spec, places=places, stage="evaluate", models=models, server=None)
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)

@@ -8,58 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.importance import PAIRS, ROWS, algorithm, planted
 from tools.parity.recorded import LOWER, UPPER, batch
-from xp.composition import compose
-from xp.spec import Algorithm, ImportanceCorrection, ImportanceMask
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, metrics, weigh
-
-PAIRS = [(weight.value, mask.value) for weight in ImportanceCorrection for mask in ImportanceMask][
-    1:
-]
-EDGE = math.log(2)
-LONG = 1000
-ROWS = {
-    "in bounds": [0.1, -0.2, 0.05, 0.3],
-    "tokens and mean at the upper bound": [EDGE] * 4,
-    "tokens and mean at the lower bound": [-EDGE] * 4,
-    "product at the upper bound": [EDGE, 0, 0, 0],
-    "product at the lower bound": [-EDGE, 0, 0, 0],
-    "above": [EDGE + 1e-6, 0, 0, 0],
-    "far above": [300, 0.1, 0, 0],
-    "above any number": [800, -0.1, 0, 0],
-    "far below": [-800, 0.1, 0, 0],
-    "one token of a long sequence": [0] * (LONG - 1) + [8],
-    "nothing from the engine": [math.nan, 0.5, 0, 0],
-    "no trained token": [],
-}
-"""Log-ratios of the trained tokens of an episode."""
-
-
-def planted() -> tuple[torch.Tensor, torch.Tensor]:
-    """Gaps and masks of all rows; tokens that are not trained, between the others, have a gap of 5."""
-    gaps, mask = (
-        torch.full((len(ROWS), 2 * LONG), 5.0, dtype=torch.float64),
-        torch.zeros(len(ROWS), 2 * LONG),
-    )
-    for row, ratios in enumerate(ROWS.values()):
-        gaps[row, : 2 * len(ratios) : 2] = torch.tensor(ratios, dtype=torch.float64)
-        mask[row, : 2 * len(ratios) : 2] = 1
-    return gaps, mask
-
-
-def algorithm(weight: str, mask: str, lower: float = 0.5, upper: float = 2.0) -> Algorithm:
-    """An algorithm with the same bounds for the weight and the mask."""
-    bounds = {
-        "importance_lower": lower,
-        "importance_upper": upper,
-        "mask_lower": lower,
-        "mask_upper": upper,
-    }
-    own = {
-        "importance_correction": ImportanceCorrection(weight),
-        "importance_mask": ImportanceMask(mask),
-    }
-    return compose([]).algorithm.model_copy(update={**own, **bounds})
 
 
 def level(name: str, logs: np.ndarray) -> np.ndarray:
@@ -94,7 +45,8 @@ def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(
     weighed = weigh(algorithm(weight, left_out_by), gaps.requires_grad_(), mask)
     assert not weighed.weights.requires_grad
     assert bool(torch.isfinite(weighed.weights).all())
-    all_weights, all_outside = [], []
+    all_weights = []
+    all_outside = []
     for row, (name, ratios) in enumerate(ROWS.items()):
         weights, outside = formula(weight, left_out_by, ratios)
         found = weighed.weights[row, : 2 * len(ratios) : 2]
@@ -102,7 +54,8 @@ def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(
         assert bool((found.numpy() == 0).any()) == bool((weights == 0).any()), name
         all_weights.append(weights)
         all_outside.append(outside)
-    weights, outside = np.concatenate(all_weights), np.concatenate(all_outside)
+    weights = np.concatenate(all_weights)
+    outside = np.concatenate(all_outside)
     found = metrics(weighed.sums())
     assert found[OUTSIDE] == pytest.approx(outside.mean())
     assert found[SAMPLE_SIZE] == pytest.approx(

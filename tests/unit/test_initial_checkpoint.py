@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_length import CONFIGS
-from tests.unit.test_own_model import fault, model_at
-from tests.unit.test_own_model import no_hub as no_hub
+from tests.support.jobs import CONFIGS
+from tests.support.own_model import fault, model_at
+from tests.support.own_model import no_hub as no_hub
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
@@ -106,7 +106,8 @@ def test_slime_resumes_with_the_reference_of_its_last_copy(tmp_path: Path) -> No
 
 
 def test_what_is_no_whole_model_is_refused(tmp_path: Path) -> None:
-    base, place = model_at(tmp_path / "base"), tmp_path / "start"
+    base = model_at(tmp_path / "base")
+    place = tmp_path / "start"
     asked = ("model=hf", f"model.path={base}", f"training.initial_checkpoint={place}")
     assert "no such directory" in fault(*asked)
     place.mkdir()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +11,11 @@ from typing import Any
 import pytest
 
 from tests.support.launching import launcher_spec, stage
-from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers import follow as following
 from xp.launchers import ray, secrets_files, slurm, slurm_array
 from xp.launchers.base import Context, Launch
 from xp.launchers.node.job_spec import RESULT
-from xp.launchers.node.on_node import REQUEUE
-from xp.launchers.slurm_job import array_script, batch_script
 
 
 @pytest.mark.parametrize(
@@ -69,7 +64,8 @@ def test_the_newest_job_of_a_name_is_followed(monkeypatch: pytest.MonkeyPatch) -
     pauses: list[float] = []
 
     def ask(*_: Any, **__: Any) -> str:
-        if isinstance(answer := answers.pop(0), XpError):
+        answer = answers.pop(0)
+        if isinstance(answer, XpError):
             raise answer
         return answer
 
@@ -124,7 +120,8 @@ def test_a_ray_cluster_that_does_not_answer_is_lost_after_five_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = ray.RayLauncher(launcher_spec("ray"), tmp_path)
-    clock, launcher._answered = Clock(), 1000.0
+    clock = Clock()
+    launcher._answered = 1000.0
     monkeypatch.setattr(ray, "time", clock)
     monkeypatch.setattr(launcher, "_client", lambda: 1 / 0)
     launch = Launch("ray", "r/1/train", "raysubmit_1", "runs/r/attempt_1/train/log.txt", "")
@@ -156,7 +153,9 @@ class Clock:
 def test_a_result_is_awaited_after_the_jobs_end(
     code: int, deadline_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, asked, said = Clock(), [], []
+    clock = Clock()
+    asked = []
+    said = []
     monkeypatch.setattr(following, "time", clock)
 
     def ended() -> int | None:
@@ -249,7 +248,8 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
             + [word for word in argv if word.startswith(("--array", "--job-name"))]
             + argv[-1:]
         )
-        if isinstance(answer := answers.pop(0), XpError):
+        answer = answers.pop(0)
+        if isinstance(answer, XpError):
             raise answer
         return answer
 
@@ -283,40 +283,3 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
         slurm_array.SlurmArrays(launcher_spec("slurm"), tmp_path, sweep, {})
     assert asked[-1] == ["scancel", "9"]
     assert slurm_array.most([large.job.resources, small.job.resources]) == large.job.resources
-
-
-NODE = f"""
-import sys
-sys.exit({REQUEUE})
-"""
-
-
-@pytest.mark.parametrize(("is_array", "asked"), [(False, "requeue 7"), (True, "requeue 5_1")])
-def test_a_stage_that_is_queued_again_leaves_other_tasks_of_its_array(
-    tmp_path: Path, is_array: bool, asked: str
-) -> None:
-    code, programs = tmp_path / "code", tmp_path / "bin"
-    (code / "xp/launchers/node").mkdir(parents=True)
-    for package in ("xp", "xp/launchers", "xp/launchers/node"):
-        (code / package / "__init__.py").touch()
-    (code / "xp/launchers/node/on_node.py").write_text(NODE)
-    programs.mkdir()
-    (programs / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n')
-    (programs / "scontrol").chmod(0o755)
-    (tmp_path / "1.txt").write_text(f"{code}\njob.json\n")
-    context = Context("r", 1, tmp_path, "x", {})
-    one = stage("train", "pass")
-    spec = compose(["launcher=slurm", "launcher.setup=[: module load cuda]"]).launcher
-    script = (
-        array_script(spec, tmp_path, ["sbatch"])
-        if is_array
-        else batch_script(spec, context, one, tmp_path / "j", ["sbatch"], None)
-    )
-    script = script.replace(str(tmp_path / context.code), str(code))
-    # As Slurm sets them: the id of the whole array is the job id of one of its tasks.
-    ids = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}
-    environ = {**os.environ, **ids, "PATH": f"{programs}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", script], env=environ, cwd=tmp_path, check=False, timeout=60
-    )
-    assert (done.returncode, (tmp_path / "asked").read_text().strip()) == (REQUEUE, asked)

@@ -144,8 +144,10 @@ def test_a_tools_arguments_may_be_behind_a_reference() -> None:
     assert required(recursive) == ["name"]
     either = {"anyOf": [Cat.model_json_schema(), Dog.model_json_schema()]}
     assert set(properties(either)) == {"kind", "lives"}
-    text, number = {"type": "string"}, {"type": "integer"}
-    one, other = {"properties": {"a": text}}, {"properties": {"a": number, "b": text}}
+    text = {"type": "string"}
+    number = {"type": "integer"}
+    one = {"properties": {"a": text}}
+    other = {"properties": {"a": number, "b": text}}
     assert properties({"anyOf": [one, other]}) == {"a": {"anyOf": [text, number]}, "b": text}
     assert required(either) == ["kind"]
     for root in (recursive, either):

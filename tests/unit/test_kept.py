@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tests.support.fake_launcher import FakeLauncher, at, ends, failing, go
 from tests.support.launching import FakePlan, plan, stage
-from tests.unit.test_dispatch import FakeLauncher, ends, failing, go
 from xp.job import Stage
 from xp.launchers.base import Context
 
@@ -18,23 +18,6 @@ def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:
         stage("evaluate", "", evaluate, outputs=("runs/run/attempt_1/evaluation",)),
     )
     return plan(*stages)
-
-
-def at(one: FakePlan, attempt: int) -> FakePlan:
-    """The same plan for another attempt: its paths and its configs have another number."""
-
-    def renumbered(made: Stage) -> Stage:
-        outputs = tuple(
-            name.replace("attempt_1", f"attempt_{attempt}") for name in made.job.outputs
-        )
-        return replace(
-            made,
-            job=replace(
-                made.job, outputs=outputs, files={"config.json": f'{{"attempt": {attempt}}}'}
-            ),
-        )
-
-    return replace(one.at(attempt), stages=tuple(renumbered(made) for made in one.stages))
 
 
 def writing(*failed: str) -> FakeLauncher:
@@ -53,7 +36,8 @@ def writing(*failed: str) -> FakeLauncher:
 
 def test_a_stage_that_succeeded_is_not_run_again(tmp_path: Path) -> None:
     failing(at(of_two(), 1), tmp_path, writing("evaluate"))
-    launcher, said = writing(), []
+    launcher = writing()
+    said = []
     record = go(at(of_two(), 2), tmp_path, launcher, echo=said.append)
     assert launcher.submitted == ["run/2/evaluate"]
     assert ends(record) == {"train": ("cached", None), "evaluate": ("succeeded", 0)}
@@ -110,7 +94,8 @@ def played_in_training(attempt: int, *failed: str) -> tuple[FakePlan, FakeLaunch
 
 
 def test_an_evaluation_played_by_the_training_is_kept_with_it(tmp_path: Path) -> None:
-    (one, launcher), said = played_in_training(1), []
+    (one, launcher) = played_in_training(1)
+    said = []
     record = go(one, tmp_path, launcher, echo=said.append)
     assert launcher.submitted == ["run/1/train"]
     assert ends(record) == {"train": ("succeeded", 0), "evaluate": ("succeeded", None)}

@@ -122,7 +122,8 @@ def _false_answer(backend: str, key: str) -> list[str]:
 def _fields() -> frozenset[str]:
     """Every field of xp's, those too that are null in most compositions."""
     lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
-    skyrl, slime = TUTORIALS["skyrl"][0], TUTORIALS["slime"][0]
+    skyrl = TUTORIALS["skyrl"][0]
+    slime = TUTORIALS["slime"][0]
     more = [[*skyrl, word] for word in ("algorithm=ppo", "algorithm=sapo", lora)]
     specs = [compose(list(given)) for given in (skyrl, slime, *more)]
     return frozenset(path for spec in specs for path in fields_of(spec))
@@ -137,13 +138,17 @@ def _sample(known: Mapping[str, Any]) -> Any:
         return (known.get("choices") or [True])[0]
     kind = str(known.get("type") or "str").removeprefix("Optional[")
     value = SAMPLES.get(re.split(r"[\[ |]", kind)[0].rstrip("]").lower(), "a")
-    value = "{}" if kind == "loads" else str(value) if "origin" in known else value
+    if kind == "loads":
+        value = "{}"
+    elif "origin" in known:
+        value = str(value)
     return [value] * known["nargs"] if isinstance(known.get("nargs"), int) else value
 
 
 def _not_passed(option: str, backend: str, key: str) -> list[str]:
     """Why a backend refuses what it was said to take."""
-    name, value = key.lstrip("-"), _sample(catalogs()[backend][key])
+    name = key.lstrip("-")
+    value = _sample(catalogs()[backend][key])
     spec = compose(["env=whodunit", "hardware=a100x4", f"backend={option}"])
     overrides = {**spec.backend.overrides, name: value}
     tried = spec.model_copy(

@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import CONFIGS
 from tests.support.sections import run_spec
-from tests.support.task_set import write_manifest
-from tests.unit.test_extent import stage_config
-from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
+from tests.support.task_set import stage_config, write_manifest
 from xp.backends.skyrl.worker.train import check_warm_up as check_skyrls_warm_up
-from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.backends.slime.worker.train import check_warm_up
-from xp.backends.trl.worker.config import TRLTrainConfig as TrlConfig
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
@@ -39,7 +36,6 @@ WHODUNIT = {
     "skyrl": ("env=whodunit", "backend=skyrl", "model=qwen2.5-3b-instruct", "hardware=a100x4"),
     "slime": ("env=whodunit", "backend=slime", "model=qwen3-4b", "hardware=h100x8"),
 }
-CONFIGS: dict[str, Any] = {"trl": TrlConfig, "skyrl": SkyrlConfig, "slime": SlimeConfig}
 
 
 def config_of(backend: str, *overrides: str) -> Any:

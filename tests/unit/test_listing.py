@@ -89,8 +89,9 @@ def test_notes_that_xp_did_not_write_hide_no_run(
 ) -> None:
     (outputs / "runs/good/notes.json").write_text('{"tags": "x"}')
     assert xp(outputs, "list", "good") == ExitCode.OK
-    assert "0.500" in (said := capsys.readouterr().out)
-    assert "is not a file of tags and a note" in said
+    output = capsys.readouterr().out
+    assert "0.500" in output
+    assert "is not a file of tags and a note" in output
     assert sorted(Listing(outputs).data(60)["names"]) == ["flat", "good", "mine"]
 
 
@@ -165,7 +166,8 @@ def test_only_rows_that_changed_are_sent_again_and_lost_ones_go(outputs: Path) -
 def test_a_live_run_has_its_step_and_time_left_and_a_point_of_a_sweep_what_differs(
     outputs: Path,
 ) -> None:
-    run, now = outputs / "runs/good", time.time()
+    run = outputs / "runs/good"
+    now = time.time()
     record = read_record(run)
     going = replace(
         record.attempts[-1],

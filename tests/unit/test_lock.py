@@ -151,7 +151,8 @@ def test_torch_is_left_to_the_build_the_machine_wants(lock: Lock) -> None:
 
 
 def test_the_demo_has_the_same_versions_as_everything_else_and_no_tools() -> None:
-    demo, whole = lock_of("demo.lock", "DEMO_EXTRAS"), lock_of("all.lock", "EXTRAS")
+    demo = lock_of("demo.lock", "DEMO_EXTRAS")
+    whole = lock_of("all.lock", "EXTRAS")
     # A package that is needed for one reason more may have another marker.
     pins = [
         {re.sub(r" ;.*?(?= --hash)", "", line) for line in lock.lines} for lock in (demo, whole)

@@ -159,7 +159,8 @@ def test_megatrons_layers_keep_less() -> None:
 
 
 def test_megatron_spreads_the_optimizer_over_all_copies() -> None:
-    dense, experts = 622_331_904 + 48 * 19_140_864, 48 * 603_979_776
+    dense = 622_331_904 + 48 * 19_140_864
+    experts = 48 * 603_979_776
     found = estimate(
         compose([*SLIME, "backend.parallel.tensor=2", "backend.parallel.expert=4"])
     ).training
@@ -391,7 +392,8 @@ def test_a_fine_tuning_is_counted_with_its_own_batch_and_no_other_model(
     overrides: tuple[str, ...], logit: float, without: set[str]
 ) -> None:
     spec = compose([*overrides, TALK, "sft.micro_batch_size=2", "training.micro_batch_size=4"])
-    own, training = estimate(fine_tuning(spec)), estimate(spec)
+    own = estimate(fine_tuning(spec))
+    training = estimate(spec)
     shape = spec.model.architecture
     assert shape is not None
     assert own.tokens == 2 * (2048 + 8192)

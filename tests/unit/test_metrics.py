@@ -7,23 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.episode_facts import played
 from xp.episode.evaluation import figures
-from xp.episode.metrics import EpisodeFacts, check_health, episode_metrics
+from xp.episode.metrics import check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, last_step, read_metrics
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
-
-
-def played(
-    task: str, reward: float | None, *, env: str = "a", steps: tuple[float, ...] = ()
-) -> EpisodeFacts:
-    status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    return EpisodeFacts(
-        env,
-        task,
-        EpisodeResult(status, reward, steps, num_turns=2, num_tool_calls=2, num_malformed=0),
-        10,
-    )
 
 
 def test_a_void_episode_counts_in_no_mean_of_rewards() -> None:
@@ -81,7 +69,8 @@ def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None
 
 def test_the_last_attempt_wins_and_what_is_no_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    first, second = MetricsFile(path, "train", 1), MetricsFile(path, "train", 2)
+    first = MetricsFile(path, "train", 1)
+    second = MetricsFile(path, "train", 2)
     for step in (1, 2, 3):
         first.write(step, {"x": step})
     second.write(3, {"x": 30.0})

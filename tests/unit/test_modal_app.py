@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from xp.launchers.modal_app import app_text, gpu_string, image_text
 from xp.launchers.service import SubmittedStage, lock_of
 from xp.planning.plan import build_plan
 from xp.runtimes import locks
-from xp.testing.jobs import DEADLINE_S
 
 TRAINS = ("torch", "transformers", "trl", "openreward")
 H100S = Resources("h100", 8, 1, 96, 1000.0)
@@ -163,30 +160,6 @@ def test_whatever_is_in_a_name_stays_text() -> None:
             "KeyboardInterrupt",
         )
     }
-
-
-def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> None:
-    (tmp_path / "attempt/code").mkdir(parents=True)
-    for name in ("train", "evaluate"):
-        (tmp_path / "attempt" / name).mkdir()
-        (tmp_path / "attempt" / name / "job.json").write_text("{}")
-    spec = launcher_spec("modal", secret_name="mine")
-    file = tmp_path / "modal_app.py"
-    parts = [
-        part("train", job(secrets={"KEY": "K"}), str(tmp_path)),
-        part("evaluate", job(), str(tmp_path)),
-    ]
-    file.write_text(app_text("t", "xp-run", parts, spec))
-    program = Path(sys.executable).with_name("modal")
-    shown = subprocess.run(
-        [program, "run", file, "--help"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=DEADLINE_S,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert "Usage: modal run" in shown.stdout
 
 
 @pytest.mark.parametrize(

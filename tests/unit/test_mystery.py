@@ -31,7 +31,8 @@ def test_an_accusation_earns_its_right_parts_and_ends_the_game(
     num_right: int, reward: float
 ) -> None:
     case = generate_case("train", 3)
-    right, wrong = [case.culprit, case.weapon, case.room], ["Nobody", "spoon", "moon"]
+    right = [case.culprit, case.weapon, case.room]
+    wrong = ["Nobody", "spoon", "moon"]
     game = Game(case)
     game.accuse(*right[:num_right], *wrong[num_right:])
     assert game.is_over

@@ -57,7 +57,8 @@ def specs(backend: str) -> list[RunSpec]:
 
 def catalogs(backend: str, spec: RunSpec) -> Iterator[tuple[NativeKeys, Mapping[str, Any]]]:
     """The keys of each stage, and the catalog of their class."""
-    module, overrides = render(backend), import_module(f"xp.backends.{backend}.control.overrides")
+    module = render(backend)
+    overrides = import_module(f"xp.backends.{backend}.control.overrides")
     if backend == "trl":
         known = overrides.catalog(), overrides.catalog("sft_catalog.json")
     elif backend == "skyrl":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,37 +31,6 @@ def test_a_program_reads_the_nodes_as_the_launcher_named_them() -> None:
     assert nodes.variables()["GLOO_SOCKET_IFNAME"] == os.environ.get("GLOO_SOCKET_IFNAME", name)
     assert interface_of("192.0.2.123") is None
     assert free_port("127.0.0.1") > 0
-
-
-JOINS = """
-import os
-from xp.lib import private_ray
-from xp.worker.nodes import INTERFACE, use_rays_interface
-private_ray.close_to_others()
-os.environ.pop("XP_ONE_MACHINE")
-import ray
-use_rays_interface()
-print(os.environ.get(INTERFACE))
-
-@ray.remote(num_cpus=0)
-def told():
-    return os.environ.get(INTERFACE)
-
-env = {"worker_process_setup_hook": "xp.worker.nodes.use_rays_interface"}
-private_ray.start(runtime_env=env, log_to_driver=False, num_cpus=1)
-own = told.options(runtime_env={**env, "env_vars": {INTERFACE: "ib0"}})
-print(*ray.get([told.remote(), own.remote()]))
-"""
-
-
-def test_a_process_of_a_ray_cluster_uses_rays_interface(tmp_path: Path) -> None:
-    """A cluster that xp did not start: its raylets were not told, and gloo would take a machine's 127.0.1.1."""
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    environ.pop("GLOO_SOCKET_IFNAME", None)
-    run = subprocess.run(
-        [sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True
-    )
-    assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr
 
 
 @pytest.mark.parametrize(

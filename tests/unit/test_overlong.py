@@ -53,7 +53,8 @@ def played(overlong: Overlong | None, tokens: Tokens | None, *shapes: Shape) -> 
 
 def test_the_record_has_both_rewards_and_a_held_out_episode_one() -> None:
     tokens = Tokens(100, 10_432, 8_000)
-    train, held_out = played(DAPO, tokens).settle(), played(None, tokens).settle()
+    train = played(DAPO, tokens).settle()
+    held_out = played(None, tokens).settle()
     assert (train.reward, train.unpenalized, train.task_reward) == (0.5, 1.0, 1.0)
     assert (held_out.reward, held_out.unpenalized, held_out.task_reward) == (1.0, None, 1.0)
     line = json.loads(

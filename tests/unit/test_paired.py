@@ -36,7 +36,8 @@ def test_interval_tests_and_power_are_those_of_scipy_and_statsmodels(number: int
     from statsmodels.stats.weightstats import DescrStatsW
 
     drawn = np.random.default_rng(number).normal(0.1, 0.5, number)
-    differences, spread = drawn.tolist(), float(drawn.std(ddof=1))
+    differences = drawn.tolist()
+    spread = float(drawn.std(ddof=1))
     test = ttest_1samp(differences, 0.0)
     interval = test.confidence_interval(0.95)
     assert _interval(differences) == pytest.approx((interval.low, interval.high, test.pvalue))
@@ -100,7 +101,8 @@ def test_an_interval_over_seeds_is_students() -> None:
 def test_settings_are_compared_by_the_paired_test_over_common_seeds() -> None:
     from scipy.stats import ttest_rel
 
-    first, second = setting("a", (0.3, 0.5, 0.45, 0.9)), setting("b", (0.2, 0.45, 0.3))
+    first = setting("a", (0.3, 0.5, 0.45, 0.9))
+    second = setting("b", (0.2, 0.45, 0.3))
     found = _paired(Path(), second, first)
     expected = ttest_rel((0.3, 0.5, 0.45), (0.2, 0.45, 0.3))
     interval = expected.confidence_interval(0.95)
@@ -194,7 +196,8 @@ def test_tasks_with_only_void_episodes_of_one_model_are_left_out(
 
 @pytest.mark.parametrize(("scale", "limit"), [(1.0, 1.0), (1.5, None)])
 def test_a_difference_of_shares_is_at_most_1(scale: float, limit: float | None) -> None:
-    low_side, high_side = {"a": [0.0], "b": [0.0]}, {"a": [scale], "b": [scale / 5]}
+    low_side = {"a": [0.0], "b": [0.0]}
+    high_side = {"a": [scale], "b": [scale / 5]}
     results = [
         compare(("x", "y"), *pair, 1.0, 0.03)
         for pair in ((low_side, high_side), (high_side, low_side))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_progress import progressing
+from tests.support.recorded_runs import progressing
 from xp.cli.display import live_console
 from xp.cli.progress import LINES, Panel, screen
 from xp.composition import compose

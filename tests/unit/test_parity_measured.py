@@ -45,12 +45,10 @@ def test_what_the_measure_says_is_refused_is_refused() -> None:
         for option in OPTIONS
         for backend in PROGRAMS
     }
-    refused = {key: str(of[0]) for key, spec in specs.items() if (of := spec_refusals(spec))}
-    assert refused == {
-        key: cell["refused"]
-        for key in specs
-        if "refused" in (cell := COMMITTED.options[key[0]][key[1]])
-    }
+    refusals = {key: spec_refusals(spec) for key, spec in specs.items()}
+    refused = {key: str(texts[0]) for key, texts in refusals.items() if texts}
+    cells = {(name, backend): COMMITTED.options[name][backend] for name, backend in specs}
+    assert refused == {key: cell["refused"] for key, cell in cells.items() if "refused" in cell}
     assert {backend for _, backend in refused} == {"trl", "slime"}
 
 

@@ -65,7 +65,8 @@ def test_a_cluster_may_take_other_options_of_memory_and_gpus(
     further: dict[str, str], on_gpus: str, on_cpu: str
 ) -> None:
     spec = with_sbatch(**further)
-    gpu_words, cpu_words = options(spec, gpus(8)), options(spec, gpus(0))
+    gpu_words = options(spec, gpus(8))
+    cpu_words = options(spec, gpus(0))
     assert on_gpus in gpu_words
     assert on_cpu in cpu_words
     assert not any("gpu" in word for word in cpu_words)

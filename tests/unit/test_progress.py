@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.recorded_runs import FAULTS, progressing
 from tests.support.report_run import episode, write_episodes
-from tests.unit.test_diagnosis import FAULTS
-from tests.unit.test_verdict import MIXED, leave
 from xp.__main__ import main
 from xp.cli.display import symptom_lines
 from xp.cli.progress import bar, sparkline
@@ -28,17 +27,6 @@ def test_a_sparkline_goes_from_its_smallest_value_to_its_largest() -> None:
 def test_a_bar_has_ten_cells_and_its_percentage() -> None:
     assert bar(0.42) == "████░░░░░░ 42%"
     assert bar(1.0) == "██████████ 100%"
-
-
-def progressing(outputs: Path, status: RunStatus = RunStatus.SUCCEEDED) -> Path:
-    """A run with 36 of 72 steps."""
-    run = leave(outputs, MIXED, MIXED, status)
-    record = read_record(run)
-    attempt = replace(
-        record.attempts[0], training={"epochs": None, "num_steps": 72, "num_tasks": 8}
-    )
-    write_record(run, replace(record, attempts=(attempt,)))
-    return run
 
 
 def test_runs_are_listed_and_shown_with_how_far_they_are(

@@ -21,7 +21,8 @@ class Client:
     """Job client of a cluster that reports these CPUs in turn, the last for good, and such a maximum."""
 
     def __init__(self, cpus: Sequence[int | None], maximum: dict[str, int] | None) -> None:
-        self._cpus, self._maximum = list(cpus), maximum
+        self._cpus = list(cpus)
+        self._maximum = maximum
         self.jobs: list[str] = []
 
     def _do_request(self, _method: str, _path: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.support.evaluations import record_of
-from tests.unit.test_dispatch import FakeLauncher
+from tests.support.fake_launcher import FakeLauncher
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError

@@ -81,7 +81,8 @@ def resumed(spec: dict[str, Any], **changes: Any) -> Plan:
 
 def test_the_stages_of_a_finished_run_stand_until_their_jobs_change(tmp_path: Path) -> None:
     spec = finished_run(tmp_path)
-    same, record = resumed(spec), read_record(tmp_path / "runs/R")
+    same = resumed(spec)
+    record = read_record(tmp_path / "runs/R")
     assert reusable_stages(same, record, tmp_path) == {"prepare": 1, "train": 1, "evaluate": 1}
     assert str(finished(same, tmp_path)).startswith("R is finished")
     assert "of None" not in str(finished(same, tmp_path))
@@ -118,7 +119,8 @@ def third(spec: dict[str, Any], **changes: Any) -> Plan:
 def test_a_result_that_is_gone_failed_or_older_than_its_input_is_made_again(tmp_path: Path) -> None:
     whole = {"prepare": 1, "train": 1, "evaluate": 1}
     spec = finished_run(tmp_path)
-    same, record = resumed(spec), read_record(tmp_path / "runs/R")
+    same = resumed(spec)
+    record = read_record(tmp_path / "runs/R")
     train = next(stage for stage in same.stages if stage.name == "train")
     (tmp_path / train.job.outputs[0]).unlink()
     assert reusable_stages(same, record, tmp_path) == {"prepare": 1}
@@ -145,7 +147,8 @@ def update_first(record: RunRecord, name: str, status: RunStatus) -> RunRecord:
 
 
 def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_path: Path) -> None:
-    succeeded, failed = RunStatus.SUCCEEDED, RunStatus.FAILED
+    succeeded = RunStatus.SUCCEEDED
+    failed = RunStatus.FAILED
     spec = finished_run(tmp_path)
     # Another evaluation in its own directory leaves the first one's result as it was.
     record = another_attempt(tmp_path, resumed(spec, num_tasks=3), evaluate=failed)

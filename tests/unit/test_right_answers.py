@@ -79,11 +79,8 @@ def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
     from xp.builtin.math_verified import LATEX, PLAIN, parse
 
     texts = {bare(one) for pair in PAIRS for one in pair[:2] if len(one) < 60}
-    own = {
-        text: value
-        for text in texts
-        if (value := graders._number_of(text, is_right=True)) is not None
-    }
+    numbers = {text: graders._number_of(text, is_right=True) for text in texts}
+    own = {text: number for text, number in numbers.items() if number is not None}
     read = {
         text: one
         for text in own
@@ -185,10 +182,8 @@ def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
 def test_prepare_scores_the_right_answers_of_every_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, words = (
-        tmp_path / "rows.csv",
-        ["env=graded", f"env.rows={tmp_path}/rows.csv", "env.grader=number"],
-    )
+    file = tmp_path / "rows.csv"
+    words = ["env=graded", f"env.rows={tmp_path}/rows.csv", "env.grader=number"]
     file.write_text("prompt,answer\n" + "".join(f"{number}?,{number} m\n" for number in range(40)))
     config = prepare_config(compose(words))
     prepare(config, {}, tmp_path)
@@ -221,7 +216,8 @@ def test_a_grader_that_hangs_costs_its_own_answer() -> None:
     provider = GradedProvider(config, {})
 
     def outcome(index: int) -> tuple[float | None, Any]:
-        episode = Episode(task := Task("x", "train", index), partial(provider.open, task), config)
+        task = Task("x", "train", index)
+        episode = Episode(task, partial(provider.open, task), config)
         episode.step("asleep" if index == 0 else str(index))
         settled = episode.settle()
         return settled.reward, settled.grader[TIMED_OUT]

@@ -45,10 +45,8 @@ def test_every_task_has_its_samples_and_not_one_more() -> None:
 
 @given(few=st.integers(1, 40), more=st.integers(0, 40))
 def test_a_smaller_evaluation_plays_the_beginning_of_a_larger_one(few: int, more: int) -> None:
-    small, large = (
-        evaluated_tasks(rule(few, 1), tasks(60)),
-        evaluated_tasks(rule(few + more, 1), tasks(60)),
-    )
+    small = evaluated_tasks(rule(few, 1), tasks(60))
+    large = evaluated_tasks(rule(few + more, 1), tasks(60))
     assert len(small) == min(few, 60)
     assert set(small) <= set(large)
     assert large == [task for task in tasks(60) if task in large]

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from tests.support.fake_launcher import FakeLauncher
 from tests.support.fake_provider import FakeWorld
 from tests.support.sections import chat_model, distill, run_spec
-from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
-from tests.support.sections import replace, sampling_of
-from tests.unit.test_cheaper_sampling import DENSE, PLACES, SERVER, refused
+from tests.support.refused_fields import DENSE, SERVER, refused
+from tests.support.sections import PLACES, replace, sampling_of
 from xp.backends.skyrl.control.render import native
 from xp.backends.trl.control.render import grpo_config
 from xp.composition import compose
@@ -21,7 +21,8 @@ from xp.worker.token_budget import evaluation_sampling
 PLAIN = sampling_of(64, 8, 32, temperature=0.7)
 SEEN = [[0, 3, 3, 5], [1, 2]]
 OFF = "training.max_logprob_gap=null"
-MIN_P, PENALTY = "training.min_p=0.1", "training.repetition_penalty=1.2"
+MIN_P = "training.min_p=0.1"
+PENALTY = "training.repetition_penalty=1.2"
 
 
 def drawn(
@@ -29,7 +30,8 @@ def drawn(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Two rows of logits, the frequencies of their draws, and the log-probabilities of the last ones."""
     logits = torch.randn(2, 8, generator=torch.Generator().manual_seed(3)) * 2
-    rows, seen = logits.repeat_interleave(number, 0), [one for one in SEEN for _ in range(number)]
+    rows = logits.repeat_interleave(number, 0)
+    seen = [one for one in SEEN for _ in range(number)]
     randoms: list[Any] = [Random(f"{place}") for place in range(len(rows))]
     tokens, logprobs = draw(
         rows, sampling, randoms, seen if sampling.repetition_penalty != 1 else ()

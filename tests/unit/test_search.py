@@ -26,8 +26,8 @@ def test_trials_stay_within_the_ranges_and_the_best_is_written_down(tmp_path: Pa
     seen: list[RunSpec] = []
 
     def objective(point: Point) -> float:
-        seen.append(spec := point.spec)
-        return -abs(spec.training.learning_rate - 5e-4)
+        seen.append(point.spec)
+        return -abs(point.spec.training.learning_rate - 5e-4)
 
     search([*RANGES, "recipes=quickstart", "seed=3"], [], tmp_path, 5, objective)
     assert len(seen) == 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_demonstrations import TOOLS
+from tests.support.demonstrations import TOOLS
 from xp.composition import compose
 from xp.errors import XpError
 from xp.worker.dialogues import of_messages

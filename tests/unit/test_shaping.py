@@ -190,10 +190,8 @@ def test_several_functions_give_a_weighted_sum_and_metrics() -> None:
     assert {name: metrics[f"reward_fn/{name}"] for name in expected} == pytest.approx(expected)
 
 
-ONE, TWO = (
-    WeightedFnSpec(fn="my.rewards:one", weight=1.0),
-    WeightedFnSpec(fn="theirs:two", weight=0.25),
-)
+ONE = WeightedFnSpec(fn="my.rewards:one", weight=1.0)
+TWO = WeightedFnSpec(fn="theirs:two", weight=0.25)
 
 
 @pytest.mark.parametrize(

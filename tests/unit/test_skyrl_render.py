@@ -60,7 +60,8 @@ def test_the_plain_command_has_the_defaults_of_the_public_examples_table() -> No
     # Not rendered as they stand: SkyRL's old word, epochs that xp tells as steps, and a filter that xp applies itself.
     assert (table.pop("trainer.strategy"), found["trainer.strategy"]) == ("fsdp2", "fsdp")
     assert table.pop("trainer.max_prompt_length") == config.spec.training.max_prompt_tokens
-    epochs, batch = table.pop("trainer.epochs"), found["trainer.train_batch_size"]
+    epochs = table.pop("trainer.epochs")
+    batch = found["trainer.train_batch_size"]
     assert epochs == config.spec.training.epochs
     assert found["trainer.max_training_steps"] == epochs * (50 // batch) == 9
     assert table.pop("environment.env_class") == "openreward"
@@ -96,7 +97,8 @@ def test_the_reference_recipe_is_the_public_run() -> None:
     ids=str,
 )
 def test_every_rendered_key_has_skyrls_name_and_type(overrides: list[str]) -> None:
-    fields, keys = catalog()["fields"], native(compose(overrides))
+    fields = catalog()["fields"]
+    keys = native(compose(overrides))
     assert len(keys) > 100
     for key, value in keys.items():
         owner = next((own for own in fields if key == own or key.startswith(f"{own}.")), None)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, FakeMix
 from tests.support.jobs import PLACES, train_config
+from tests.support.recorders import Closing
+from tests.support.scripts import NO_RETRY, FakeMix
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import tokenizer_and_model
 from tests.unit.slime_config import worker_config
@@ -28,15 +29,6 @@ from xp.worker.best import EarlyStop
 
 WORDS = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
 RULE = {"evaluation__every": 2, "evaluation__keep_best": True, "evaluation__patience": 1}
-
-
-class Closing:
-    """A recorder that counts how often it is closed."""
-
-    num_closed = 0
-
-    def close(self) -> None:
-        self.num_closed += 1
 
 
 def evaluated(
@@ -62,7 +54,8 @@ def evaluated(
 
 def test_the_best_export_is_kept_and_rollouts_say_stop(tmp_path: Path) -> None:
     leave_manifest(tmp_path / "tasks/t")
-    config, recorder = worker_config(tmp_path, 1, **RULE), Closing()
+    config = worker_config(tmp_path, 1, **RULE)
+    recorder = Closing()
     for rollout_id, reward in ((1, 0.2), (3, 0.7)):
         evaluated(tmp_path, config, rollout_id, reward, recorder)
     with pytest.raises(EarlyStop, match="training stops at step 6"):

@@ -81,7 +81,8 @@ def test_an_export_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_with_a_critic_is_whole_and_pruned_with_both(tmp_path: Path) -> None:
-    policy, critic = tmp_path / "checkpoints", tmp_path / "critic"
+    policy = tmp_path / "checkpoints"
+    critic = tmp_path / "critic"
     for rollout_id in (4, 9, 14):
         checkpoint(tmp_path, rollout_id)
     for rollout_id in (4, 9):

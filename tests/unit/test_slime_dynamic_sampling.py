@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, FakeMix
+from tests.support.recorders import Closing
+from tests.support.scripts import NO_RETRY, FakeMix
 from tests.support.tiny import tokenizer_and_model
 from tests.unit.slime_config import worker_config
-from tests.unit.test_slime_best import Closing
 from xp.backends.slime.worker import rollout_process
 from xp.backends.slime.worker.advantages import has_variance
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.slime_flags import line
 from tests.unit.slime_parser import is_on
 from tests.unit.slime_specs import SLIME
-from tests.unit.test_slime_render import line
 from xp.composition import compose
 from xp.errors import XpError
 from xp.planning.values import spec_refusals
@@ -25,7 +25,8 @@ MODELS = [
 
 def test_the_recipe_has_the_public_examples_defaults() -> None:
     spec = compose(["recipes=whodunit-slime"])
-    found, member = line(spec), spec.env.members["whodunit"]
+    found = line(spec)
+    member = spec.env.members["whodunit"]
     assert found["hf_checkpoint"] == "Qwen/Qwen3-30B-A3B"
     assert found["lr"] == 1e-5
     assert found["n_samples_per_prompt"] == 16
@@ -64,7 +65,8 @@ def test_the_recipe_of_long_episodes_is_the_public_examples_override() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_of_ours_has_the_flags_of_its_family(model: str) -> None:
     spec = compose([*SLIME[:3], f"model={model}"])
-    found, shape = line(spec), spec.model.architecture
+    found = line(spec)
+    shape = spec.model.architecture
     assert shape is not None
     assert spec_refusals(spec) == []
     assert found["kv_channels"] == shape.head_dim

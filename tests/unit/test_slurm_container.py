@@ -75,10 +75,8 @@ def test_a_container_needs_its_plugin_and_paths_that_it_can_name(
     (tmp_path / "srun").write_text(f"#!/bin/sh\n[ $1 = --help ] && echo '{help_text}'\n")
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    spec, context = (
-        launcher_spec("slurm", container=container),
-        Context("r", 1, tmp_path / root, "runs/r/attempt_1"),
-    )
+    spec = launcher_spec("slurm", container=container)
+    context = Context("r", 1, tmp_path / root, "runs/r/attempt_1")
     with nullcontext() if fault is None else pytest.raises(XpError, match=fault) as caught:
         check_container(spec, context)
     assert caught is None or caught.value.code is ExitCode.RUNTIME

@@ -54,7 +54,8 @@ def test_prompts_and_replies_have_the_tokens_of_another_library(name: str) -> No
     tokenizer.add_tokens(TOKENS)
     if name.startswith("llama"):
         tokenizer.bos_token = "<|begin_of_text|>"
-    chat, renderer = ChatTokens(tokenizer), renderer_of(name, tokenizer)
+    chat = ChatTokens(tokenizer)
+    renderer = renderer_of(name, tokenizer)
     opening = Message(role="user", content="Find it.")
     prompt = chat.prompt([opening], "[]")
     assert prompt == renderer.render_ids([dict(opening)], add_generation_prompt=True)

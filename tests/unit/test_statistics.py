@@ -11,16 +11,19 @@ import pytest
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
+from tests.support.episode_facts import played
 from tests.support.sections import replace
-from tests.unit.test_metrics import played
 from xp.episode.clusters import clustered_stderr, reward_limits
 from xp.episode.evaluation import figures, rewards_of
 from xp.errors import XpError
 from xp.evaluation.paired import compare, holm
 from xp.evaluation.statistics import Estimate, mean, mix_of, pass_at_k, pass_hat_k, share, summarize
 
-TASKS, SAMPLES, DRAWS = 40, 8, 2000
-ALPHA, BETA = 0.6, 0.4
+TASKS = 40
+SAMPLES = 8
+DRAWS = 2000
+ALPHA = 0.6
+BETA = 0.4
 TRUTH = ALPHA / (ALPHA + BETA)
 
 
@@ -167,12 +170,9 @@ def test_one_task_says_nothing_about_others() -> None:
 
 
 def test_a_mix_is_the_weighted_mean_of_strata() -> None:
-    first, second = (0.0, 1.0, 1.0, 0.0), (0.2, 0.4, 0.3, 0.1, 0.9, 0.35, 0.3)
-    parts = [
-        part
-        for values in (first, second)
-        if (part := mean([[value] for value in values])) is not None
-    ]
+    first = (0.0, 1.0, 1.0, 0.0)
+    second = (0.2, 0.4, 0.3, 0.1, 0.9, 0.35, 0.3)
+    parts = [mean([[value] for value in values]) for values in (first, second)]
     found = mix_of(parts, [1, 3])
     assert found.value == pytest.approx(0.25 * fmean(first) + 0.75 * fmean(second))
     # Welch's test of a quarter of one against minus three quarters of the other has the same error and freedom.
@@ -215,12 +215,14 @@ def test_a_better_model_on_the_same_tasks_is_called_better() -> None:
 
 def test_paired_figures_are_those_of_scipy() -> None:
     rng = np.random.default_rng(6)
-    one, other = rng.random(30), rng.random(30)
+    one = rng.random(30)
+    other = rng.random(30)
     found = compare(("a", "b"), rewards(one), rewards(other), 0.5, 0.03)
     expected = stats.ttest_rel(other, one)
     assert found.p_value == pytest.approx(expected.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    only_first, only_second = found.passes.only_first, found.passes.only_second
+    only_first = found.passes.only_first
+    only_second = found.passes.only_second
     assert found.passes.p_value == pytest.approx(
         stats.binomtest(only_first, only_first + only_second).pvalue
     )

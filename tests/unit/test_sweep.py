@@ -10,43 +10,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.evaluations import leave_evaluation, record_of
-from tests.unit.test_dispatch import FakeLauncher
+from tests.support.evaluations import record_of
+from tests.support.fake_launcher import FakeLauncher
+from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
-from xp.composition import compose, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context
 from xp.run_records.record import (
-    Provenance,
-    RunRecord,
     RunStatus,
-    begin_attempt,
-    close_attempt,
-    write_record,
 )
 from xp.run_records.run_directory import hold
 from xp.run_records.sweep import RunState, held_out_reward, ledger, open_points, spec_digest
-from xp.spec import RunSpec
-
-HERE = Provenance("0.1.0", "3.11", None, None, {})
-
-
-def spec(outputs: Path, *overrides: str) -> RunSpec:
-    return compose([f"outputs={outputs}", *overrides])
-
-
-def leave_run(one: RunSpec, run_id: str, status: RunStatus, after: float | None = None) -> Path:
-    directory = Path(one.outputs) / "runs" / run_id
-    directory.mkdir(parents=True)
-    (directory / "spec.yaml").write_text(to_yaml(one))
-    record = begin_attempt(RunRecord(run_id, RunStatus.PENDING, ()), ["train"], HERE)
-    write_record(
-        directory, record if status is RunStatus.RUNNING else close_attempt(record, status)
-    )
-    if after is not None:
-        leave_evaluation(directory, before={"e/test/0": [0.4]}, after={"e/test/0": [after]})
-    return directory
 
 
 def test_done_work_is_left_and_cut_work_goes_on(tmp_path: Path) -> None:

@@ -9,29 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.sections import chat_model
+from tests.support.view_rows import TOOLS, row
 from xp.backends.skyrl.worker import train as skyrl
 from xp.backends.slime.worker import train as slime
-from xp.envs.base import Message
 from xp.episode.tokens import ChatTokens
 from xp.spec.dialect import Dialect
 from xp.spec.model import ToolsPrompt
-from xp.tasks.config import Purpose
 from xp.tasks.prompt_lengths import count_tokens
 from xp.tasks.row import TaskRow
-
-TOOLS = json.dumps(
-    [{"type": "function", "function": {"name": "go", "description": "", "parameters": {}}}]
-)
-
-
-def row(index: int) -> TaskRow:
-    messages = (
-        Message(role="system", content="be ünïque"),
-        Message(role="user", content=f"task {index}\n"),
-    )
-    return TaskRow(
-        f"a/train/{index}", "a", Purpose.TRAIN, "train", index, "hash", messages, TOOLS, 1.0
-    )
 
 
 def test_skyrls_prompt_is_a_list_of_messages_and_names_its_task(tmp_path: Path) -> None:

@@ -39,11 +39,9 @@ def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> No
         for result in results:
             fetcher._take(opened, task, result)
 
-    outage, fault, entry = (
-        _Unavailable("t", "down"),
-        Failure("t", "no such luck"),
-        ShardEntry(0, "hash", ()),
-    )
+    outage = _Unavailable("t", "down")
+    fault = Failure("t", "no such luck")
+    entry = ShardEntry(0, "hash", ())
     take(*[fault] * 64, *[outage] * 63, entry, *[outage] * 63, fault, *[outage] * 63)
     with pytest.raises(XpError, match="down"):
         take(outage)

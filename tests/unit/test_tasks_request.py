@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.stubs.chat_server import ChatServer
 from tests.support.fake_session import LIMITS, RULES
 from tests.support.judges import config
 from tests.support.modules import found_at
@@ -44,7 +44,7 @@ MEMBER = member_of(
 )
 CONFIG = prepare_of({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
 
-JUDGE = config(ChatServer(url="http://127.0.0.1:9"), JudgeScoring.PAIRWISE)
+JUDGE = config(SimpleNamespace(url="http://127.0.0.1:9"), JudgeScoring.PAIRWISE)
 MATTERS: dict[str, Any] = {
     "provider": "p:P",
     "target": "Org/Other",

@@ -111,7 +111,8 @@ def test_what_is_held_out_by_default_is_the_environments_own_second_split(
 )
 def test_without_a_second_split_a_share_is_held_out(sizes: dict[str, int]) -> None:
     chosen = choose(TRAIN, held_out_rule(fraction=0.2), Sized(sizes))
-    train, held_out = indices(chosen, Purpose.TRAIN), indices(chosen, Purpose.HELD_OUT)
+    train = indices(chosen, Purpose.TRAIN)
+    held_out = indices(chosen, Purpose.HELD_OUT)
     assert sorted(train + held_out) == list(range(100))
     assert 10 <= len(held_out) <= 30
     assert (chosen.record.rule, chosen.record.identity) == (Rule.SHARE, Identity.INDEX)
@@ -164,7 +165,8 @@ def test_the_name_of_one_training_split_means_a_share_of_that_one() -> None:
 
 
 def test_the_hash_is_of_the_content_only_where_all_splits_list_theirs() -> None:
-    train, contents = selection(("train", "extra")), [f"task {number}" for number in range(20)]
+    train = selection(("train", "extra"))
+    contents = [f"task {number}" for number in range(20)]
     sizes = {"train": 20, "extra": 20}
     both = choose(
         train,

@@ -39,7 +39,8 @@ def copied(tmp_path: Path) -> tuple[PrepareConfig, Path]:
 
 def test_rows_are_read_by_purpose_in_the_order_of_the_selection() -> None:
     _, task_set = built_once()
-    train, held_out = list(task_set.rows("train")), list(task_set.rows(Purpose.HELD_OUT))
+    train = list(task_set.rows("train"))
+    held_out = list(task_set.rows(Purpose.HELD_OUT))
     assert [row.index for row in train] == list(range(70))
     assert [row.task_id for row in held_out] == [f"fake/test/{index}" for index in range(5)]
     assert train[3].messages == (
@@ -127,7 +128,8 @@ def test_a_set_that_lacks_more_than_is_permitted_is_not_recognised(tmp_path: Pat
 
 
 def task(index: int, text: str = "Solve it.", role: str = "user") -> TaskRow:
-    digest, message = f"{index:064x}", {"role": role, "content": text}
+    digest = f"{index:064x}"
+    message = {"role": role, "content": text}
     return TaskRow(
         f"m/train/{index}", "m", Purpose.TRAIN, "train", index, digest, (message,), "[]", 1.0
     )

@@ -13,13 +13,14 @@ from pydantic import BaseModel
 from tests.support.chat_templates import MODELS, Shows, shipped, tokenizer_of
 from tests.support.sections import chat_model
 from tests.support.tiny import tokenizer_and_model
+from tests.support.tool_results import BY_XP, RESULTS
 from xp.composition import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template, check_template_on_tasks
 from xp.envs.base import Message
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.spec.model import Model, ToolsPrompt
+from xp.spec.model import Model
 from xp.tasks import template_check
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
@@ -33,7 +34,6 @@ from xp.tasks.template_check import (
     examine_prompts,
 )
 
-BY_XP = chat_model(tools_prompt=ToolsPrompt.SYSTEM)
 OPENING = [
     Message(role="system", content="Be brief."),
     Message(role="user", content="Where is the key?"),
@@ -48,10 +48,6 @@ SMOLLM2 = (
 
 WITH_TEXT = [name for name, model in MODELS.items() if model.shows is not Shows.NO_TEXT]
 WITH_SYSTEM = [name for name in WITH_TEXT if MODELS[name].shows is not Shows.NO_SYSTEM]
-RESULTS = [
-    Message(role="tool", content="A table.", name="look_around", tool_call_id="call00003"),
-    Message(role="tool", content="A chair.", name="list_rooms", tool_call_id="call00004"),
-]
 
 
 def tokens(template: str, chat: Model | None = None) -> ChatTokens:
@@ -69,7 +65,8 @@ def test_the_table_has_every_template_that_trl_ships() -> None:
 
 @pytest.mark.parametrize("name", WITH_TEXT)
 def test_a_turn_ends_with_every_end_of_publisher_and_template(name: str, tmp_path: Path) -> None:
-    model, tokenizer = MODELS[name], tokenizer_of(name, tmp_path)
+    model = MODELS[name]
+    tokenizer = tokenizer_of(name, tmp_path)
     assert set(tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))) == set(
         model.ends
     )
@@ -77,7 +74,8 @@ def test_a_turn_ends_with_every_end_of_publisher_and_template(name: str, tmp_pat
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_verdict_on_a_template_is_its_publishers(name: str) -> None:
-    faults, shows = examine(tokens(name)).faults, MODELS[name].shows
+    faults = examine(tokens(name)).faults
+    shows = MODELS[name].shows
     if shows in (Shows.CALLS, Shows.RESULTS):
         assert faults == ()
     else:
@@ -233,7 +231,8 @@ def test_each_of_the_first_sets_of_tools_is_examined_once(monkeypatch: pytest.Mo
     report = examine(tokens("smollm2", BY_XP))
     monkeypatch.setattr("xp.tasks.template_check.examine", noted)
     monkeypatch.setattr("xp.tasks.template_check.MAX_TOOL_SETS", 2)
-    plain, with_system = OPENING[1:], OPENING
+    plain = OPENING[1:]
+    with_system = OPENING
     prompts = [(plain, "[1]"), (plain, "[2]"), (with_system, "[1]"), (plain, "[1]"), (plain, "[3]")]
     assert examine_prompts(tokens("smollm2"), prompts).faults == report.faults
     assert seen == [([1], True), ([2], False)]

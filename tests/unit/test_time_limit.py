@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, FakeMix
+from tests.support.scripts import NO_RETRY, FakeMix
 from tests.support.sections import PLACES, replace
 from tests.unit.slime_config import worker_config
 from xp.backends.slime.worker.rollout_process import Worker

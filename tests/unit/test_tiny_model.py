@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,7 @@ from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS
 from xp.builtin.tiny_model import MANIFEST, PLACE, SHIPPED, publish
 from xp.composition import compose
 from xp.lib.digest import file_digest
-from xp.lib.verified import damaged
 from xp.models.network import mismatches
-from xp.planning.stages import model_stages
-from xp.worker.places import RunPaths
 
 BUILD = Build(
     hidden_size=16,
@@ -106,31 +101,6 @@ def test_the_option_describes_the_shipped_model() -> None:
     assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 3_000_000
 
 
-PROGRAM = """
-import sys
-from xp.builtin.tiny_model import main
-main(sys.argv[1:])
-print("HEAVY", sorted({"torch", "transformers", "trl"} & set(sys.modules)))
-"""
-
-
-def test_the_model_stage_copies_it_without_importing_a_trainer(tmp_path: Path) -> None:
-    (stage,) = model_stages(compose([]), RunPaths(run="runs/r", attempt=1, tasks="tasks/t"))
-    (tmp_path / "config.json").write_text(*stage.job.files.values())
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "config.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "HEAVY []" in done.stdout
-    assert damaged(tmp_path / PLACE / MANIFEST) is None
-    assert (tmp_path / PLACE / "model.safetensors").read_bytes() == (
-        SHIPPED / "model.safetensors"
-    ).read_bytes()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_shipped_model_is_what_its_command_makes(tmp_path: Path) -> None:
@@ -150,7 +120,8 @@ MINE = '{"files": {}, "of": "mine"}'
 
 
 def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Path) -> None:
-    mine, target = tmp_path / "mine", tmp_path / "target"
+    mine = tmp_path / "mine"
+    target = tmp_path / "target"
     mine.mkdir()
     (mine / MANIFEST).write_text(MINE)
     target.mkdir()

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.chat_templates import tokenizer_with
 from tests.support.fake_provider import FakeWorld
 from tests.support.sections import run_spec
 from tests.support.tiny import tokenizer_and_model
-from tests.unit.test_episode_tokens import tokenizer_with
 from xp.envs.base import Message
 from xp.episode import tokens
 from xp.episode.tokens import ChatTokens, num_characters

@@ -127,7 +127,9 @@ def test_an_attempt_without_a_new_line_sends_what_is_missing(tmp_path: Path) -> 
 def test_a_tracker_that_fails_costs_one_warning_and_the_others_go_on(
     tmp_path: Path, point: str
 ) -> None:
-    bad, good, warnings = FakeTracker(fails_at=point), FakeTracker(), []
+    bad = FakeTracker(fails_at=point)
+    good = FakeTracker()
+    warnings = []
     with mirror(tmp_path, {"bad": bad, "good": good}, warnings):
         write(tmp_path, *({**LINE, "step": step} for step in range(20)))
     assert len(good.seen) == 20

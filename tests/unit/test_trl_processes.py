@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.support.jobs import PLACES, job_named, train_config
-from tests.unit.test_trl_render import GPUS, LORA, SEPARATE
+from tests.support.trl_choices import GPUS, LORA, SEPARATE
 from xp.backends.trl.control.render import grpo_config, render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
@@ -72,9 +72,11 @@ def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
 
 
 def test_a_fine_tuning_is_launched_as_the_training_is() -> None:
-    here, tuned = "runs/r/attempt_1/sft", "sft.data=solve:my_env:solve"
+    here = "runs/r/attempt_1/sft"
+    tuned = "sft.data=solve:my_env:solve"
     program = ("python", "-m", "xp.backends.trl.worker.sft", f"{here}/config.json")
-    alone, several = job("sft", tuned), job("sft", *GPUS, tuned)
+    alone = job("sft", tuned)
+    several = job("sft", *GPUS, tuned)
     assert alone.argv == program
     assert f"{here}/accelerate.yaml" not in alone.files
     assert several.argv == (*program, f"{here}/accelerate.yaml")
@@ -115,7 +117,9 @@ def test_where_the_episodes_of_a_fine_tuning_are_from(tmp_path: Path) -> None:
             compose(["env=multiply", f"outputs={tmp_path}", f"sft.data={data}", *more]), PLACES
         )
 
-    solve, named, talks = fields("solve"), fields("solve:my_env:play"), fields("hf:org/talks")
+    solve = fields("solve")
+    named = fields("solve:my_env:play")
+    talks = fields("hf:org/talks")
     assert [one["is_messages"] for one in (solve, named, talks)] == [False, False, True]
     assert [one["files"] for one in (solve, named, talks)] == [(), (), ("hf:org/talks",)]
     assert [one["solvers"] for one in (solve, named, talks)] == [

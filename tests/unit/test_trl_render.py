@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.jobs import PLACES, train_config
+from tests.support.trl_choices import GPUS, SEPARATE
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.planning.values import spec_refusals
-
-GPUS = ("hardware=a100x4", "model=qwen3-4b")
-LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
-SEPARATE = (*GPUS, "backend.engine.placement=separate", "backend.engine.accelerators=2")
 
 
 @pytest.mark.parametrize(

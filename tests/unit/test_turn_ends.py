@@ -14,7 +14,7 @@ from tests.support.chat_templates import small_tokenizer, tokenizer_of
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.support.sections import replace, sampling_of
 from tests.support.tables import rows
-from tests.unit.test_template_check import BY_XP, RESULTS
+from tests.support.tool_results import BY_XP, RESULTS
 from xp.envs.base import Message
 from xp.envs.messages import chat_messages
 from xp.episode.episode import Episode
@@ -127,7 +127,8 @@ def prompt_with_calls() -> list[Message]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_earlier_calls_of_a_prompt_reach_the_model(shape: str) -> None:
-    chat, tools = tokens(shape), json.dumps(PROBE_TOOLS)
+    chat = tokens(shape)
+    tools = json.dumps(PROBE_TOOLS)
     text = chat.rendered(prompt_with_calls(), tools)
     assert text.index("Look.") < text.rindex("attic") < text.index("Dust.") < text.index("And now?")
     assert examine_prompts(chat, [(prompt_with_calls(), tools)]).faults == ()
@@ -172,16 +173,15 @@ def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(
     from xp.backends.trl.worker.process import Ranks
 
     tokenizer, model = copy.deepcopy(tokenizer_and_model())
-    tokenizer.eos_token, tokenizer.name_or_path = "<|endoftext|>", ""
+    tokenizer.eos_token = "<|endoftext|>"
+    tokenizer.name_or_path = ""
     model.generation_config.eos_token_id = model.config.eos_token_id = 0
     trainer = SimpleNamespace(
         is_fsdp_enabled=is_sharded, accelerator=Accelerator(cpu=True), model=model
     )
     publish_policy(trainer, ChatTokens(tokenizer), tmp_path / "model", "float32", Ranks())
-    published, prompt = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / "model"),
-        torch.tensor([[10, 11]]),
-    )
+    published = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    prompt = torch.tensor([[10, 11]])
     for end in ChatTokens(tokenizer).end_ids:
         wanted = LogitsProcessorList(
             [lambda _, scores, end=end: torch.eye(scores.shape[-1])[[end]] * 1e9]
@@ -195,16 +195,18 @@ def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(
 
 def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> None:
     """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
-    from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
+    from tests.support.scripts import ROW, FakeMix, under_trls_engine
     from tests.support.tiny import ScriptedModel
 
     tokenizer = tokenizer_of("phi3_5", tmp_path)
-    chat, mix = ChatTokens(tokenizer), FakeMix(replace(RULES, provider="local"))
+    chat = ChatTokens(tokenizer)
+    mix = FakeMix(replace(RULES, provider="local"))
     marks = [
         tokenizer.convert_tokens_to_ids(text)
         for text in ("<|end|>", "<|assistant|>", "<|endoftext|>")
     ]
-    ids, own = chat.prompt(ROW.messages, ROW.tools), list[int]()
+    ids = chat.prompt(ROW.messages, ROW.tools)
+    own = list[int]()
     for text, mark, said in zip("375", marks, ("higher", "lower", None), strict=True):
         turn = [*tokenizer(text, add_special_tokens=False)["input_ids"], mark]
         own += turn

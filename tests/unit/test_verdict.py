@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.evaluations import leave_evaluation
-from tests.unit.test_diagnosis import FAULTS, RECORDED
-from tests.unit.test_sweep import leave_run, spec
+from tests.support.recorded_runs import FAULTS, MIXED, leave
 from xp.__main__ import main
 from xp.cli.display import symptom_lines
 from xp.errors import ExitCode
 from xp.run_records.record import RunStatus, read_record, update_stage, write_record
-
-MIXED = [0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
-
-
-def leave(
-    outputs: Path,
-    before: Sequence[float],
-    after: Sequence[float],
-    status: RunStatus = RunStatus.SUCCEEDED,
-) -> Path:
-    """A run with the recorded metrics, and these rewards of its held-out tasks."""
-    run = leave_run(spec(outputs), "R", status, after=0.5)
-    shutil.copy(RECORDED / "whodunit_mini.jsonl", run / "metrics.jsonl")
-    sides = (
-        {f"e/test/{number}": [reward] for number, reward in enumerate(one)}
-        for one in (before, after)
-    )
-    leave_evaluation(run, before=next(sides), after=next(sides))
-    return run
 
 
 def diagnosed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fake_launcher import FakeLauncher, at, go
 from tests.support.launching import plan, stage
-from tests.unit.test_dispatch import FakeLauncher, go
-from tests.unit.test_kept import at
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ensure_made

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.calls_of_texts import read
 from tests.support.tables import rows
-from tests.unit.test_dialects import read
 from xp.envs.base import ToolSpec
 from xp.episode.call_data import MAX_FAILED
 from xp.episode.dialects import SYNTAX

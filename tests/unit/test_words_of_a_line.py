@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_progress import progressing
+from tests.support.recorded_runs import progressing
 from xp.__main__ import main
 from xp.cli.parser import parse
 from xp.errors import ExitCode

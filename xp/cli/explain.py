@@ -7,6 +7,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -179,7 +180,7 @@ def fields_of(spec: RunSpec) -> dict[str, Field]:
 
 
 def _walk(section: Section, path: str) -> Iterator[Field]:
-    properties = type(section).model_json_schema(mode="validation")
+    legal = _legal_values(type(section))
     meanings = _meanings(type(section))
     for name in type(section).model_fields:
         value = getattr(section, name)
@@ -194,10 +195,18 @@ def _walk(section: Section, path: str) -> Iterator[Field]:
             for key, child in value.items():
                 yield from _walk(child, f"{below}.{key}")
         else:
-            legal = _legal(properties["properties"][name], properties.get("$defs", {}))
-            yield Field(below, value, meanings.get(name, ""), legal)
+            yield Field(below, value, meanings.get(name, ""), legal[name])
 
 
+@cache
+def _legal_values(section: type[Section]) -> dict[str, str]:
+    """Field -> its legal values, in words; cached, since pydantic needs 20 ms for a large section."""
+    schema = section.model_json_schema(mode="validation")
+    definitions = schema.get("$defs", {})
+    return {name: _legal(field, definitions) for name, field in schema["properties"].items()}
+
+
+@cache
 def _meanings(section: type[Section]) -> dict[str, str]:
     """Field -> its docstring, inherited fields too. pydantic would read them at each start of a process."""
     parents = [one for one in reversed(section.__mro__) if issubclass(one, Section)]

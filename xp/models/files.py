@@ -73,6 +73,11 @@ def _cached_snapshot(name: str, revision: str, file: str) -> Path | None:
     """Directory of a hub's model in Hugging Face's cache, if a file of it was downloaded."""
     if not HUB_ID.fullmatch(name):
         return None
+    from huggingface_hub import constants
+
+    # Without a cache, a command need not import the client and its HTTP library, which takes 0.1 s.
+    if not Path(constants.HF_HUB_CACHE).is_dir():
+        return None
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.engines.test_slime import ON_CPU
+from tests.support.slime_engine import ON_CPU
 from tools.parity.slime_rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
 from xp.backends.slime.worker import processes
 from xp.backends.slime.worker.config import SlimeCommand, WorkerConfig

@@ -21,7 +21,8 @@ class GuessConfig(vf.EnvConfig):
 
 class GuessEnv(vf.Env[GuessConfig]):
     async def run(self, task, agents):
-        tries, won = 0, False
+        tries = 0
+        won = False
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn()
             while not segment.terminated:

@@ -29,7 +29,8 @@ class _Sums(Environment):  # type: ignore[misc]
         super().__init__(task_spec, secrets)
         if self.secret is not None and not secrets.get(self.secret):
             raise ValueError(f"the session has no secret {self.secret}")
-        self._a, self._b = task_spec["a"], task_spec["b"]
+        self._a = task_spec["a"]
+        self._b = task_spec["b"]
 
     @classmethod
     def list_splits(cls) -> Sequence[str]:

@@ -22,7 +22,9 @@ class SumsProvider:
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         del environ
-        self._name, self._largest, self._is_open = config.name, config.options["largest"], True
+        self._name = config.name
+        self._largest = config.options["largest"]
+        self._is_open = True
 
     def version(self) -> str:
         return "1"
@@ -55,7 +57,8 @@ class SumsSession:
     takes_answer = False
 
     def __init__(self, index: int, largest: int) -> None:
-        self._terms, self._is_open = (index, largest), True
+        self._terms = (index, largest)
+        self._is_open = True
 
     def prompt(self) -> list[Message]:
         return [Message(role="user", content=f"What is {self._terms[0]} + {self._terms[1]}?")]

@@ -33,7 +33,9 @@ class SamplingParams:
 
 class RequestOutput:
     def __init__(self, request_id: str, output: Any) -> None:
-        self.request_id, self.outputs, self.finished = request_id, [output], True
+        self.request_id = request_id
+        self.outputs = [output]
+        self.finished = True
 
 
 @dataclass

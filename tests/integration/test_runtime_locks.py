@@ -50,7 +50,8 @@ def test_every_package_of_a_lock_has_version_and_hash(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["trl", "skyrl"])
 def test_the_pins_of_a_backend_are_the_versions_of_its_lock(backend: str) -> None:
-    pins, versions = compose([*GPU, f"backend={backend}"]).backend.pins, locks()[backend].versions()
+    pins = compose([*GPU, f"backend={backend}"]).backend.pins
+    versions = locks()[backend].versions()
     assert {package: versions.get(package) for package in pins} == pins
 
 

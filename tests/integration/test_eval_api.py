@@ -10,6 +10,7 @@ import pytest
 from tests.stubs.chat_server import ChatServer, Reply, serving
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.support.sections import replace
+from tests.support.task_rows import row
 from xp.envs.base import NEW_PROMPT, Message, ToolResult
 from xp.envs.chat_api import Api, DialogueFails, TooLong, Unavailable
 from xp.episode.dialects import SYNTAX
@@ -22,8 +23,6 @@ from xp.evaluation.play import Dialogue, play
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.words import read
 from xp.spec.dialect import Dialect
-from xp.tasks.config import Purpose
-from xp.tasks.row import TaskRow
 
 SECRET = "sk-" + "a1B2c3D4" * 4
 MESSAGES = [{"role": "user", "content": "Say 'hi'."}]
@@ -54,13 +53,6 @@ def api(
 def refusing(*replies: Reply) -> ChatServer:
     """Answers the first requests so, and the others as its model does."""
     return ChatServer(before=lambda number: replies[number - 1] if number <= len(replies) else None)
-
-
-def row(tools: list[Any], prompt: str = "Say 'hi'.") -> TaskRow:
-    message = Message(role="user", content=prompt)
-    return TaskRow(
-        "e/test/0", "e", Purpose.HELD_OUT, "test", 0, "hash", (message,), json.dumps(tools), 1.0
-    )
 
 
 def test_a_request_says_model_messages_tools_and_limits() -> None:
@@ -336,7 +328,8 @@ def test_a_native_call_is_read_and_answered_by_its_id() -> None:
 
 
 def test_a_dialogue_goes_on_after_an_earlier_turn_or_with_a_new_prompt() -> None:
-    dialogue, on = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE), EpisodeStatus.ONGOING
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
+    on = EpisodeStatus.ONGOING
     first = [dict(one) for one in dialogue.messages]
     for number, follows in enumerate((None, NEW_PROMPT, 0)):
         user = Message(role="user", content=f"{number}?")

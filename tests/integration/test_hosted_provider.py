@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.reliability.test_sessions import wait_for
-from tests.unit.test_envs_graded import MODULE, graded
+from tests.support.graded_rules import MODULE, graded
+from tests.support.waiting import wait_for
 from xp.composition import compose
 from xp.envs.base import ProtocolError, Provider, ResponseLost, Task
 from xp.envs.config import EpisodeConfig

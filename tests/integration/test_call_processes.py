@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.fake_session import with_limits
 from tests.support.launching import is_alive
 from tests.support.ors_server import rules
+from tests.support.waiting import wait_for
 from xp.envs.base import Message, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.graded import GradedProvider
@@ -106,7 +106,8 @@ FAULTS = (
 
 def check_own_faults(results: Sequence[EpisodeResult], named: str) -> None:
     """Each of the first is void, with its own fault; the others have their rewards."""
-    bad, good = results[: len(FAULTS)], results[len(FAULTS) :]
+    bad = results[: len(FAULTS)]
+    good = results[len(FAULTS) :]
     for result, fault in zip(bad, FAULTS, strict=True):
         assert (result.status, result.reward) == (EpisodeStatus.VOID, None)
         assert named in str(result.void_reason)
@@ -233,7 +234,7 @@ def test_a_module_with_a_thread_is_loaded_in_each_process() -> None:
 PARENT = """
 import sys, time
 from xp.envs.base import Task
-from tests.unit.test_call_processes import graded, GradedProvider
+from tests.integration.test_call_processes import graded, GradedProvider
 provider = GradedProvider(graded("process_of"), {})
 print(int(provider.open(Task("x", "train", 1)).answer("1").reward), flush=True)
 time.sleep(600)

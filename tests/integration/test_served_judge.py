@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.test_trl_vllm import FAKE
+from tests.support.fake_vllm import FAKE
 from xp.composition import compose
 from xp.engines.config import JudgeServer, VLLMServer
 from xp.errors import ExitCode, XpError
@@ -143,7 +143,8 @@ def test_an_evaluation_that_cannot_serve_its_judge_is_refused(
     words: list[str], engine: str, reason: str
 ) -> None:
     judged = "env.judge={rubric: r, model: {serve: ORG/A}}"
-    spec, how = compose(["env=multiply", *words, judged]), settings({"eval.engine": engine}).eval
+    spec = compose(["env=multiply", *words, judged])
+    how = settings({"eval.engine": engine}).eval
     with pytest.raises(XpError, match=reason):
         check_engine(spec, how, is_local=True)
 
@@ -165,7 +166,8 @@ def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a_program.py").write_text(PROGRAM)
-    log, file = tmp_path / "judge.log", tmp_path / "judge.json"
+    log = tmp_path / "judge.log"
+    file = tmp_path / "judge.json"
     server = VLLMServer(("--tensor-parallel-size", "1"), 1, 300.0, 600.0)
     spec = spec_of("env.judge.model={serve: some/model, name: a}")
     judge = spec.served_judge

@@ -15,8 +15,8 @@ from tests.stubs.chat_server import ChatServer, serving
 from tests.support import grouped
 from tests.support.fake_session import RULES, TASK
 from tests.support.judges import by, check_of, config, data_of, verdict
+from tests.support.played_groups import play, scored
 from tests.support.tables import rows
-from tests.unit.test_group import play, scored
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.config import EpisodeConfig
@@ -249,10 +249,12 @@ def test_each_request_has_a_seed_of_its_own_that_a_rerun_repeats() -> None:
         seeds.append(body["seed"])
         return verdict(body, score=5) if len(seeds) % 2 == 0 else {"content": "no"}
 
-    tasks, runs = ("t/0", "t/0", "t/1"), []
+    tasks = ("t/0", "t/0", "t/1")
+    runs = []
     with serving(ChatServer(write=unsure)) as server:
         for _ in "12":
-            rule, seeds = config(server, JudgeScoring.POINTWISE, seed=7), list[int]()
+            rule = config(server, JudgeScoring.POINTWISE, seed=7)
+            seeds = list[int]()
             with closing(Judge(rule, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as one:
                 for task, answer in zip(tasks, ("a", "b", "a"), strict=True):
                     one.score_answers(OPENING, [answer], rule.rubric, task)

@@ -50,7 +50,8 @@ def code(tmp_path: Path) -> Path:
 
 
 def test_a_resume_is_refused_when_such_a_module_changed(code: Path, tmp_path: Path) -> None:
-    run, hidden = tmp_path / "outputs/runs/r", code / "library/hidden.py"
+    run = tmp_path / "outputs/runs/r"
+    hidden = code / "library/hidden.py"
     stage = run / "attempt_1/train"
     record(code, stage / FILE)
     assert {place.name for place in loaded(stage / FILE)} == {"mine.py", "hidden.py"}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.http_server import Reply, Request, http_server
+from tests.support.own_model import SMOLLM2, fault, model_at
+from tests.support.own_model import no_hub as no_hub
 from xp.__main__ import main
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.cli.native import PlanKeys
@@ -19,7 +21,6 @@ from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
 from xp.models.clock import TEMPLATES
-from xp.models.files import hub_text
 from xp.models.network import COUNTED, RECURRENT, network_of, stated
 from xp.planning.backend import backend_of
 from xp.planning.memory.fit import memory_lines
@@ -29,44 +30,7 @@ from xp.planning.refusals import check_model_files
 from xp.spec import Architecture
 from xp.testing.jobs import DEADLINE_S
 
-SMOLLM2: Mapping[str, Any] = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 576,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "intermediate_size": 1536,
-    "vocab_size": 49152,
-    "rms_norm_eps": 1e-05,
-    "rope_theta": 100000,
-    "rope_scaling": None,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 8192,
-}
 SLIME = ("backend=slime", "hardware=h100x8", "env=whodunit")
-
-
-def model_at(directory: Path, **changes: Any) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps({**SMOLLM2, **changes}))
-    for part in ("tokenizer.json", "model.safetensors"):
-        (directory / part).touch()
-    return directory
-
-
-def fault(*overrides: str) -> str:
-    with pytest.raises(XpError) as caught:
-        build_plan(compose(overrides), "r")
-    return str(caught.value)
-
-
-@pytest.fixture(autouse=True)
-def no_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    hub_text.cache_clear()
-    yield
-    hub_text.cache_clear()
 
 
 def test_a_directory_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +120,8 @@ def test_an_unknown_model_can_be_planned_with_the_runs_context() -> None:
 
 
 def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> None:
-    other, same = model_at(tmp_path / "other", hidden_size=640), model_at(tmp_path / "same")
+    other = model_at(tmp_path / "other", hidden_size=640)
+    same = model_at(tmp_path / "same")
     text = fault("model=smollm2-135m-instruct", f"model.path={other}")
     assert (
         f"model.path={other}: not the network of model=smollm2-135m-instruct: hidden_size is 576"
@@ -221,10 +186,8 @@ def test_a_name_derives_from_the_path(path: str, name: str) -> None:
     assert name_of(path) == name
 
 
-QWEN, SHARED = (
-    {"num_experts": 8, "moe_intermediate_size": 32},
-    {"shared_expert_intermediate_size": 40},
-)
+QWEN = {"num_experts": 8, "moe_intermediate_size": 32}
+SHARED = {"shared_expert_intermediate_size": 40}
 GLM = {
     "n_routed_experts": 8,
     "moe_intermediate_size": 32,
@@ -323,10 +286,8 @@ def test_an_option_says_which_backend_cannot_train_it() -> None:
         for name in ("trl", "skyrl", "slime")
     ]
     for name in options("model").keys() - {"hf"}:
-        spec, about = (
-            compose([*machine, f"model={name}", "backend=skyrl"]),
-            first_sentence(options("model")[name]),
-        )
+        spec = compose([*machine, f"model={name}", "backend=skyrl"])
+        about = first_sentence(options("model")[name])
         for backend in backends:
             one = spec.model_copy(update={"backend": backend})
             fields = [fault.field for fault in backend_of(one).check(one)]
@@ -439,8 +400,9 @@ def test_a_directory_without_a_part_of_the_model_is_refused(
     (place / part).unlink()
     assert main([command, "model=hf", f"model.path={place}"]) == ExitCode.CONFIG
     kind = part.partition(".")[2]
-    assert f"model.path={place}: the directory has no " in (said := capsys.readouterr().err)
-    assert kind in said
+    message = capsys.readouterr().err
+    assert f"model.path={place}: the directory has no " in message
+    assert kind in message
 
 
 def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Path) -> None:

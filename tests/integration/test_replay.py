@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_bundle import GAME
-from tests.unit.test_bundle import prepared as prepared
-from tests.unit.test_bundle import run as run
+from tests.support.own_game import GAME
+from tests.support.own_game import prepared as prepared
+from tests.support.own_game import run as run
 from xp.__main__ import main
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter, trajectory
@@ -135,7 +135,8 @@ def line(step: int, **values: float) -> str:
 
 
 def test_the_first_number_that_differs_is_named_with_its_step(tmp_path: Path) -> None:
-    before, after = tmp_path / "before.jsonl", tmp_path / "after.jsonl"
+    before = tmp_path / "before.jsonl"
+    after = tmp_path / "after.jsonl"
     before.write_text(line(1, loss=0.5, **{"time/step_s": 1.0}) + line(2, loss=0.25))
     after.write_text(line(1, loss=0.5, **{"time/step_s": 9.0}) + line(2, loss=0.25))
     assert first_metric(before, after) == (2, None)

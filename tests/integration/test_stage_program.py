@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from xp.episode.trajectory import (
+    read_trajectories,
+)
 from xp.errors import ExitCode
 from xp.testing.jobs import DEADLINE_S
 
@@ -72,3 +76,32 @@ def test_torch_reads_the_place_of_its_compiled_code_from_that_variable(
 def test_a_second_term_ends_what_the_first_one_did_not() -> None:
     done = ended("while_it_works", "again")
     assert (done.returncode, done.stderr) == (-signal.SIGTERM, "xp: this stage was stopped\n")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from tests.unit.test_episode_trajectory import a_record
+from xp.episode.trajectory import TrajectoryWriter
+writer = TrajectoryWriter(Path({file!r}))
+number = 0
+while True:
+    writer.write(a_record(number))
+    number += 1
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "0.jsonl"
+    program = KILLED.format(path=[entry or os.getcwd() for entry in sys.path], file=str(file))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        for _ in range(20):
+            written = int(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert len(read_trajectories(file)) >= written

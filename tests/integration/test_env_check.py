@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import threading
 import time
-from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from tests.support.fake_session import FakeSession, steady
+from tests.envs_under_test.silent import Slow
+from tests.support.graded_rules import graded
 from tests.support.ors_server import COUNTER, QUIZ, rules
 from tests.support.sections import replace, reward_rule
-from tests.unit.test_envs_graded import graded
 from xp.cli.environments import env_command, show_report
 from xp.cli.parser import parse
 from xp.env_check import watch
@@ -29,7 +26,7 @@ from xp.env_check.measure import measure
 from xp.env_check.policy import Draw, arguments_of, faults_of
 from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import Watch
-from xp.envs.base import Message, Task, ToolSpec
+from xp.envs.base import ToolSpec
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
@@ -160,7 +157,7 @@ def test_an_answer_is_given_where_there_is_no_tool() -> None:
 
 
 def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
-    silent = rules(provider="tests.unit.test_env_check:Silent")
+    silent = rules(provider="tests.envs_under_test.silent:Silent")
     assert not checked(silent).facts["prompt"].startswith("3 to 3 tokens")
     assert (
         checked(replace(silent, dialect=Dialect.ACTION))
@@ -172,48 +169,17 @@ def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:
     config = replace(graded("Higher"), max_turns=1, reward=reward_rule(rules().reward.reduction))
     assert not any("scored" in fault for fault in checked(config).faults)
-    silent = rules(provider="tests.unit.test_env_check:Silent")
+    silent = rules(provider="tests.envs_under_test.silent:Silent")
     assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)
-
-
-class SilentSession(FakeSession):
-    """Begins otherwise each time."""
-
-    def prompt(self) -> list[Message]:
-        return [Message(role="user", content=str(random.random()))]
-
-
-class Silent:
-    """A provider whose environment never scores."""
-
-    def __init__(self, config: EnvConfig, environ: object) -> None:
-        del config, environ
-
-    def version(self) -> str:
-        return "1"
-
-    def splits(self) -> tuple[str, ...]:
-        return ("other",)
-
-    def num_tasks(self, split: str) -> int:
-        del split
-        return 3
-
-    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        return [Task("x", split, index) for index in indices]
-
-    def open(self, task: Task) -> SilentSession:
-        del task
-        return SilentSession(lambda _, num_calls: steady("look", num_calls))
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
     ("config", "place"),
     [
-        (rules(provider="tests.unit.test_env_check:Silent"), "x/other/0 in a second session"),
+        (
+            rules(provider="tests.envs_under_test.silent:Silent"),
+            "x/other/0 in a second session",
+        ),
         (rules(serve=f"{DRAWN}:Shuffled"), "fake/train/0 in another process"),
         (
             rules(provider="local", grader=f"{DRAWN_ROWS}:Dealt", rows=f"{DRAWN_ROWS}:rows"),
@@ -311,18 +277,6 @@ def test_a_server_that_is_not_there_is_a_fault(capsys: pytest.CaptureFixture[str
     assert "does not answer" in capsys.readouterr().out
 
 
-class Slow(Silent):
-    """The first task opens at once, every other one takes far longer than a check."""
-
-    is_opening = threading.Event()
-
-    def open(self, task: Task) -> SilentSession:
-        if task.index:
-            self.is_opening.set()
-            threading.Event().wait(600.0)
-        return super().open(task)
-
-
 class Clock:
     """The time, to which an hour is added when it has been read often enough while a slow session opens."""
 
@@ -340,7 +294,7 @@ def test_a_check_of_a_slow_environment_ends_and_tells_what_it_measured(
     monkeypatch.setattr(watch, "EVERY_S", 0.05)
     monkeypatch.setattr(watch, "time", Clock())
     Slow.is_opening.clear()
-    provider = "env.provider=tests.unit.test_env_check:Slow"
+    provider = "env.provider=tests.envs_under_test.silent:Slow"
     began = time.monotonic()
     arguments = ["check", "env=openreward", provider, "tasks=2", "--seconds", "3600", "--json"]
     assert check_command(arguments) == ExitCode.ENVIRONMENT

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.test_sessions import wait_for
 from tests.support.fake_session import with_limits
+from tests.support.graded_rules import graded
 from tests.support.launching import is_alive
 from tests.support.ors_server import rules
 from tests.support.sections import member_of, replace, selection
+from tests.support.waiting import wait_for
 from xp.envs.base import Message, ProtocolError, ResponseLost, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.graded import GradedProvider, SteppedSession
@@ -27,14 +28,6 @@ from xp.errors import XpError
 from xp.spec.dialect import Dialect
 from xp.spec.env import GraderForm
 from xp.tasks.questions import described, entry_of
-
-MODULE = "tests.graders_under_test.graders"
-
-
-def graded(grader: str, **changes: object) -> EnvConfig:
-    return rules(
-        provider="local", grader=f"{MODULE}:{grader}", **{"rows": f"{MODULE}:rows", **changes}
-    )
 
 
 def play(config: EnvConfig, index: int, *turns: str) -> tuple[EpisodeResult, list[Message]]:
@@ -67,7 +60,8 @@ def test_a_grader_of_another_framework_reads_what_that_gives_it(
 ) -> None:
     (package / "rows.jsonl").write_text(json.dumps({"prompt": [MESSAGE]}))
     config = graded(grader, rows="lent_rows:rows.jsonl", grader_form=form)
-    text, other = "<think>hm</think> It is 42.", "It is 42."
+    text = "<think>hm</think> It is 42."
+    other = "It is 42."
     if form is GraderForm.TRL:
         rewards = pytest.importorskip("trl.rewards", reason="TRL is not installed (extra trl)")
         own = [
@@ -113,7 +107,8 @@ def test_a_conversation_whose_process_ended_is_lost_alone() -> None:
 
 
 def test_the_conversations_of_one_process_share_a_grader_and_end_alone() -> None:
-    handler, row = GraderHandler(graded("Counts")), {"prompt": "Count."}
+    handler = GraderHandler(graded("Counts"))
+    row = {"prompt": "Count."}
     assert [handler.open(number, row) for number in (1, 2)] == [
         [{"role": "user", "content": "Count."}]
     ] * 2

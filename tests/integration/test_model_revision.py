@@ -26,7 +26,8 @@ from xp.worker.facts import model_facts
 from xp.worker.places import teacher_place
 from xp.worker.stage import TrainConfig
 
-OLD, NEW = "0" * 39 + "1", "0" * 39 + "2"
+OLD = "0" * 39 + "1"
+NEW = "0" * 39 + "2"
 REVISIONS = {"main": NEW, "v1": OLD, OLD: OLD, NEW: NEW}
 CHOSEN = ("model=hf", "model.path=Org/Tiny", "model.dtype=float32")
 CONFIGS: dict[str, type[TrainConfig]] = {
@@ -101,10 +102,8 @@ def test_every_trainer_starts_from_the_commit(hub: HttpServer, backend: str) -> 
         ),
         "r",
     )
-    place, (model,) = (
-        pinned_place("Org/Tiny", OLD),
-        [stage for stage in plan.stages if stage.name == "model"],
-    )
+    place = pinned_place("Org/Tiny", OLD)
+    (model,) = [stage for stage in plan.stages if stage.name == "model"]
     assert model.done == f"{place}/hub.json"
     train = next(stage for stage in plan.stages if stage.name == "train")
     config = CONFIGS[backend].from_json(train.job.files["runs/r/attempt_1/train/config.json"])
@@ -208,7 +207,8 @@ def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(
         SHIPPED / "model.safetensors"
     ).read_bytes()
     assert not [path for path in hub.paths if "consolidated" in path or "onnx" in path]
-    facts, expected = dict(model_facts(place)), dict(model_facts(SHIPPED))
+    facts = dict(model_facts(place))
+    expected = dict(model_facts(SHIPPED))
     assert facts == {"model.revision": OLD, **expected}
     # Before the stage, the cache's snapshot of the same commit serves; another commit's does not.
     assert local_directory(pinned_place("Org/Tiny", OLD), tmp_path / "nowhere") is not None

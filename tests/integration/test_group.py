@@ -9,17 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from tests.contracts.test_agreement import ROW
 from tests.support import grouped, ors_server
 from tests.support.fake_session import RULES, call
 from tests.support.harbor_tasks import write_task
 from tests.support.ors_server import Effects
+from tests.support.played_groups import play, scored
 from tests.support.sections import replace
 from xp.composition import compose
 from xp.composition.points import to_yaml
 from xp.envs.base import Message
 from xp.envs.config import EpisodeConfig
-from xp.episode.episode import Episode
 from xp.episode.group import dialogue, load_group_fn
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.mixture import EnvironmentMixture
@@ -32,21 +31,6 @@ from xp.replay.rescore import rescore
 from xp.tasks.request import scoring
 
 DEBATE = "tests.envs_under_test.counter:Debate"
-
-
-def play(mix: EnvironmentMixture, *texts: str) -> list[Episode]:
-    """One episode of ROW's task for each text; the prompt is the session's own."""
-    episodes = [mix.episode(replace(ROW, messages=())) for _ in texts]
-    for episode, text in zip(episodes, texts, strict=True):
-        episode.step(text)
-        episode.settle()
-    return episodes
-
-
-def scored(mix: EnvironmentMixture, *texts: str) -> list[EpisodeResult]:
-    episodes = play(mix, *texts)
-    mix.score_group(episodes).result()
-    return [episode.settle() for episode in episodes]
 
 
 def test_both_sources_score_the_valid_episodes_in_order() -> None:

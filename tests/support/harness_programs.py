@@ -1,0 +1,78 @@
+"""Rules of episodes of `env=harness` with the programs of tests/programs, and a place for their sandboxes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.harbor_tasks import left_over
+from tests.support.ors_server import rules
+from xp.envs.base import Task
+from xp.envs.config import EnvConfig
+from xp.envs.load import load_provider
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult
+from xp.spec.env import PromptSource, SandboxKind, ToolCallsPerTurn
+from xp.testing.jobs import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests/programs"
+SHELL = "python {program}/shell_agent.py {prompt_file}"
+OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("agent", "setup", "image", "grade", "grader")),
+    "command": SHELL,
+    "program": str(PROGRAMS),
+    "env": {},
+    "timeout_s": 300.0,
+    "reward": "reward",
+    "max_rows": 1,
+    "train_auxiliary": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Directory of the test's sandboxes; after it, no directory, process or thread of one is there."""
+    place = tmp_path / "sandboxes"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    yield place
+    eventually(lambda: not left_over(place))
+    eventually(
+        lambda: not [one for one in threading.enumerate() if one.name in ("program", "child-end")]
+    )
+
+
+def harness(target: Path | None, **changes: Any) -> EnvConfig:
+    """Rules of a program's episodes, as conf/env/harness.yaml has them."""
+    options = OPTIONS | changes.pop("options", {})
+    how: dict[str, Any] = {
+        "prompt": PromptSource.LIVE,
+        "tool_calls_per_turn": ToolCallsPerTurn.ALL,
+        **changes,
+    }
+    place = None if target is None else str(target)
+    return rules(provider="harness", target=place, sandbox=SandboxKind.NONE, options=options, **how)
+
+
+def play(
+    config: EnvConfig, *turns: str | tuple[str, bool], split: str = "train"
+) -> tuple[EpisodeResult, Episode]:
+    """An episode on the first task; a turn of a tuple says whether a token limit cut it."""
+    provider = load_provider(config, os.environ)
+    task = Task("x", split, 0)
+    episode = Episode(task, lambda: provider.open(task), config)
+    for turn in turns:
+        text, is_cut = (turn, False) if isinstance(turn, str) else turn
+        episode.step(text, is_cut=is_cut)
+    outcome = episode.settle()
+    provider.close()
+    return outcome, episode

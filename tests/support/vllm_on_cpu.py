@@ -1,0 +1,63 @@
+"""The files of a run whose engine is the real vLLM on a CPU."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from tests.support.sections import with_model
+from tests.support.tiny import tokenizer_and_model
+from xp.backends.trl.control.render import render
+from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.composition import compose
+from xp.worker.places import RunPaths
+
+
+def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
+    """The files of a rendered `hardware=cpu backend.engine.name=vllm` in a directory, and the job's variables."""
+    root = str(directory)
+    spec = compose(
+        [
+            *(
+                "backend.engine.name=vllm",
+                f"training.num_steps={steps}",
+                "training.prompts_per_step=2",
+            ),
+            *(
+                "training.group_size=4",
+                "training.micro_batch_size=4",
+                "training.learning_rate=0.01",
+            ),
+            *(
+                "training.shuffle=false",
+                "training.warmup_updates=0",
+                "training.max_tokens_per_turn=6",
+            ),
+            "backend.engine.memory_fraction=0.1",
+            *(
+                "training.max_response_tokens=300",
+                "training.entropy_coef=0.5",
+                "training.max_logprob_gap=null",
+            ),
+            *overrides,
+        ]
+    )
+    job = next(
+        stage.job
+        for stage in render(spec, RunPaths(root, 1, f"{root}/tasks"))
+        if stage.name == "train"
+    )
+    tokenizer, model = tokenizer_and_model()
+    model.save_pretrained(directory / "base")
+    tokenizer.save_pretrained(directory / "base")
+    for path, text in job.files.items():
+        if "/train/" in path:
+            (directory / Path(path).name).write_text(text)
+    config = TRLTrainConfig.from_json((directory / "config.json").read_text())
+    config = replace(
+        with_model(config, f"{root}/base"),
+        grpo={**config.grpo, "save_strategy": "no"},
+    )
+    (directory / "config.json").write_text(config.to_json())
+    return {**os.environ, **job.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
