@@ -251,6 +251,21 @@ def test_an_adapter_on_experts_has_no_dropout() -> None:
         get_peft_model(torch.nn.Sequential(layer), config)
 
 
+def test_peft_refuses_out_projections_of_mamba() -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, FalconH1Config
+
+    from xp.backends.trl.control.rows.model import MAMBA
+
+    config = FalconH1Config(num_hidden_layers=1, vocab_size=32)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ValueError, match="'out_proj' is incompatible with Mamba"):
+        get_peft_model(model, LoraConfig(target_modules=["out_proj"]))
+    assert has(package("peft") / "tuners/tuners_utils.py", *(f'"{name}"' for name in MAMBA))
+
+
 def test_quantized_weights_are_not_trained() -> None:
     assert has(
         package("transformers") / "trainer_utils.py",

@@ -92,8 +92,6 @@ OUTPUT_GATE: Final = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 """Families whose attention has a gate of the queries' width."""
 SHARED_GATE: Final = ("qwen2_moe", "qwen3_5_moe_text", "qwen3_next")
 """Families with a gate before the shared expert."""
-PLAIN_EXPERTS: Final = ("gpt_oss", "qwen2_moe", "qwen3_5_moe_text")
-"""Families whose experts peft 0.21 does not convert by itself; there their shared experts keep adapters of their own."""
 TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
 """Families whose embeddings are one matrix where config.json does not say."""
 RECURRENT: Final = (

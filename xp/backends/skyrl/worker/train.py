@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from xp.backends.skyrl.worker.adapters_probe import check_adapters
 from xp.backends.skyrl.worker.cluster import joins
 from xp.backends.skyrl.worker.config import (
     ENV_CLASS,
@@ -96,6 +97,7 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
     chat = policy_chat(config, config.start_model, stage)
     record_facts(config, config.start_model, stage, chat)
+    check_adapters(config.start_model, config.spec)
     tasks = within_limit(
         Path(config.places.tasks), rows, chat, config.spec.training.max_prompt_tokens
     )
