@@ -266,7 +266,49 @@ def test_peft_refuses_out_projections_of_mamba() -> None:
     assert has(package("peft") / "tuners/tuners_utils.py", *(f'"{name}"' for name in MAMBA))
 
 
-def test_quantized_weights_are_not_trained() -> None:
+def test_bfloat16_needs_ampere() -> None:
+    """PyTorch only emulates it on older cards."""
+    assert has(
+        package("torch") / "cuda/__init__.py",
+        "if torch.cuda.get_device_properties(device).major >= 8: return True",
+    )
+
+
+def test_quantized_weights_are_not_trained(tmp_path: Path) -> None:
+    """Weights in FP8 are unpacked by transformers, which cannot write the model of experts again afterwards."""
+    import json
+
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM, FineGrainedFP8Config, Qwen3MoeConfig
+
+    config = Qwen3MoeConfig(
+        vocab_size=32,
+        hidden_size=128,
+        intermediate_size=128,
+        moe_intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=128,
+        num_experts=2,
+        num_experts_per_tok=1,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in weights if "_proj" in name]:
+        scale = torch.ones(weights[name].shape[0] // 128, weights[name].shape[1] // 128)
+        weights[name] = weights[name].to(torch.float8_e4m3fn)
+        weights[f"{name}_scale_inv"] = scale
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    content = json.loads((tmp_path / "config.json").read_text())
+    content["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path, quantization_config=FineGrainedFP8Config(dequantize=True)
+    )
+    with pytest.raises(ValueError, match="Undefined Operation"):
+        model.save_pretrained(tmp_path / "published")
     assert has(
         package("transformers") / "trainer_utils.py",
         "You cannot perform fine-tuning on purely quantized models",

@@ -12,6 +12,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.planning.backend import backend_of
 from xp.planning.extent import extent_refusals, row_lines
+from xp.planning.limits import with_proof
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.refusals import check_limits, machine_refusals
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
@@ -67,7 +68,12 @@ def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
     if not refusals:
         refusals = [*memory_refusals(spec, trains=not tunes_only)]
     if refusals:
-        raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
+        backend = str(spec.backend.name)
+        lines = [
+            f"{refusal.field}: {with_proof(backend, refusal.field, refusal.reason)}"
+            for refusal in refusals
+        ]
+        raise XpError("\n".join(lines), ExitCode.PLAN)
 
 
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1, command: tuple[str, ...] = ()) -> Plan:

@@ -198,7 +198,7 @@ def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
     is_on_cpu = hardware.accelerator == "cpu"
     if engine is EngineName.TRANSFORMERS or (is_on_cpu and engine is not EngineName.VLLM):
         if is_on_cpu:
-            here = "on a CPU vllm alone can serve it"
+            here = "on a CPU xp serves it with vllm alone"
         else:
             here = "vllm and sglang can serve it"
         yield Refusal(f"{key}.serve", f"backend.engine.name={engine} serves no model; {here}{fix}")
