@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,8 +119,11 @@ def test_it_knows_no_routed_experts() -> None:
     assert lacks(TRAINER, r"routed_experts|router_replay|routing_replay")
 
 
-def test_an_adapter_on_the_head_is_refused() -> None:
-    assert has(TRAINER, "Applying a PEFT adapter to `lm_head` is not supported")
+def test_an_adapter_on_the_head_is_refused(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    with pytest.raises(ValueError, match="Applying a PEFT adapter to `lm_head` is not supported"):
+        trainer_of(tmp_path, LoraConfig(r=2, target_modules=["lm_head"]))
 
 
 def test_micro_batches_count_episodes() -> None:
@@ -127,6 +131,33 @@ def test_micro_batches_count_episodes() -> None:
         assert lacks(
             TRL / "trainer" / file, r"max_tokens_per|token_budget|tokens_per_(micro_)?batch"
         )
+
+
+def trainer_of(directory: Path, adapters: Any, **options: Any) -> Any:
+    """TRL's trainer of a tiny network with new adapters."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tests.support.tiny import tokenizer_and_model
+
+    tokenizer, model = deepcopy(tokenizer_and_model())
+    settings = GRPOConfig(
+        output_dir=str(directory),
+        num_generations=2,
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        **options,
+    )
+    return GRPOTrainer(
+        model,
+        lambda completions, **_: [0.0 for _ in completions],
+        args=settings,
+        train_dataset=Dataset.from_dict({"prompt": ["a", "b"]}),
+        processing_class=tokenizer,
+        peft_config=adapters,
+    )
 
 
 def reference_of_adapters(directory: Path, *, has_trained: bool) -> float:
@@ -178,10 +209,12 @@ def test_the_reference_of_adapters_is_the_start(tmp_path: Path) -> None:
     assert abs(reference_of_adapters(tmp_path / "start", has_trained=True)) < 1e-6
 
 
-def test_the_reference_of_adapters_is_not_synchronized() -> None:
-    assert has(
-        TRAINER, "`sync_ref_model=True` while using a PEFT model, which is currently not supported"
-    )
+def test_the_reference_of_adapters_is_not_synchronized(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    adapters = LoraConfig(r=2, target_modules=["q_proj"])
+    with pytest.raises(NotImplementedError, match="while using a PEFT model"):
+        trainer_of(tmp_path, adapters, sync_ref_model=True, beta=0.1)
 
 
 def test_a_group_has_two_episodes(tmp_path: Path) -> None:
@@ -219,7 +252,6 @@ def test_embeddings_keep_moments_of_32_bits() -> None:
 
 def test_biases_and_norms_do_not_decay() -> None:
     from types import SimpleNamespace
-    from typing import Any
 
     from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer
 

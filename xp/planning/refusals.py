@@ -291,6 +291,15 @@ def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:
         raise XpError("\n".join(beyond), ExitCode.PLAN)
 
 
+def launcher_lines(spec: LauncherSpec, stages: Sequence[Stage]) -> list[str]:
+    """A warning for each job of a kind that nobody has tried on this launcher."""
+    untried = getattr(load(Kind.LAUNCHER, spec.name), "untried", None)
+    if untried is None:
+        return []
+    lines = dict.fromkeys(untried(stage) for stage in stages)
+    return [line for line in lines if line is not None]
+
+
 def needs_one_node(stage: Stage, has: str) -> str | None:
     """The sentence for a job of several nodes on a launcher with one; `has` describes what the launcher provides."""
     num_nodes = stage.job.resources.num_nodes
