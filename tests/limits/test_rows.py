@@ -30,6 +30,8 @@ ADAPTERS = "model.lora={rank: 8, alpha: 16.0, dropout: 0.1, target_modules: null
 CUTS = ("top_p=0.9", "top_k=5", "min_p=0.1", "repetition_penalty=1.1")
 NOTED = (
     f"backend=trl {ADAPTERS}",
+    "backend=trl model=qwen2.5-3b-instruct model.architecture.model_type=falcon_h1"
+    " model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
     *(f"backend={name} training.{cut}" for name in ("trl", "skyrl", "slime") for cut in CUTS),
     "backend=trl training.optimizer=sgd",
     "backend=trl algorithm.importance_mask=token",

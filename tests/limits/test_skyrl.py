@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import typing
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -31,6 +31,16 @@ SCHEDULE = PARTS / "distributed/megatron/optimizer.py"
 def older_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """SkyRL 0.4.0 asks for Python 3.12, for a typed dictionary."""
     monkeypatch.setattr(typing, "TypedDict", typing_extensions.TypedDict)
+
+
+def checked(*overrides: str) -> Any:
+    """A configuration that SkyRL's own check has accepted."""
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.utils.utils import validate_cfg
+
+    config = SkyRLTrainConfig.from_cli_overrides(["trainer.logger=console", *overrides])
+    validate_cfg(config)
+    return config
 
 
 def test_megatron_has_no_critic() -> None:
@@ -84,12 +94,24 @@ def test_there_is_one_reference_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gspo_has_no_dual_clip() -> None:
-    tree = ast.parse(LOSSES.read_text())
-    losses = {
-        node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.FunctionDef)
+    """A ratio far above the bound counts in full where the advantage is negative."""
+    import torch
+    from skyrl.backends.skyrl_train.utils import ppo_utils
+
+    config = checked("trainer.algorithm.clip_ratio_c=3").trainer.algorithm
+    config.loss_reduction = "sequence_mean"
+    config.policy_loss_type = "dual_clip"
+    arguments = {
+        "log_probs": torch.full((1, 2), 2.0),
+        "old_log_probs": torch.zeros(1, 2),
+        "advantages": -torch.ones(1, 2),
+        "config": config,
+        "loss_mask": torch.ones(1, 2),
     }
-    assert "config.clip_ratio_c" in losses["ppo_policy_loss"]
-    assert "clip_ratio_c" not in losses["gspo_policy_loss"]
+    bounded, _ = ppo_utils.ppo_policy_loss(**arguments)
+    unbounded, _ = ppo_utils.gspo_policy_loss(**arguments)
+    ratio = torch.tensor(2.0).exp()
+    assert float(unbounded) / float(bounded) == pytest.approx(float(ratio) / 3.0)
 
 
 def test_attention_is_flash_or_pytorchs() -> None:
@@ -108,8 +130,18 @@ def test_megatrons_attention_is_flash_or_fused() -> None:
     )
 
 
-def test_padding_is_removed_for_flash_attention_alone() -> None:
-    assert has(MODEL, "Flash attention 2 should be used for `remove_microbatch_padding`")
+def test_padding_is_removed_for_flash_attention_alone(tmp_path: Path) -> None:
+    from tests.support.tiny import leave_model
+    from xp.backends.skyrl.worker.process import prepare_process
+
+    prepare_process()
+    from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
+
+    leave_model(tmp_path)
+    with pytest.raises(AssertionError, match="Flash attention 2 should be used"):
+        HFModelWrapper(
+            str(tmp_path), use_flash_attention_2=False, remove_microbatch_padding=True, bf16=False
+        )
 
 
 def test_its_strategies_are_fsdp_and_megatron() -> None:
@@ -135,25 +167,23 @@ def test_fsdp2_moves_all_state_or_none() -> None:
 
 
 def test_vllm_is_its_only_engine() -> None:
-    assert has(CHECKS, 'assert ie_cfg.backend == "vllm"')
+    """Its check takes any name, and its servers are vLLM's whatever the name is."""
+    assert checked("generator.inference_engine.backend=sglang")
+    assert has(PARTS / "inference_servers", "import vllm")
     assert lacks(PARTS / "inference_servers", r"import sglang|from sglang")
 
 
 def test_adapters_have_cuda_graphs() -> None:
-    assert has(
-        CONFIG,
-        "LoRA is enabled but inference_engine.enforce_eager=true. ",
-        "ie_cfg.enforce_eager = False",
-    )
+    eager = "generator.inference_engine.enforce_eager=true"
+    assert checked(eager).generator.inference_engine.enforce_eager is True
+    config = checked(eager, "trainer.policy.model.lora.rank=8")
+    assert config.generator.inference_engine.enforce_eager is False
 
 
 def test_guesses_are_of_the_models_own_heads() -> None:
-    assert has(
-        CHECKS,
-        "syncs the drafter from the policy's MTP head, which requires",
-        "the FSDP model carries no MTP head",
-        '"method": "mtp"',
-    )
+    with pytest.raises(ValueError, match="the FSDP model carries no MTP head"):
+        checked("trainer.mtp.enabled=true")
+    assert has(CHECKS, '"method": "mtp"')
 
 
 def test_it_computes_in_bfloat16() -> None:
@@ -165,12 +195,16 @@ def test_it_computes_in_bfloat16() -> None:
 
 
 def test_experts_are_replayed_under_megatron_alone() -> None:
-    assert has(CHECKS, "router replay (r3) is only supported with Megatron training backend")
+    returned = "generator.inference_engine.enable_return_routed_experts=true"
+    with pytest.raises(AssertionError, match="only supported with Megatron training backend"):
+        checked(returned, "generator.inference_engine.distributed_executor_backend=mp")
     assert lacks(PARTS / "workers/fsdp", r"routing_replay|router_replay|RouterReplay")
 
 
 def test_experts_need_an_engine_of_one_machine() -> None:
-    assert has(CHECKS, 'ie_cfg.distributed_executor_backend == "mp"')
+    returned = "generator.inference_engine.enable_return_routed_experts=true"
+    with pytest.raises(AssertionError, match="can hang with the ray backend"):
+        checked(returned, "generator.inference_engine.distributed_executor_backend=ray")
 
 
 def test_a_critics_adapters_leave_its_head_out() -> None:
@@ -247,14 +281,6 @@ def test_weights_are_stored_in_float32() -> None:
     assert has(MODEL, "torch_dtype=torch.bfloat16 if bf16 else torch.float32,")
 
 
-def test_megatrons_adapters_are_of_the_type_of_the_computation() -> None:
-    assert has(
-        MEGATRON / "megatron_worker.py",
-        "lora_dtype=torch.bfloat16 if self.cfg.bf16 else torch.float32,",
-    )
-    assert has(CONFIG, "Merge LoRA weights into the base weights during weight sync.")
-
-
 def test_its_adapters_are_of_modules_alone() -> None:
     assert has(MODEL, "lora_config = LoraConfig(", "target_modules=target_modules,")
     assert lacks(MODEL, "target_parameters")
@@ -271,16 +297,20 @@ def test_k3_is_cut() -> None:
     assert far == 10.0
 
 
-def test_weights_are_cut_from_above() -> None:
-    """They are of the old log-probabilities to the engine's."""
-    place = PARTS / "utils/off_policy_correction_utils.py"
-    assert has(
-        place,
-        "token_tis_log_ratio = old_log_probs - rollout_logprobs",
-        "torch.clamp(token_tis_ratio, max=token_tis_ratio_cap)",
-        "torch.clamp(seq_tis_ratio, max=seq_tis_ratio_cap)",
-    )
-    assert lacks(place, r"clamp\((token|seq)_tis_ratio, min")
+@pytest.mark.parametrize("kind", ["token", "sequence"])
+def test_weights_are_cut_from_above(kind: str) -> None:
+    """They are of the old log-probabilities to the engine's: a small one stays, a large one is the bound."""
+    import torch
+    from skyrl.backends.skyrl_train.utils.off_policy_correction_utils import compute_tis_ratio
+
+    config = checked().trainer.algorithm.off_policy_correction
+    config.token_tis_ratio_clip_high = 2.0
+    config.sequence_tis_ratio_clip_high = 2.0
+    old, engine = torch.tensor([[-9.0], [-1.0]]), torch.tensor([[-1.0], [-9.0]])
+    weights, _ = compute_tis_ratio(old, engine, torch.ones(2, 1), kind, config)
+    small, large = weights.flatten().tolist()
+    assert small == pytest.approx(float(torch.tensor(-8.0).exp()))
+    assert large == 2.0
 
 
 @pytest.mark.parametrize(
@@ -411,3 +441,33 @@ def test_quantized_weights_are_not_trained() -> None:
     """Weights are loaded for bitsandbytes alone, and sent to the engine as they are."""
     assert has(MODEL, "quantization_config=nf4_config")
     assert lacks(PARTS / "workers/fsdp", r"dequant|weight_scale_inv")
+
+
+def test_fsdp2_divides_no_layer() -> None:
+    """Neither its strategy nor its workers have a tensor, a pipeline or an expert parallelism."""
+    for place in (FSDP, PARTS / "workers/fsdp"):
+        assert lacks(
+            place,
+            r"tensor_parallel(?!_size=|\b.*inference)|pipeline_parallel|expert_model_parallel",
+        )
+
+
+def test_ulysses_divides_attention_by_heads() -> None:
+    assert has(
+        PARTS / "distributed/ulysses/monkey_patch.py",
+        "num_attention_heads % ulysses_sp_size == 0",
+        "num_key_value_heads % ulysses_sp_size == 0 or ulysses_sp_size % num_key_value_heads == 0",
+    )
+
+
+def test_trainers_have_the_same_number_on_each_node() -> None:
+    """Their placement is one number of nodes and one of accelerators on each."""
+    placement = checked().trainer.placement
+    names = {field.name for field in fields(placement) if field.name.startswith("policy_num")}
+    assert names == {"policy_num_nodes", "policy_num_gpus_per_node"}
+
+
+def test_a_value_of_another_type_is_accepted() -> None:
+    from skyrl.train.config import SkyRLTrainConfig
+
+    assert SkyRLTrainConfig.from_cli_overrides(["trainer.epochs=many"]).trainer.epochs == "many"

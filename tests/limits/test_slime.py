@@ -49,10 +49,10 @@ def test_rotary_scaling_is_llama_3s_alone() -> None:
 
 @needs_checkouts
 def test_a_bias_of_experts_needs_sigmoid_scores() -> None:
-    assert has(
-        megatron("megatron/core/transformer/transformer_config.py"),
-        "Expert bias for aux-loss-free routing only supports sigmoid score function.",
-    )
+    experts = {"num_moe_experts": 4, "moe_router_enable_expert_bias": True}
+    assert megatron_config(**experts, moe_router_score_function="sigmoid")
+    with pytest.raises(ValueError, match="only supports sigmoid score function"):
+        megatron_config(**experts, moe_router_score_function="softmax")
 
 
 @needs_checkouts
@@ -184,10 +184,31 @@ def test_its_optimizer_is_adam() -> None:
 
 @needs_checkouts
 def test_a_warm_up_ends_before_the_training() -> None:
-    assert has(
-        megatron("megatron/core/optimizer_param_scheduler.py"),
-        "assert self.lr_warmup_steps < self.lr_decay_steps",
-    )
+    pytest.importorskip("megatron.core")
+    import torch
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    optimizer.param_groups[0] |= {"max_lr": 1.0, "min_lr": 0.0}
+
+    def schedule(warm_up: int) -> OptimizerParamScheduler:
+        return OptimizerParamScheduler(
+            optimizer,
+            init_lr=0.0,
+            max_lr=1.0,
+            min_lr=0.0,
+            lr_warmup_steps=warm_up,
+            lr_decay_steps=4,
+            lr_decay_style="constant",
+            start_wd=0.0,
+            end_wd=0.0,
+            wd_incr_steps=4,
+            wd_incr_style="constant",
+        )
+
+    assert schedule(3)
+    with pytest.raises(AssertionError):
+        schedule(4)
 
 
 @needs_checkouts
@@ -334,4 +355,44 @@ def test_sglangs_log_probabilities_are_of_all_tokens() -> None:
         package("sglang") / "srt/layers/sampler.py",
         "logits[:] = torch.softmax(logits, dim=-1) probs = logits",
         "else torch.log(probs)",
+    )
+
+
+def megatron_config(**sizes: object) -> object:
+    """Megatron's own configuration, which checks itself."""
+    pytest.importorskip("megatron.core")
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    network = {"num_layers": 4, "hidden_size": 16, "num_attention_heads": 4}
+    return TransformerConfig(**{**network, **sizes})
+
+
+@needs_checkouts
+def test_megatron_divides_attention_by_heads() -> None:
+    assert megatron_config(tensor_model_parallel_size=2)
+    with pytest.raises(ValueError, match="must be a multiple of tensor_model_parallel_size"):
+        megatron_config(tensor_model_parallel_size=3)
+    with pytest.raises(ValueError, match="num_query_groups"):
+        megatron_config(num_query_groups=4, num_attention_heads=12, tensor_model_parallel_size=6)
+
+
+@needs_checkouts
+def test_megatron_divides_layers_among_stages() -> None:
+    assert has(
+        megatron("megatron/core/transformer/transformer_block.py"),
+        "With uneven pipelineing the left over layers must be divisible by left over stages",
+        "num_layers should be divisible by pipeline_model_parallel_size",
+    )
+
+
+@needs_checkouts
+def test_megatron_divides_experts_among_ranks() -> None:
+    assert megatron_config(num_moe_experts=4, expert_model_parallel_size=2)
+    assert has(
+        megatron("megatron/core/parallel_state.py"),
+        "is not divisible by expert_tensor_model_pipeline_parallel size",
+    )
+    assert has(
+        megatron("megatron/core/transformer/transformer_config.py"),
+        "num_moe_experts ({self.num_moe_experts}) should be divisible by ",
     )

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,8 +119,11 @@ def test_it_knows_no_routed_experts() -> None:
     assert lacks(TRAINER, r"routed_experts|router_replay|routing_replay")
 
 
-def test_an_adapter_on_the_head_is_refused() -> None:
-    assert has(TRAINER, "Applying a PEFT adapter to `lm_head` is not supported")
+def test_an_adapter_on_the_head_is_refused(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    with pytest.raises(ValueError, match="Applying a PEFT adapter to `lm_head` is not supported"):
+        trainer_of(tmp_path, LoraConfig(r=2, target_modules=["lm_head"]))
 
 
 def test_micro_batches_count_episodes() -> None:
@@ -127,6 +131,33 @@ def test_micro_batches_count_episodes() -> None:
         assert lacks(
             TRL / "trainer" / file, r"max_tokens_per|token_budget|tokens_per_(micro_)?batch"
         )
+
+
+def trainer_of(directory: Path, adapters: Any, **options: Any) -> Any:
+    """TRL's trainer of a tiny network with new adapters."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tests.support.tiny import tokenizer_and_model
+
+    tokenizer, model = deepcopy(tokenizer_and_model())
+    settings = GRPOConfig(
+        output_dir=str(directory),
+        num_generations=2,
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        **options,
+    )
+    return GRPOTrainer(
+        model,
+        lambda completions, **_: [0.0 for _ in completions],
+        args=settings,
+        train_dataset=Dataset.from_dict({"prompt": ["a", "b"]}),
+        processing_class=tokenizer,
+        peft_config=adapters,
+    )
 
 
 def reference_of_adapters(directory: Path, *, has_trained: bool) -> float:
@@ -178,10 +209,12 @@ def test_the_reference_of_adapters_is_the_start(tmp_path: Path) -> None:
     assert abs(reference_of_adapters(tmp_path / "start", has_trained=True)) < 1e-6
 
 
-def test_the_reference_of_adapters_is_not_synchronized() -> None:
-    assert has(
-        TRAINER, "`sync_ref_model=True` while using a PEFT model, which is currently not supported"
-    )
+def test_the_reference_of_adapters_is_not_synchronized(tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    adapters = LoraConfig(r=2, target_modules=["q_proj"])
+    with pytest.raises(NotImplementedError, match="while using a PEFT model"):
+        trainer_of(tmp_path, adapters, sync_ref_model=True, beta=0.1)
 
 
 def test_a_group_has_two_episodes(tmp_path: Path) -> None:
@@ -219,7 +252,6 @@ def test_embeddings_keep_moments_of_32_bits() -> None:
 
 def test_biases_and_norms_do_not_decay() -> None:
     from types import SimpleNamespace
-    from typing import Any
 
     from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer
 
@@ -251,7 +283,64 @@ def test_an_adapter_on_experts_has_no_dropout() -> None:
         get_peft_model(torch.nn.Sequential(layer), config)
 
 
-def test_quantized_weights_are_not_trained() -> None:
+def test_peft_refuses_out_projections_of_mamba() -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, FalconH1Config
+
+    from xp.backends.trl.control.rows.model import MAMBA
+
+    config = FalconH1Config(num_hidden_layers=1, vocab_size=32)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ValueError, match="'out_proj' is incompatible with Mamba"):
+        get_peft_model(model, LoraConfig(target_modules=["out_proj"]))
+    assert has(package("peft") / "tuners/tuners_utils.py", *(f'"{name}"' for name in MAMBA))
+
+
+def test_bfloat16_needs_ampere() -> None:
+    """PyTorch only emulates it on older cards."""
+    assert has(
+        package("torch") / "cuda/__init__.py",
+        "if torch.cuda.get_device_properties(device).major >= 8: return True",
+    )
+
+
+def test_quantized_weights_are_not_trained(tmp_path: Path) -> None:
+    """Weights in FP8 are unpacked by transformers, which cannot write the model of experts again afterwards."""
+    import json
+
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM, FineGrainedFP8Config, Qwen3MoeConfig
+
+    config = Qwen3MoeConfig(
+        vocab_size=32,
+        hidden_size=128,
+        intermediate_size=128,
+        moe_intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=128,
+        num_experts=2,
+        num_experts_per_tok=1,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in weights if "_proj" in name]:
+        scale = torch.ones(weights[name].shape[0] // 128, weights[name].shape[1] // 128)
+        weights[name] = weights[name].to(torch.float8_e4m3fn)
+        weights[f"{name}_scale_inv"] = scale
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    content = json.loads((tmp_path / "config.json").read_text())
+    content["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path, quantization_config=FineGrainedFP8Config(dequantize=True)
+    )
+    with pytest.raises(ValueError, match="Undefined Operation"):
+        model.save_pretrained(tmp_path / "published")
     assert has(
         package("transformers") / "trainer_utils.py",
         "You cannot perform fine-tuning on purely quantized models",

@@ -17,6 +17,7 @@ from xp.launchers.modal import ModalLauncher, limit
 from xp.launchers.modal_app import app_text, gpu_string, image_text
 from xp.launchers.service import SubmittedStage, lock_of
 from xp.planning.plan import build_plan
+from xp.planning.refusals import launcher_lines
 from xp.runtimes import locks
 
 TRAINS = ("torch", "transformers", "trl", "openreward")
@@ -180,8 +181,6 @@ def test_accelerators_in_modals_words(accelerator: str, count: int, expected: st
     ("one", "code", "said"),
     [
         (job(Resources("tpu", 1, 1, 1, 1.0)), ExitCode.PLAN, "a100-80gb"),
-        (job(Resources("h100", 16, 1, 1, 1.0)), ExitCode.PLAN, "at most 8"),
-        (job(Resources("a10g", 8, 1, 1, 1.0)), ExitCode.PLAN, "at most 4"),
         (job(Resources("h100", 8, 2, 1, 1.0)), ExitCode.PLAN, "one node"),
         (job(python="/venv/bin/python"), ExitCode.PLAN, "backend.runtime.image"),
         (job(project="SKYRL_PATH"), ExitCode.PLAN, "backend.runtime.image"),
@@ -196,3 +195,20 @@ def test_what_modal_lacks_is_refused_with_the_way_out(
             [Stage("train", one)], Context("r", 1, tmp_path, "runs/r")
         )
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "number", "words"),
+    [("h100", 16, "16 x H100! in"), ("a10g", 8, "has 4."), ("h100", 8, None), ("cpu", 16, None)],
+)
+def test_more_gpus_than_modal_documents_are_a_warning(
+    accelerator: str, number: int, words: str | None
+) -> None:
+    stages = [Stage("train", job(Resources(accelerator, number, 1, 1, 1.0)))]
+    lines = launcher_lines(launcher_spec("modal"), stages)
+    if words is None:
+        assert lines == []
+    else:
+        assert words in lines[0]
+        assert "Not tried:" in lines[0]
+    assert launcher_lines(launcher_spec("slurm"), stages) == []

@@ -212,7 +212,7 @@ def notice_lines(plan: Plan) -> list[str]:
     """Important facts about a run: replaced parts, and commands without isolation."""
     from xp.hardware import gpu_rows
     from xp.planning.backend import backend_of
-    from xp.planning.refusals import sandbox_lines
+    from xp.planning.refusals import launcher_lines, sandbox_lines
     from xp.planning.values import untried_lines, value_warnings
 
     if plan.spec.hardware.accelerator == "cpu":
@@ -238,6 +238,7 @@ def notice_lines(plan: Plan) -> list[str]:
         *sandbox_lines(plan.spec),
         *value_warnings(plan.spec),
         *untried_lines(plan.spec),
+        *launcher_lines(plan.spec.launcher, plan.stages),
         *overridden,
         *hint,
         *_strange_tools(plan.spec),

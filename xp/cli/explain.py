@@ -23,6 +23,7 @@ from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of
+from xp.planning.limits import with_proof
 from xp.planning.rows import implemented_by_xp
 from xp.planning.values import spec_refusals
 from xp.spec import BackendName, RunSpec, Section
@@ -128,11 +129,12 @@ class KeyExplainer:
         backends = {
             name: asdict(meanings[path])
             | {
+                "note": with_proof(name, path, meanings[path].note),
                 "refused": [
-                    text.removeprefix(f"{path}: ")
+                    with_proof(name, path, text.removeprefix(f"{path}: "))
                     for text in self._refusals[name]
                     if text.startswith(f"{path}: ")
-                ]
+                ],
             }
             for name, meanings in self._meanings.items()
             if path in meanings

@@ -49,6 +49,11 @@ def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     )
 
 
+def untried(stage: Stage) -> str | None:
+    """See xp.planning.refusals.launcher_lines."""
+    return modal_app.untried_number(stage.job.resources)
+
+
 class ModalLauncher(ServiceLauncher):
     """One app per stage; one app for all stages of a detached run."""
 

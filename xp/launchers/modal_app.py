@@ -28,7 +28,7 @@ GPUS = {
 }
 """xp's names -> Modal's (modal.com/docs/guide/gpu); only Modal's server checks them, not its client."""
 MAX_GPUS = {"A10": 4}
-"""Largest number of GPUs per container; 8 for other GPUs."""
+"""Largest number of GPUs per container by modal.com/docs/guide/gpu; 8 for other GPUs."""
 
 HEAD = '''\
 """{title}, as xp submitted it: modal run --detach {file}"""
@@ -151,16 +151,23 @@ def check_secrets(stage: SubmittedStage, spec: LauncherSpec) -> None:
 
 
 def accelerator_limit(resources: Resources) -> str | None:
-    """One sentence for accelerators that Modal lacks, or too many of them; else None."""
+    """One sentence for accelerators that xp has no name of Modal's for; else None."""
     if resources.accelerator == "cpu" or not resources.num_accelerators:
         return None
     gpu = GPUS.get(resources.accelerator)
     if gpu is None:
         return f"hardware.accelerator={resources.accelerator}: launcher=modal has {', '.join(GPUS)}"
-    most = MAX_GPUS.get(gpu, 8)
-    if resources.num_accelerators > most:
-        return f"hardware: Modal gives a container at most {most} {gpu}, not {resources.num_accelerators}"
     return None
+
+
+def untried_number(resources: Resources) -> str | None:
+    """A warning for more GPUs than Modal's documentation has for a container, which only its server checks; else None."""
+    gpu = GPUS.get(resources.accelerator)
+    most = MAX_GPUS.get(gpu or "", 8)
+    if gpu is None or resources.num_accelerators <= most:
+        return None
+    number = resources.num_accelerators
+    return f"hardware: Not tried: {number} x {gpu} in a container of Modal's, whose documentation has {most}."
 
 
 def gpu_string(resources: Resources) -> str | None:

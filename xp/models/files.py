@@ -44,7 +44,12 @@ def missing_parts(place: Path) -> Iterator[str]:
     for what, names in PARTS.items():
         if not any(any(place.glob(name)) for name in names):
             yield what
-    for index in place.glob("*.safetensors.index.json"):
+    # A loader takes the older format only where there is no safetensors.
+    if any(place.glob("*.safetensors")):
+        indexes = place.glob("*.safetensors.index.json")
+    else:
+        indexes = place.glob("*.index.json")
+    for index in indexes:
         try:
             named = set(json_of(index, ExitCode.CONFIG)["weight_map"].values())
         except (XpError, LookupError, TypeError, AttributeError):

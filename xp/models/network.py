@@ -92,8 +92,6 @@ OUTPUT_GATE: Final = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 """Families whose attention has a gate of the queries' width."""
 SHARED_GATE: Final = ("qwen2_moe", "qwen3_5_moe_text", "qwen3_next")
 """Families with a gate before the shared expert."""
-PLAIN_EXPERTS: Final = ("gpt_oss", "qwen2_moe", "qwen3_5_moe_text")
-"""Families whose experts peft 0.21 does not convert by itself; there their shared experts keep adapters of their own."""
 TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
 """Families whose embeddings are one matrix where config.json does not say."""
 RECURRENT: Final = (
@@ -160,19 +158,33 @@ OTHER_STATE: Final = (
     *("llama4", "llama4_text"),
 )
 """Other families whose layers keep more than keys and values, or count the tokens before them by the cache."""
+HEAD_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Keys of config.json with the number of heads of multi-token prediction (vLLM 0.30, config/speculative.py)."""
 WITH_HEADS: Final = (
+    *("bailing_hybrid", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots3_note", "ernie4_5_moe"),
     *(
-        "deepseek_v3",
-        "deepseek_v32",
-        "ernie4_5_moe",
+        "exaone4_5",
         "exaone_moe",
         "glm4_moe",
         "glm4_moe_lite",
-        "longcat_flash",
+        "glm5_next",
+        "glm_moe_dsa",
+        "glm_ocr",
     ),
-    *("mimo", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+    *(
+        "hy_v3",
+        "hy_v4",
+        "inkling_mm_model",
+        "inkling_model",
+        "intern_s2_preview",
+        "interns2_mobius",
+    ),
+    *("kimi_k3", "longcat_flash", "longcat_flash_ngram", "mimo", "mimo_v2", "minimax_m3_vl"),
+    *("nemotron_h", "nemotron_h_puzzle", "pangu_ultra_moe", "qwen3_5", "qwen3_5_moe"),
+    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text"),
+    *("step3p5", "step3p7"),
 )
-"""Families whose checkpoints have heads of multi-token prediction (vLLM 0.30, config/speculative.py)."""
+"""Families whose checkpoints may have such heads, by the same file; config.json has their number, or leaves it out."""
 COUNTED: Final = (
     *(
         "deepseek_v3",
@@ -355,6 +367,20 @@ def not_causal(config: Mapping[str, Any]) -> str | None:
     ):
         return f"its config.json names {', '.join(map(str, names))}"
     return None
+
+
+def may_have_heads(network: Mapping[str, Any], config: Mapping[str, Any] | None) -> bool:
+    """Returns whether a checkpoint can have heads of multi-token prediction that an engine knows.
+
+    Args:
+        network: fields of model.architecture.
+        config: config.json, whose number decides where it has one. None means that it is not known.
+    """
+    sections = [] if config is None else [config, text_part(config)]
+    numbers = [part[key] for part in sections for key in HEAD_COUNTS if key in part]
+    if numbers:
+        return any(numbers)
+    return network.get("model_type") in WITH_HEADS
 
 
 def has_own_decoding(network: Mapping[str, Any]) -> bool:

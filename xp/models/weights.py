@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from xp.models.network import MEDIA, text_part
+from xp.models.network import KEYS, MEDIA, text_part
 
+_Tensor = TypeVar("_Tensor")
 CHUNK: Final = 1 << 22
 """Bytes that are compared at a time."""
 MAX_HEADER: Final = 100_000_000
@@ -26,6 +28,14 @@ OLD_TEXT: Final = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_he
 EMBEDDING: Final = "embed_tokens.weight"
 UNPACKED: Final = "mxfp4"
 """Quantization of gpt-oss, which transformers and Megatron-Bridge unpack to bfloat16 as they load it."""
+QUANTIZED: Final = ("quantization_config", "compression_config")
+"""Sections of config.json about quantized weights; older files of compressed-tensors have the second one."""
+NOT_TIED: Final = (
+    "tie_word_embeddings is true in its config.json, but lm_head.weight differs from embed_tokens.weight; set"
+    " tie_word_embeddings to false there if the model has its own head, or remove lm_head.weight"
+)
+EXPERT: Final = re.compile(r"(.*\bexperts\.)(\d+)(\..*)")
+"""Name of a weight of one expert."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +124,28 @@ def _header(file: Path) -> dict[str, Tensor]:
 
 
 def quantization_of(config: Mapping[str, Any]) -> str | None:
-    """The method of a checkpoint's `quantization_config`. None means that its weights are not quantized."""
-    quantized = config.get("quantization_config") or text_part(config).get("quantization_config")
-    if not quantized:
+    """The method of a checkpoint's quantized weights. None means that they are not quantized."""
+    sections = (part.get(key) for part in (config, text_part(config)) for key in QUANTIZED)
+    quantized = next((section for section in sections if section), None)
+    if quantized is None:
         return None
-    method = quantized.get("quant_method") if isinstance(quantized, dict) else None
-    return str(method or "of no name")
+    if not isinstance(quantized, Mapping):
+        return "of no name"
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if quantized.get(key):
+            return "bitsandbytes"
+    return str(quantized.get("quant_method") or "of no name")
+
+
+def quantization_fault(config: Mapping[str, Any]) -> str | None:
+    """Why a trainer that loads the weights as they are cannot train them; None if it can."""
+    method = quantization_of(config)
+    if method in (None, UNPACKED):
+        return None
+    return (
+        f"its weights are quantized (quantization_config, {method}), and trained weights are bfloat16 or float32;"
+        " set model.path to the checkpoint in bfloat16"
+    )
 
 
 def weight_faults(
@@ -132,25 +158,19 @@ def weight_faults(
         config: its config.json.
         allows_quantized: whether the weights may be quantized: of a teacher, or where a trainer converts them itself.
     """
-    method = quantization_of(config)
-    if method not in (None, UNPACKED) and not allows_quantized:
-        yield (
-            f"its weights are quantized (quantization_config, {method}), and trained weights are bfloat16 or float32;"
-            " set model.path to the checkpoint in bfloat16"
-        )
+    quantized = quantization_fault(config)
+    if quantized is not None and not allows_quantized:
+        yield quantized
     tensors = tensors_of(directory)
     if not tensors:
         return
     yield from _missing(tensors, config)
-    head = _ending(tensors, HEAD)
-    embedding = _ending(tensors, EMBEDDING)
-    if head is None or embedding is None or not _is_tied(config):
+    head = ending(tensors, HEAD)
+    embedding = ending(tensors, EMBEDDING)
+    if head is None or embedding is None or not is_tied(config):
         return
     if not _is_equal(head, embedding):
-        yield (
-            "tie_word_embeddings is true in its config.json, but lm_head.weight differs from embed_tokens.weight; set"
-            " tie_word_embeddings to false there if the model has its own head, or remove lm_head.weight"
-        )
+        yield NOT_TIED
 
 
 def _missing(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[str]:
@@ -170,7 +190,10 @@ def _missing(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterat
                 f"its config.json has num_hidden_layers={promised}, but its weights have no layer {lacking[0]};"
                 " set model.path to a whole checkpoint"
             )
-    has_usual_names = _ending(tensors, EMBEDDING) is not None
+    experts = missing_experts(tensors, config)
+    if experts:
+        yield missing_sentence(experts)
+    has_usual_names = ending(tensors, EMBEDDING) is not None
     flag = config.get("tie_word_embeddings", text_part(config).get("tie_word_embeddings"))
     if has_usual_names and flag is False and not any("head" in name for name in tensors):
         yield (
@@ -179,12 +202,41 @@ def _missing(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterat
         )
 
 
-def _is_tied(config: Mapping[str, Any]) -> bool:
+def missing_experts(names: Iterable[str], config: Mapping[str, Any]) -> list[str]:
+    """Weights of single experts that a checkpoint lacks, though it has those of their neighbours.
+
+    Args:
+        names: of the checkpoint's weights.
+        config: its config.json.
+    """
+    section = text_part(config)
+    numbers = (section.get(key) for key in KEYS["num_experts"])
+    promised = next((number for number in numbers if isinstance(number, int)), 0)
+    stored: dict[tuple[str, str], set[int]] = {}
+    for name in names:
+        match = EXPERT.fullmatch(name)
+        if match is not None:
+            stored.setdefault((match[1], match[3]), set()).add(int(match[2]))
+    return [
+        f"{before}{number}{after}"
+        for (before, after), present in stored.items()
+        for number in sorted({*range(promised)} - present)
+    ]
+
+
+def missing_sentence(names: Sequence[str]) -> str:
+    """The sentence for weights that a checkpoint does not have."""
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"its weights lack {names[0]}{others}, which its config.json promises; set model.path to a whole checkpoint"
+
+
+def is_tied(config: Mapping[str, Any]) -> bool:
     """Returns whether the flag ties; text_config's own flag is another network's default where the outer one is set."""
     return bool(config.get("tie_word_embeddings", text_part(config).get("tie_word_embeddings")))
 
 
-def _ending(tensors: Mapping[str, Tensor], end: str) -> Tensor | None:
+def ending(tensors: Mapping[str, _Tensor], end: str) -> _Tensor | None:
+    """The tensor of a name that ends so, whatever part of the model it is in."""
     for name, tensor in tensors.items():
         if name == end or name.endswith(f".{end}"):
             return tensor

@@ -14,16 +14,17 @@ from xp.spec import BackendName
 OWN: Final = "xp"
 """Proof of a refusal that is no limit of a trainer: arithmetic, a meaning of the spec, or a part that xp lacks."""
 TESTS: Final = "tests/limits"
+ENGINES: Final = f"{TESTS}/test_engines.py::test_"
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The proof of one message of one row."""
+    """The proof of one message."""
 
     field: str
-    """Key path of the row."""
+    """Key path of the row; outside the rows, the file of the message."""
     words: str
-    """A part of the message that no other message of the row has."""
+    """A part of the message that no other message of the row or the file has."""
     proof: str
     """`OWN`, or `FILE::FUNCTION` of a test that fails where a new version has no such limit."""
 
@@ -50,14 +51,22 @@ def limits_of(backend: str) -> tuple[Limit, ...]:
 
 
 def with_proof(backend: str, field: str, message: str) -> str:
-    """A refusal or a note with the tests that prove it, if it is a limit of the trainer."""
-    limits = limits_of(backend)
-    proofs = (proof_of(limits, field, sentence) for sentence in claims(message))
+    """A refusal or a note with the tests that prove it, if it is a limit of a trainer, an engine or a card."""
+    limits = (*limits_of(backend), *VALUES)
+    proofs = [proof_of(limits, field, sentence) for sentence in claims(message)]
+    if not any(proofs):
+        proofs = [limit.proof for limit in _of_messages() if limit.words in message]
     tests = dict.fromkeys(proof for proof in proofs if proof not in (None, OWN))
     named = ", ".join(f"`{test}`" for test in tests)
     if named:
         return f"{message} (proof: {named})"
     return message
+
+
+def _of_messages() -> tuple[Limit, ...]:
+    """The proofs of messages outside the rows, whose module needs this one."""
+    limits: tuple[Limit, ...] = import_module("xp.planning.message_limits").MESSAGES
+    return limits
 
 
 SHARED: Final = (
@@ -72,10 +81,9 @@ SHARED: Final = (
 )
 """Of the messages that several trainers' rows share."""
 
-ENGINES: Final = f"{TESTS}/test_engines.py::test_"
 VALUES: Final = (
     Limit("algorithm.overlong", "buffer_tokens", OWN),
-    Limit("backend.attention", "no FlashAttention 2", OWN),
+    Limit("backend.attention", "no FlashAttention 2", f"{ENGINES}flash_attention_needs_ampere"),
     Limit("backend.engine.expert_parallel", "is dense", OWN),
     Limit("backend.engine.expert_parallel", "must divide", OWN),
     *(
@@ -96,15 +104,18 @@ VALUES: Final = (
         "no attention over FP8",
         f"{ENGINES}attention_over_fp8_needs_ampere",
     ),
-    # WITH_HEADS is xp's own list of families.
-    Limit("backend.engine.speculative", "no heads of multi-token prediction", OWN),
+    Limit(
+        "backend.engine.speculative",
+        "no heads of multi-token prediction",
+        f"{ENGINES}vllm_knows_these_families_heads",
+    ),
     Limit("backend.runtime.image", "only batch jobs", OWN),
     Limit("evaluation.keep_best", "without evaluation.every", OWN),
     Limit("evaluation.patience", "without evaluation.every", OWN),
     Limit("evaluation.max_response_tokens", "of the context of", OWN),
     Limit("hardware.accelerators_per_node", "nothing to train on", OWN),
     Limit("launcher.container", "needs an image", OWN),
-    Limit("model.dtype", "no bfloat16", OWN),
+    Limit("model.dtype", "no bfloat16", f"{TESTS}/test_trl.py::test_bfloat16_needs_ampere"),
     Limit("model.lora", "are one matrix", OWN),
     Limit("sft.data", "so no `solve`", OWN),
     Limit("sft.max_tokens", "of the context of", OWN),

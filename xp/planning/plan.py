@@ -14,6 +14,7 @@ from xp.lib.facts import one_reading
 from xp.planning.backend import backend_of
 from xp.planning.extent import extent_refusals, row_lines
 from xp.planning.functions import function_faults
+from xp.planning.limits import with_proof
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.refusals import check_limits, machine_refusals
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
@@ -71,7 +72,12 @@ def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
         refusals = [*memory_refusals(spec, trains=not tunes_only)]
     faults = function_faults(spec)
     if refusals:
-        raise XpError("\n".join([*map(str, refusals), *faults]), ExitCode.PLAN)
+        backend = str(spec.backend.name)
+        lines = [
+            f"{refusal.field}: {with_proof(backend, refusal.field, refusal.reason)}"
+            for refusal in refusals
+        ]
+        raise XpError("\n".join([*lines, *faults]), ExitCode.PLAN)
     if faults:
         raise XpError("\n".join(faults))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from xp.envs.docker import NO_SANDBOX
 from xp.errors import ExitCode, XpError
@@ -13,10 +14,11 @@ from xp.lib.data_files import HUB
 from xp.models.files import config_of, local_directory, missing_parts
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
-from xp.models.weights import weight_faults
+from xp.models.weights import quantization_fault, weight_faults
 from xp.planning.extent import member_key
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
+from xp.planning.probe import answer_of
 from xp.planning.rows import Refusal
 from xp.planning.stages import starts_private_ray
 from xp.plugins import Kind, load
@@ -24,7 +26,10 @@ from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, Run
 from xp.spec.env import HOSTED, SandboxKind
 from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
-from xp.worker.places import start_place, teacher_place
+from xp.worker.places import model_place, start_place, teacher_place
+
+WEIGHTS: Final = "xp.worker.checkpoint_weights"
+"""Program that compares a checkpoint's weights with its config.json."""
 
 
 def machine_refusals(spec: RunSpec) -> Iterator[Refusal]:
@@ -38,38 +43,63 @@ def machine_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def check_model_files(spec: RunSpec) -> None:
-    """Checks a model's directory of this machine.
+    """Checks the model's files that are on this machine: a directory, or a snapshot in the cache of the hub's client.
 
     Raises:
         XpError: (CONFIG) it has no weights or no tokenizer, so that it can be planned but not loaded; (PLAN) its weights
-            are not those that its config.json promises.
+            are not those that its config.json promises, or the trainer cannot train them.
     """
+    is_local = spec.launcher.name is LauncherName.LOCAL
     place = Path(spec.model.path)
-    is_here = (
-        spec.launcher.name is LauncherName.LOCAL
-        and place.is_absolute()
-        and (place / "config.json").is_file()
-    )
-    missing = list(missing_parts(place)) if is_here else []
+    is_path = place.is_absolute() and (place / "config.json").is_file()
+    missing = list(missing_parts(place)) if is_local and is_path else []
     if missing:
         fix = "give a whole Hugging Face directory"
         raise XpError(
             "\n".join(f"model.path={place}: the directory has no {one}; {fix}" for one in missing)
         )
-    if is_here:
-        config = config_of(str(place), Path(spec.outputs))
-    else:
-        config = None
-    converts = spec.backend.name is BackendName.SLIME
-    if config is not None:
-        faults = list(weight_faults(place, config, allows_quantized=converts))
-        if faults:
-            raise XpError(
-                "\n".join(f"model.path={place}: {fault}" for fault in faults), ExitCode.PLAN
-            )
-    fault = adapter_fault(spec) if is_here else None
+    faults = []
+    if is_path or spec.model.revision is not None:
+        faults += [f"model.path={spec.model.path}: {fault}" for fault in _model_faults(spec)]
+    start = spec.training.initial_checkpoint
+    if is_local and start is not None and Path(start).is_absolute():
+        faults += [
+            f"training.initial_checkpoint={start}: {fault}"
+            for fault in _weights_faults(spec, Path(start))
+        ]
+    fault = adapter_fault(spec) if is_local else None
     if fault is not None:
-        raise XpError(fault, ExitCode.PLAN)
+        faults.append(fault)
+    if faults:
+        raise XpError("\n".join(faults), ExitCode.PLAN)
+
+
+def _model_faults(spec: RunSpec) -> Iterator[str]:
+    """Faults of the model: quantized weights wherever they are, and others where they are on this machine."""
+    outputs = Path(spec.outputs)
+    config = config_of(spec.model.path, outputs, spec.model.revision)
+    fault = None if config is None else quantization_fault(config)
+    if fault is not None and spec.backend.name is not BackendName.SLIME:
+        yield fault
+        return
+    directory = local_directory(model_place(spec.model), outputs)
+    # A snapshot may lack files, which the stage `model` downloads.
+    is_whole = directory is not None and not any(missing_parts(directory))
+    if directory is not None and is_whole and spec.launcher.name is LauncherName.LOCAL:
+        yield from _weights_faults(spec, directory)
+
+
+def _weights_faults(spec: RunSpec, directory: Path) -> Iterator[str]:
+    """What is wrong with the weights of a directory; nothing for one that has adapters alone."""
+    config = config_of(str(directory), Path(spec.outputs))
+    if config is None or (directory / "adapter_config.json").is_file():
+        return
+    converts = spec.backend.name is BackendName.SLIME
+    faults = list(weight_faults(directory, config, allows_quantized=converts))
+    if not faults and quantization_fault(config) is None:
+        answer = answer_of(WEIGHTS, directory) or {}
+        faults = answer.get("faults", [])
+    yield from faults
 
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:
@@ -168,7 +198,7 @@ def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
     is_on_cpu = hardware.accelerator == "cpu"
     if engine is EngineName.TRANSFORMERS or (is_on_cpu and engine is not EngineName.VLLM):
         if is_on_cpu:
-            here = "on a CPU vllm alone can serve it"
+            here = "on a CPU xp serves it with vllm alone"
         else:
             here = "vllm and sglang can serve it"
         yield Refusal(f"{key}.serve", f"backend.engine.name={engine} serves no model; {here}{fix}")
@@ -258,6 +288,15 @@ def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:
     beyond = [reason for reason in reasons if reason is not None]
     if beyond:
         raise XpError("\n".join(beyond), ExitCode.PLAN)
+
+
+def launcher_lines(spec: LauncherSpec, stages: Sequence[Stage]) -> list[str]:
+    """A warning for each job of a kind that nobody has tried on this launcher."""
+    untried = getattr(load(Kind.LAUNCHER, spec.name), "untried", None)
+    if untried is None:
+        return []
+    lines = dict.fromkeys(untried(stage) for stage in stages)
+    return [line for line in lines if line is not None]
 
 
 def needs_one_node(stage: Stage, has: str) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from xp.job import Runtime
-from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, locks
+from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, installed, locks
 from xp.spec import Attention, RunSpec, Strategy
 
 
@@ -22,6 +23,16 @@ def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
         return None
     lock = locks().get(spec.backend.name)
     return lock and replace(lock, has_flash=spec.backend.attention is Attention.FLASH)
+
+
+def trainer_python(spec: RunSpec) -> str | None:
+    """The interpreter of the trainer, if it is installed on this machine. None means that xp's own is the best guess."""
+    named = spec.backend.runtime.python
+    if named is not None:
+        return named if Path(named).is_file() else None
+    lock = runtime_lock(spec)
+    place = None if lock is None else installed(lock.key)
+    return None if place is None else str(place)
 
 
 def runtime_checkouts(spec: RunSpec) -> Checkouts | None:

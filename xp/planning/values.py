@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from xp.models.network import WITH_HEADS
+from xp.models.files import config_of
+from xp.models.network import may_have_heads
 from xp.planning.backend import backend_of
 from xp.planning.rows import Refusal
 from xp.planning.shared_rows import OF_EPISODES, has_correction
-from xp.spec import DType, EngineName, Estimator, KlEstimator, RunSpec, SpeculativeMethod
+from xp.spec import (
+    Architecture,
+    DType,
+    EngineName,
+    Estimator,
+    KlEstimator,
+    RunSpec,
+    SpeculativeMethod,
+)
 from xp.spec.sft import SOLVE
 from xp.spec.training import Unfinished
 from xp.worker.adapters import NOT_TIED, TIED
@@ -144,6 +154,12 @@ def _needs_groups(spec: RunSpec) -> str | None:
     return None
 
 
+def _has_heads(spec: RunSpec, shape: Architecture) -> bool:
+    model = spec.model
+    config = config_of(model.path, Path(spec.outputs), model.revision)
+    return may_have_heads(shape.model_dump(), config)
+
+
 def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses settings that no engine can have."""
     engine = spec.backend.engine
@@ -180,8 +196,8 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
         reason = f"must divide the {shape.num_experts} experts of {model}; got {engine.expert_parallel}; set a divisor"
         yield Refusal(f"{key}.expert_parallel", reason)
     if engine.speculative is not None:
-        is_without = shape is not None and shape.model_type not in WITH_HEADS
-        if engine.speculative.method is SpeculativeMethod.MTP and is_without:
+        is_of_heads = engine.speculative.method is SpeculativeMethod.MTP
+        if is_of_heads and shape is not None and not _has_heads(spec, shape):
             yield Refusal(
                 f"{key}.speculative",
                 f"{model} has no heads of multi-token prediction; set null, or method=draft with a smaller model on"

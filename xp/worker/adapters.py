@@ -5,13 +5,13 @@ A weight in bfloat16 has eight significant bits, so a sum of a weight and its up
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import json_of
-from xp.worker.media import load_network
+from xp.worker.media import has_media, load_network
 
 ADAPTER: Final = "adapter"
 """Directory in that of a merged model, with the adapters."""
@@ -106,3 +106,41 @@ def check_untied(model: Any, targets: Sequence[str]) -> None:
     is_tied = None not in ends and ends[0].weight is ends[1].weight
     if is_tied and not {*names}.isdisjoint(targets):
         raise XpError(f"model.lora: {NOT_TIED}", ExitCode.PLAN)
+
+
+def check_names(model: Any, targets: Sequence[str], others: Collection[str] = ()) -> None:
+    """Raises XpError(PLAN) for a name of model.lora.target_modules that no layer of the text network has.
+
+    Args:
+        model: the network.
+        targets: the names, as peft matches them: the end of a layer's path.
+        others: names that peft takes beside those of layers.
+    """
+    if has_media(model.config):
+        of_text = model.get_decoder()
+    else:
+        of_text = model
+    layers = {end for name, _ in of_text.named_modules() for end in _ends(name)}
+    for target in targets:
+        if target not in layers and target not in others:
+            raise XpError(
+                f"model.lora.target_modules: {target} is no layer of this model; set names of its layers, or null for"
+                " every linear layer but the head",
+                ExitCode.PLAN,
+            )
+
+
+def _ends(name: str) -> Iterator[str]:
+    """The ends of a layer's path: `a.b.c`, `b.c`, `c`."""
+    parts = name.split(".")
+    for start in range(len(parts)):
+        yield ".".join(parts[start:])
+
+
+def number_of(adapted: Any) -> int:
+    """Parameters of the adapters of peft's model."""
+    return sum(
+        parameter.numel()
+        for name, parameter in adapted.named_parameters()
+        if adapted.prefix in name
+    )

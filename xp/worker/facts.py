@@ -28,6 +28,7 @@ from xp.models.weights import weight_faults
 from xp.spec import BackendName
 from xp.tasks.config import PrepareConfig
 from xp.tasks.manifest import read_manifest
+from xp.worker.checkpoint_weights import network_faults
 from xp.worker.hub_model import SOURCES
 from xp.worker.places import teacher_place
 from xp.worker.stage import StageConfig
@@ -117,6 +118,7 @@ def check_weights(directory: Path | None, *, allows_quantized: bool = False) -> 
         return
     config = json_of(directory / "config.json", ExitCode.RUN_DIR)
     faults = list(weight_faults(directory, config, allows_quantized=allows_quantized))
+    faults = faults or network_faults(directory)
     if faults:
         raise XpError(
             "\n".join(f"model.path={directory}: {fault}" for fault in faults), ExitCode.PLAN

@@ -64,15 +64,19 @@ def load_network(place: str | Path, dtype: Any) -> Any:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(place)
-    options = {}
-    if quantization_of(config.to_dict()) == UNPACKED:
-        from transformers import Mxfp4Config
-
-        # With the package `kernels` the weights would stay as they are, which transformers does not train.
-        options["quantization_config"] = Mxfp4Config(dequantize=True)
-    model = auto_class(config).from_pretrained(place, dtype=dtype, **options)
+    model = auto_class(config).from_pretrained(place, dtype=dtype, **loading_options(config))
     freeze_media(model)
     return model
+
+
+def loading_options(config: Any) -> dict[str, Any]:
+    """Arguments of transformers' `from_pretrained` that unpack packed weights; empty for others."""
+    if quantization_of(config.to_dict()) != UNPACKED:
+        return {}
+    from transformers import Mxfp4Config
+
+    # With the package `kernels` the weights would stay as they are, which transformers does not train.
+    return {"quantization_config": Mxfp4Config(dequantize=True)}
 
 
 def network_from(config: Any, **options: Any) -> Any:
@@ -251,12 +255,30 @@ def _media_of(start: Path) -> Iterator[tuple[str, Any]]:
     """Names and weights outside the text network, as the checkpoint's own files have them."""
     from safetensors import safe_open
 
-    frozen = tensors_of(start).keys() - text_names_of(start)
+    packed = pickled_weights(start)
+    stored = packed.keys() if packed else tensors_of(start).keys()
+    frozen = stored - text_names_of(start)
+    for name in frozen & packed.keys():
+        yield name, packed[name].clone()
+    if packed:
+        return
     for file in sorted(start.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - no mapping
                 if name in frozen:
                     yield name, weights.get_tensor(name)
+
+
+def pickled_weights(directory: Path) -> dict[str, Any]:
+    """The tensors of pytorch_model.bin, mapped and not read; empty beside safetensors, which transformers prefers."""
+    import torch
+
+    if any(directory.glob("model*.safetensors")):
+        return {}
+    weights: dict[str, Any] = {}
+    for file in sorted(directory.glob("pytorch_model*.bin")):
+        weights |= torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    return weights
 
 
 def _write_index(directory: Path) -> None:

@@ -1,26 +1,23 @@
-"""Asks peft itself, in a short process, how large model.lora's adapters are on a checkpoint of this machine."""
+"""Asks the trainer's peft, in a short process, how large model.lora's adapters are on a checkpoint of this machine."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from functools import cache
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import xp
-from xp.lib.digest import file_digest
 from xp.lib.facts import fact
 from xp.models.files import local_directory
 from xp.planning.memory.weights import peft_adapters
-from xp.spec import Architecture, BackendName, RunSpec
+from xp.planning.probe import answer_of
+from xp.planning.runtime import trainer_python
+from xp.spec import Architecture, BackendName, RunSpec, Strategy
+from xp.worker.places import model_place
 
-PROGRAM: Final = "xp.backends.trl.worker.adapters_probe"
-TIMEOUT_S: Final = 180.0
-"""Longest time of the process, in seconds; the training's stage checks what a plan could not."""
+PROGRAMS: Final = {
+    BackendName.TRL: "xp.backends.trl.worker.adapters_probe",
+    BackendName.SKYRL: "xp.backends.skyrl.worker.adapters_probe",
+}
 
 
 def adapter_parameters(spec: RunSpec, shape: Architecture, *, adapts_experts: bool) -> int:
@@ -39,44 +36,25 @@ def adapter_parameters(spec: RunSpec, shape: Architecture, *, adapts_experts: bo
 
 
 def adapter_fault(spec: RunSpec) -> str | None:
-    """Why peft refuses the run's adapters. None: it takes them, or it cannot be asked here."""
+    """Why the run's adapters cannot be made. None: they can, or peft cannot be asked here."""
     fault = _answer(spec).get("fault")
     return None if fault is None else str(fault)
 
 
 @fact
-def _answer(spec: RunSpec) -> dict[str, Any]:
-    """The answer of PROGRAM; empty where every layer's size is known without it, or it cannot be asked."""
+def _answer(spec: RunSpec) -> Mapping[str, Any]:
+    """The answer of the trainer's program; empty where every layer's size is known without it, or it cannot be asked."""
     lora = spec.model.lora
     shape = spec.model.architecture
-    if lora is None or spec.backend.name is not BackendName.TRL:
+    program = PROGRAMS.get(spec.backend.name)  # type: ignore[call-overload]  # a plugin's name has none
+    is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
+    if lora is None or program is None or is_megatron:
         return {}
-    has_experts = shape is not None and shape.num_experts is not None
-    if lora.target_modules is None and not has_experts:
+    is_dense = shape is not None and shape.num_experts is None and not shape.recurrent_layers
+    if lora.target_modules is None and is_dense:
         return {}
-    directory = local_directory(spec.model.path, Path(spec.outputs))
-    if directory is None or any(find_spec(name) is None for name in ("torch", "peft")):
+    directory = local_directory(model_place(spec.model), Path(spec.outputs))
+    if directory is None:
         return {}
-    digest = file_digest(directory / "config.json")
-    return _asked(str(directory), digest, lora.model_dump_json())
-
-
-@cache
-def _asked(directory: str, _digest: str, settings: str) -> dict[str, Any]:
-    """Runs PROGRAM once for a config.json of this digest."""
-    root = str(Path(xp.__file__).parents[1])
-    above = os.environ.get("PYTHONPATH")
-    paths = root if not above else f"{root}{os.pathsep}{above}"
-    try:
-        child = subprocess.run(
-            [sys.executable, "-m", PROGRAM, directory, settings],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=True,
-            env={**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"},
-        )
-        return dict(json.loads(child.stdout.splitlines()[-1]))
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return {}
+    python = trainer_python(spec)
+    return answer_of(program, directory, lora.model_dump_json(), python=python) or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from xp.models.network import OUTPUT_GATE, PLAIN_EXPERTS, POST_NORMS, SHARED_GATE, WIDE_NORMS
+from xp.models.network import OUTPUT_GATE, POST_NORMS, SHARED_GATE, WIDE_NORMS
 from xp.spec import Architecture
 
 
@@ -122,24 +122,18 @@ def peft_adapters(shape: Architecture, rank: int, *, adapts_experts: bool) -> in
     Args:
         shape: the network.
         rank: rank of an adapter.
-        adapts_experts: whether peft adapts the tensors of experts (0.21: with the router, but then no dense or shared
-            feed-forward layer; gate and up in one tensor have twice the rank). Else they stay frozen.
+        adapts_experts: whether the tensors of experts have adapters, those of gate and up in one tensor with twice the
+            rank. Else they stay frozen.
     """
-    hidden = shape.hidden_size
     total = 0
     for layer in weights_of(shape).layers:
         total += sum(one.ends for one in layer.attention)
-        if shape.num_experts is None or not adapts_experts:
-            total += sum(one.ends for one in layer.feed_forward)
-        elif layer.expert:
+        total += sum(one.ends for one in layer.feed_forward)
+        if adapts_experts:
             fused = sum(len(one.outputs) * (one.inputs + sum(one.outputs)) for one in layer.expert)
             total += layer.num_experts * fused
-            if shape.model_type in PLAIN_EXPERTS:
-                total += sum(one.ends for one in layer.feed_forward)
-            else:
-                total += hidden + layer.num_experts
         if layer.expert and shape.model_type in SHARED_GATE:
-            total += hidden + 1
+            total += shape.hidden_size + 1
     return rank * total
 
 

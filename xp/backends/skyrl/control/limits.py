@@ -16,11 +16,6 @@ NOTES: Final = (
     Limit("backend.attention", "are padded to the longest", MEDIA),
     Limit("model.path", "The whole network is loaded", MEDIA),
     Limit("model.dtype", "are stored in float32", f"{PROOFS}weights_are_stored_in_float32"),
-    Limit(
-        "model.lora",
-        "Megatron merges",
-        f"{PROOFS}megatrons_adapters_are_of_the_type_of_the_computation",
-    ),
     Limit("model.lora", "The start's adapters", OWN),
     Limit(
         "model.lora.target_modules",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from xp.backends.skyrl.worker.adapters_probe import check_adapters
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.train import check_warm_up, prepare
 from xp.lib.reading import config_of
@@ -49,6 +50,7 @@ def main(argv: Sequence[str]) -> None:
     stage = path.parent
     prepare(config)
     check_weights(local_directory(config.model, Path()))
+    check_adapters(config.model, config.spec)
     chat = policy_chat(config, config.model, stage)
     trained, held_out = examples(config, stage, chat)
     write_examples(trained, stage / TRAINING_FILE)

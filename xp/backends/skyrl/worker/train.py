@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from xp.backends.skyrl.worker.adapters_probe import check_adapters
 from xp.backends.skyrl.worker.cluster import joins
 from xp.backends.skyrl.worker.config import (
     ENV_CLASS,
@@ -82,6 +83,7 @@ def prepare(common: SkyRLStageConfig) -> None:
 def write_views(program: TrainingProgram[SkyRLTrainStageConfig]) -> None:
     """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
     config = program.config
+    check_adapters(config.start_model, config.spec)
     chat = policy_chat(config, config.start_model, program.stage)
     view = Path(config.paths[TRAIN_DATA])
     write_view(program.view(config.start_model, chat, view), view)

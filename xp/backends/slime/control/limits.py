@@ -141,7 +141,11 @@ LIMITS: Final = (
         "as an FP8 checkpoint",
         f"{PROOFS}updates_are_quantised_as_the_checkpoint_is",
     ),
-    Limit("backend.engine.speculative", "xp writes no heads", OWN),
+    Limit(
+        "backend.engine.speculative",
+        "loads each update into any other draft",
+        "tests/limits/test_engines.py::test_sglang_loads_an_update_into_its_draft",
+    ),
     Limit(
         "backend.convert_model",
         "critic starts",

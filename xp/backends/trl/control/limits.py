@@ -21,6 +21,11 @@ NOTES: Final = (
         "the one with dropout",
         "tests/trainers/test_trl_lora.py::test_adapters_have_their_dropout_in_an_update_and_none_before_it",
     ),
+    Limit(
+        "model.lora.target_modules",
+        "no out_proj of layers of Mamba",
+        f"{PROOFS}peft_refuses_out_projections_of_mamba",
+    ),
     Limit("algorithm.importance_mask", "xp's weights", OWN),
     Limit("algorithm.ratio_from", "xp replaces", OWN),
     Limit(

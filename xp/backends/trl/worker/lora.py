@@ -10,12 +10,14 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 from xp.models.network import KEYS
 from xp.spec import LoraSpec
-from xp.worker.adapters import adapters_of, base_of, check_untied
+from xp.worker.adapters import adapters_of, base_of, check_names, check_untied, number_of
 from xp.worker.dropout import disable_dropout
-from xp.worker.media import has_media, load_network, network_from, text_layers
+from xp.worker.media import load_network, media_names, network_from, text_layers
 
 BASE = ".base_layer"
 """What peft puts into the name of a weight with an adapter, once for each wrapper."""
+FUSED = "gate_up_proj"
+"""Tensor of experts with two projections side by side."""
 
 
 def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, Any]:
@@ -84,45 +86,100 @@ def peft_config(lora: LoraSpec, model: Any) -> Any:
 
 
 def with_experts(config: Any, model: Any, lora: LoraSpec) -> Any:
-    """The configuration with target_parameters for experts that peft's `all-linear` leaves out.
+    """The configuration with target_parameters for what peft's `target_modules` do not reach.
 
-    transformers keeps experts as one tensor each, which is no linear layer. peft 0.21 knows those of some families
-    only; for them it converts the configuration itself.
+    transformers keeps experts as one tensor each, which is no linear layer. For some families peft 0.21 takes names of
+    layers for these tensors, so that dense layers and shared experts of the same names would have no adapters.
     """
-    if lora.target_modules is not None or _converts(model):
+    experts = [] if lora.target_modules is not None else expert_parameters(model)
+    layers = linear_layers(model)
+    taken = {end for end in {end_of(name) for name in layers} if _is_of_experts(model, end)}
+    if lora.target_modules is not None:
+        layers = [name for name in layers if end_of(name) in taken and _is_named(name, lora)]
+        config.target_parameters = [f"{name}.weight" for name in layers] or None
         return config
-    names = expert_parameters(model)
-    if not names:
+    adapted = [name for name in layers if not _is_refused(model, end_of(name))]
+    if not experts and not taken and len(adapted) == len(layers):
         return config
-    config.target_parameters = names
-    # As in peft's own conversion: gate and up in one tensor have the rank of both, and the same scale.
-    fused = r".*\.gate_up_proj"
-    config.rank_pattern = {fused: 2 * lora.rank}
-    config.alpha_pattern = {fused: 2 * lora.alpha}
+    config.target_modules = [name for name in adapted if end_of(name) not in taken]
+    hidden = [f"{name}.weight" for name in adapted if end_of(name) in taken]
+    config.target_parameters = [*experts, *hidden] or None
+    if any(end_of(name) == FUSED for name in experts):
+        # As in peft's own conversion: gate and up in one tensor have the rank of both, and the same scale.
+        fused = rf".*\.{FUSED}"
+        config.rank_pattern = {fused: 2 * lora.rank}
+        config.alpha_pattern = {fused: 2 * lora.alpha}
     return config
 
 
+def end_of(name: str) -> str:
+    """The last part of a layer's path."""
+    return name.rpartition(".")[2]
+
+
+def linear_layers(model: Any) -> list[str]:
+    """Paths of the linear layers of the text network, without the head."""
+    from torch import nn
+
+    layers = text_layers(model, None)
+    if isinstance(layers, list):
+        return layers
+    head = model.get_output_embeddings()
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    ]
+
+
 def expert_parameters(model: Any) -> list[str]:
-    """Names of the parameters that hold all experts of a layer: three dimensions, the first one the experts."""
+    """Names of the text network's parameters that hold all experts of a layer: three dimensions, the first one the
+    experts."""
     config = model.config.get_text_config()
     numbers = {getattr(config, key, None) for key in KEYS["num_experts"]} - {None}
     return [
         name
-        for name, parameter in model.named_parameters()
+        for name, parameter in text_parameters(model)
         if parameter.ndim == 3 and parameter.shape[0] in numbers and ".experts." in name
     ]
 
 
-def _converts(model: Any) -> bool:
-    """Returns whether peft itself adds the experts to `all-linear` for this family."""
-    from copy import copy
+def text_parameters(model: Any) -> Iterator[tuple[str, Any]]:
+    """Names and parameters of the text network."""
+    outside = media_names(model)
+    for name, parameter in model.named_parameters():
+        if name not in outside:
+            yield name, parameter
 
+
+def _is_named(name: str, lora: LoraSpec) -> bool:
+    targets = lora.target_modules or ()
+    return any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def _is_of_experts(model: Any, name: str) -> bool:
+    """Returns whether peft takes a layer's name for the experts' tensors of this family."""
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
-    probe = copy(LoraConfig(target_modules="all-linear"))
-    convert_peft_config_for_transformers(probe, model, None)
+    probe = LoraConfig(target_modules=[name])
+    try:
+        convert_peft_config_for_transformers(probe, model, None)
+    except ValueError:  # one half of a fused pair
+        return True
     return bool(probe.target_parameters)
+
+
+def _is_refused(model: Any, name: str) -> bool:
+    """Returns whether peft refuses adapters on layers of this name in this family: out_proj of Mamba's layers."""
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import _check_lora_target_modules_mamba
+
+    try:
+        _check_lora_target_modules_mamba(LoraConfig(), model, name)
+    except ValueError:
+        return True
+    return False
 
 
 def check_targets(model_config: Any, lora: LoraSpec) -> int:
@@ -141,24 +198,9 @@ def check_targets(model_config: Any, lora: LoraSpec) -> int:
 
     with torch.device("meta"):
         twin = network_from(model_config)
+    targets = lora.target_modules or ()
+    check_names(twin, targets, {name for name in targets if _is_of_experts(twin, name)})
     config = with_experts(peft_config(lora, twin), twin, lora)
-    # A part for pictures has no adapters.
-    if has_media(twin.config):
-        of_text = twin.get_decoder()
-    else:
-        of_text = twin
-    layers = {part for name, _ in of_text.named_modules() for part in _ends(name)}
-    if _converts(twin):
-        converted = {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
-    else:
-        converted = set()
-    for target in lora.target_modules or ():
-        if target not in layers | converted:
-            raise XpError(
-                f"model.lora.target_modules: {target} is no layer of this model; set names of its layers, or null for"
-                " every linear layer but the head",
-                ExitCode.PLAN,
-            )
     try:
         adapted = get_peft_model(twin, config)
     except ValueError as error:
@@ -169,18 +211,7 @@ def check_targets(model_config: Any, lora: LoraSpec) -> int:
         raise XpError(
             f"model.lora: peft refuses these adapters: {reason}; {fix}", ExitCode.PLAN
         ) from None
-    return sum(
-        parameter.numel()
-        for name, parameter in adapted.named_parameters()
-        if adapted.prefix in name
-    )
-
-
-def _ends(name: str) -> Iterator[str]:
-    """The ends of a layer's name that peft matches: `a.b.c`, `b.c`, `c`."""
-    parts = name.split(".")
-    for start in range(len(parts)):
-        yield ".".join(parts[start:])
+    return number_of(adapted)
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, Any]]:

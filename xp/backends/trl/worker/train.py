@@ -110,8 +110,8 @@ def main(argv: Sequence[str]) -> None:
         else:
             ahead = None
         rollouts = ahead or Rollouts(process, order, held_out)
-        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         record_facts(config, config.start_model, path.parent, chat)
+        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()

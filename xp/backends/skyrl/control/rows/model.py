@@ -25,7 +25,10 @@ FROZEN_EXPERTS = (
     "peft 0.18 in SkyRL adapts linear layers alone, so experts and router stay frozen; for them use backend=trl or"
     " strategy=megatron."
 )
-MERGED = "Megatron merges adapters in bfloat16, for the engine and the published model: small updates are lost."
+MERGED = (
+    "Not tried: Megatron-Bridge's merge of adapters in bfloat16, for the engine and the published model, which may lose"
+    " small updates."
+)
 OUTSIDE_TEXT = r"(?!.*\b(language_model|text_model)\b).*"
 """Pattern for peft of the modules outside the text network of a checkpoint with media, by transformers' names."""
 READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")

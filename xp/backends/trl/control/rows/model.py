@@ -26,6 +26,10 @@ ADAPTERS = (
     " have these settings, else merged."
 )
 
+MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+"""Families of which peft adapts no out_proj (peft/tuners/tuners_utils.py `_check_lora_target_modules_mamba`)."""
+NO_OUT_PROJ = "peft adapts no out_proj of layers of Mamba; they stay frozen."
+
 MODEL = (
     Row("seed", lambda s: {"seed": s.seed, "data_seed": s.seed}, note=SEED_OF_TURNS),
     Row(
@@ -72,7 +76,14 @@ MODEL = (
     ),
     Row(
         "model.lora.target_modules",
-        implemented_by="LoraConfig.target_modules, null being all-linear",
+        implemented_by="LoraConfig.target_modules, and target_parameters for experts",
+        note=lambda s: (
+            NO_OUT_PROJ
+            if s.model.lora is not None
+            and s.model.lora.target_modules is None
+            and network_fields(s).get("model_type") in MAMBA
+            else ""
+        ),
         refuse_if=lambda s: (
             s.model.lora is not None and HEAD in (s.model.lora.target_modules or ())
         ),

@@ -1,0 +1,227 @@
+"""All weights that a config.json promises are in the checkpoint, or the plan and the training's stage say what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.composition import compose
+from xp.errors import ExitCode, XpError
+from xp.models.files import missing_parts
+from xp.planning.refusals import check_model_files
+from xp.worker.facts import check_weights
+
+TINY = Path(__file__).parents[2] / "xp/builtin/tiny"
+SMALL: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "qwen3_moe": {"num_experts": 4, **EXPERTS},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": {
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 8,
+        "q_lora_rank": 8,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        **EXPERTS,
+    },
+}
+LAYER = "model.layers.1"
+
+
+def network(directory: Path, family: str) -> dict[str, Any]:
+    """Writes a network with new weights, and a tokenizer; returns the weights by their names in the file."""
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(family, **{**SMALL, **FAMILIES[family]})
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    shutil.copy(TINY / "tokenizer.json", directory)
+    return dict(load_file(directory / "model.safetensors"))
+
+
+def write(directory: Path, weights: dict[str, Any], kind: str) -> None:
+    """Writes weights as safetensors, as one file of torch's, or as two with an index."""
+    import torch
+    from safetensors.torch import save_file
+
+    (directory / "model.safetensors").unlink(missing_ok=True)
+    if kind == "safetensors":
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+        return
+    if kind == "bin":
+        torch.save(weights, directory / "pytorch_model.bin")
+        return
+    names = [f"pytorch_model-0000{number}-of-00002.bin" for number in (1, 2)]
+    places = {name: names[number % 2] for number, name in enumerate(weights)}
+    for file in names:
+        part = {name: weights[name] for name in weights if places[name] == file}
+        torch.save(part, directory / file)
+    index = {"metadata": {}, "weight_map": places}
+    (directory / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+
+def told_by_stage(directory: Path) -> str:
+    with pytest.raises(XpError) as caught:
+        check_weights(directory)
+    assert caught.value.code == ExitCode.PLAN
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin", "two files"])
+@pytest.mark.parametrize("family", [*FAMILIES])
+def test_a_whole_checkpoint_has_no_fault(family: str, kind: str, tmp_path: Path) -> None:
+    weights = network(tmp_path, family)
+    write(tmp_path, weights | {"model.mtp.weight": weights["model.norm.weight"].clone()}, kind)
+    check_weights(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin", "two files"])
+@pytest.mark.parametrize(
+    ("family", "missing", "words"),
+    [
+        ("qwen3", f"{LAYER}.input_layernorm.weight", f"{LAYER}.input_layernorm.weight,"),
+        ("qwen3", f"{LAYER}.self_attn", f"{LAYER}.self_attn.k_norm.weight and 5 more"),
+        ("qwen3", "model.norm.weight", "model.norm.weight"),
+        ("qwen3_moe", f"{LAYER}.mlp.experts.1.", f"{LAYER}.mlp.experts.1.down_proj.weight and 2"),
+        ("qwen3_moe", f"{LAYER}.mlp.experts.3.", f"{LAYER}.mlp.experts.3.down_proj.weight and 2"),
+        ("qwen3_moe", f"{LAYER}.mlp.experts.1.up", f"{LAYER}.mlp.experts.1.up_proj.weight,"),
+        ("qwen3_moe", f"{LAYER}.mlp.experts", f"{LAYER}.mlp.experts.down_proj and 1 more"),
+        ("gpt_oss", f"{LAYER}.mlp.experts.down_proj_bias", f"{LAYER}.mlp.experts.down_proj_bias,"),
+        ("deepseek_v3", "e_score_correction_bias", f"{LAYER}.mlp.gate.e_score_correction_bias,"),
+        ("deepseek_v3", "shared_experts.up_proj", f"{LAYER}.mlp.shared_experts.up_proj.weight,"),
+        ("deepseek_v3", "model.layers.0.mlp.up_proj", "model.layers.0.mlp.up_proj.weight,"),
+    ],
+)
+def test_the_stage_names_the_first_weight_that_is_missing(
+    family: str, missing: str, words: str, kind: str, tmp_path: Path
+) -> None:
+    weights = network(tmp_path, family)
+    staying = {name: weights[name] for name in weights if missing not in name}
+    assert len(staying) < len(weights)
+    write(tmp_path, staying, kind)
+    assert f"its weights lack {words}" in told_by_stage(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_a_weight_of_another_shape_is_told_with_both(kind: str, tmp_path: Path) -> None:
+    weights = network(tmp_path, "qwen3")
+    name = f"{LAYER}.input_layernorm.weight"
+    write(tmp_path, weights | {name: weights[name][:5]}, kind)
+    assert f"{name} has the shape [5], not [32]" in told_by_stage(tmp_path)
+
+
+def test_a_head_of_its_own_in_a_file_of_torch_is_told(tmp_path: Path) -> None:
+    weights = network(tmp_path, "qwen3")
+    write(tmp_path, weights | {"lm_head.weight": 2 * weights["model.embed_tokens.weight"]}, "bin")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    assert "tie_word_embeddings is true" in told_by_stage(tmp_path)
+
+
+def test_the_plan_asks_transformers_in_a_process_of_its_own(tmp_path: Path) -> None:
+    weights = network(tmp_path, "qwen3")
+    write(tmp_path, {name: weights[name] for name in weights if "k_norm" not in name}, "bin")
+    spec = compose(["model=hf", f"model.path={tmp_path}"])
+    with pytest.raises(
+        XpError, match=r"its weights lack model\.layers\.0\.self_attn\.k_norm"
+    ) as told:
+        check_model_files(spec)
+    assert told.value.code == ExitCode.PLAN
+
+
+def test_an_index_of_torch_files_of_which_one_is_not_there_is_told(tmp_path: Path) -> None:
+    weights = network(tmp_path, "qwen3")
+    write(tmp_path, weights, "two files")
+    spec = compose(["model=hf", f"model.path={tmp_path}"])
+    (tmp_path / "pytorch_model-00002-of-00002.bin").unlink()
+    with pytest.raises(XpError, match=r"has no pytorch_model-00002-of-00002\.bin"):
+        check_model_files(spec)
+    # A loader takes safetensors where both are there.
+    write(tmp_path, weights, "safetensors")
+    assert list(missing_parts(tmp_path)) == []
+
+
+def snapshot(cache: Path, commit: str) -> Path:
+    """A hub's model in the cache of its client, without any file yet."""
+    repository = cache / "hub/models--Org--Tiny"
+    place = repository / "snapshots" / commit
+    place.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(commit)
+    return place
+
+
+def test_a_snapshot_in_the_cache_is_read_as_a_directory_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    place = snapshot(tmp_path, "1" * 40)
+    weights = network(place, "qwen3")
+    spec = compose(["model=hf", "model.path=Org/Tiny"])
+    assert spec.model.revision == "1" * 40
+    write(place, {name: weights[name] for name in weights if "k_norm" not in name}, "safetensors")
+    with pytest.raises(XpError, match=r"model\.path=Org/Tiny: its weights lack") as told:
+        check_model_files(spec)
+    assert told.value.code == ExitCode.PLAN
+    # Without weights it is downloaded.
+    (place / "model.safetensors").unlink()
+    check_model_files(spec)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    "gptq": {"quant_method": "gptq", "bits": 4},
+    "bitsandbytes": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "compressed-tensors": {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+    "mxfp8": {"quant_method": "mxfp8"},
+    "nvfp4": {"quant_method": "nvfp4"},
+    "torchao": {"quant_method": "torchao"},
+    "of no name": {"bits": 4},
+}
+
+
+@pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
+@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("place", ["quantization_config", "compression_config", "text_config"])
+def test_quantized_weights_of_every_kind_are_refused_where_no_trainer_unpacks_them(
+    place: str, kind: str, backend: str, tmp_path: Path
+) -> None:
+    network(tmp_path, "qwen3")
+    config = json.loads((tmp_path / "config.json").read_text())
+    if place == "text_config":
+        config = {"text_config": config | {"quantization_config": KINDS[kind]}}
+    else:
+        config[place] = KINDS[kind]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen3"}))
+    words = ["model=hf", f"model.path={tmp_path}", f"backend={backend}", "hardware=h100x8"]
+    spec = compose(words)
+    if backend == "slime":
+        check_model_files(spec)
+        return
+    with pytest.raises(XpError, match=f"weights are quantized .quantization_config, {kind}"):
+        check_model_files(spec)
+    with pytest.raises(XpError, match=f"weights are quantized .quantization_config, {kind}"):
+        check_weights(tmp_path)

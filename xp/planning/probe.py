@@ -1,0 +1,62 @@
+"""Asks the packages that train about a checkpoint, in a short process, so that a plan itself loads no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import xp
+from xp.lib.digest import file_digest, text_digest
+
+TIMEOUT_S: Final = 180.0
+"""Longest time of a process, in seconds; the training's stage checks what a plan could not."""
+
+
+def answer_of(program: str, directory: Path, *words: str, python: str | None = None) -> Any:
+    """The JSON that a program of xp's prints about a checkpoint. None: it cannot be asked here.
+
+    Args:
+        program: module with a `main(directory, *words)`.
+        directory: of the checkpoint.
+        words: its other arguments.
+        python: the interpreter. None means xp's own.
+    """
+    if python is None and any(find_spec(name) is None for name in ("torch", "transformers")):
+        return None
+    return _asked(program, str(directory), words, python or sys.executable, _digest(directory))
+
+
+def _digest(directory: Path) -> str:
+    """Digest of the config.json and of the sizes and times of the weights, which are too large to be read."""
+    weights = sorted((*directory.glob("*.safetensors*"), *directory.glob("*.bin*")))
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in weights]
+    return text_digest(f"{file_digest(directory / 'config.json')}{states}")
+
+
+@cache
+def _asked(
+    program: str, directory: str, words: tuple[str, ...], python: str, _digest: str
+) -> dict[str, Any] | None:
+    """Runs the program once for a checkpoint of this digest."""
+    root = str(Path(xp.__file__).parents[1])
+    above = os.environ.get("PYTHONPATH")
+    paths = root if not above else f"{root}{os.pathsep}{above}"
+    try:
+        child = subprocess.run(
+            [python, "-m", program, directory, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+            env={**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"},
+        )
+        return dict(json.loads(child.stdout.splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
