@@ -76,15 +76,18 @@ NORMALIZED: Final = (
         "gemma3_text",
         "minimax_m2",
         "olmo2",
+        "olmo3",
         "qwen3",
         "qwen3_5_moe_text",
         "qwen3_5_text",
         "qwen3_moe",
         "qwen3_next",
+        "qwen3_vl_moe_text",
+        "qwen3_vl_text",
     ),
 )
 """Families that normalize queries and keys."""
-WIDE_NORMS: Final = ("minimax_m2",)
+WIDE_NORMS: Final = ("minimax_m2", "olmo2", "olmo3")
 """Families that normalize queries and keys over all heads together."""
 POST_NORMS: Final = ("glm4",)
 """Families that also normalize what attention and feed-forward layers return."""
@@ -182,8 +185,10 @@ COUNTED: Final = (
         "kimi_k2",
         "llama",
         "minimax_m2",
+        "ministral3",
         "mistral",
         "mixtral",
+        "olmo3",
     ),
     *(
         "phi3",
@@ -194,6 +199,8 @@ COUNTED: Final = (
         "qwen3_5_text",
         "qwen3_moe",
         "qwen3_next",
+        "qwen3_vl_moe_text",
+        "qwen3_vl_text",
         "smollm3",
     ),
 )
