@@ -28,7 +28,7 @@ from xp.models.weights import media_parameters
 from xp.planning.extent import extent_refusals
 from xp.planning.limits import with_proof
 from xp.planning.memory.estimate import capacity_of, estimate
-from xp.planning.memory.fit import MemoryVerdict, fit, impossible_by, memory_refusals
+from xp.planning.memory.fit import MemoryVerdict, fit, impossible_by, memory_refusals, works
 from xp.planning.memory.weights import weights_of
 from xp.planning.refusals import machine_refusals
 from xp.planning.rows import Refusal
@@ -333,6 +333,8 @@ def planned(trainer: str, name: str) -> tuple[Refusal | None, str]:
 
 
 def _fits(spec: RunSpec) -> bool:
+    if not works(spec):
+        return False
     # A fit that cannot be is looked at first: its remedies take seconds.
     if impossible_by(estimate(spec), capacity_of(spec)) is not None:
         return False

@@ -205,7 +205,7 @@ def test_a_known_network_is_as_large_as_transformers_says() -> None:
         vision = config.get("vision_config", {"intermediate_size": 0})
         if network["model_type"] in COUNTED and "intermediate_size" in vision:
             number = weights_of(Architecture(**network)).total + media_parameters(None, config)
-            assert number / size == pytest.approx(1, rel=0.03), name
+            assert number / size == pytest.approx(1, rel=0.05), name
             compared += 1
     assert compared > 10
 
