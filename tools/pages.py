@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from tools.checkpoints import page as models_page
 from tools.parity.measure import section
 from tools.public_memory import page as memory_page
 from tools.public_scripts import page as scripts_page
@@ -319,6 +320,7 @@ def main() -> None:
         "reference": reference_page,
         "public-scripts": scripts_page,
         "memory": memory_page,
+        "models": models_page,
     }
     for name, page in pages.items():
         (DOCS / f"{name}.md").write_text(page())

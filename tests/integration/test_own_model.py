@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -205,14 +205,17 @@ EXPERTS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_5_moe_text": QWEN | SHARED,
     "qwen3_moe": QWEN,
     "qwen3_next": QWEN | SHARED,
+    "qwen3_vl_moe_text": QWEN,
 }
 """Family -> sizes of its experts."""
+OF_PICTURES: Final = ("qwen3_vl_moe_text", "qwen3_vl_text")
+"""Text networks of models of pictures: transformers has no class of them with a head."""
 
 
 def network_and_model(family: str) -> tuple[Architecture, Any]:
     """The network of a small model of five layers, and the model without weights."""
     import torch
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
     small = {
         "hidden_size": 64,
@@ -222,10 +225,15 @@ def network_and_model(family: str) -> tuple[Architecture, Any]:
     }
     small |= {"intermediate_size": 48, "vocab_size": 99, "pad_token_id": 0}
     config = CONFIG_MAPPING[family](**small | EXPERTS.get(family, {}))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
     network = network_of(config.to_dict())
     assert network is not None
+    with torch.device("meta"):
+        if family not in OF_PICTURES:
+            model = AutoModelForCausalLM.from_config(config)
+        else:
+            model = AutoModel.from_config(config)
+            if not network["tied_embeddings"]:
+                model.head = torch.nn.Linear(64, 99, bias=False)
     return Architecture(**network), model
 
 

@@ -115,3 +115,16 @@ def test_a_directory_with_config_json_alone_is_planned_anywhere_and_not_run(
         "has no weights (*.safetensors); give a whole Hugging Face directory"
         in capsys.readouterr().err
     )
+
+
+def test_a_network_of_mixed_layers_is_planned_without_an_estimate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its 31.6 B parameters would be 102 B of a plain decoder, which no machine of this size holds."""
+    path = "model.path=nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
+    layout = "backend.parallel={strategy: megatron, tensor: 4, expert: 8}"
+    words = ["model=hf", path, "backend=skyrl", "hardware=8xH100", "env=sums", layout]
+    assert main(["plan", *words, "backend.engine.tensor_parallel=4"]) == 0
+    out = capsys.readouterr().out
+    assert "memory: not estimated: xp does not count the layers of nemotron_h" in out
+    assert "102" not in out

@@ -136,10 +136,18 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
 def known_config(name: str) -> dict[str, Any] | None:
     """The part of a common model's config.json that decides its network, by the table of `tools/architectures.py`,
     which has its source. None means that it is not in the table."""
-    table = json.loads(Path(__file__).with_name("known_models.json").read_text(encoding="utf-8"))
-    if name in table:
-        return dict(table[name]["config"])
-    return None
+    entry = _known_models().get(name)
+    if entry is None:
+        return None
+    return dict(entry["config"])
+
+
+@cache
+def _known_models() -> dict[str, dict[str, Any]]:
+    table: dict[str, dict[str, Any]] = json.loads(
+        Path(__file__).with_name("known_models.json").read_text(encoding="utf-8")
+    )
+    return table
 
 
 def _from_hub(path: str) -> dict[str, Any] | None:

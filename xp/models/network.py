@@ -76,15 +76,18 @@ NORMALIZED: Final = (
         "gemma3_text",
         "minimax_m2",
         "olmo2",
+        "olmo3",
         "qwen3",
         "qwen3_5_moe_text",
         "qwen3_5_text",
         "qwen3_moe",
         "qwen3_next",
+        "qwen3_vl_moe_text",
+        "qwen3_vl_text",
     ),
 )
 """Families that normalize queries and keys."""
-WIDE_NORMS: Final = ("minimax_m2",)
+WIDE_NORMS: Final = ("minimax_m2", "olmo2", "olmo3")
 """Families that normalize queries and keys over all heads together."""
 POST_NORMS: Final = ("glm4",)
 """Families that also normalize what attention and feed-forward layers return."""
@@ -194,8 +197,10 @@ COUNTED: Final = (
         "kimi_k2",
         "llama",
         "minimax_m2",
+        "ministral3",
         "mistral",
         "mixtral",
+        "olmo3",
     ),
     *(
         "phi3",
@@ -206,10 +211,15 @@ COUNTED: Final = (
         "qwen3_5_text",
         "qwen3_moe",
         "qwen3_next",
+        "qwen3_vl_moe_text",
+        "qwen3_vl_text",
         "smollm3",
     ),
 )
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
+MIXED: Final = ("nemotron_h",)
+"""Families of which a layer is attention, a state, a dense feed-forward layer or experts, and never two of them: counted
+as a plain decoder they would have up to three times their parameters, so that nothing is estimated from their sizes."""
 MEDIA: Final = ("vision_config", "audio_config")
 """Sections of config.json about pictures and sound."""
 LLAMA3_BANDS: Final = {

@@ -16,6 +16,7 @@ from xp.errors import XpError
 from xp.hardware import Card, cards
 from xp.lib.facts import fact
 from xp.lib.text import counted
+from xp.models.network import MIXED
 from xp.planning.backend import backend_of
 from xp.planning.batch import batch_shape
 from xp.planning.extent import evaluation_episodes, expected_steps
@@ -109,7 +110,7 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
     parts = None
     if (
         card is not None
-        and spec.model.architecture is not None
+        and _is_counted(spec)
         and spec.backend.engine.name is not EngineName.TRANSFORMERS
     ):
         parts = (
@@ -205,7 +206,7 @@ def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     """
     sft = spec.sft
     card = cards().get(spec.hardware.accelerator)
-    if sft.data is None or card is None or spec.model.architecture is None:
+    if sft.data is None or card is None or not _is_counted(spec):
         return []
     episodes = [one.mean * sft.batch_size for one in (expected(spec, outputs), at_limit(spec))]
     low, high = (STEP_S + _update_s(fine_tuning(spec), card, tokens) for tokens in episodes)
@@ -234,10 +235,15 @@ def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
     return 12.0 * adapters, 4 * parameters
 
 
+def _is_counted(spec: RunSpec) -> bool:
+    shape = spec.model.architecture
+    return shape is not None and shape.model_type not in MIXED
+
+
 def disk_bytes(spec: RunSpec) -> float | None:
     """Largest size of what a run writes: the kept checkpoints and the one that is being written, the models exported
     beside them, the trained model, the best one, and the download. None means that nothing is known of the network."""
-    if spec.model.architecture is None:
+    if not _is_counted(spec):
         return None
     checkpoint, export = checkpoint_bytes(spec)
     training = spec.training

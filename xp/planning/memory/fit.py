@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from xp.lib.nested import set_at
 from xp.lib.text import as_yaml
-from xp.models.network import COUNTED
+from xp.models.network import COUNTED, MIXED
 from xp.planning.memory.estimate import (
     BY_LENGTH,
     ENGINE_OVERHEAD,
@@ -85,13 +85,15 @@ class Work(StrEnum):
 
 
 def works(spec: RunSpec, *, trains: bool = True) -> tuple[Work, ...]:
-    """Uses that are estimated: none without accelerators or for an unknown network; a fine-tuning if there is one.
+    """Uses that are estimated: none without accelerators or for a network that cannot be counted; a fine-tuning if there
+    is one.
 
     Args:
         spec: the run.
         trains: False if it only fine-tunes.
     """
-    if not _has_accelerators(spec) or spec.model.architecture is None:
+    shape = spec.model.architecture
+    if not _has_accelerators(spec) or shape is None or shape.model_type in MIXED:
         return ()
     return (*([Work.TRAINING] * trains), *([Work.FINE_TUNING] * (spec.sft.data is not None)))
 
@@ -196,7 +198,9 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         spec: the run.
         trains: False if it only fine-tunes.
     """
-    if spec.hardware.accelerator == "cpu" and spec.model.architecture is not None:
+    shape = spec.model.architecture
+    is_cpu = spec.hardware.accelerator == "cpu"
+    if is_cpu and shape is not None and shape.model_type not in MIXED:
         yield from _cpu_refusals(spec)
     capacity = capacity_of(spec)
     for work in works(spec, trains=trains):
@@ -362,6 +366,8 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None, *, trains: bool = T
             f"memory: not estimated: the config.json of {spec.model.path} is neither on this machine nor available"
             " from the hub"
         ]
+    if shape.model_type in MIXED:
+        return [f"memory: not estimated: xp does not count the layers of {shape.model_type}"]
     plainly = f", counted as a plain decoder, which {shape.model_type} is not"
     uncounted = "" if shape.model_type in COUNTED else plainly
     lines = [
