@@ -33,8 +33,14 @@ def command(spec: RunSpec) -> SlimeCommand:
     return config.with_steps(steps_of(config.spec.training, NUM_TASKS)).from_the_start().command
 
 
-def parse(spec: RunSpec, root: Path) -> Any:
-    """Slime's `parse_args` on the rendered command line, with a model directory that has no weights."""
+def parse(spec: RunSpec, root: Path, **keys: Any) -> Any:
+    """Slime's `parse_args` on the rendered command line, with a model directory that has no weights.
+
+    Args:
+        spec: the run's.
+        root: the outputs root.
+        keys: more of config.json.
+    """
     from slime.utils.arguments import parse_args
 
     architecture = spec.model.architecture
@@ -48,7 +54,7 @@ def parse(spec: RunSpec, root: Path) -> Any:
     }
     config["rope_theta"] = architecture.rope_theta
     (model / "config.json").write_text(
-        json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1})
+        json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1, **keys})
     )
     held_out = root / "runs/r/attempt_1/train/held_out.jsonl"
     held_out.parent.mkdir(parents=True, exist_ok=True)
@@ -167,6 +173,30 @@ def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(
     assert args.load == args.hf_checkpoint == str(start)
     assert args.ref_load == str(model)
     assert (args.start_rollout_id, args.finetune, args.no_load_optim) == (0, True, True)
+
+
+GLM_5 = (
+    *("env=whodunit", "backend=slime", "model=hf", "model.path=zai-org/GLM-5", "model.dialect=glm"),
+    *("model.max_context_tokens=32768", "hardware=h200x8", "hardware.num_nodes=32"),
+    # The layout of scripts/run-glm5-744B-A40B.sh.
+    "backend.parallel={tensor: 4, pipeline: 4, context: 2, expert: 32, last_stage_layers: 18}",
+    "backend.engine={tensor_parallel: 8, expert_parallel: 8}",
+    "training.prompts_per_step=32",
+)
+
+
+def test_glm_5_is_taken_with_its_sparse_attention(tmp_path: Path) -> None:
+    """Slime's validation of the layout of sequences, and of the network beside config.json."""
+    spec = compose(GLM_5)
+    args = parse(spec, tmp_path, architectures=["GlmMoeDsaForCausalLM"], mlp_layer_types=None)
+    assert args.spec == ["slime_plugins.models.glm5.glm5", "get_glm5_spec"]
+    assert (args.allgather_cp, args.context_parallel_size) == (True, 2)
+    assert (args.decoder_last_pipeline_num_layers, args.pipeline_model_parallel_size) == (18, 4)
+    assert (args.multi_latent_attention, args.q_lora_rank, args.kv_lora_rank) == (True, 2048, 512)
+    assert command(spec).environment["INDEXER_ROPE_NEOX_STYLE"] == "0"
+    # Another family's attention would read the tokens in another order.
+    with pytest.raises(ValueError, match="only supported for DSA attention models"):
+        parse(spec, tmp_path, architectures=["DeepseekV3ForCausalLM"], mlp_layer_types=None)
 
 
 def test_every_hook_is_a_function_that_slime_can_load() -> None:

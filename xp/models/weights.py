@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,8 @@ transformers (xp.worker.media asks it)."""
 OLD_TEXT: Final = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head")
 """Beginnings of those names in older checkpoints, which name the text network as models of text do."""
 EMBEDDING: Final = "embed_tokens.weight"
+DEQUANTIZED: Final = ("fp8",)
+"""Quantizations that Slime's loader converts to bfloat16 (hf_to_megatron/common.py `SafetensorReader`)."""
 UNPACKED: Final = "mxfp4"
 """Quantization of gpt-oss, which transformers and Megatron-Bridge unpack to bfloat16 as they load it."""
 
@@ -123,17 +125,22 @@ def quantization_of(config: Mapping[str, Any]) -> str | None:
 
 
 def weight_faults(
-    directory: Path, config: Mapping[str, Any], *, allows_quantized: bool = False
+    directory: Path,
+    config: Mapping[str, Any],
+    *,
+    allows_quantized: bool = False,
+    converted: Collection[str] = (),
 ) -> Iterator[str]:
     """What is wrong with a checkpoint that config.json does not show; nothing for one without safetensors.
 
     Args:
         directory: Hugging Face directory.
         config: its config.json.
-        allows_quantized: whether the weights may be quantized: of a teacher, or where a trainer converts them itself.
+        allows_quantized: whether the weights may be quantized, as those of a teacher.
+        converted: quantizations that the trainer converts as it loads the weights.
     """
     method = quantization_of(config)
-    if method not in (None, UNPACKED) and not allows_quantized:
+    if method not in (None, UNPACKED, *converted) and not allows_quantized:
         yield (
             f"its weights are quantized (quantization_config, {method}), and trained weights are bfloat16 or float32;"
             " set model.path to the checkpoint in bfloat16"

@@ -13,7 +13,7 @@ from xp.lib.data_files import HUB
 from xp.models.files import config_of, local_directory, missing_parts
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
-from xp.models.weights import weight_faults
+from xp.models.weights import DEQUANTIZED, weight_faults
 from xp.planning.extent import member_key
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
@@ -60,9 +60,9 @@ def check_model_files(spec: RunSpec) -> None:
         config = config_of(str(place), Path(spec.outputs))
     else:
         config = None
-    converts = spec.backend.name is BackendName.SLIME
+    converted = DEQUANTIZED if spec.backend.name is BackendName.SLIME else ()
     if config is not None:
-        faults = list(weight_faults(place, config, allows_quantized=converts))
+        faults = list(weight_faults(place, config, converted=converted))
         if faults:
             raise XpError(
                 "\n".join(f"model.path={place}: {fault}" for fault in faults), ExitCode.PLAN
