@@ -19,7 +19,7 @@ from typing import Any, Final
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import json_of
 from xp.models.network import TEXT_TWINS, text_part
-from xp.models.weights import EMBEDDING, HEAD, tensors_of
+from xp.models.weights import EMBEDDING, HEAD, media_tensors, tensors_of
 from xp.worker.media import has_media, restore_media
 
 STEM: Final = "model."
@@ -202,10 +202,15 @@ def complete(directory: Path, start: Path) -> None:
         start: checkpoint that the training began with.
     """
     config = json_of(start / "config.json", ExitCode.RUN_DIR)
+    if not has_media(config):
+        return
     if is_adapted(config):
-        restore_media(directory, start, set(tensors_of(directory)))
-    elif has_media(config):
-        restore_media(directory, start)
+        text_names = set(tensors_of(directory))
+    else:
+        # The export has each expert's matrices, where the start may have those of all of them together.
+        names = set(tensors_of(start))
+        text_names = names - media_tensors(names)
+    restore_media(directory, start, text_names)
 
 
 def whole_exports(native: Callable[..., None]) -> Callable[..., None]:
