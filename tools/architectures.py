@@ -65,6 +65,7 @@ SCRIPTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "glm4.7-30B-A3B": ("glm4_moe_lite", ("zai-org/GLM-4.7-Flash",)),
     "deepseek-v3": ("deepseek_v3", ("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")),
     "moonlight": ("deepseek_v3", ("moonshotai/Moonlight-16B-A3B-Instruct",)),
+    "glm5-744B-A40B": ("glm_moe_dsa", ("zai-org/GLM-5",)),
     "kimi-k2": ("kimi_k2", ("moonshotai/Kimi-K2-Instruct",)),
     "minimax-m2": ("minimax_m2", ("MiniMaxAI/MiniMax-M2.5",)),
 }
@@ -591,6 +592,8 @@ def config_of_flags(family: str, flags: Mapping[str, Any]) -> dict[str, Any]:
         "model_type": family,
         **{key: flags[flag] for key, flag in FLAGS.items() if flag in flags},
     }
+    # Megatron's default.
+    config.setdefault("rms_norm_eps", 1e-5)
     config["tie_word_embeddings"] = "--untie-embeddings-and-output-weights" not in flags
     config["attention_bias"] = "--add-qkv-bias" in flags
     if "--kv-lora-rank" in flags:

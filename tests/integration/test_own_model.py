@@ -21,7 +21,7 @@ from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
 from xp.models.clock import TEMPLATES
-from xp.models.network import COUNTED, RECURRENT, network_of, stated
+from xp.models.network import COUNTED, RECURRENT, TEXT_TWINS, network_of, stated
 from xp.planning.backend import backend_of
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import peft_adapters, weights_of
@@ -239,8 +239,10 @@ def network_and_model(family: str) -> tuple[Architecture, Any]:
 
 @pytest.mark.parametrize("family", COUNTED)
 def test_the_parameters_of_a_family_are_counted_exactly(family: str) -> None:
-    # Kimi K2 has code of its own, which is DeepSeek-V3's.
-    shape, model = network_and_model("deepseek_v3" if family == "kimi_k2" else family)
+    # Kimi K2 has code of its own, which is DeepSeek-V3's; twins: tests/trainers/test_slime_media.py.
+    same = {"kimi_k2": "deepseek_v3", **TEXT_TWINS}
+    shape, model = network_and_model(same.get(family, family))
+    shape = shape.model_copy(update={"model_type": family})
     assert weights_of(shape).total == sum(weight.numel() for weight in model.parameters())
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import xp
 from tests.unit.slime_config import worker_config
 from xp.backends.slime.worker import engine_key, processes, sources
 from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerConfig
@@ -133,6 +134,8 @@ def checkouts(tmp_path: Path, untouched: None, monkeypatch: pytest.MonkeyPatch) 
         (tmp_path / mark).mkdir(parents=True)
         monkeypatch.setenv(variable, str(tmp_path / mark.partition("/")[0]))
     (tmp_path / "slime/train.py").touch()
+    # As in a stage, whose children find xp.
+    monkeypatch.setenv("PYTHONPATH", str(Path(xp.__file__).parents[1]))
     return tmp_path / "slime"
 
 

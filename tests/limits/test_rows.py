@@ -36,6 +36,8 @@ NOTED = (
     "backend=trl training.optimizer=sgd",
     "backend=trl algorithm.importance_mask=token",
     "backend=slime algorithm.dynamic_sampling=true training.generation_prompts=64",
+    "backend=slime model=qwen3.5-4b",
+    f"backend=slime model=hf model.path={ROOT}/tests/recorded/qwen3_vl model.dialect=hermes",
     f"backend=skyrl {ADAPTERS} model=qwen3-30b-a3b",
     f"backend=skyrl {ADAPTERS} sft.data=solve",
     "backend=skyrl algorithm.importance_mask=token algorithm.importance_correction=token_truncate"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits.words import has, lacks, package
+from xp.backends.slime.control.architecture import _FAMILIES, LOADED_ONLY
 from xp.backends.slime.control.flags import catalog, fault
 
 needs_checkouts = pytest.mark.skipif(
@@ -23,6 +24,32 @@ def slime(file: str) -> Path:
 
 def megatron(file: str) -> Path:
     return Path(os.environ["MEGATRON_PATH"]) / file
+
+
+LOADERS = "slime/backends/megatron_utils/hf_to_megatron"
+
+
+@needs_checkouts
+@pytest.mark.skipif(
+    find_spec("sglang") is None, reason="Slime's loaders need torch: make test-slime"
+)
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("gemma3_text", "gemma4_text", "gpt_oss", "lfm2", "ministral3", "mistral", "nemotron_h"),
+        *("olmo3", "qwen3_vl_moe_text", "smollm3"),
+    ],
+)
+def test_it_loads_the_families_of_its_table(family: str) -> None:
+    """Its own table of loaders, from which the network of a checkpoint comes."""
+    from slime.backends.megatron_utils.hf_to_megatron import _LOADERS
+
+    assert set(_FAMILIES) | set(LOADED_ONLY) | {"qwen3_5", "qwen3_5_moe"} == set(_LOADERS) | {
+        "qwen3_5_text",
+        "qwen3_5_moe_text",
+    }
+    assert family not in _LOADERS
+    assert has(slime(LOADERS), 'raise ValueError(f"Unsupported HuggingFace model type: ')
 
 
 @needs_checkouts

@@ -22,8 +22,14 @@ def command(spec: RunSpec) -> SlimeCommand:
     return config.with_steps(steps_of(config.spec.training, NUM_TASKS)).from_the_start().command
 
 
-def parse(spec: RunSpec, root: Path) -> Any:
-    """Slime's `parse_args` on the rendered command line, with a model directory that has no weights."""
+def parse(spec: RunSpec, root: Path, **keys: Any) -> Any:
+    """Slime's `parse_args` on the rendered command line, with a model directory that has no weights.
+
+    Args:
+        spec: the run's.
+        root: the outputs root.
+        keys: more of config.json.
+    """
     from slime.utils.arguments import parse_args
 
     architecture = spec.model.architecture
@@ -37,7 +43,7 @@ def parse(spec: RunSpec, root: Path) -> Any:
     }
     config["rope_theta"] = architecture.rope_theta
     (model / "config.json").write_text(
-        json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1})
+        json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1, **keys})
     )
     held_out = root / "runs/r/attempt_1/train/held_out.jsonl"
     held_out.parent.mkdir(parents=True, exist_ok=True)

@@ -23,8 +23,10 @@ from tests.trainers.slime_routing import MORE
 from tests.trainers.slime_update import batch_of, drawn
 from tools.parity.slime_rehearsal.megatron import packed_attention, without_cuda
 from xp.backends.slime.worker.models import check_architecture, set_yarn
+from xp.backends.slime.worker.text_network import adapt, complete
 from xp.composition import compose
 from xp.spec import RunSpec
+from xp.worker.media import auto_class
 
 SMALL = {
     "hidden_size": 64,
@@ -90,16 +92,53 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }
 """Family that runs on a CPU -> its config.json over `SMALL`."""
+VISION: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+}
+MEDIA: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "qwen3_vl": (
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "num_experts_per_tok": None,
+            "rope_parameters": {**ROPE, "mrope_section": [4, 2, 2]},
+        },
+        {**VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+    ),
+    "glm4v_moe": (
+        {
+            **ROUTED,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "attention_bias": True,
+            "routed_scaling_factor": 2.5,
+            "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
+        },
+        VISION,
+    ),
+}
+"""Family with a vision part that runs on a CPU -> its sections of text, over `SMALL`, and of pictures."""
 
 
 def make(family: str, root: Path) -> Path:
     """The random model as a Hugging Face directory; its biases of experts are not zero."""
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING
 
     torch.manual_seed(0)
     tokenizer, _ = tokenizer_and_model()
-    config = CONFIG_MAPPING[family](**SMALL | {"vocab_size": len(tokenizer)} | FAMILIES[family])
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    sizes = SMALL | {"vocab_size": len(tokenizer)}
+    if family in MEDIA:
+        text, vision = MEDIA[family]
+        config = CONFIG_MAPPING[family](
+            text_config=sizes | text, vision_config=vision, tie_word_embeddings=False
+        )
+    else:
+        config = CONFIG_MAPPING[family](**sizes | FAMILIES[family])
+    model = auto_class(config).from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if value.dim() > 1:
@@ -135,13 +174,19 @@ def spec_of(model: Path) -> RunSpec:
     )
 
 
-def of_engine(name: str, *, is_latent: bool) -> str:
+def of_engine(name: str, *, is_latent: bool, is_dense: bool) -> str:
     """A local layer's parameter by the name that TransformerEngine's has."""
     name = re.sub(r"local_experts\.(\d+)\.(linear_fc\d)\.weight", r"\2.weight\1", name)
     name = name.replace(".input_layernorm.weight", ".self_attention.linear_qkv.layer_norm_weight")
+    if is_dense:
+        name = name.replace(".pre_mlp_layernorm.weight", ".mlp.linear_fc1.layer_norm_weight")
     if is_latent:
         name = re.sub(r"\.(q|kv)_layernorm\.weight", r".linear_\1_up_proj.layer_norm_weight", name)
     return name
+
+
+def kind_of_layers(args: Any) -> dict[str, bool]:
+    return {"is_latent": args.multi_latent_attention, "is_dense": args.num_experts is None}
 
 
 def export(args: Any, family: str, model: Any, source: Path, directory: Path) -> None:
@@ -150,12 +195,15 @@ def export(args: Any, family: str, model: Any, source: Path, directory: Path) ->
     from slime.backends.megatron_utils.megatron_to_hf import convert_to_hf
 
     weights = {}
+    layers = kind_of_layers(args)
     buffers = [
         (name, value) for name, value in model[0].named_buffers() if name.endswith("expert_bias")
     ]
     for name, value in (*model[0].named_parameters(), *buffers):
-        theirs = of_engine(name, is_latent=args.multi_latent_attention).split("module.")[-1]
-        for key, one in convert_to_hf(args, family, f"module.module.{theirs}", value):
+        theirs = of_engine(name, **layers).split("module.")[-1]
+        for key, one in convert_to_hf(
+            args, args.model_name or family, f"module.module.{theirs}", value
+        ):
             weights[key] = one.detach().clone().contiguous()
     directory.mkdir()
     (directory / "config.json").write_text((source / "config.json").read_text())
@@ -194,6 +242,7 @@ def main(family: str, root: Path) -> None:
         setattr(args, name, value)
     args.padded_vocab_size = args.vocab_size
     set_yarn(args)
+    adapt(args)
     without_cuda()
     packed_attention()
     latent_attention()
@@ -208,10 +257,9 @@ def main(family: str, root: Path) -> None:
     moe_utils.te_general_gemm = None
     multi_latent_attention.TELinear = type(None)
     model, optimizer, scheduler = setup_model_and_optimizer(args, "actor")
+    layers = kind_of_layers(args)
     load = hf_to_megatron._LOADERS[family]
-    hf_to_megatron._LOADERS[family] = lambda name, *more: load(
-        of_engine(name, is_latent=args.multi_latent_attention), *more
-    )
+    hf_to_megatron._LOADERS[family] = lambda name, *more: load(of_engine(name, **layers), *more)
     hf_to_megatron.load_hf_weights(args, model, directory)
     optimizer.reload_model_params()
     batch = batch_of(drawn())
@@ -224,6 +272,7 @@ def main(family: str, root: Path) -> None:
     for number in range(2):
         data["log_probs"] = log_probs(args, model, data)
         export(args, family, model, directory, root / f"export-{number}")
+        complete(root / f"export-{number}", directory)
         torch.save(
             {"tokens": data["tokens"], "log_probs": data["log_probs"]},
             root / f"export-{number}" / SAID,

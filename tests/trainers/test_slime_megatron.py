@@ -53,6 +53,23 @@ def test_a_random_model_of_a_family_is_loaded_updated_and_exported(
     assert float((before - after).abs().max()) > 1e-3
 
 
+@pytest.mark.parametrize("kind", ["glm4v_moe", "qwen3_vl"])
+def test_a_checkpoint_with_media_is_trained_on_text(kind: str, tmp_path: Path) -> None:
+    """Slime's own update of the text network; log-probabilities are those of the whole model of transformers."""
+    command = [sys.executable, "-m", "tests.trainers.slime_family", kind, str(tmp_path)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    before, after = (said(tmp_path / f"export-{number}", 1e-5) for number in range(2))
+    assert float((before - after).abs().max()) > 1e-3
+    start = weights(tmp_path / "models" / kind)
+    first, second = (weights(tmp_path / f"export-{number}") for number in range(2))
+    assert start.keys() == first.keys() == second.keys()
+    assert all(first[name].equal(start[name]) for name in start)
+    frozen = {name for name in start if second[name].equal(start[name])}
+    assert {name for name in start if "visual" in name} <= frozen
+    assert len(frozen) < len(start)
+
+
 def weights(directory: Path) -> dict[str, Any]:
     """All tensors of a model's files."""
     from safetensors.torch import load_file
@@ -64,18 +81,20 @@ def weights(directory: Path) -> dict[str, Any]:
     }
 
 
-def said(directory: Path) -> Any:
+def said(directory: Path, bar: float = BAR) -> Any:
     """Log-probabilities of Megatron's model, after they were held against the exported one's."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
 
     from tests.trainers.slime_megatron import SAID
+    from xp.worker.media import auto_class
 
-    exported = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    kind = auto_class(AutoConfig.from_pretrained(directory))
+    exported = kind.from_pretrained(directory, dtype=torch.float32).eval()
     kept = torch.load(directory / SAID)
     for tokens, own in zip(kept["tokens"], kept["log_probs"], strict=True):
         with torch.inference_mode():
             logits = exported(tokens[None]).logits[0, :-1]
         theirs = logits.log_softmax(-1).gather(1, tokens[1:, None])[-len(own) :, 0]
-        assert float((theirs - own).abs().max()) < BAR
+        assert float((theirs - own).abs().max()) < bar
     return torch.cat(kept["log_probs"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.recipes import recipes_of
-from tests.support.slime_arguments import NUM_TASKS, parse
+from tests.support.slime_arguments import NUM_TASKS, command, parse
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.slime_setup import needs_slime
 from xp.composition import compose
@@ -134,6 +134,30 @@ def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(
     assert args.load == args.hf_checkpoint == str(start)
     assert args.ref_load == str(model)
     assert (args.start_rollout_id, args.finetune, args.no_load_optim) == (0, True, True)
+
+
+GLM_5 = (
+    *("env=whodunit", "backend=slime", "model=hf", "model.path=zai-org/GLM-5", "model.dialect=glm"),
+    *("model.max_context_tokens=32768", "hardware=h200x8", "hardware.num_nodes=32"),
+    # The layout of scripts/run-glm5-744B-A40B.sh.
+    "backend.parallel={tensor: 4, pipeline: 4, context: 2, expert: 32, last_stage_layers: 18}",
+    "backend.engine={tensor_parallel: 8, expert_parallel: 8}",
+    "training.prompts_per_step=32",
+)
+
+
+def test_glm_5_is_taken_with_its_sparse_attention(tmp_path: Path) -> None:
+    """Slime's validation of the layout of sequences, and of the network beside config.json."""
+    spec = compose(GLM_5)
+    args = parse(spec, tmp_path, architectures=["GlmMoeDsaForCausalLM"], mlp_layer_types=None)
+    assert args.spec == ["slime_plugins.models.glm5.glm5", "get_glm5_spec"]
+    assert (args.allgather_cp, args.context_parallel_size) == (True, 2)
+    assert (args.decoder_last_pipeline_num_layers, args.pipeline_model_parallel_size) == (18, 4)
+    assert (args.multi_latent_attention, args.q_lora_rank, args.kv_lora_rank) == (True, 2048, 512)
+    assert command(spec).environment["INDEXER_ROPE_NEOX_STYLE"] == "0"
+    # Another family's attention would read the tokens in another order.
+    with pytest.raises(ValueError, match="only supported for DSA attention models"):
+        parse(spec, tmp_path, architectures=["DeepseekV3ForCausalLM"], mlp_layer_types=None)
 
 
 def test_every_hook_is_a_function_that_slime_can_load() -> None:

@@ -93,3 +93,15 @@ def test_a_checkpoint_of_adapters_is_counted_as_adapters() -> None:
     assert checkpoint_bytes(spec)[0] == 12 * adapters
     assert checkpoint_bytes(spec)[0] < 0.01 * checkpoint_bytes(whole)[0]
     assert checkpoint_bytes(spec)[1] == 4 * weights_of(shape).total
+
+
+@pytest.mark.parametrize("method", ["awq", "compressed-tensors", "gptq", "fp8"])
+def test_slime_converts_the_weights_of_fp8_alone(method: str, tmp_path: Path) -> None:
+    place = copy_of(tmp_path / "model", {"quantization_config": {"quant_method": method}})
+    words = ["backend=slime", "model=hf", f"model.path={place}", "hardware=h100x8"]
+    spec = compose(["env=whodunit", "model.dialect=hermes", *words])
+    if method == "fp8":
+        check_model_files(spec)
+        return
+    with pytest.raises(XpError, match=f"quantization_config, {method}"):
+        check_model_files(spec)

@@ -47,7 +47,21 @@ LINEAR: Final[Mapping[str, tuple[str, ...]]] = {
     "kernel": ("linear_conv_kernel_dim",),
 }
 """Field of model.architecture.linear_attention -> keys of config.json."""
-SIGMOID: Final = ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "kimi_k2", "minimax_m2")
+TEXT_TWINS: Final[Mapping[str, str]] = {
+    "glm4v_moe_text": "glm4_moe",
+    "glm4v_text": "glm4",
+    "qwen3_vl_text": "qwen3",
+}
+"""Text network of a model with media -> the family that computes the same of text, where all three positions of a token
+are equal."""
+SIGMOID: Final = (
+    "deepseek_v3",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "kimi_k2",
+    "minimax_m2",
+)
 """Families whose routers have sigmoid scores and a bias though config.json may not say so."""
 RAW_SCORES: Final = ("olmoe", "qwen2_moe", "qwen3_moe")
 """Families that do not divide by the sum of the chosen scores where config.json does not say."""
@@ -89,7 +103,7 @@ NORMALIZED: Final = (
 """Families that normalize queries and keys."""
 WIDE_NORMS: Final = ("minimax_m2", "olmo2", "olmo3")
 """Families that normalize queries and keys over all heads together."""
-POST_NORMS: Final = ("glm4",)
+POST_NORMS: Final = ("glm4", "glm4v_text")
 """Families that also normalize what attention and feed-forward layers return."""
 OUTPUT_GATE: Final = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 """Families whose attention has a gate of the queries' width."""
@@ -215,6 +229,7 @@ COUNTED: Final = (
         "qwen3_vl_text",
         "smollm3",
     ),
+    *TEXT_TWINS,
 )
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 MIXED: Final = ("nemotron_h",)
@@ -240,6 +255,10 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that a config.json states."""
     own = text_part(config)
     found = _read(own, KEYS)
+    # The whole model's flag ties; the text section's may be another network's default.
+    is_tied = config.get("tie_word_embeddings")
+    if is_tied is not None:
+        found["tied_embeddings"] = is_tied
     if found.get("num_experts"):
         found["router"] = _read(own, ROUTER)
         for field, key, value in (
@@ -302,7 +321,7 @@ def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     if any(not found.get(field) for field in NEEDED):
         return None
     own = text_part(config)
-    family = found["model_type"]
+    family = TEXT_TWINS.get(found["model_type"], found["model_type"])
     found.setdefault("num_kv_heads", found["num_heads"])
     latent = found.setdefault("latent_attention", None)
     found.setdefault("linear_attention", None)

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -26,6 +26,8 @@ transformers (xp.worker.media asks it)."""
 OLD_TEXT: Final = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head")
 """Beginnings of those names in older checkpoints, which name the text network as models of text do."""
 EMBEDDING: Final = "embed_tokens.weight"
+DEQUANTIZED: Final = ("fp8",)
+"""Quantizations that Slime's loader converts to bfloat16 (hf_to_megatron/common.py `SafetensorReader`)."""
 UNPACKED: Final = "mxfp4"
 """Quantization of gpt-oss, which transformers and Megatron-Bridge unpack to bfloat16 as they load it."""
 QUANTIZED: Final = ("quantization_config", "compression_config")
@@ -137,10 +139,15 @@ def quantization_of(config: Mapping[str, Any]) -> str | None:
     return str(quantized.get("quant_method") or "of no name")
 
 
-def quantization_fault(config: Mapping[str, Any]) -> str | None:
-    """Why a trainer that loads the weights as they are cannot train them; None if it can."""
+def quantization_fault(config: Mapping[str, Any], converted: Collection[str] = ()) -> str | None:
+    """Why a trainer cannot train a checkpoint's weights; None if it can.
+
+    Args:
+        config: its config.json.
+        converted: quantizations that the trainer converts as it loads the weights.
+    """
     method = quantization_of(config)
-    if method in (None, UNPACKED):
+    if method in (None, UNPACKED, *converted):
         return None
     return (
         f"its weights are quantized (quantization_config, {method}), and trained weights are bfloat16 or float32;"
@@ -149,16 +156,21 @@ def quantization_fault(config: Mapping[str, Any]) -> str | None:
 
 
 def weight_faults(
-    directory: Path, config: Mapping[str, Any], *, allows_quantized: bool = False
+    directory: Path,
+    config: Mapping[str, Any],
+    *,
+    allows_quantized: bool = False,
+    converted: Collection[str] = (),
 ) -> Iterator[str]:
     """What is wrong with a checkpoint that config.json does not show; nothing for one without safetensors.
 
     Args:
         directory: Hugging Face directory.
         config: its config.json.
-        allows_quantized: whether the weights may be quantized: of a teacher, or where a trainer converts them itself.
+        allows_quantized: whether the weights may be quantized, as those of a teacher.
+        converted: quantizations that the trainer converts as it loads the weights.
     """
-    quantized = quantization_fault(config)
+    quantized = quantization_fault(config, converted)
     if quantized is not None and not allows_quantized:
         yield quantized
     tensors = tensors_of(directory)

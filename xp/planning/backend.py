@@ -41,6 +41,8 @@ class MemoryUse:
     """True if peft gives adapters to experts."""
     copies_linear_attention: bool = False
     """True if tensor parallelism does not divide layers of linear attention."""
+    trains_beside_media: bool = True
+    """True if the training loads the parts for pictures and sound too, which are frozen."""
     splits_experts: bool = False
     """True if tensor parallelism splits each expert. False means that whole experts are distributed."""
     logit_bytes: float = 8.0

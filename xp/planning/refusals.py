@@ -14,7 +14,7 @@ from xp.lib.data_files import HUB
 from xp.models.files import config_of, local_directory, missing_parts
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
-from xp.models.weights import quantization_fault, weight_faults
+from xp.models.weights import DEQUANTIZED, quantization_fault, weight_faults
 from xp.planning.extent import member_key
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
@@ -78,8 +78,8 @@ def _model_faults(spec: RunSpec) -> Iterator[str]:
     """Faults of the model: quantized weights wherever they are, and others where they are on this machine."""
     outputs = Path(spec.outputs)
     config = config_of(spec.model.path, outputs, spec.model.revision)
-    fault = None if config is None else quantization_fault(config)
-    if fault is not None and spec.backend.name is not BackendName.SLIME:
+    fault = None if config is None else quantization_fault(config, _converted(spec))
+    if fault is not None:
         yield fault
         return
     directory = local_directory(model_place(spec.model), outputs)
@@ -89,13 +89,17 @@ def _model_faults(spec: RunSpec) -> Iterator[str]:
         yield from _weights_faults(spec, directory)
 
 
+def _converted(spec: RunSpec) -> Sequence[str]:
+    """Quantizations that the trainer converts as it loads the weights."""
+    return DEQUANTIZED if spec.backend.name is BackendName.SLIME else ()
+
+
 def _weights_faults(spec: RunSpec, directory: Path) -> Iterator[str]:
     """What is wrong with the weights of a directory; nothing for one that has adapters alone."""
     config = config_of(str(directory), Path(spec.outputs))
     if config is None or (directory / "adapter_config.json").is_file():
         return
-    converts = spec.backend.name is BackendName.SLIME
-    faults = list(weight_faults(directory, config, allows_quantized=converts))
+    faults = list(weight_faults(directory, config, converted=_converted(spec)))
     if not faults and quantization_fault(config) is None:
         answer = answer_of(WEIGHTS, directory) or {}
         faults = answer.get("faults", [])

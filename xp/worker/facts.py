@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of, file_digest, text_digest
 from xp.lib.reading import config_of, json_of
 from xp.models.files import PARTS, local_directory
-from xp.models.weights import weight_faults
+from xp.models.weights import DEQUANTIZED, weight_faults
 from xp.spec import BackendName
 from xp.tasks.config import PrepareConfig
 from xp.tasks.manifest import read_manifest
@@ -82,8 +82,9 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
     """
     if os.environ.get("RANK", "0") != "0":
         return
-    converts = config.spec.backend.name is BackendName.SLIME
-    check_weights(local_directory(str(model), Path()), allows_quantized=converts)
+    is_slime = config.spec.backend.name is BackendName.SLIME
+    converted = DEQUANTIZED if is_slime else ()
+    check_weights(local_directory(str(model), Path()), converted=converted)
     facts = dict(_facts(config, model, stage, chat))
     distill = config.spec.algorithm.distill
     if distill is not None and distill.url is None:
@@ -112,12 +113,22 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
     write_atomically(stage / FILE, json.dumps(facts, indent=2) + "\n")
 
 
-def check_weights(directory: Path | None, *, allows_quantized: bool = False) -> None:
-    """Raises XpError(PLAN) for a checkpoint whose weights are not those that its config.json promises."""
+def check_weights(
+    directory: Path | None, *, allows_quantized: bool = False, converted: Collection[str] = ()
+) -> None:
+    """Raises XpError(PLAN) for a checkpoint whose weights are not those that its config.json promises.
+
+    Args:
+        directory: Hugging Face directory. None, or one without config.json, is not checked.
+        allows_quantized: see `weight_faults`.
+        converted: see `weight_faults`.
+    """
     if directory is None or not (directory / "config.json").is_file():
         return
     config = json_of(directory / "config.json", ExitCode.RUN_DIR)
-    faults = list(weight_faults(directory, config, allows_quantized=allows_quantized))
+    faults = list(
+        weight_faults(directory, config, allows_quantized=allows_quantized, converted=converted)
+    )
     faults = faults or network_faults(directory)
     if faults:
         raise XpError(

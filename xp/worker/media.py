@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -179,7 +179,7 @@ class TextWeights:
         return text_weights(self._model)
 
 
-def restore_media(directory: Path, start: Path) -> None:
+def restore_media(directory: Path, start: Path, text_names: Collection[str] | None = None) -> None:
     """Gives a trained model the weights outside the text network byte for byte, and the files of its processor.
 
     A trainer may leave those weights out, or write them in its own data type. A model of text alone is not changed.
@@ -187,6 +187,7 @@ def restore_media(directory: Path, start: Path) -> None:
     Args:
         directory: Hugging Face directory of the trained model, with safetensors.
         start: that of the model that the training began with.
+        text_names: names of the start's weights of the text network. None means that transformers knows them.
     """
     config = json_of(start / "config.json", ExitCode.RUN_DIR)
     if not has_media(config):
@@ -196,7 +197,9 @@ def restore_media(directory: Path, start: Path) -> None:
             shutil.copy2(start / name, directory / name)
     if not (directory / "config.json").is_file():
         return  # adapters alone
-    media = dict(_media_of(start))
+    if text_names is None:
+        text_names = text_names_of(start)
+    media = dict(_media_of(start, text_names))
     if not media:
         return
     single = directory / "model.safetensors"
@@ -251,13 +254,13 @@ def text_names_of(start: Path) -> set[str]:
     return set(revert_weight_conversion(model, text_weights(model)))
 
 
-def _media_of(start: Path) -> Iterator[tuple[str, Any]]:
+def _media_of(start: Path, text_names: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Names and weights outside the text network, as the checkpoint's own files have them."""
     from safetensors import safe_open
 
     packed = pickled_weights(start)
     stored = packed.keys() if packed else tensors_of(start).keys()
-    frozen = stored - text_names_of(start)
+    frozen = stored - set(text_names)
     for name in frozen & packed.keys():
         yield name, packed[name].clone()
     if packed:

@@ -301,6 +301,8 @@ def _media_parameters(spec: RunSpec) -> int:
 
 def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
     """Bytes of the frozen parts for pictures and sound on one accelerator, without gradients and moments."""
+    if not _use(spec).trains_beside_media:
+        return 0.0
     parameters = float(_media_parameters(spec))
     match spec.backend.parallel.strategy:
         case Strategy.MEGATRON:

@@ -4,9 +4,10 @@ config.json."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from xp.backends.slime.control.flags import Flags, flags_of
-from xp.models.network import SHARED_GATE
+from xp.models.network import SHARED_GATE, TEXT_TWINS
 from xp.planning.rows import Native, Refusal
 from xp.spec import Architecture, RunSpec
 from xp.spec.model import LatentAttention, Router
@@ -14,8 +15,10 @@ from xp.spec.model import LatentAttention, Router
 _PATCHED: Native = {"--post-self-attn-layernorm": True, "--post-mlp-layernorm": True}
 """Flags of Slime's patch of Megatron-LM; others' parser does not know them."""
 _UNFUSED: Native = {"--no-rope-fusion": True}
+SPARSE: Final = "glm_moe_dsa"
+"""GLM-5's family, with sparse attention."""
 _GATED: Native = {"--apply-layernorm-1p": True, "--attention-output-gate": True}
-FAMILIES: Mapping[str, Native] = {
+_FAMILIES: Mapping[str, Native] = {
     "deepseek_v3": _UNFUSED,
     "glm4": {
         "--spec": ("slime_plugins.models.glm4", "get_glm_spec"),
@@ -25,6 +28,13 @@ FAMILIES: Mapping[str, Native] = {
     },
     "glm4_moe": {},
     "glm4_moe_lite": {"--make-vocab-size-divisible-by": 64, **_UNFUSED},
+    SPARSE: {
+        "--spec": ("slime_plugins.models.glm5.glm5", "get_glm5_spec"),
+        "--make-vocab-size-divisible-by": 16,
+        "--enable-experimental": True,
+        # Under context parallelism its attention needs a sequence's tokens in their order.
+        "--allgather-cp": True,
+    },
     "kimi_k2": _UNFUSED,
     "llama": {},
     "minimax_m2": {
@@ -39,8 +49,15 @@ FAMILIES: Mapping[str, Native] = {
     "qwen3_moe": {},
     "qwen3_next": {"--spec": ("slime_plugins.models.qwen3_next", "get_qwen3_next_spec"), **_GATED},
 }
+FAMILIES: Mapping[str, Native] = {
+    **_FAMILIES,
+    **{text: _FAMILIES[family] for text, family in TEXT_TWINS.items()},
+}
 """Family whose flags are written here -> those that its config.json does not say; the pinned version loads the weights
-from Hugging Face directories (slime/backends/megatron_utils/hf_to_megatron/__init__.py `_LOADERS`)."""
+from Hugging Face directories (slime/backends/megatron_utils/hf_to_megatron/__init__.py `_LOADERS`). The text network
+of a model with media is trained as its twin (worker/text_network.py)."""
+LOADED_ONLY: Final = ("deepseek_v32", "mimo", "qwen2_moe")
+"""Families that the pinned version loads, whose flags are not written here."""
 OF_FAMILIES = dict.fromkeys(
     name for flags in FAMILIES.values() for name in flags if name not in (*_PATCHED, *_UNFUSED)
 )
@@ -190,10 +207,16 @@ def family_refusal(spec: RunSpec) -> Refusal | None:
             f"Slime builds the network from it, but the config.json of {model.path} is not on this machine: download"
             " it and set model.path to the directory, or write it into the model's file",
         )
-    if shape.model_type not in FAMILIES:
+    family = shape.model_type
+    if family in LOADED_ONLY:
         return Refusal(
             "model.architecture.model_type",
-            f"xp writes Megatron's flags for {', '.join(FAMILIES)}, not for {shape.model_type};"
+            f"xp writes no flags of Megatron's for {family}; use backend=skyrl or trl",
+        )
+    if family not in FAMILIES:
+        return Refusal(
+            "model.architecture.model_type",
+            f"Slime loads the weights of {', '.join(sorted(FAMILIES))}, not of {family};"
             " use backend=skyrl or trl",
         )
     return None

@@ -7,9 +7,16 @@ from typing import Final
 from xp.planning.limits import OWN, SHARED, TESTS, Limit
 
 PROOFS: Final = f"{TESTS}/test_slime.py::test_"
+MEDIA_TESTS: Final = "tests/trainers/test_slime_media.py::test_"
 
 NOTES: Final = (
     Limit("seed", "seeded per engine", f"{PROOFS}each_engine_has_a_seed_of_its_own"),
+    Limit("model.path", "text network alone", f"{MEDIA_TESTS}slimes_own_class_has_the_text_alone"),
+    Limit(
+        "model.path",
+        "has no loader",
+        f"{MEDIA_TESTS}a_text_network_is_read_and_written_as_its_family",
+    ),
     Limit("algorithm.critic.gae_lambda", "xp.backends.slime.worker.gae", OWN),
     Limit(
         "algorithm.distill",
@@ -84,7 +91,12 @@ LIMITS: Final = (
     *NOTES,
     Limit("hardware", "on GPUs only", f"{PROOFS}its_actors_need_a_gpu"),
     Limit("model.architecture", "is not on this machine", OWN),
-    Limit("model.architecture.model_type", "xp writes Megatron's flags", OWN),
+    Limit("model.architecture.model_type", "xp writes no flags", OWN),
+    Limit(
+        "model.architecture.model_type",
+        "Slime loads the weights of",
+        f"{PROOFS}it_loads_the_families_of_its_table",
+    ),
     Limit(
         "model.architecture.rope_theta", "whole number", f"{PROOFS}a_rotary_base_is_a_whole_number"
     ),

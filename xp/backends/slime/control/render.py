@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.slime.control.architecture import (
+    SPARSE,
     architecture_flags,
     architecture_refusals,
     family_refusal,
@@ -74,6 +75,10 @@ DETERMINISTIC = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 """Variables of `training.deterministic`."""
+SPARSE_ATTENTION = {
+    # The indexer of GLM-5 rotates neighbouring pairs (scripts/run-glm5-744B-A40B.sh; Slime's patch of SGLang reads it).
+    "INDEXER_ROPE_NEOX_STYLE": "0",
+}
 PATH_FLAGS = (
     *("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf", "--ref-load"),
     *("--megatron-config-path", "--opd-teacher-load"),
@@ -117,6 +122,8 @@ def memory(spec: RunSpec) -> MemoryUse:
         has_reference=False,
         splits_experts=spec.backend.parallel.expert == 1,
         copies_linear_attention=True,
+        # Megatron has the text network alone; the engine has the whole model.
+        trains_beside_media=False,
         logit_bytes=12.0,
     )
 
@@ -250,6 +257,12 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
     teacher = _teacher(spec)
     if teacher is not None:
         converted.append((_converted(spec, teacher),))
+    environment = dict(ENVIRONMENT)
+    if spec.training.deterministic:
+        environment |= DETERMINISTIC
+    shape = spec.model.architecture
+    if shape is not None and shape.model_type == SPARSE:
+        environment |= SPARSE_ATTENTION
     of_model = tuple(
         name for name in MODEL_FLAGS if flags.get(name) is not None and flags[name] not in converted
     )
@@ -259,7 +272,7 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
             name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model
         ),
         model_flags=of_model,
-        environment={**ENVIRONMENT, **(DETERMINISTIC if spec.training.deterministic else {})},
+        environment=environment,
         slime_path_variable=spec.backend.runtime.project_env or "SLIME_PATH",
     )
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from xp.backends.slime.worker import text_network
 from xp.backends.slime.worker.checkpoints import TRACKER
 from xp.backends.slime.worker.config import ConvertConfig
 from xp.backends.slime.worker.models import check_architecture, local_model
@@ -54,6 +55,8 @@ def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
         "torch.distributed.run",
         "--standalone",
         f"--nproc-per-node={config.num_processes}",
+        "-m",
+        text_network.__name__,
     ]
     code = subprocess.run(
         [sys.executable, *launcher, str(program), *flags],

@@ -48,6 +48,7 @@ async def generate(
     from slime.rollout import sample_hooks
 
     worker = worker_of(args)
+    sampling_params = {**sampling_params, **worker.biases}
     if not evaluation:
         worker.check_time(sample_hooks._current_rollout_id or 0)
         sampling_params = {**sampling_params, "min_p": worker.config.spec.training.min_p}

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.processes import close_on_request
+from xp.engines.completions import biases
 from xp.engines.config import EvaluateConfig
 from xp.engines.evaluate import RunEvaluation
 from xp.engines.teacher import TeacherApi
@@ -25,6 +26,8 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.reading import config_of
+from xp.models.files import config_of as model_config
+from xp.worker.media import placeholder_ids
 from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
@@ -105,6 +108,14 @@ class Worker:
         if distill is None or distill.url is None:
             return None
         return TeacherApi(distill, environment())
+
+    @cached_property
+    def biases(self) -> Mapping[str, Any]:
+        """SGLang's parameter with which placeholders of pictures and sound are never sampled."""
+        if self.config.spec.backend.engine.speculative is not None:
+            return {}
+        config = model_config(self.config.start_model, Path(self.config.root))
+        return biases(placeholder_ids(config or {}))
 
     def due(self, rollout_id: int) -> str | None:
         """Returns the evaluation that Slime plays after this rollout, or before the first one. None means that none is

@@ -25,7 +25,9 @@ from xp.backends.slime.worker.sources import open_sources
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
+from xp.models.weights import DEQUANTIZED
 from xp.worker.demonstrations import PHASE
+from xp.worker.facts import check_weights
 from xp.worker.program import run_stage
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, examples, write_examples
 from xp.worker.tasks import policy_chat
@@ -44,6 +46,7 @@ def main(argv: Sequence[str]) -> None:
     open_sources(config.command)
     model = local_model(config.model, root)
     check_architecture(model, config.architecture)
+    check_weights(model, converted=DEQUANTIZED)
     chat = policy_chat(config, model, stage)
     trained, held_out = examples(config, stage, chat)
     num_updates = config.updates(len(trained))

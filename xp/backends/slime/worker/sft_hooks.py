@@ -13,6 +13,7 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig, conf
 from xp.backends.slime.worker.means import factor
 from xp.backends.slime.worker.models import set_yarn
 from xp.backends.slime.worker.sft import EXAMPLE
+from xp.backends.slime.worker.text_network import adapt, whole_exports
 from xp.episode.metrics_file import MetricsFile
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.sft import (
@@ -64,13 +65,15 @@ def log_rollout(
 
 def enter(args: Any) -> None:
     """Slime's custom Megatron init function; runs in each training process before its model is built."""
-    from slime.backends.megatron_utils import model
+    from slime.backends.megatron_utils import actor, model
     from slime.observability import logging_utils
 
     path = getattr(args, WORKER_ATTRIBUTE)
     set_yarn(args)
     config = config_at(path)
     tokens = tokens_of_update(_examples(path, TRAINING_FILE), config.spec.sft.batch_size)
+    adapt(args)
+    actor.save_hf_model_to_path = whole_exports(actor.save_hf_model_to_path)
     logging_utils.log = watched = SftMetrics(
         logging_utils.log, config, _examples(path, HELD_OUT_FILE), tokens
     )

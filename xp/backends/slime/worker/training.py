@@ -26,6 +26,7 @@ from xp.backends.slime.worker.metric_names import (
 )
 from xp.backends.slime.worker.models import local_model, set_yarn
 from xp.backends.slime.worker.steps import half_of, metrics_file
+from xp.backends.slime.worker.text_network import adapt, whole_exports
 from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
 from xp.spec import Estimator
@@ -48,6 +49,7 @@ def enter(args: Any) -> None:
 
     config = config_at(getattr(args, WORKER_ATTRIBUTE))
     set_yarn(args)
+    adapt(args)
     if config.spec.algorithm.estimator is Estimator.GAE:
         args.custom_advantage_function_path = OVER_TRAINED_TOKENS
     if not isinstance(logging_utils.log, CapturedLog):
@@ -58,18 +60,19 @@ def enter(args: Any) -> None:
 
 def exporting(config: WorkerConfig, native: Callable[..., None]) -> Callable[..., None]:
     """Wraps Slime's function that writes a checkpoint's Hugging Face model, to do so by `training.export_every`, and in
-    the form of the model that is trained, where --hf-checkpoint is the engines' with FP8 weights."""
+    the form of the model that is trained, where --hf-checkpoint is the engines' with FP8 weights. A model with parts for
+    pictures or sound gets those of its start."""
     every = config.spec.training.export_every
     has_twin = config.spec.backend.engine.quantized_model is not None
+    whole = whole_exports(native)
 
     def save(args: Any, path: Path, *parts: Any, **named: Any) -> None:
         step = int(path.name) + 1
         if every is None or step % every == 0 or step == config.steps:
+            start = args.hf_checkpoint
             if has_twin:
-                own = {"hf_checkpoint": str(local_model(config.start_model, Path(config.root)))}
-            else:
-                own = {}
-            native(Namespace(**{**vars(args), **own}), path, *parts, **named)
+                start = str(local_model(config.start_model, Path(config.root)))
+            whole(Namespace(**{**vars(args), "hf_checkpoint": start}), path, *parts, **named)
 
     return save
 

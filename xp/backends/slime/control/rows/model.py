@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xp.backends.slime.control.architecture import SHAPE, network_flags
+from xp.backends.slime.control.media import media_note
 from xp.backends.slime.worker.config import (
     ADVANTAGES,
     COUNT_TRAINED,
@@ -45,7 +46,7 @@ MODEL = (
         refuse_if=lambda s: s.model.dtype is not DType.BFLOAT16,
         refuse="Slime trains in bfloat16 with float32 main parameters; set bfloat16",
     ),
-    Row("model.path", lambda s: {"--hf-checkpoint": start_place(s)}),
+    Row("model.path", lambda s: {"--hf-checkpoint": start_place(s)}, note=media_note),
     Row("model.max_context_tokens", "--sglang-context-length"),
     Row("model.router_replay", lambda s: {"--use-rollout-routing-replay": s.model.router_replay}),
     Row("model.lora", refuse="Slime has no adapters; set it to null, or use backend=skyrl or trl"),

@@ -1,0 +1,123 @@
+"""What a plan for Slime says of checkpoints with parts for pictures, and of GLM-5."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import PLACES
+from tests.support.tiny_media import GATED_DELTA, QWEN_VISION, TEXT
+from xp.backends.slime.control.media import FROZEN, media_note
+from xp.backends.slime.control.render import check, memory, render, train_flags
+from xp.composition import compose
+from xp.models.network import network_of
+from xp.planning.batch import batch_shape
+from xp.planning.memory.estimate import _media_bytes, _media_parameters
+from xp.spec import RunSpec
+
+ON_SLIME = ("env=whodunit", "backend=slime", "hardware=h100x8", "model.dialect=hermes")
+EXPERTS = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+
+
+def spec_of(directory: Path, kind: str, text: dict[str, Any], *more: str) -> RunSpec:
+    """A run of a checkpoint whose config.json is on this machine."""
+    config = {
+        "model_type": kind,
+        "architectures": ["AnyForConditionalGeneration"],
+        "text_config": {**TEXT, "vocab_size": 96, **text},
+        "vision_config": QWEN_VISION,
+        "tie_word_embeddings": False,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    return compose([*ON_SLIME, "model=hf", f"model.path={directory}", *more])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("qwen3_5", {"model_type": "qwen3_5_text", **GATED_DELTA}, FROZEN),
+        (
+            "qwen3_vl",
+            {"model_type": "qwen3_vl_text"},
+            "Slime has no loader of qwen3_vl; its code of qwen3",
+        ),
+        ("glm4v_moe", {"model_type": "glm4v_moe_text", **EXPERTS}, "its code of glm4_moe"),
+        (
+            "internvl",
+            {"model_type": "qwen3"},
+            "Not tried: whether SGLang takes an update of internvl",
+        ),
+    ],
+)
+def test_a_plan_says_how_the_text_network_is_trained(
+    kind: str, text: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path, kind, text)
+    assert not [refusal for refusal in check(spec) if refusal.field.startswith("model")]
+    assert words in media_note(spec)
+
+
+@pytest.mark.parametrize(
+    "family", ["gemma3_text", "gemma4_text", "mistral", "ministral3", "qwen3_vl_moe_text"]
+)
+def test_a_text_network_without_a_loader_is_refused(family: str, tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "any", {"model_type": family})
+    (refusal,) = check(spec)
+    assert refusal.field == "model.architecture.model_type"
+    assert f"not of {family}; use backend=skyrl or trl" in refusal.reason
+
+
+def test_the_flags_are_those_of_the_text_sections_twin(tmp_path: Path) -> None:
+    flags = train_flags(spec_of(tmp_path, "qwen3_vl", {"model_type": "qwen3_vl_text"}), PLACES)
+    assert flags["--qk-layernorm"] == ()
+    assert flags["--hidden-size"] == (str(TEXT["hidden_size"]),)
+    assert flags["--spec"] is None
+    assert flags["--hf-checkpoint"] == (str(tmp_path),)
+
+
+def test_the_whole_models_flag_ties() -> None:
+    text = {**TEXT, "vocab_size": 96, "model_type": "qwen3_vl_text"}
+    for outer, inner in ((True, False), (False, True)):
+        section = {**text, "tie_word_embeddings": inner}
+        network = network_of({"text_config": section, "tie_word_embeddings": outer})
+        assert network is not None
+        assert network["tied_embeddings"] is outer
+
+
+def test_parts_for_pictures_are_counted_for_the_engine_alone(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "qwen3_vl", {"model_type": "qwen3_vl_text"})
+    assert _media_parameters(spec) > 0
+    assert not memory(spec).trains_beside_media
+    assert _media_bytes(spec, batch_shape(spec)) == 0
+
+
+def test_glm_5_is_planned_with_the_keys_of_slimes_script() -> None:
+    words = (
+        *ON_SLIME[:2],
+        "model=hf",
+        "model.path=zai-org/GLM-5",
+        "model.dialect=glm",
+        "hardware=h200x8",
+        "hardware.num_nodes=32",
+    )
+    spec = compose([*words, "model.max_context_tokens=32768"])
+    flags = train_flags(spec, PLACES)
+    assert flags["--spec"] == ("slime_plugins.models.glm5.glm5", "get_glm5_spec")
+    assert flags["--allgather-cp"] == flags["--enable-experimental"] == ()
+    assert flags["--moe-layer-freq"] == ("[0]*3+[1]*75",)
+    assert (flags["--kv-lora-rank"], flags["--q-lora-rank"]) == (("512",), ("2048",))
+    train = next(stage for stage in render(spec, PLACES) if stage.name == "train")
+    (config,) = (
+        text for name, text in train.job.files.items() if name.endswith("train/config.json")
+    )
+    environment = json.loads(config)["command"]["environment"]
+    assert environment["INDEXER_ROPE_NEOX_STYLE"] == "0"
