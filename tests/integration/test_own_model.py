@@ -27,7 +27,7 @@ from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import peft_adapters, weights_of
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_model_files
-from xp.spec import Architecture
+from xp.spec import Architecture, LoraSpec
 from xp.testing.jobs import DEADLINE_S
 
 SLIME = ("backend=slime", "hardware=h100x8", "env=whodunit")
@@ -250,10 +250,13 @@ def test_the_parameters_of_a_family_are_counted_exactly(family: str) -> None:
     "family", ["qwen2", "mixtral", "qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"]
 )
 def test_adapters_are_counted_as_peft_makes_them(family: str) -> None:
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_model
+
+    from xp.backends.trl.worker.lora import peft_config, with_experts
 
     shape, model = network_and_model(family)
-    adapted = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
+    lora = LoraSpec(rank=2, alpha=4.0, dropout=0.0, target_modules=None)
+    adapted = get_peft_model(model, with_experts(peft_config(lora, model), model, lora))
     made = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
     assert peft_adapters(shape, 2, adapts_experts=True) == made
 
