@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from tests.limits.messages import NAMES, messages
-from tests.limits.test_rows import TRAINERS, missing_tests
+from tests.support.proofs import TRAINERS, missing_tests
 from xp.planning.limits import VALUES, Limit, limits_of, with_proof
 from xp.planning.message_limits import MESSAGES
 

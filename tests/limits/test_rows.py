@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from tests.support.proofs import TRAINERS, missing_tests
 from xp.composition import compose
 from xp.errors import XpError
 from xp.planning.backend import backend_of
-from xp.planning.limits import OWN, VALUES, Limit, claims, limits_of, proof_of
+from xp.planning.limits import OWN, VALUES, claims, limits_of, proof_of
 from xp.planning.refusals import card_refusals, image_refusals
 from xp.planning.rows import Row, refusals
 from xp.planning.shared_rows import with_sft
@@ -22,7 +23,6 @@ from xp.planning.values import value_refusals
 from xp.spec import RunSpec
 
 ROOT = Path(__file__).parents[2]
-TRAINERS = ("trl", "skyrl", "slime")
 TABLES = ("algorithm", "engine", "limits", "machine", "skyrl", "slime", "spec", "training", "trl")
 """Tables of tests/tables with commands that a plan refuses; `limits` has those that no other table has."""
 
@@ -65,16 +65,6 @@ def rows_of(trainer: str) -> tuple[Row, ...]:
 def quoted(overrides: str) -> str:
     """Overrides for a shell, where a mapping is one word."""
     return re.sub(r"(\S+={[^}]*})", r"'\1'", overrides)
-
-
-def missing_tests(limits: Iterable[Limit]) -> list[str]:
-    """Proofs that name no test."""
-    proofs = [limit.proof for limit in limits if limit.proof != OWN]
-    assert proofs
-    places = [(proof, *proof.split("::")) for proof in proofs]
-    return [
-        proof for proof, file, name in places if f"\ndef {name}(" not in (ROOT / file).read_text()
-    ]
 
 
 @cache

@@ -306,7 +306,8 @@ def test_weights_are_cut_from_above(kind: str) -> None:
     config = checked().trainer.algorithm.off_policy_correction
     config.token_tis_ratio_clip_high = 2.0
     config.sequence_tis_ratio_clip_high = 2.0
-    old, engine = torch.tensor([[-9.0], [-1.0]]), torch.tensor([[-1.0], [-9.0]])
+    old = torch.tensor([[-9.0], [-1.0]])
+    engine = torch.tensor([[-1.0], [-9.0]])
     weights, _ = compute_tis_ratio(old, engine, torch.ones(2, 1), kind, config)
     small, large = weights.flatten().tolist()
     assert small == pytest.approx(float(torch.tensor(-8.0).exp()))

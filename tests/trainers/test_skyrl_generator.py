@@ -361,7 +361,8 @@ class RoutingClient(ScriptedClient):
 
     async def generate(self, input_batch: Any, model: str | None = None) -> Any:
         answer = await super().generate(input_batch, model)
-        (prompt,), (ids,) = input_batch["prompt_token_ids"], answer["response_ids"]
+        (prompt,) = input_batch["prompt_token_ids"]
+        (ids,) = answer["response_ids"]
         (start,) = input_batch["routed_experts_prompt_starts"]
         first = np.arange(start, len(prompt) + len(ids) - 1)
         experts = np.stack([first % 7, first % 5], axis=-1)[:, None, :]
@@ -374,7 +375,8 @@ def test_the_update_gets_the_experts_of_all_turns() -> None:
     client = RoutingClient([call("look"), call("win")])
     engine = replace(native(cfg).generator.inference_engine, enable_return_routed_experts=True)
     batch = play(client, mix, [ROW], cfg, inference_engine=engine)
-    (prompt,), (ids,) = batch.output["prompt_token_ids"], batch.output["response_ids"]
+    (prompt,) = batch.output["prompt_token_ids"]
+    (ids,) = batch.output["response_ids"]
     (experts,) = batch.output["rollout_expert_indices"]
     positions = np.arange(len(prompt) + len(ids) - 1)
     assert experts[:, 0, 0].tolist() == (positions % 7).tolist()

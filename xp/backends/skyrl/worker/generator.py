@@ -183,10 +183,12 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         return self._played.pop(id(input_batch))
 
     def _batch(self, input_batch: Any) -> _Batch:
-        phase, step = "", 0
+        phase = ""
+        step = 0
         metadata = input_batch.get("batch_metadata")
         if metadata is not None:
-            phase, step = metadata.training_phase, metadata.global_step
+            phase = metadata.training_phase
+            step = metadata.global_step
         salt = None
         version = getattr(self._client, "weight_version", None)
         if self._cfg.use_cache_salt and version is not None:
@@ -215,7 +217,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
 
     def _seed(self, task_id: str, sample: int, batch: _Batch) -> str:
         """Seed of an episode; a task that a step plays again has other ones."""
-        phase, step = batch.phase, batch.step
+        phase = batch.phase
+        step = batch.step
         if phase not in self._begun or self._begun[phase][0] != step:
             self._begun[phase] = (step, Counter())
         begun = self._begun[phase][1]

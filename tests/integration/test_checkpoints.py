@@ -96,6 +96,7 @@ def test_the_five_most_counted_with_known_trainers_are_options() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_yes_names_a_test_and_a_no_has_a_reason() -> None:
+    assert most_trained()
     for one in most_trained():
         for trainer in TRAINERS:
             given = answer(trainer, one.name)

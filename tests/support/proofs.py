@@ -1,0 +1,21 @@
+"""The tests that the tables of limits name as proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from xp.planning.limits import OWN, Limit
+
+ROOT = Path(__file__).parents[2]
+TRAINERS = ("trl", "skyrl", "slime")
+
+
+def missing_tests(limits: Iterable[Limit]) -> list[str]:
+    """Proofs that name no test."""
+    proofs = [limit.proof for limit in limits if limit.proof != OWN]
+    assert proofs
+    places = [(proof, *proof.split("::")) for proof in proofs]
+    return [
+        proof for proof, file, name in places if f"\ndef {name}(" not in (ROOT / file).read_text()
+    ]
