@@ -404,8 +404,8 @@ HEAD: Final = """\
 # Models
 
 Made by `make docs`: the checkpoints of 2026 that public scripts train most, and what xp knows of each.
-`tests/integration/test_checkpoints.py` checks it. For any other model, `python -m xp plan model=hf model.path=ORG/NAME backend=NAME`
-says what its trainer refuses.
+`tests/integration/test_checkpoints.py` checks it. For any other model,
+`python -m xp plan model=hf model.path=ORG/NAME backend=NAME` says what its trainer refuses.
 
 The trainers' columns are about training on text; parts for pictures and sound are frozen.
 
