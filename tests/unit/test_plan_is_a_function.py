@@ -11,12 +11,14 @@ import pytest
 from tests.support.launching import launcher_spec
 from xp.__main__ import main
 from xp.cli.display import files_lines
-from xp.composition import compose
+from xp.composition import compose, options
 from xp.errors import ExitCode, XpError
 from xp.job import Resources
 from xp.launchers import slurm_array
-from xp.launchers.slurm_job import options
+from xp.launchers.slurm_job import options as slurm_options
+from xp.planning.extent import training_line
 from xp.planning.plan import build_plan
+from xp.spec import TrackerName
 from xp.spec.place import LauncherSpec
 
 
@@ -34,14 +36,46 @@ def test_a_comparison_of_refused_variants_alone_ends_as_a_refused_plan() -> None
     assert main(["plan", "backend=slime", "hardware=cpu", "--compare", "seed=1,2"]) == ExitCode.PLAN
 
 
-@pytest.mark.parametrize(
-    "word", ["launcher=slurm", "launcher=ray", "launcher=modal", "tracking=[wandb]"]
-)
-def test_a_plan_for_another_place_or_a_tracker_points_to_its_files(word: str) -> None:
-    (line,) = files_lines(compose([word]))
-    assert "--files" in line
-    assert line.startswith(word.replace("[", "").replace("]", ""))
+OF_LAUNCHERS = {"skypilot": ["launcher.options.bucket=s3://mine"]}
+"""Launcher -> words that it needs."""
+
+
+@pytest.mark.parametrize("launcher", sorted({*options("launcher")} - {"local"}))
+def test_a_plan_for_another_place_points_to_its_files(
+    launcher: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"launcher={launcher}", *OF_LAUNCHERS.get(launcher, [])]
+    name = compose(words).launcher.name
+    hint = f"launcher={name}: --files shows every file of the jobs"
+    assert files_lines(compose(words)) == [hint]
+    words += ["env=multiply", "backend=trl", "hardware=h100x8", "model=qwen2.5-3b-instruct"]
+    assert main(["plan", *words]) == ExitCode.OK
+    assert hint in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tracker", list(TrackerName))
+def test_a_plan_with_a_tracker_points_to_its_files(tracker: str) -> None:
+    hint = f"tracking={tracker}: --files shows every file of the jobs"
+    assert files_lines(compose([f"tracking=[{tracker}]"])) == [hint]
     assert files_lines(compose([])) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "updates", "is_reached"),
+    [
+        (["training.warmup_updates=12"], 12, True),
+        (["training.warmup_updates=13"], 12, False),
+        (["training.warmup_updates=48", "training.updates_per_step=4"], 48, True),
+        (["training.warmup_updates=24", "training.passes_per_step=2"], 24, True),
+        (["training.warmup_updates=25", "training.passes_per_step=2"], 24, False),
+    ],
+)
+def test_a_warm_up_is_compared_with_all_updates_of_the_run(
+    words: list[str], updates: int, is_reached: bool
+) -> None:
+    line = training_line(compose([*words, "training.micro_batch_size=8"]))
+    assert f"{updates} updates" in line
+    assert ("does not reach" not in line) == is_reached
 
 
 def gpus(number: int) -> Resources:
@@ -65,8 +99,8 @@ def test_a_cluster_may_take_other_options_of_memory_and_gpus(
     further: dict[str, str], on_gpus: str, on_cpu: str
 ) -> None:
     spec = with_sbatch(**further)
-    gpu_words = options(spec, gpus(8))
-    cpu_words = options(spec, gpus(0))
+    gpu_words = slurm_options(spec, gpus(8))
+    cpu_words = slurm_options(spec, gpus(0))
     assert on_gpus in gpu_words
     assert on_cpu in cpu_words
     assert not any("gpu" in word for word in cpu_words)
@@ -77,9 +111,9 @@ def test_a_cluster_may_take_other_options_of_memory_and_gpus(
 
 def test_another_number_of_gpus_than_the_spec_has_is_refused() -> None:
     with pytest.raises(XpError, match="set the type"):
-        options(with_sbatch(gpus_per_node="h100:4"), gpus(8))
+        slurm_options(with_sbatch(gpus_per_node="h100:4"), gpus(8))
     with pytest.raises(XpError, match="set one"):
-        options(with_sbatch(mem_per_cpu="4G", mem_per_gpu="9G"), gpus(8))
+        slurm_options(with_sbatch(mem_per_cpu="4G", mem_per_gpu="9G"), gpus(8))
 
 
 @pytest.mark.parametrize(("at_once", "dependencies"), [(None, 0), (2, 2)])

@@ -105,7 +105,7 @@ class CallProcesses:
     def __init__(self, process: ChildProcess, create_timeout_s: float, what: str) -> None:
         self._process = process
         self._start_s = create_timeout_s
-        self._what = what
+        self.what = what
         self._loading = threading.Lock()
         self._loaded: Child | None = None
         self._can_fork = True
@@ -174,7 +174,7 @@ class CallProcesses:
 
     def _free_one(self, is_new: bool) -> CallProcess | None:
         if self._is_closed:
-            raise EnvUnavailable(f"{self._what}: its processes are closed")
+            raise EnvUnavailable(f"{self.what}: its processes are closed")
         while self._free and not is_new:
             worker = self._free.pop()
             if worker.is_ready():
@@ -194,7 +194,7 @@ class CallProcesses:
     def _forked(self, child: Child) -> CallProcess:
         ours, theirs = multiprocessing.Pipe()
         try:
-            number = child.ask("fork", 0, None, self._start_s, self._what, theirs.fileno())
+            number = child.ask("fork", 0, None, self._start_s, self.what, theirs.fileno())
         finally:
             theirs.close()
         return CallProcess(child, ours, number)
@@ -206,7 +206,7 @@ class CallProcesses:
             if child is self._loaded:
                 return child
             if self._can_fork:
-                asked = child.ask("load", 0, None, self._start_s, self._what)
+                asked = child.ask("load", 0, None, self._start_s, self.what)
                 self._can_fork, self._most = asked
                 if not self._can_fork:
                     child.end("its modules cannot be forked")

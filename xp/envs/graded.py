@@ -53,8 +53,9 @@ class GradedProvider(IndexedProvider):
         self._config = config
         self._grader = grader_of(config)
         self._limit_s: float | None = getattr(self._grader, "limit_s", None)
+        what = f"the grader {config.grader or config.env_class}"
         self._processes = CallProcesses(
-            ChildProcess(GRADER, config, environ), config.limits.create_timeout_s, "the grader"
+            ChildProcess(GRADER, config, environ), config.limits.create_timeout_s, what
         )
         has_steps = is_conversation(self._grader)
         self._session_of = SteppedSession if has_steps else GradedSession
@@ -190,7 +191,7 @@ class GradedSession(HostedSession):
         self._is_closed = True
 
     def _graded(self, call: tuple[Row, str], limit_s: float) -> ToolResult:
-        result: ToolResult = self._processes.call("grade", call, limit_s, "the grader")
+        result: ToolResult = self._processes.call("grade", call, limit_s, self._processes.what)
         return result
 
 
@@ -200,7 +201,7 @@ class SteppedSession(GradedSession):
     def _begin(self) -> list[Message]:
         self._worker = self._processes.take()
         limit_s = self._limits.create_timeout_s
-        what = "the grader's beginning"
+        what = f"{self._processes.what} at its beginning"
         try:
             opening: list[Message] = self._worker.ask("open", self._row, limit_s, what)
         except BaseException:
@@ -211,7 +212,7 @@ class SteppedSession(GradedSession):
     def answer(self, text: str) -> ToolResult:
         self._check_open()
         limit_s = self._limits.call_timeout_s
-        result: ToolResult = self._worker.ask("take", text, limit_s, "the grader")
+        result: ToolResult = self._worker.ask("take", text, limit_s, self._processes.what)
         return result
 
     def close(self) -> None:

@@ -276,8 +276,12 @@ class OpenRewardCore(ServerCore):
         work = self.transport.stream(
             f"/{live.env}/call", deadline=deadline, body=body, sid=live.sid, progress=[]
         )
-        text = await self._guarded(live, work)
-        return wire.tool_result(wire.parse_json(text, what), what)
+        try:
+            text = await self._guarded(live, work)
+            return wire.tool_result(wire.parse_json(text, what), what)
+        except EnvFault as fault:
+            fault.args = (f"tool {name}: {fault}",)
+            raise
 
     async def tools(self, live: LiveSession) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
         if live.tools is None:

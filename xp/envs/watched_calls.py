@@ -35,6 +35,22 @@ class _Call:
     began: float = field(default_factory=time.monotonic)
 
 
+class Raised(Exception):
+    """An exception of a tool with its class in its text: the SDKs answer a call with the text alone."""
+
+
+OF_SERVERS: Final = (
+    "fastapi",
+    "openenv",
+    "openreward",
+    "ors",
+    "pydantic",
+    "pydantic_core",
+    "starlette",
+)
+"""Packages whose exceptions the SDKs answer otherwise than those of a tool."""
+
+
 class WatchedCalls:
     """Reports each function's first exception of a type, and its first call that takes too long.
 
@@ -83,24 +99,25 @@ class WatchedCalls:
             )
 
     def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        is_tool = hasattr(function, TOOL) or name.startswith("step")
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
             async def called(*args: Any, **options: Any) -> Any:
                 coroutine = function(*args, **options)
-                with self._running(_Call(name, threading.get_ident(), coroutine)):
+                with self._running(_Call(name, threading.get_ident(), coroutine), is_tool):
                     return await coroutine
         else:
 
             @wraps(function)
             def called(*args: Any, **options: Any) -> Any:
-                with self._running(_Call(name, threading.get_ident())):
+                with self._running(_Call(name, threading.get_ident()), is_tool):
                     return function(*args, **options)
 
         return called
 
     @contextmanager
-    def _running(self, call: _Call) -> Iterator[None]:
+    def _running(self, call: _Call, is_tool: bool) -> Iterator[None]:
         self._calls.add(call)
         try:
             yield
@@ -115,6 +132,8 @@ class WatchedCalls:
                 frames,
                 traceback.format_exception_only(error)[-1],
             )
+            if is_tool and isinstance(error, Exception) and _package(type(error)) not in OF_SERVERS:
+                raise Raised(f"{type(error).__name__}: {error}") from error
             raise
         finally:
             self._calls.discard(call)

@@ -16,7 +16,7 @@ from xp.planning.extent import extent_refusals, row_lines
 from xp.planning.functions import function_faults
 from xp.planning.limits import with_proof
 from xp.planning.memory.fit import memory_refusals
-from xp.planning.refusals import check_limits, machine_refusals
+from xp.planning.refusals import check_limits, check_variables, machine_refusals
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
@@ -80,6 +80,7 @@ def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
         raise XpError("\n".join([*lines, *faults]), ExitCode.PLAN)
     if faults:
         raise XpError("\n".join(faults))
+    check_variables(spec)
 
 
 @one_reading()
@@ -141,6 +142,7 @@ def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     faults = function_faults(spec)
     if faults:
         raise XpError("\n".join(faults))
+    check_variables(spec)
     places = _places(spec, run_id, attempt)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 

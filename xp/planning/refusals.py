@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,13 +16,14 @@ from xp.models.files import config_of, local_directory, missing_parts
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.models.weights import DEQUANTIZED, quantization_fault, weight_faults
+from xp.planning.episode import episode_config
 from xp.planning.extent import member_key
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.probe import answer_of
 from xp.planning.rows import Refusal
 from xp.planning.stages import starts_private_ray
-from xp.plugins import Kind, load
+from xp.plugins import CONTRIB, Kind, load
 from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED, SandboxKind
 from xp.spec.place import LauncherSpec
@@ -283,6 +285,15 @@ def sandbox_lines(spec: RunSpec) -> list[str]:
     if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values()):
         return [NO_SANDBOX]
     return []
+
+
+def check_variables(spec: RunSpec) -> None:
+    """Raises XpError(SECRET) for variables of the tasks' own files that the spec does not declare."""
+    for env in episode_config(spec).members.values():
+        if env.provider in CONTRIB[Kind.PROVIDER]:
+            provider = load(Kind.PROVIDER, env.provider)
+            if hasattr(provider, "check_plan"):
+                provider.check_plan(env, os.environ)
 
 
 def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:

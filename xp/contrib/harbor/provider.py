@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,6 +21,7 @@ from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
+from xp.lib.facts import fact
 from xp.spec.env import SandboxKind
 
 VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -60,6 +61,11 @@ class HarborProvider(IndexedProvider):
                 for split, tasks in read_folder(config).items()
             }
         )
+
+    @staticmethod
+    def check_plan(config: EnvConfig, environ: Mapping[str, str]) -> None:
+        """Checks what a run would check first; raises XpError(SECRET) for a variable that is not declared."""
+        check_declared(variables_of_folder(read_folder(config)), config, environ)
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
@@ -125,6 +131,32 @@ def variables_of(
     return resolved(task.environ, config, environ), resolved(task.verifier_environ, config, environ)
 
 
+def variables_of_folder(tasks: Mapping[str, Sequence[HarborTask]]) -> list[str]:
+    """Values of all variables of these tasks and their verifiers."""
+    return [
+        value
+        for members in tasks.values()
+        for task in members
+        for value in (*task.environ.values(), *task.verifier_environ.values())
+    ]
+
+
+def check_declared(values: Iterable[str], config: EnvConfig, environ: Mapping[str, str]) -> None:
+    """Raises XpError(SECRET) for every `${NAME}` without a default, or with a value here, that is not declared."""
+    wanted = {match[1]: match[2] for value in values for match in VARIABLE.finditer(value)}
+    missing = [
+        name
+        for name, default in wanted.items()
+        if name not in config.secrets and (default is None or environ.get(name))
+    ]
+    if missing:
+        raise XpError("\n".join(_undeclared(config, name) for name in missing), ExitCode.SECRET)
+
+
+def _undeclared(config: EnvConfig, name: str) -> str:
+    return f"environment {config.name}: a task wants the variable {name}: set env.secrets.{name}=null, which declares it"
+
+
 def resolved(
     variables: Mapping[str, str], config: EnvConfig, environ: Mapping[str, str]
 ) -> dict[str, str]:
@@ -140,16 +172,13 @@ def resolved(
         if name in config.secrets and environ.get(name):
             return environ[name]
         if default is None or environ.get(name):
-            raise XpError(
-                f"environment {config.name}: a task wants the variable {name}: set env.secrets.{name}=null, which"
-                " declares it",
-                ExitCode.SECRET,
-            )
+            raise XpError(_undeclared(config, name), ExitCode.SECRET)
         return str(default)
 
     return {name: VARIABLE.sub(value, text) for name, text in variables.items()}
 
 
+@fact
 def read_folder(config: EnvConfig) -> dict[str, list[HarborTask]]:
     """Split -> tasks; raises XpError that names every task that cannot be run."""
     tasks: dict[str, list[HarborTask]] = {}

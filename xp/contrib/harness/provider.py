@@ -19,7 +19,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images, docker
 from xp.contrib.harbor.local_sandbox import LocalSandbox
-from xp.contrib.harbor.provider import check_local, read_folder, resolved, variables_of
+from xp.contrib.harbor.provider import (
+    check_declared,
+    check_local,
+    read_folder,
+    resolved,
+    variables_of,
+    variables_of_folder,
+)
 from xp.contrib.harbor.sandbox import CommandSandbox
 from xp.contrib.harbor.task_folder import HarborTask
 from xp.contrib.harness.agents import AGENTS, Agent
@@ -96,6 +103,17 @@ class HarnessOptions(BaseModel):
         return self
 
 
+def _variables(config: EnvConfig) -> dict[str, str]:
+    """Variables of the program, of its preset and of the user's options."""
+    options = config.options
+    agent = AGENTS.get(options["agent"] or "")
+    if agent is None:
+        return dict(options["env"])
+    has_tools = not is_folder(config) and config.rows is None
+    of_tools = agent.tools_environ if has_tools else {}
+    return {**agent.environ, **of_tools, **options["env"]}
+
+
 class HarnessProvider(IndexedProvider):
     """See xp.envs.base.Provider.
 
@@ -120,6 +138,12 @@ class HarnessProvider(IndexedProvider):
         tasks = {split: [task.digest() for task in members] for split, members in folders.items()}
         return digest_of([tasks, files])
 
+    @staticmethod
+    def check_plan(config: EnvConfig, environ: Mapping[str, str]) -> None:
+        """See xp.contrib.harbor.provider.HarborProvider."""
+        of_tasks = variables_of_folder(read_folder(config)) if is_folder(config) else []
+        check_declared([*_variables(config).values(), *of_tasks], config, environ)
+
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = environ
@@ -128,12 +152,10 @@ class HarnessProvider(IndexedProvider):
         options = config.options
         agent = AGENTS.get(options["agent"] or "", Agent(options["command"], {}, None))
         command = agent.command
-        preset = agent.environ
         if options["agent"] is not None:
             has_tools = not is_folder(config) and config.rows is None
             command = command.replace("{tools}", (has_tools and agent.tools_option) or "")
-            preset = {**preset, **(agent.tools_environ if has_tools else {})}
-        variables = resolved({**preset, **options["env"]}, config, environ)
+        variables = resolved(_variables(config), config, environ)
         self._agent = Agent(command, variables, options["setup"] or agent.setup)
         self._is_docker = config.sandbox is not SandboxKind.NONE
         self._inner: Provider | None = None
