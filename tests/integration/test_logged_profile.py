@@ -100,14 +100,17 @@ def test_the_rates_are_those_of_the_sdk_and_select_the_tasks(
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ([row(0, 0.5, min_reward=-1.0)], "task 0 has rewards from -1 to 1, mean 0.5"),
         (
-            [row(0, 0.5, variant="a"), row(0, 0.25, variant="b")],
+            [{"index": 0, "mean": 0.5, "min_reward": -1.0}],
+            "task 0 has rewards from -1 to 1, mean 0.5",
+        ),
+        (
+            [{"index": 0, "mean": 0.5, "variant": "a"}, {"index": 0, "mean": 0.25, "variant": "b"}],
             "several variants of task 0; set env.variant",
         ),
         ([], "OpenReward has logged no rollouts of Org/Name, split train"),
-        ([row(-1, 0.5)], "a number of tasks is int '-1'"),
-        ([row(0, 0.5, avg_reward="0.5")], "reward is str '0.5'"),
+        ([{"index": -1, "mean": 0.5}], "a number of tasks is int '-1'"),
+        ([{"index": 0, "mean": 0.5, "avg_reward": "0.5"}], "reward is str '0.5'"),
     ],
 )
 def test_what_is_no_pass_rate_is_refused(
@@ -117,7 +120,7 @@ def test_what_is_no_pass_rate_is_refused(
     rows: list[Any],
     reason: str,
 ) -> None:
-    platform.rows = rows
+    platform.rows = [row(**values) for values in rows]
     assert main(["tasks", "profile", *words(platform, tmp_path), "--logged"]) != 0
     assert reason in capsys.readouterr().err
     assert not (tmp_path / "profiles").exists()

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from scipy import stats
 
 from xp.cli.display import _made, _reward
 from xp.composition import compose
@@ -17,6 +16,8 @@ from xp.run_records.resume import other_length_lines
 
 def test_a_held_out_reward_stands_with_the_interval_over_its_tasks() -> None:
     line = _reward(HeldOutResult(0.5, 0.1, 20, 0, 0.5, 1.0, 10))
+    from scipy import stats
+
     reach = stats.t.ppf(0.975, 9) * 0.1
     assert f"(95 %: {0.5 - reach:.3f} to {0.5 + reach:.3f}) over 20 episodes" in line
 

@@ -11,10 +11,7 @@ from types import ModuleType
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-import fastapi.openapi.models
 import jsonschema
-import mcp.types
-import openreward.toolsets
 import pytest
 from pydantic import BaseModel, Field, JsonValue, create_model
 
@@ -172,6 +169,10 @@ def schemas_of(module: ModuleType) -> Iterator[dict[str, Any]]:
 
 def real_schemas() -> Iterator[dict[str, Any]]:
     """Schemas of tools of openreward, and a part of those of MCP and OpenAPI, of which many are alike."""
+    import fastapi.openapi.models
+    import mcp.types
+    import openreward.toolsets
+
     for name in openreward.toolsets.BUILTIN_TOOLSETS:
         yield from schemas_of(vars(openreward.toolsets)[name.replace("-", "_")])
     for module in (mcp.types, fastapi.openapi.models):

@@ -6,10 +6,8 @@ import logging
 from functools import partial
 from pathlib import Path
 
-import optuna
 import pytest
 import yaml
-from colorlog import ColoredFormatter
 
 from xp.composition import compose
 from xp.composition.points import Point
@@ -87,6 +85,8 @@ def test_a_database_that_cannot_be_read_is_an_error_of_resources(tmp_path: Path)
 def test_options_of_ones_own_are_searched_and_a_trial_may_compose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import optuna
+
     seeded = partial(optuna.create_study, sampler=optuna.samplers.RandomSampler(seed=1))
     monkeypatch.setattr(
         "optuna.create_study", seeded
@@ -110,6 +110,8 @@ def test_options_of_ones_own_are_searched_and_a_trial_may_compose(
 
 
 def test_optunas_coloured_lines_are_for_terminals_alone(tmp_path: Path) -> None:
+    from colorlog import ColoredFormatter
+
     search(RANGES, [], tmp_path, 1, lambda _: 0.0)
     assert not any(
         isinstance(one.formatter, ColoredFormatter) for one in logging.getLogger("optuna").handlers

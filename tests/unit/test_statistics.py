@@ -8,8 +8,6 @@ from statistics import fmean, stdev
 
 import numpy as np
 import pytest
-from scipy import stats
-from statsmodels.regression.linear_model import OLS
 
 from tests.support.episode_facts import played
 from tests.support.sections import replace
@@ -35,6 +33,8 @@ def draws(num: int) -> np.ndarray:
 
 
 def test_the_standard_error_is_that_of_statsmodels_clustered_regression() -> None:
+    from statsmodels.regression.linear_model import OLS
+
     rng = np.random.default_rng(1)
     tasks = [list(rng.normal(rng.normal(), 1, size=rng.integers(1, 6))) for _ in range(30)]
     groups = [number for number, task in enumerate(tasks) for _ in task]
@@ -170,6 +170,8 @@ def test_one_task_says_nothing_about_others() -> None:
 
 
 def test_a_mix_is_the_weighted_mean_of_strata() -> None:
+    from scipy import stats
+
     first = (0.0, 1.0, 1.0, 0.0)
     second = (0.2, 0.4, 0.3, 0.1, 0.9, 0.35, 0.3)
     parts = [mean([[value] for value in values]) for values in (first, second)]
@@ -214,6 +216,8 @@ def test_a_better_model_on_the_same_tasks_is_called_better() -> None:
 
 
 def test_paired_figures_are_those_of_scipy() -> None:
+    from scipy import stats
+
     rng = np.random.default_rng(6)
     one = rng.random(30)
     other = rng.random(30)
@@ -255,6 +259,8 @@ def test_a_significant_but_small_difference_is_called_both() -> None:
 
 
 def test_the_smallest_difference_is_found_with_a_chance_of_80_percent() -> None:
+    from scipy import stats
+
     rng = np.random.default_rng(8)
     found = compare(("a", "b"), rewards(np.zeros(40)), rewards(rng.normal(0, 1, 40)), 0.5, 0.03)
     assert found.smallest is not None
