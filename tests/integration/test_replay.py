@@ -1,15 +1,15 @@
-"""Levels of a replay: each finds what was changed, and names it."""
+"""Checks of a replay: each finds what was changed, and names it."""
 
 from __future__ import annotations
 
 import json
-import struct
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.own_game import GAME
 from tests.support.own_game import prepared as prepared
 from tests.support.own_game import run as run
 from xp.__main__ import main
@@ -18,14 +18,9 @@ from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import ExitCode
 from xp.lib.verified import write_digests
 from xp.planning.episode import episode_config, episode_environ
-from xp.replay.metrics import first_metric, first_tensor
 from xp.replay.recorded import RecordedRun
-from xp.replay.replay import Outcome, check_episodes, check_jobs, check_tasks
+from xp.replay.replay import Outcome, check_first_batch, check_tasks, check_weights
 from xp.tasks.store import prove
-
-RANDOM = GAME.replace("return float(", "import itertools\n    return next(COUNT) + float(").replace(
-    "KEY =", "import itertools\nCOUNT = itertools.count()\nKEY ="
-)
 
 
 @pytest.fixture
@@ -53,34 +48,9 @@ def recorded(run: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
     return made
 
 
-def load_again(code: str) -> None:
-    Path("game.py").write_text(code)
-    sys.modules.pop("game", None)
-    for file in Path("__pycache__").glob("game*"):
-        file.unlink()
-
-
-def test_the_same_run_is_the_same_at_each_level(recorded: RecordedRun, tmp_path: Path) -> None:
-    assert check_jobs(recorded).verdict is Outcome.SAME
-    level, tasks = check_tasks(recorded, tmp_path / "scratch")
-    assert (level.verdict, level.differences) == (Outcome.SAME, ())
-    assert check_episodes(recorded, tasks, 64).summary == "4 episodes of 4"
-    assert check_episodes(recorded, tasks, 64).differences == ()
-
-
-def test_another_job_is_named_by_its_key(recorded: RecordedRun) -> None:
-    assert recorded.directory is not None
-    file = recorded.directory / "attempt_1/plan.json"
-    plan = json.loads(file.read_text())
-    (path,) = [name for name in plan["stages"][0]["job"]["files"] if name.endswith("config.json")]
-    config = json.loads(plan["stages"][0]["job"]["files"][path])
-    config["concurrency"] = 77
-    plan["stages"][0]["job"]["files"][path] = json.dumps(config)
-    file.write_text(json.dumps(plan))
-    level = check_jobs(recorded)
-    assert level.verdict is Outcome.DIFFERS
-    (line,) = level.differences
-    assert line.startswith(f"prepare.job.files.{path}.concurrency: 77 -> ")
+def test_the_same_tasks_are_the_same(recorded: RecordedRun, tmp_path: Path) -> None:
+    check = check_tasks(recorded, tmp_path / "scratch")
+    assert (check.verdict, check.differences) == (Outcome.SAME, ())
 
 
 def test_tasks_that_changed_are_named_one_by_one(recorded: RecordedRun, tmp_path: Path) -> None:
@@ -92,85 +62,68 @@ def test_tasks_that_changed_are_named_one_by_one(recorded: RecordedRun, tmp_path
     rows[3] = rows[3].replace("What is", "How much is")
     try:
         file.write_text("\n".join(rows[:-1]) + "\n")
-        level, _ = check_tasks(recorded, tmp_path / "scratch")
+        check = check_tasks(recorded, tmp_path / "scratch")
     finally:
         file.write_text(content)
-    assert level.verdict is Outcome.DIFFERS
-    assert any(one.startswith(f"{name}/train/3: ") for one in level.differences), level.differences
-    assert any(one == f"{name}/train/29: missing" for one in level.differences), level.differences
+    assert check.verdict is Outcome.DIFFERS
+    assert any(line.startswith(f"{name}/train/3: ") for line in check.differences)
+    assert f"{name}/train/29: missing" in check.differences
 
 
-def test_another_grader_and_one_of_chance_are_told_apart(
+def test_an_episode_of_the_first_batch_that_differs_is_named(
     recorded: RecordedRun, tmp_path: Path
 ) -> None:
-    _, tasks = check_tasks(recorded, tmp_path / "scratch")
-    load_again(GAME.replace("return float(", "return 0.5 * float("))
-    level = check_episodes(recorded, tasks, 64)
-    assert level.verdict is Outcome.DIFFERS
-    assert len(level.differences) == 2
-    assert all(
-        "sample 0: result 0: " in one and "'reward': 0.5" in one for one in level.differences
+    run = tmp_path / recorded.name
+    shutil.copytree(recorded.records, run)
+    same = check_first_batch(recorded, run)
+    assert (same.verdict, same.summary) == (Outcome.SAME, "4 episodes")
+    file = run / "attempt_1/train/trajectories/train.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[1]["outcome"]["reward"] = 0.5
+    later = {**lines[2], "step": 2}
+    file.write_text("".join(json.dumps(line) + "\n" for line in (*lines[:2], later, lines[3])))
+    check = check_first_batch(recorded, run)
+    assert check.verdict is Outcome.DIFFERS
+    missing, other = check.differences
+    assert missing.endswith("sample 0: only in the recorded run")
+    assert other.endswith("sample 0: other text or reward")
+    hardware = recorded.spec.hardware.model_copy(update={"accelerator": "A100"})
+    elsewhere = replace(recorded, spec=recorded.spec.model_copy(update={"hardware": hardware}))
+    assert (
+        "their tasks alone: it is not one process on a CPU"
+        in check_first_batch(elsewhere, recorded.records).summary
     )
-    load_again(RANDOM)
-    level = check_episodes(recorded, tasks, 64)
-    assert level.differences[0].startswith("the environment is not deterministic: ")
-    assert "a second replay differs from the first" in level.differences[1]
+    shutil.rmtree(run / "attempt_1/train/trajectories")
+    assert check_first_batch(replace(recorded, directory=run), run).verdict is Outcome.NOT_CHECKED
 
 
-def test_the_command_names_levels_and_ends_with_their_code(
+def test_weights_are_compared_by_their_digests(recorded: RecordedRun, tmp_path: Path) -> None:
+    run = tmp_path / recorded.name
+    assert check_weights(recorded, run).verdict is Outcome.NOT_CHECKED
+    for place, content in ((recorded.records, b"a"), (run, b"a")):
+        (place / "model").mkdir(parents=True)
+        (place / "model/model.safetensors").write_bytes(content)
+        write_digests(place / "model")
+    assert check_weights(recorded, run).verdict is Outcome.SAME
+    (run / "model/model.safetensors").write_bytes(b"b")
+    write_digests(run / "model")
+    assert check_weights(recorded, run).differences == ("model.safetensors: another digest",)
+
+
+def test_the_command_ends_with_the_result(
     recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["replay", recorded.name, "--levels", "abc"]) == ExitCode.OK
-    assert "c  same" in capsys.readouterr().out
+    assert main(["replay", recorded.name, "--no-training"]) == ExitCode.OK
+    assert "task set     same" in capsys.readouterr().out
     (result,) = Path("outputs/replays").glob("*/replay.json")
-    assert [one["verdict"] for one in json.loads(result.read_text())] == ["same"] * 3
-    load_again(GAME.replace("return float(", "return 0.5 * float("))
-    assert main(["replay", recorded.name, "--levels", "c"]) == ExitCode.DIFFERS
-    assert main(["replay", recorded.name, "--levels", "cx"]) == ExitCode.CONFIG
-    assert "no level x" in capsys.readouterr().err
-
-
-def line(step: int, **values: float) -> str:
-    return json.dumps({"stage": "train", "step": step, "attempt": 1, "time": step, **values}) + "\n"
-
-
-def test_the_first_number_that_differs_is_named_with_its_step(tmp_path: Path) -> None:
-    before = tmp_path / "before.jsonl"
-    after = tmp_path / "after.jsonl"
-    before.write_text(line(1, loss=0.5, **{"time/step_s": 1.0}) + line(2, loss=0.25))
-    after.write_text(line(1, loss=0.5, **{"time/step_s": 9.0}) + line(2, loss=0.25))
-    assert first_metric(before, after) == (2, None)
-    after.write_text(line(1, loss=0.5) + line(2, loss=0.25 + 2**-54))
-    assert first_metric(before, after)[1] == "train, step 2: loss: 0.25 -> 0.25000000000000006"
-    after.write_text(line(1, loss=0.5))
-    assert first_metric(before, after)[1] == "train, step 2: only in the recorded run"
-
-
-def leave_weights(directory: Path, *values: float) -> None:
-    directory.mkdir(exist_ok=True)
-    header = {
-        f"layer.{at}": {"dtype": "F32", "shape": [1], "data_offsets": [4 * at, 4 * at + 4]}
-        for at in range(len(values))
-    }
-    text = json.dumps(header).encode()
-    data = b"".join(struct.pack("<f", one) for one in values)
-    (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    (directory / "digests.json").unlink(missing_ok=True)
-    write_digests(directory)
-
-
-def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
-    leave_weights(tmp_path / "a", 1.0, 2.0, 3.0)
-    leave_weights(tmp_path / "b", 1.0, 2.0, 3.0)
-    assert first_tensor(tmp_path / "a", tmp_path / "b") is None
-    leave_weights(tmp_path / "b", 1.0, 2.5, 3.5)
-    assert first_tensor(tmp_path / "a", tmp_path / "b") == (
-        "weights: model.safetensors: 2 of 3 tensors, the first is layer.1"
-    )
-    (tmp_path / "a/model.safetensors").unlink()
-    assert (
-        first_tensor(tmp_path / "a", tmp_path / "b") == "weights: model.safetensors: another digest"
-    )
+    assert [check["verdict"] for check in json.loads(result.read_text())] == ["same"]
+    file = Path(str(next(iter(recorded.spec.env.members.values())).rows))
+    content = file.read_text()
+    try:
+        file.write_text(content.replace("What is", "How much is", 1))
+        assert main(["replay", recorded.name, "--no-training"]) == ExitCode.DIFFERS
+    finally:
+        file.write_text(content)
 
 
 SLIME = ("env=gsm8k", "backend=slime", "hardware=h200x8", "model=qwen3-4b")

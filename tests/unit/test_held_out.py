@@ -15,13 +15,14 @@ from xp.composition import compose, from_container
 from xp.engines.config import EvaluateConfig
 from xp.engines.evaluate import RunEvaluation
 from xp.envs.config import EpisodeConfig
+from xp.episode.evaluation import read_evaluation
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.planning.extent import held_out_lines
 from xp.planning.plan import build_again, build_plan, build_preparation
 from xp.planning.stages import prepare_config, task_set_place
-from xp.run_records.held_out import held_out, read_evaluation
+from xp.run_records.held_out import held_out
 from xp.tasks.prepare import prepare
 from xp.worker.places import RunPaths
 

@@ -114,25 +114,7 @@ def _rescore(parser: argparse.ArgumentParser) -> None:
 
 def _replay(parser: argparse.ArgumentParser) -> None:
     _value(parser, "run", "RUN|BUNDLE", "name of a run, its directory, or a bundle (.zip)")
-    _value(
-        parser,
-        "--levels",
-        "LETTERS",
-        "only these levels; d and e train again (abcde)",
-        default="abcde",
-    )
-    _value(
-        parser,
-        "--episodes",
-        "N",
-        "largest number of episodes that are played again (64)",
-        type=count,
-        default=64,
-    )
-    parser.description = (
-        f"{parser.description} Levels: a, the jobs; b, the task set; c, the environment's answers; d, all numbers of a"
-        " training on the CPU; e, the held-out reward, by a test of equivalence."
-    )
+    _switch(parser, "--no-training", "compare the task set only, and train nothing")
     _outputs(parser)
 
 

@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from xp.cli.table import wrapped
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
 from xp.lib.atomic import write_atomically
 from xp.lib.terminal import shown
 from xp.planning.plan import build_plan, new_run_id
 from xp.replay.recorded import RecordedRun
 
 if TYPE_CHECKING:
-    from xp.replay.replay import Level
+    from xp.replay.replay import Check
 
 
 def write_bundle(run: Path, target: Path | None, *, has_tasks: bool, has_episodes: bool) -> None:
@@ -59,74 +59,49 @@ def show_differences(recorded: RecordedRun, run: Path) -> None:
 
 
 def replay_command(args: Namespace) -> int:
-    """Does a recorded run again, at levels, and prints and writes the result of each."""
-    from xp.replay.replay import LEVELS, Outcome
+    """Does a recorded run again, and prints and writes what is the same and what differs."""
+    from xp.replay.replay import Outcome
     from xp.run_records.named import run_directory
 
-    unknown = set(args.levels) - LEVELS.keys()
-    if unknown:
-        raise XpError(
-            f"--levels {args.levels}: no level {min(unknown)}; levels are {', '.join(LEVELS)}"
-        )
     is_bundle = args.run.endswith(".zip")
     if is_bundle:
         source = Path(args.run)
-    else:
-        source = run_directory(args.outputs, args.run)
-    if is_bundle:
         outputs = args.outputs
     else:
+        source = run_directory(args.outputs, args.run)
         outputs = source.parent.parent
     recorded = RecordedRun.open(source, (f"outputs={outputs}",))
-    done: list[Level] = []
-    for level in _levels(recorded, args.levels, args.episodes, outputs):
-        done.append(level)
-        print(shown(f"{level.level}  {level.verdict:11}  {LEVELS[level.level]}"))
-        for line in (level.summary, *level.differences):
+    done: list[Check] = []
+    for check in _checks(recorded, outputs, trains=not args.no_training):
+        done.append(check)
+        print(shown(f"{check.what:11}  {check.verdict:11}  {check.summary}"))
+        for line in check.differences:
             print(wrapped(shown(f"     {line}")))
     file = outputs / "replays" / source.stem / "replay.json"
-    write_atomically(file, json.dumps([asdict(one) for one in done], indent=2) + "\n")
+    write_atomically(file, json.dumps([asdict(check) for check in done], indent=2) + "\n")
     print(shown(f"result: {file}"))
-    if any(one.verdict is Outcome.DIFFERS for one in done):
+    if any(check.verdict is Outcome.DIFFERS for check in done):
         return ExitCode.DIFFERS
     return ExitCode.OK
 
 
-def _levels(recorded: RecordedRun, levels: str, most: int, outputs: Path) -> Iterator[Level]:
-    from xp.cli.run_plans import run_plans
-    from xp.evaluation.settings import default_margin
-    from xp.replay.replay import (
-        Level,
-        Outcome,
-        check_episodes,
-        check_jobs,
-        check_numbers,
-        check_result,
-        check_tasks,
-        why_not_bitwise,
-    )
+def _checks(recorded: RecordedRun, outputs: Path, *, trains: bool) -> Iterator[Check]:
+    from xp.cli.run_plans import run_plans, tell_code
+    from xp.replay.replay import check_first_batch, check_tasks, check_weights
 
-    if "a" in levels:
-        yield check_jobs(recorded)
-    if {"b", "c"} & {*levels}:
-        with TemporaryDirectory(prefix="xp-replay-") as scratch:
-            result, tasks = check_tasks(recorded, Path(scratch))
-            if "b" in levels:
-                yield result
-            if "c" in levels:
-                yield check_episodes(recorded, tasks, most)
-    if not {"d", "e"} & {*levels}:
+    if recorded.source.suffix == ".zip":
+        tell_code(recorded.name, recorded.spec)
+    with TemporaryDirectory(prefix="xp-replay-") as scratch:
+        yield check_tasks(recorded, Path(scratch))
+    if not trains:
         return
     recorded.bring_tasks()
     plan = build_plan(recorded.spec, new_run_id(recorded.spec))
     run_plans([plan])
     run = outputs / "runs" / plan.run_id
     show_differences(recorded, run)
-    if "d" in levels:
-        reason = why_not_bitwise(recorded.spec)
-        yield Level("d", Outcome.NOT_CHECKED, reason) if reason else check_numbers(recorded, run)
-    if "e" in levels:
-        yield check_result(recorded, run, default_margin())
+    yield check_first_batch(recorded, run)
+    yield check_weights(recorded, run)
 
 
 def publish_run(run: Path, target: str, *, has_episodes: bool, is_dry: bool) -> None:

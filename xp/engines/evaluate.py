@@ -20,7 +20,7 @@ from xp.engines.config import EvaluateConfig
 from xp.engines.local import local_engine
 from xp.engines.play import EpisodePlay, sample_numbers
 from xp.envs.config import EpisodeConfig
-from xp.episode.evaluation import RECORD, evaluation_record
+from xp.episode.evaluation import RECORD, evaluation_record, read_evaluation
 from xp.episode.metrics import EpisodeFacts, check_health, void_reasons
 from xp.episode.metrics_file import MetricsFile, last_step
 from xp.episode.mixture import EnvironmentMixture
@@ -168,7 +168,7 @@ class RunEvaluation:
 
     def _is_recorded(self, name: str, stage: Path) -> bool:
         file = stage / name / RECORD
-        return file.is_file() and json.loads(file.read_text())["digest"] == self._digest(name)
+        return file.is_file() and read_evaluation(file)["digest"] == self._digest(name)
 
     def _digest(self, name: str) -> str:
         """Digest of all that decides a model's result, independent of the attempt and of the training."""

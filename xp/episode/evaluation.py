@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from xp.envs.graded import TIMED_OUT
 from xp.envs.judges import total_usage
 from xp.episode.clusters import clustered_stderr
 from xp.episode.metrics import EpisodeFacts, void_reasons
+from xp.errors import ExitCode, XpError
 from xp.lib.grouping import grouped
+from xp.lib.reading import LARGEST, MAX_COUNT, json_of
 
 RECORD: Final = "eval.json"
 SCHEMA_VERSION: Final = 2
@@ -118,3 +124,97 @@ def _estimate(tasks: Sequence[Sequence[float]]) -> dict[str, Any] | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
+
+
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
+
+
+class _Part(BaseModel):
+    """A part of an eval.json; keys that are not read here are not looked at."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Estimate(_Part):
+    value: Number
+    stderr: Number | None
+    num_tasks: Count
+    low: Number | None = None
+    high: Number | None = None
+
+
+class _Bounds(_Part):
+    low: Number
+    high: Number
+    of: str
+
+
+class _Figures(_Part):
+    """Figures; those with a default are of `xp eval` alone."""
+
+    num_tasks: Count
+    num_episodes: Count
+    num_void: Count
+    reward: _Estimate | None
+    passes: _Estimate | None
+    pass_threshold: Number
+    env_pass_share: Number | None
+    avg_at_k: _Estimate | None = None
+    pass_at_k: dict[str, _Estimate] = {}
+    pass_hat_k: dict[str, _Estimate] = {}
+    bootstrap: tuple[Number, Number] | None = None
+    void_bounds: _Bounds | None = None
+
+
+class _Named(_Part):
+    name: str
+
+
+class _Usage(_Part):
+    cost_usd: Number | None
+    prompt_tokens: Count | None
+    completion_tokens: Count | None
+    judges: dict[str, Number]
+
+
+class _Task(_Part):
+    hash: str
+    rewards: list[Number | None]
+
+
+class _Overlap(_Part):
+    num_trained_on: Count
+    num_held_out: Count
+
+
+class _Evaluation(_Part):
+    schema_version: Literal[2]
+    id: str
+    env: str
+    status: str
+    model: _Named
+    run: str | None
+    num_asked: Count
+    num_played: Count
+    summary: _Figures
+    environments: dict[str, _Figures]
+    usage: _Usage
+    tasks: dict[str, _Task]
+    scoring: dict[str, dict[str, Any]]
+    held_out: dict[str, _Overlap] = {}
+    task_set: str
+
+
+def read_evaluation(file: Path) -> Mapping[str, Any]:
+    """The content of an eval.json, of a run or of `xp eval`; raises XpError(RUN_DIR) for another file."""
+    value = json_of(file, ExitCode.RUN_DIR, below=file.parent)
+    try:
+        _Evaluation.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise XpError(
+            f"{file} is not the record of an evaluation: {fault}", ExitCode.RUN_DIR
+        ) from None
+    return cast(Mapping[str, Any], value)

@@ -16,7 +16,7 @@ from xp.envs import server_events
 from xp.envs.chat_api import Api
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.episode.auto_dialect import detect
-from xp.episode.evaluation import RECORD
+from xp.episode.evaluation import RECORD, read_evaluation
 from xp.episode.judge import JUDGE, JudgeLog
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter
@@ -37,7 +37,6 @@ from xp.lib.digest import digest_of
 from xp.planning.episode import episode_config, episode_environ
 from xp.planning.extent import row_lines
 from xp.planning.stages import prepare_config
-from xp.run_records.held_out import read_evaluation
 from xp.run_records.run_directory import check_writable
 from xp.secrets.redaction import resolve
 from xp.spec import EngineName

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.episode.evaluation import RECORD, SCHEMA_VERSION
+from xp.episode.evaluation import RECORD, SCHEMA_VERSION, read_evaluation
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
@@ -20,7 +20,6 @@ from xp.lib.loaded_code import FILE, changed
 from xp.lib.locks import try_lock
 from xp.lib.names import is_name
 from xp.lib.text import counted
-from xp.run_records.held_out import read_evaluation
 from xp.run_records.run_directory import resource_errors
 from xp.tasks import profile
 

@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xp.episode.evaluation import RECORD
+from xp.episode.evaluation import RECORD, read_evaluation
 from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import SHOWN, PairedComparison, compare, holm
 from xp.evaluation.records import evaluation_place
 from xp.evaluation.statistics import Rewards
 from xp.lib.text import counted, first_of
-from xp.run_records.held_out import (
-    ScoreChoice,
-    evaluation_files,
-    read_evaluation,
-    scoring_differences,
-)
+from xp.run_records.held_out import ScoreChoice, evaluation_files, scoring_differences
 from xp.run_records.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
 

@@ -1,7 +1,7 @@
 """Makes every text harmless before it is printed: no output of servers, models or files can control a terminal.
 
 Control characters become `\\uXXXX`, which JSON reads as the same character. The colours of xp's own tables are allowed
-on a terminal, until the end of their line; sequences that move the cursor, set titles or hide text are not.
+on a terminal; sequences that move the cursor, set titles or hide text are not.
 Of a job's log, whole sequences are removed; its progress bars may move the cursor.
 """
 
@@ -64,9 +64,7 @@ def redrawn(text: str) -> str:
     hidden text)."""
     return _replaced(
         text,
-        lambda match: (
-            match[0] if _MOVE.fullmatch(match[0]) or _is_colour(match[0], takes_shades=True) else ""
-        ),
+        lambda match: match[0] if _MOVE.fullmatch(match[0]) or _is_colour(match[0]) else "",
     )
 
 
@@ -84,31 +82,13 @@ def is_one_output() -> bool:
         return False
 
 
-def _is_colour(sequence: str, *, takes_shades: bool = False) -> bool:
-    """Returns whether a sequence sets a colour of xp's own tables.
-
-    Args:
-        sequence: a control sequence.
-        takes_shades: whether the colours of progress bars, by number or by red, green and blue, are allowed too.
-    """
+def _is_colour(sequence: str) -> bool:
+    """Returns whether a control sequence sets a colour of xp's own tables."""
     colour = _COLOUR.fullmatch(sequence)
     if colour is None:
         return False
-    codes = [int(text[:9] or "0") for text in colour[1].split(";")]
-    while codes:
-        if takes_shades and codes[:2] in ([38, 5], [38, 2]):
-            codes = codes[3 if codes[1] == 5 else 5 :]
-        elif codes.pop(0) not in _STYLES:
-            return False
-    return True
-
-
-def is_coloured(text: str, was_coloured: bool = False) -> bool:
-    """Returns whether colours are set at the end of a text."""
-    codes = [match[0] for match in _COLOUR.finditer(text)]
-    if codes:
-        return codes[-1] != RESET
-    return was_coloured
+    codes = (int(text[:9] or "0") for text in colour[1].split(";"))
+    return _STYLES.issuperset(codes)
 
 
 class Screen:
@@ -121,12 +101,9 @@ class Screen:
         self.stream = _devnull() if stream is None else stream
         self.fault: OSError | ValueError | None = None
         """Error of the first write that failed. None means that the whole output was written."""
-        self._is_coloured = False
 
     def write(self, text: str) -> int:
-        is_terminal = self.isatty()
-        harmless = shown(text, colours=is_terminal)
-        self.send(self._with_resets(harmless) if is_terminal else harmless)
+        self.send(shown(text, colours=self.isatty()))
         return len(text)
 
     def send(self, text: str) -> None:
@@ -139,10 +116,6 @@ class Screen:
                 self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         except (OSError, ValueError) as error:
             self._leave(error)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
 
     def flush(self) -> None:
         try:
@@ -158,17 +131,6 @@ class Screen:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
-
-    def _with_resets(self, text: str) -> str:
-        """The text with colours reset at the end of each line that has some, also if it was begun by an earlier
-        text."""
-        lines = text.split("\n")
-        for number, line in enumerate(lines):
-            self._is_coloured = is_coloured(line, self._is_coloured)
-            if self._is_coloured and number < len(lines) - 1:
-                lines[number] += RESET
-                self._is_coloured = False
-        return "\n".join(lines)
 
     def _leave(self, error: OSError | ValueError) -> None:
         """Sends the rest to `os.devnull`, also what the stream still holds and what child processes write."""
@@ -247,11 +209,6 @@ def _written(control: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of a cell that a spreadsheet computes."""
-
-
 def one_line(text: str) -> str:
     """The text without line ends and tabs, which would begin a row or a cell."""
     if re.search(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", text):
@@ -263,10 +220,3 @@ def markdown_cell(text: str) -> str:
     """The text as a cell of a Markdown table: without columns, rows, HTML, links and images of its own."""
     escaped = one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
     return escaped.replace("](", "]\\(")
-
-
-def csv_cell(text: str) -> str:
-    """The text as a cell of a CSV file, with `'` before what a spreadsheet would compute; numbers stay as they are."""
-    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
-        return f"'{text}"
-    return text

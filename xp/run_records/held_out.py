@@ -6,15 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any, Final
 
 from xp.episode.clusters import Limits, reward_limits, within
-from xp.episode.evaluation import RECORD
-from xp.errors import ExitCode, XpError
+from xp.episode.evaluation import RECORD, read_evaluation
+from xp.errors import ExitCode
 from xp.lib.digest import digest_of
-from xp.lib.reading import LARGEST, MAX_COUNT, check_below, json_of
+from xp.lib.reading import check_below
 from xp.run_records.record import number_of
 from xp.tasks.held_out import overlap_label
 
@@ -50,99 +48,6 @@ class HeldOutResult:
     tasks: str | None = None
     """Digest of the tasks and their content."""
     scoring: ScoreChoice | None = None
-
-
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
-
-
-class _Part(BaseModel):
-    """A part of an eval.json; keys that are not read here are not looked at."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class _Estimate(_Part):
-    value: Number
-    stderr: Number | None
-    num_tasks: Count
-    low: Number | None = None
-    high: Number | None = None
-
-
-class _Bounds(_Part):
-    low: Number
-    high: Number
-    of: str
-
-
-class _Figures(_Part):
-    """Figures; those with a default are of `xp eval` alone."""
-
-    num_tasks: Count
-    num_episodes: Count
-    num_void: Count
-    reward: _Estimate | None
-    passes: _Estimate | None
-    pass_threshold: Number
-    env_pass_share: Number | None
-    avg_at_k: _Estimate | None = None
-    pass_at_k: dict[str, _Estimate] = {}
-    pass_hat_k: dict[str, _Estimate] = {}
-    bootstrap: tuple[Number, Number] | None = None
-    void_bounds: _Bounds | None = None
-
-
-class _Named(_Part):
-    name: str
-
-
-class _Usage(_Part):
-    cost_usd: Number | None
-    prompt_tokens: Count | None
-    completion_tokens: Count | None
-    judges: dict[str, Number]
-
-
-class _Task(_Part):
-    hash: str
-    rewards: list[Number | None]
-
-
-class _Overlap(_Part):
-    num_trained_on: Count
-    num_held_out: Count
-
-
-class _Evaluation(_Part):
-    schema_version: Literal[2]
-    id: str
-    env: str
-    status: str
-    model: _Named
-    run: str | None
-    num_asked: Count
-    num_played: Count
-    summary: _Figures
-    environments: dict[str, _Figures]
-    usage: _Usage
-    tasks: dict[str, _Task]
-    scoring: dict[str, dict[str, Any]]
-    held_out: dict[str, _Overlap] = {}
-
-
-def read_evaluation(file: Path) -> Mapping[str, Any]:
-    """The content of an eval.json, of a run or of `xp eval`; raises XpError(RUN_DIR) for another file."""
-    value = json_of(file, ExitCode.RUN_DIR, below=file.parent)
-    try:
-        _Evaluation.model_validate_json(json.dumps(value))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise XpError(
-            f"{file} is not the record of an evaluation: {fault}", ExitCode.RUN_DIR
-        ) from None
-    return cast(Mapping[str, Any], value)
 
 
 def _result(value: Mapping[str, Any]) -> HeldOutResult | None:

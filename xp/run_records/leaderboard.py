@@ -14,7 +14,7 @@ from typing import Any, Final
 from xp.errors import ExitCode, XpError
 from xp.lib.nested import leaves
 from xp.lib.reading import json_of
-from xp.lib.terminal import csv_cell, markdown_cell
+from xp.lib.terminal import markdown_cell
 from xp.lib.text import shortened
 from xp.run_records.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.run_records.named import named_runs
@@ -129,11 +129,8 @@ def as_csv(lines: Sequence[RunRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = head(lines)
-    writer.writerow(map(csv_cell, names))
-    for line in lines:
-        writer.writerow(
-            [csv_cell(value) if isinstance(value, str) else value for value in _values(line, names)]
-        )
+    writer.writerow(names)
+    writer.writerows(_values(line, names) for line in lines)
     return text.getvalue()
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.episode.evaluation import RECORD
-from xp.errors import ExitCode, XpError
+from xp.episode.evaluation import RECORD, read_evaluation
+from xp.errors import XpError
 from xp.lib.codec import JsonFile
-from xp.lib.reading import config_of, json_of
+from xp.lib.reading import config_of
 from xp.tasks.manifest import read_manifest
 from xp.tasks.request import IDENTITY
 
@@ -108,23 +108,16 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
             f"env.train.profile: there is no evaluation {name} in {place.parent}: python -m xp tasks profile makes one,"
             " python -m xp eval list shows those that are there"
         )
-    value = json_of(place / RECORD, ExitCode.CONFIG)
-    try:
-        if value["status"] != "finished":
-            raise XpError(f"{place} is not finished; the same `tasks profile` continues it")
-        member = _member(outputs, str(value["task_set"]), request, place)
-        threshold = float(value["playing"]["pass_threshold"])
-        prefix = f"{member}/{split}/"
-        tries = {
-            int(task.removeprefix(prefix)): [
-                None if reward is None else float(reward) for reward in one["rewards"]
-            ]
-            for task, one in value["tasks"].items()
-            if task.startswith(prefix)
-        }
-        model = str(value["model"]["name"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise XpError(f"{place / RECORD} is not a summary of an evaluation: {error!r}") from None
+    evaluation = read_evaluation(place / RECORD)
+    if evaluation["status"] != "finished":
+        raise XpError(f"{place} is not finished; the same `tasks profile` continues it")
+    prefix = f"{_member(outputs, evaluation['task_set'], request, place)}/{split}/"
+    threshold = evaluation["summary"]["pass_threshold"]
+    tries = {
+        int(task.removeprefix(prefix)): played["rewards"]
+        for task, played in evaluation["tasks"].items()
+        if task.startswith(prefix)
+    }
     shares = {index: pass_share(rewards, threshold) for index, rewards in tries.items()}
     rates = {index: share for index, share in shares.items() if share is not None}
     if not rates:
@@ -132,7 +125,7 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
             f"{place} has no tasks of split {split}: profile the split that is trained on"
             " (python -m xp tasks profile env=... model=...)"
         )
-    return Profile(model, threshold, max(map(len, tries.values())), rates)
+    return Profile(evaluation["model"]["name"], threshold, max(map(len, tries.values())), rates)
 
 
 def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) -> str:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import BinaryIO
 
 from xp.launchers.base import Echo
-from xp.lib.terminal import RESET, is_coloured, plain, redrawn
+from xp.lib.terminal import RESET, plain, redrawn
 from xp.secrets.redaction import Redactor
 
 PROGRESS_EVERY_S = 30.0
@@ -126,13 +126,8 @@ class LogStream:
         rest = body[self._shown :]
         # Colour codes may split a secret: then the screen gets the redacted line without colours.
         is_clean = text == plain(body)
-        if end == "\n" and is_coloured(redrawn(body)):
-            reset = RESET
-        else:
-            reset = ""
-        self._echo(
-            (redrawn(rest) + reset if is_clean else self._redactor.redact(plain(rest))) + end
-        )
+        drawn = redrawn(rest) if is_clean else self._redactor.redact(plain(rest))
+        self._echo(drawn + end)
 
     def _line(self, text: str) -> None:
         self._progress = ""
