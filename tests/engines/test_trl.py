@@ -17,9 +17,10 @@ import pytest
 import yaml
 
 from tests.engines import needs_vllm
+from tests.support.families import SPREAD, write_family
 from tests.support.resuming import lose_once, process_with
 from tests.support.sections import with_model
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
@@ -32,8 +33,14 @@ BAR = 1e-4
 """Largest gap between engine and trainer of one set of weights in float32."""
 
 
-def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
-    """The files of a rendered `hardware=cpu backend.engine.name=vllm` in a directory, and the job's variables."""
+def configured(
+    directory: Path, steps: int, *overrides: str, family: str | None = None
+) -> dict[str, str]:
+    """The files of a rendered `hardware=cpu backend.engine.name=vllm` in a directory, and the job's variables.
+
+    Args:
+        family: key of tests.support.families. None means the network that xp ships.
+    """
     root = str(directory)
     spec = compose(
         [
@@ -66,9 +73,10 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
         for stage in render(spec, RunPaths(root, 1, f"{root}/tasks"))
         if stage.name == "train"
     )
-    tokenizer, model = tokenizer_and_model()
-    model.save_pretrained(directory / "base")
-    tokenizer.save_pretrained(directory / "base")
+    if family is None:
+        leave_model(directory / "base")
+    else:
+        write_family(family, directory / "base", spread=SPREAD)
     for path, text in job.files.items():
         if "/train/" in path:
             (directory / Path(path).name).write_text(text)
