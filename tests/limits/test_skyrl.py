@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +14,10 @@ import typing_extensions
 pytest.importorskip("skyrl", reason="SkyRL is not in this environment: make test-skyrl")
 
 from tests.limits.words import has, lacks, package
+from tests.support.families import write_family
+from xp.backends.skyrl.worker.process import prepare_process
+
+prepare_process()
 
 SKYRL = package("skyrl")
 CONFIG = SKYRL / "train/config/config.py"
@@ -114,13 +119,18 @@ def test_gspo_has_no_dual_clip() -> None:
     assert float(unbounded) / float(bounded) == pytest.approx(float(ratio) / 3.0)
 
 
-def test_attention_is_flash_or_pytorchs() -> None:
-    """transformers has neither for gpt-oss."""
-    assert has(
-        MODEL, 'self.attn_implementation = "flash_attention_2" if use_flash_attention_2 else "sdpa"'
-    )
-    models = package("transformers") / "models/gpt_oss/modeling_gpt_oss.py"
-    assert has(models, "_supports_sdpa = False")
+def test_fsdp2_has_no_attention_for_sinks(tmp_path: Path) -> None:
+    """SkyRL puts its own attention into gpt-oss after it has loaded it with FlashAttention 2 or PyTorch's kernel, of
+    which transformers has neither: for the first one it looks for a kernel that no lock of xp's has."""
+    from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
+
+    start = str(write_family("gpt_oss", tmp_path))
+    with pytest.raises(ValueError, match="does not support an attention implementation"):
+        HFModelWrapper(start, use_flash_attention_2=False, bf16=False)
+    with pytest.raises(ImportError, match="`kernels` is either not installed"):
+        HFModelWrapper(start, use_flash_attention_2=True, bf16=False)
+    lock = Path(__file__).parents[2] / "runtimes/skyrl/requirements.lock"
+    assert not re.search(r"^kernels==", lock.read_text(), re.MULTILINE)
 
 
 def test_megatrons_attention_is_flash_or_fused() -> None:

@@ -48,9 +48,12 @@ SIZES: Final[Mapping[str, Any]] = {
     "patch_size": 8,
 }
 """Key of a configuration -> a small value."""
+INDEXED: Final = {"index_topk": 12, "index_head_dim": 8, "index_n_heads": 16}
+"""An indexer that keeps fewer tokens than an episode has; with few heads, tokens have equal scores."""
 OWN: Final[Mapping[str, Mapping[str, Any]]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
     "cohere2": {"logit_scale": 0.25},
+    "deepseek_v32": INDEXED,
     "falcon_h1": {"mamba_d_ssm": 64},
     "gemma2": {"final_logit_softcapping": 2.0, "attn_logit_softcapping": 3.0},
     "gemma3n_text": {
@@ -62,6 +65,7 @@ OWN: Final[Mapping[str, Mapping[str, Any]]] = {
         "num_kv_shared_layers": 2,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
+    "glm_moe_dsa": INDEXED,
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "gptj": {"rotary_dim": 4},
     "granite": {"logits_scaling": 8.0},

@@ -6,16 +6,26 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from tests.support.families import SPREAD, write_family
 from tests.support.sections import with_model
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.worker.places import RunPaths
 
 
-def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
-    """The files of a rendered `hardware=cpu backend.engine.name=vllm` in a directory, and the job's variables."""
+def configured(
+    directory: Path, steps: int, *overrides: str, family: str | None = None
+) -> dict[str, str]:
+    """The files of a rendered `hardware=cpu backend.engine.name=vllm` in a directory, and the job's variables.
+
+    Args:
+        directory: for the files.
+        steps: of the training.
+        overrides: more of the spec.
+        family: key of tests.support.families. None means the network that xp ships.
+    """
     root = str(directory)
     spec = compose(
         [
@@ -48,9 +58,10 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
         for stage in render(spec, RunPaths(root, 1, f"{root}/tasks"))
         if stage.name == "train"
     )
-    tokenizer, model = tokenizer_and_model()
-    model.save_pretrained(directory / "base")
-    tokenizer.save_pretrained(directory / "base")
+    if family is None:
+        leave_model(directory / "base")
+    else:
+        write_family(family, directory / "base", spread=SPREAD)
     for path, text in job.files.items():
         if "/train/" in path:
             (directory / Path(path).name).write_text(text)

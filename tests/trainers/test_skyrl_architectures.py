@@ -21,11 +21,13 @@ FAMILIES = (
         "cohere",
         "cohere2",
         "deepseek_v3",
+        "deepseek_v32",
         "deepseek_v4",
         "falcon",
         "gemma2",
         "gemma3_text",
         "glm4",
+        "glm_moe_dsa",
     ),
     *(
         "gpt2",

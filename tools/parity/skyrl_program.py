@@ -64,7 +64,9 @@ def _updates(
 
     place = scratch / str(rank)
     place.mkdir()
-    cfg, trainer = _trainer(SkyRLTrainStageConfig.from_json(case.config), model, place)
+    cfg, trainer = trainer_without_engine(
+        SkyRLTrainStageConfig.from_json(case.config), model, place
+    )
     if case.lora_scale is not None:
         cfg.trainer.bf16 = False  # the measured spec is one of accelerators
     with in_precision(case.precision):
@@ -146,7 +148,16 @@ def _keep_advantages(found: Found, data: Any, *, has_own: bool) -> None:
         found.critic.advantages.extend(data["returns"][trained].tolist())
 
 
-def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple[Any, Any]:
+def trainer_without_engine(
+    config: SkyRLTrainStageConfig, model: Path, scratch: Path
+) -> tuple[Any, Any]:
+    """SkyRL's configuration and xp's trainer, which gets its batch, and its dispatch, from its caller.
+
+    Args:
+        config: of the stage.
+        model: directory of the policy.
+        scratch: existing directory for the trainer's files.
+    """
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.dataset import PromptDataset
     from skyrl.train.utils import validate_cfg

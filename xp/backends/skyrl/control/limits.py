@@ -145,7 +145,7 @@ LIMITS: Final = (
     Limit("algorithm.use_kl_in_reward", "reads one reward", OWN),
     Limit("backend.attention", "needs a GPU", OWN),
     Limit(
-        "backend.attention", "transformers has neither", f"{PROOFS}attention_is_flash_or_pytorchs"
+        "backend.attention", "transformers has neither", f"{PROOFS}fsdp2_has_no_attention_for_sinks"
     ),
     Limit(
         "backend.attention",

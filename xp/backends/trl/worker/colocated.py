@@ -120,11 +120,15 @@ def choose_port(environ: MutableMapping[str, str]) -> None:
     environ["MASTER_PORT"] = str(free_port())
 
 
-def set_vllm_dtype(dtype: str) -> None:
-    """Sets the policy's data type in TRL's engine: TRL has no argument for it, and vLLM would use half of float32."""
+def set_vllm_arguments(dtype: str) -> None:
+    """Sets arguments of TRL's engine that TRL has none for.
+
+    They are the policy's data type, since vLLM would use half of float32, and that a model with parts for pictures and
+    sound is loaded without them: its prompts are text, and its checkpoint may lack the files that vLLM makes them with.
+    """
     from trl.generation import vllm_generation
 
-    vllm_generation.LLM = partial(vllm_generation.LLM, dtype=dtype)
+    vllm_generation.LLM = partial(vllm_generation.LLM, dtype=dtype, language_model_only=True)
 
 
 @contextmanager

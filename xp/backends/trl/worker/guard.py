@@ -101,9 +101,12 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self.use_vllm = self.use_vllm or self._xp_algorithm.is_corrected
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Trainer's method; what FSDP2 computes is set before GRPOTrainer shards its reference model."""
+        """Trainer's method; what FSDP2 computes, and the reference's attention, are set before GRPOTrainer loads its
+        reference model."""
         super().create_accelerator_and_postprocess()
         keep_float32(self.accelerator)
+        # GRPOTrainer would ask for the policy's by name, which transformers refuses if a part for sound has no such one.
+        self.args.model_init_kwargs = {"attn_implementation": None}
 
     def _generate(self, prompts: Any) -> Any:
         if self._xp_log.is_ahead:

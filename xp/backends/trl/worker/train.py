@@ -233,7 +233,7 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
             send_over_gloo()
         return
     colocated.choose_port(os.environ)
-    colocated.set_vllm_dtype(config.spec.model.dtype.value)
+    colocated.set_vllm_arguments(config.spec.model.dtype.value)
     if config.grpo["use_cpu"]:
         keep_plain_weights()
         take_back_draws()

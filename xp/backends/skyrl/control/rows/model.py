@@ -31,8 +31,16 @@ MERGED = (
 )
 OUTSIDE_TEXT = r"(?!.*\b(language_model|text_model)\b).*"
 """Pattern for peft of the modules outside the text network of a checkpoint with media, by transformers' names."""
-READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")
-"""Families for which transformers 5.16 computes other log-probabilities with padding on the left."""
+READ_PADDING = (
+    "deepseek_v32",
+    "deepseek_v4",
+    "glm_moe_dsa",
+    "llama4_text",
+    "recurrent_gemma",
+    "rwkv",
+)
+"""Families for which transformers 5.16 computes other log-probabilities with padding on the left; the indexer of sparse
+attention then also reads the tokens after its own."""
 
 
 def _text_alone(spec: RunSpec) -> Keys:

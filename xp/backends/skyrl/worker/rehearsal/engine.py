@@ -60,7 +60,7 @@ class Sampler:
         torch.set_num_threads(num_threads)
         self._chat = ChatTokens(AutoTokenizer.from_pretrained(directory))
         self._model = load_network(directory, torch.float32).eval()
-        check_decoding(self._model)
+        self._kind = check_decoding(self._model)
 
     def take(self, weights: Path) -> None:
         """Replaces the weights by those of a safetensors file; raises RuntimeError if the names differ."""
@@ -90,8 +90,6 @@ class Sampler:
 
     def _write(self, requests: Sequence[SampleRequest]) -> Iterator[SampledTurn]:
         """The same for requests that differ only in their limits; a turn that others outlast is cut at its own."""
-        from xp.engines.transformers_engine import TransformersEngine
-
         sampling = requests[0].sampling
         end_ids = requests[0].end_ids
         longest = max(request.sampling.max_tokens_per_turn for request in requests)
@@ -102,7 +100,7 @@ class Sampler:
         names = [request.seed for request in requests]
         opening = Opening(prompts, names, len(requests), lambda _: None)
         is_stop = self._chat.holds_one_of(sampling.stop)
-        engine = TransformersEngine(self._model, opening, end_ids, sampling, "rehearsal", is_stop)
+        engine = self._kind(self._model, opening, end_ids, sampling, "rehearsal", is_stop)
         for number in range(len(requests)):
             engine.begin(number)
         while engine.is_generating:
