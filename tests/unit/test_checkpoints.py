@@ -96,15 +96,21 @@ def test_the_five_most_counted_with_known_trainers_are_options() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_yes_names_a_test_and_a_no_has_a_reason() -> None:
-    for one in most_trained():
-        for trainer in TRAINERS:
-            given = answer(trainer, one.name)
-            if given.verdict == YES:
-                assert any(f"`{test}`" == given.proof for test in trained()[trainer].values())
-            elif given.verdict == NO:
-                assert given.proof
-            else:
-                assert (given.verdict, given.proof) == (NOT_TRIED, "")
+    answers = {
+        (trainer, one.name): answer(trainer, one.name)
+        for one in most_trained()
+        for trainer in TRAINERS
+    }
+    tests = {f"`{test}`" for members in trained().values() for test in members.values()}
+    by_verdict = {
+        verdict: {given.proof for given in answers.values() if given.verdict == verdict}
+        for verdict in (YES, NO, NOT_TRIED)
+    }
+    assert by_verdict[YES]
+    assert by_verdict[YES] <= tests
+    assert by_verdict[NO]
+    assert "" not in by_verdict[NO]
+    assert by_verdict[NOT_TRIED] <= {""}
 
 
 @pytest.mark.timeout(300)
@@ -212,10 +218,10 @@ def test_a_known_network_is_as_large_as_transformers_says() -> None:
 
 def test_each_known_network_names_its_public_source() -> None:
     table = json.loads(TABLE.read_text(encoding="utf-8"))
-    for one in checkpoints():
-        if one.config is not None:
-            source = table[one.name]["source"]
-            assert source.startswith(("https://github.com/", "transformers ", "megatron-bridge "))
+    sources = {one.name: table[one.name]["source"] for one in checkpoints() if one.config}
+    assert len(sources) > 20
+    public = ("https://github.com/", "transformers ", "megatron-bridge ")
+    assert {name for name, source in sources.items() if not source.startswith(public)} == set()
 
 
 @pytest.mark.parametrize("option", OPTIONS)
