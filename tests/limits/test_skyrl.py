@@ -114,13 +114,38 @@ def test_gspo_has_no_dual_clip() -> None:
     assert float(unbounded) / float(bounded) == pytest.approx(float(ratio) / 3.0)
 
 
-def test_attention_is_flash_or_pytorchs() -> None:
-    """transformers has neither for gpt-oss."""
-    assert has(
-        MODEL, 'self.attn_implementation = "flash_attention_2" if use_flash_attention_2 else "sdpa"'
+@pytest.mark.parametrize(
+    ("is_flash", "error", "words"),
+    [(False, ValueError, "does not support"), (True, ImportError, "`kernels` is either not")],
+)
+def test_attention_is_flash_or_pytorchs(
+    is_flash: bool, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    """transformers has neither for gpt-oss: its other kernels are of a package that SkyRL's lock lacks."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    from xp.backends.skyrl.worker.process import prepare_process
+
+    prepare_process()
+    from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
+
+    config = GptOssConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        layer_types=["full_attention"],
     )
-    models = package("transformers") / "models/gpt_oss/modeling_gpt_oss.py"
-    assert has(models, "_supports_sdpa = False")
+    GptOssForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(error, match=words):
+        HFModelWrapper(str(tmp_path), use_flash_attention_2=is_flash, bf16=False)
+    lock = Path(__file__).parents[2] / "runtimes/skyrl/requirements.lock"
+    assert not [line for line in lock.read_text().splitlines() if line.startswith("kernels==")]
 
 
 def test_megatrons_attention_is_flash_or_fused() -> None:

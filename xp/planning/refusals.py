@@ -16,6 +16,7 @@ from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.models.weights import quantization_fault, weight_faults
 from xp.planning.extent import member_key
+from xp.planning.limits import with_proof
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.probe import answer_of
@@ -80,7 +81,7 @@ def _model_faults(spec: RunSpec) -> Iterator[str]:
     config = config_of(spec.model.path, outputs, spec.model.revision)
     fault = None if config is None else quantization_fault(config)
     if fault is not None and spec.backend.name is not BackendName.SLIME:
-        yield fault
+        yield with_proof(str(spec.backend.name), "model.path", fault)
         return
     directory = local_directory(model_place(spec.model), outputs)
     # A snapshot may lack files, which the stage `model` downloads.
