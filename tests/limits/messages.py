@@ -22,10 +22,10 @@ TABLES = re.compile(r"/rows/|/rows\.py|limits\.py")
 """Files whose messages test_rows.py meets by specs."""
 NAMES = re.compile(
     r"\b(TRL|SkyRL|Slime|Megatron|v?LLM|vllm|SGLang|sglang|transformers|peft|FSDP2?|Ray|Slurm|sbatch|Modal|SkyPilot"
-    r"|Docker|Apptainer|pyxis|engines?|launcher|trainers?|rehearsal)\b"
+    r"|Docker|Apptainer|pyxis|engines?|launcher|trainers?|rehearsal|quantized)\b"
 )
 LIMIT = re.compile(
-    r"launcher=\w+ has|"
+    r"launcher=\w+ has|trained weights are|"
     r"\b(cannot|only|alone|no|not|must|needs?|never|always|without|lacks?|supports?|expects|at most|one (node|container))\b"
 )
 EVENT = re.compile(

@@ -218,6 +218,7 @@ def test_quantized_weights_of_every_kind_are_refused_where_no_trainer_unpacks_th
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen3"}))
     words = ["model=hf", f"model.path={tmp_path}", f"backend={backend}", "hardware=h100x8"]
     spec = compose(words)
+    check_model_files(spec, trains=False)
     if backend == "slime":
         check_model_files(spec)
         return

@@ -93,7 +93,7 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
         else:
             chosen = _hugging_face(model, request.config_dirs)
         spec = compose([*of_env, *chosen, *request.overrides], request.config_dirs)
-        check_model_files(spec)
+        check_model_files(spec, trains=False)
         where = start_place(spec)
         start = spec.training.initial_checkpoint
         if start is None:

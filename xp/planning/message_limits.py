@@ -178,6 +178,11 @@ TRAINERS: Final = (
     ),
     Limit("xp/backends/slime/worker/rollout.py", "the engine returned the experts", OWN),
     Limit("xp/worker/trained.py", "without an error", OWN),
+    Limit(
+        "xp/models/weights.py",
+        "its weights are quantized",
+        f"{TRL}quantized_weights_are_not_trained",
+    ),
 )
 """Of trainers, beside their rows."""
 

@@ -18,6 +18,7 @@ from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.models.weights import DEQUANTIZED, quantization_fault, weight_faults
 from xp.planning.episode import episode_config
 from xp.planning.extent import member_key
+from xp.planning.limits import with_proof
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.probe import answer_of
@@ -44,8 +45,12 @@ def machine_refusals(spec: RunSpec) -> Iterator[Refusal]:
     yield from draft_refusals(spec)
 
 
-def check_model_files(spec: RunSpec) -> None:
+def check_model_files(spec: RunSpec, *, trains: bool = True) -> None:
     """Checks the model's files that are on this machine: a directory, or a snapshot in the cache of the hub's client.
+
+    Args:
+        spec: the run.
+        trains: False if the model is only played, for which its weights may be quantized.
 
     Raises:
         XpError: (CONFIG) it has no weights or no tokenizer, so that it can be planned but not loaded; (PLAN) its weights
@@ -62,33 +67,19 @@ def check_model_files(spec: RunSpec) -> None:
         )
     faults = []
     if is_path or spec.model.revision is not None:
-        faults += [f"model.path={spec.model.path}: {fault}" for fault in _model_faults(spec)]
+        of_model = _model_faults(spec, trains=trains)
+        faults += [f"model.path={spec.model.path}: {fault}" for fault in of_model]
     start = spec.training.initial_checkpoint
     if is_local and start is not None and Path(start).is_absolute():
         faults += [
             f"training.initial_checkpoint={start}: {fault}"
-            for fault in _weights_faults(spec, Path(start))
+            for fault in _weights_faults(spec, Path(start), trains=trains)
         ]
-    fault = adapter_fault(spec) if is_local else None
+    fault = adapter_fault(spec) if is_local and trains else None
     if fault is not None:
         faults.append(fault)
     if faults:
         raise XpError("\n".join(faults), ExitCode.PLAN)
-
-
-def _model_faults(spec: RunSpec) -> Iterator[str]:
-    """Faults of the model: quantized weights wherever they are, and others where they are on this machine."""
-    outputs = Path(spec.outputs)
-    config = config_of(spec.model.path, outputs, spec.model.revision)
-    fault = None if config is None else quantization_fault(config, _converted(spec))
-    if fault is not None:
-        yield fault
-        return
-    directory = local_directory(model_place(spec.model), outputs)
-    # A snapshot may lack files, which the stage `model` downloads.
-    is_whole = directory is not None and not any(missing_parts(directory))
-    if directory is not None and is_whole and spec.launcher.name is LauncherName.LOCAL:
-        yield from _weights_faults(spec, directory)
 
 
 def _converted(spec: RunSpec) -> Sequence[str]:
@@ -96,12 +87,30 @@ def _converted(spec: RunSpec) -> Sequence[str]:
     return DEQUANTIZED if spec.backend.name is BackendName.SLIME else ()
 
 
-def _weights_faults(spec: RunSpec, directory: Path) -> Iterator[str]:
+def _model_faults(spec: RunSpec, *, trains: bool) -> Iterator[str]:
+    """Faults of the model: quantized weights that are to be trained wherever they are, and others where they are on
+    this machine."""
+    outputs = Path(spec.outputs)
+    config = config_of(spec.model.path, outputs, spec.model.revision)
+    fault = None if config is None else quantization_fault(config, _converted(spec))
+    if fault is not None and trains:
+        yield with_proof(str(spec.backend.name), "model.path", fault)
+        return
+    directory = local_directory(model_place(spec.model), outputs)
+    # A snapshot may lack files, which the stage `model` downloads.
+    is_whole = directory is not None and not any(missing_parts(directory))
+    if directory is not None and is_whole and spec.launcher.name is LauncherName.LOCAL:
+        yield from _weights_faults(spec, directory, trains=trains)
+
+
+def _weights_faults(spec: RunSpec, directory: Path, *, trains: bool) -> Iterator[str]:
     """What is wrong with the weights of a directory; nothing for one that has adapters alone."""
     config = config_of(str(directory), Path(spec.outputs))
     if config is None or (directory / "adapter_config.json").is_file():
         return
-    faults = list(weight_faults(directory, config, converted=_converted(spec)))
+    faults = list(
+        weight_faults(directory, config, allows_quantized=not trains, converted=_converted(spec))
+    )
     if not faults and quantization_fault(config) is None:
         answer = answer_of(WEIGHTS, directory) or {}
         faults = answer.get("faults", [])
