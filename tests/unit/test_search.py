@@ -70,7 +70,7 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_resources(tmp_path: Path
         search(RANGES, [], tmp_path / "link" / "search", 1, lambda _: 0.0)
     assert (
         str(caught.value)
-        == f"{tmp_path / 'link'}: File exists; outputs=DIR names another directory"
+        == f"{tmp_path / 'link'}: File exists; set outputs=DIR to another directory"
     )
     assert caught.value.code is ExitCode.RESOURCE
 
