@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,43 @@ def test_slime_converts_the_weights_of_fp8_alone(method: str, tmp_path: Path) ->
         return
     with pytest.raises(XpError, match=f"quantization_config, {method}"):
         check_model_files(spec)
+
+
+@pytest.mark.parametrize(
+    ("keys", "other_head", "words"),
+    [
+        ({"quantization_config": {"quant_method": "awq"}}, False, "quantization_config, awq"),
+        ({}, True, "tie_word_embeddings is true"),
+    ],
+)
+def test_slimes_fine_tuning_looks_at_the_weights_first(
+    keys: dict[str, Any],
+    other_head: bool,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tests.support.jobs import PLACES
+    from xp.backends.slime.control.render import sft_stage
+    from xp.backends.slime.worker.sft import main
+
+    for variable, file in (
+        ("SLIME_PATH", "slime/train.py"),
+        ("MEGATRON_PATH", "megatron-lm/megatron/training/init.py"),
+    ):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+        monkeypatch.setenv(variable, str(tmp_path / file.partition("/")[0]))
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    place = copy_of(tmp_path / "model", keys, other_head=other_head)
+    model = ("model=hf", f"model.path={place}", "model.dialect=hermes")
+    spec = compose(["env=whodunit", "backend=slime", "hardware=h100x8", *model, "sft.data=solve"])
+    stage = sft_stage(spec, PLACES)
+    (config,) = (text for name, text in stage.job.files.items() if name.endswith("config.json"))
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "sft/config.json").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(XpError, match=words) as caught:
+        main(["sft/config.json"])
+    assert caught.value.code is ExitCode.PLAN
