@@ -63,7 +63,8 @@ def load_again(code: str) -> None:
 def test_the_same_run_is_the_same_at_each_level(recorded: RecordedRun, tmp_path: Path) -> None:
     assert check_jobs(recorded).verdict is Outcome.SAME
     level, tasks = check_tasks(recorded, tmp_path / "scratch")
-    assert (level.verdict, level.differences) == (Outcome.SAME, ())
+    assert level.verdict == Outcome.SAME
+    assert level.differences == ()
     assert check_episodes(recorded, tasks, 64).summary == "4 episodes of 4"
     assert check_episodes(recorded, tasks, 64).differences == ()
 

@@ -111,7 +111,8 @@ def test_a_converted_model_is_made_once_and_is_where_training_starts() -> None:
     plan = build_plan(compose([*SLIME, "backend.convert_model=true"]), "r")
     convert = plan.stages[1]
     train = plan.stages[2]
-    assert (convert.name, train.needs) == ("convert", ("prepare", "convert"))
+    assert convert.name == "convert"
+    assert train.needs == ("prepare", "convert")
     made = ConvertConfig.from_json(convert.job.files["runs/r/attempt_1/convert/config.json"])
     assert convert.done == f"{made.output_dir}/manifest.json"
     assert made.manifest["slime"] == catalog().slime
@@ -120,7 +121,8 @@ def test_a_converted_model_is_made_once_and_is_where_training_starts() -> None:
     assert "--ref-load" in command.path_flags
     assert command.model_flags == ("--hf-checkpoint",)
     parsed = parse(made.command.flags)
-    assert (parsed["save"], parsed["num_layers"]) == (made.output_dir, 48)
+    assert parsed["save"] == made.output_dir
+    assert parsed["num_layers"] == 48
     other = build_plan(compose([*DENSE, "backend.convert_model=true"]), "r").stages[1]
     assert other.done != convert.done
 
