@@ -74,7 +74,7 @@ test-slow: setup  ## The tests that take longer
 test-gpu: setup  ## The smallest run of each trainer on this machine's GPUs; a skipped test says why
 	$(BIN)/python -m pytest -m gpu tests/gpu -rs
 
-check: setup  ## ruff, mypy --strict, import-linter; one value on a line; every test asserts something that always runs
+check: setup  ## ruff, mypy --strict, import-linter; one value on a line; rules of the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -92,7 +92,9 @@ def test_a_large_split_is_only_counted_and_the_share_is_by_index(tmp_path: Path)
             tmp_path, "env=openreward", serve, "env.train.num_tasks=20", "env.held_out.num_tasks=8"
         )
     )
-    assert (one.identity, one.num_train, one.num_held_out) == (Identity.INDEX, 20, 8)
+    assert one.identity == Identity.INDEX
+    assert one.num_train == 20
+    assert one.num_held_out == 8
 
 
 def test_an_environment_without_training_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -113,7 +115,9 @@ def test_the_public_run_evaluates_on_its_training_tasks_and_says_so(tmp_path: Pa
         "env.held_out.overlap=allowed",
     )
     one = record(prepared(tmp_path, "env=whodunit", *overlap))
-    assert (one.num_train, one.num_held_out, one.num_trained_on) == (100, 100, 100)
+    assert one.num_train == 100
+    assert one.num_held_out == 100
+    assert one.num_trained_on == 100
     assert one.line().endswith("all evaluation tasks are trained on as well")
 
 
@@ -142,9 +146,7 @@ def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Pa
     assert found.num_tasks(Purpose.HELD_OUT) > 0
     if recipe == MIXED:
         one = found.manifest.held_out["whodunit"]
-        assert (one.rule, one.num_train, one.num_held_out, one.num_trained_on) == (
-            Rule.SHARE,
-            80,
-            20,
-            0,
-        )
+        assert one.rule == Rule.SHARE
+        assert one.num_train == 80
+        assert one.num_held_out == 20
+        assert one.num_trained_on == 0

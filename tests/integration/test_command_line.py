@@ -141,11 +141,9 @@ def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]
     assert "reward/avg_raw_reward" in {row["metric"] for row in json.loads(capsys.readouterr().out)}
     assert main(["explain", "training.group_size", "clip_fraction", "--json"]) == 0
     metric, key = json.loads(capsys.readouterr().out)
-    assert (metric["metric"], key["key"], key["value"]) == (
-        "training/clip_fraction",
-        "training.group_size",
-        8,
-    )
+    assert metric["metric"] == "training/clip_fraction"
+    assert key["key"] == "training.group_size"
+    assert key["value"] == 8
 
 
 @pytest.mark.parametrize(
@@ -226,7 +224,8 @@ def test_what_an_encoding_does_not_have_is_written_out() -> None:
     done = subprocess.run(
         [*BIN, "plan"], capture_output=True, text=True, timeout=DEADLINE_S, env=environ
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
     assert "whodunit_mini \\xb7 tiny" in done.stdout
 
 
@@ -234,7 +233,8 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
     program = " ".join(map(shlex.quote, BIN))
     words = ["bash", "-c", f"set -o pipefail; {program} plan --files | head -1"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("kind", LOST)

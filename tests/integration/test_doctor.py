@@ -77,7 +77,8 @@ def test_functions_of_the_users_own_are_named_and_imported(
     )
     good, missing, broken = functions(compose([listed]))
     assert (good.verdict, "a run imports my_rewards:mine" in good.text) == (Verdict.OK, True)
-    assert (missing.verdict, missing.code) == (Verdict.FAULT, ExitCode.CONFIG)
+    assert missing.verdict == Verdict.FAULT
+    assert missing.code == ExitCode.CONFIG
     assert "reward_fn my_rewards:theirs cannot be loaded" in missing.text
     assert (
         "reward_fn my_broken:other cannot be loaded: No module named 'no_such_package'"
@@ -87,7 +88,8 @@ def test_functions_of_the_users_own_are_named_and_imported(
 
 def test_an_interpreter_that_is_not_there_is_a_fault() -> None:
     finding = only(list(versions(compose(["backend.runtime.python=/no/such/python"]), ())))
-    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.RUNTIME)
+    assert finding.verdict == Verdict.FAULT
+    assert finding.code == ExitCode.RUNTIME
 
 
 def nvidia_smi(directory: Path, rows: str) -> None:
@@ -124,7 +126,8 @@ def test_a_disk_that_is_too_small_is_a_fault(tmp_path: Path) -> None:
     assert only(list(disk(compose([]), tmp_path / "not" / "yet"))).verdict is Verdict.OK
     spec = compose(["env=whodunit", "hardware=a100x4", "training.keep_checkpoints=100000"])
     finding = only(list(disk(spec, tmp_path)))
-    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.RESOURCE)
+    assert finding.verdict == Verdict.FAULT
+    assert finding.code == ExitCode.RESOURCE
     assert "lower training.keep_checkpoints" in finding.text
 
 
@@ -133,7 +136,8 @@ def test_a_secret_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch, tmp_
     overrides = ["env.secrets.token.from_env=MY_TOKEN"]
     monkeypatch.delenv("MY_TOKEN", raising=False)
     finding = only(list(secrets(compose(overrides), stages(*overrides))))
-    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.SECRET)
+    assert finding.verdict == Verdict.FAULT
+    assert finding.code == ExitCode.SECRET
     monkeypatch.setenv("MY_TOKEN", "sesame-sesame")
     finding = only(list(secrets(compose(overrides), stages(*overrides))))
     assert finding.verdict is Verdict.OK
@@ -149,13 +153,15 @@ def test_the_launcher_says_what_it_cannot_start(tmp_path: Path) -> None:
 def test_an_environment_that_does_not_answer_is_a_fault() -> None:
     spec = compose(["env.serve=null", "env.target=http://127.0.0.1:9"])
     finding = only(list(environments(spec)))
-    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.ENVIRONMENT)
+    assert finding.verdict == Verdict.FAULT
+    assert finding.code == ExitCode.ENVIRONMENT
 
 
 @pytest.mark.integration
 def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
     answers, slots = environments(compose(["env=echo"]), 4)
-    assert (answers.verdict, slots.verdict) == (Verdict.OK, Verdict.OK)
+    assert answers.verdict == Verdict.OK
+    assert slots.verdict == Verdict.OK
     assert "holds 4 idle sessions at the same time" in slots.text
     finding = only(list(environments(compose(["env=echo", "env.train.split=nosuch"]))))
     assert "has no split nosuch" in finding.text

@@ -164,7 +164,8 @@ def test_the_python_interface_gives_what_the_runs_files_hold(
     root = outputs / "outputs"
     run = api.load(the_run(outputs).name, outputs=root)
     assert list(api.runs(outputs=root)["run"]) == [run.name]
-    assert (run.status, run.spec.training.num_steps) == ("succeeded", 2)
+    assert run.status == "succeeded"
+    assert run.spec.training.num_steps == 2
     assert list(run.metrics["step"]) == [1, 2]
     assert len(list(run.episodes())) == 16 + 2 * 8
     assert run.held_out["after"].num_scored == 8
@@ -276,7 +277,8 @@ def test_a_failing_environment_after_training_costs_its_evaluation_alone(
     first = evaluated(the_run(outputs) / "attempt_1/evaluate")
     second = evaluated(run / "attempt_2/evaluate")
     for name, one in first.items():
-        assert (second[name]["summary"], second[name]["tasks"]) == (one["summary"], one["tasks"])
+        assert second[name]["summary"] == one["summary"]
+        assert second[name]["tasks"] == one["tasks"]
     assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()
 
 

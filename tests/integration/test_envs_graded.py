@@ -42,7 +42,8 @@ def play(config: EnvConfig, index: int, *turns: str) -> tuple[EpisodeResult, lis
 def test_a_function_scores_the_final_message() -> None:
     outcome, said = play(graded("equals"), 3, "<think>3? 4?</think> 3")
     assert said == []  # a judge would read them as the user's
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.0
     assert play(graded("equals"), 3, "4")[0].reward == 0.0
 
 
@@ -77,7 +78,9 @@ def test_an_environment_with_steps_is_a_conversation_whose_rewards_are_summed() 
     outcome, said = play(graded("Higher"), 5, "3", "7", "5")
     assert [message["content"] for message in said] == ["higher", "lower"]
     assert {message["role"] for message in said} == {"user"}
-    assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.FINISHED, 1.0, 3)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.0
+    assert outcome.num_turns == 3
 
 
 def test_a_conversation_that_runs_out_of_turns_is_truncated() -> None:
@@ -219,7 +222,8 @@ def test_a_grader_that_fails_makes_the_episode_void_never_zero(
 ) -> None:
     hangs = {"call_timeout_s": 1.0} if words == ("DeadlineExceeded",) else {}
     outcome, _ = play(with_limits(graded(grader), **hangs, retries_per_episode=0), 1, "1")
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert all(word in (outcome.void_reason or "") for word in words)
 
 
@@ -253,7 +257,8 @@ def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
 def test_a_grader_that_eats_memory_or_exits_makes_void(grader: str, fault: str) -> None:
     config = with_limits(graded(grader), memory_gb=1.0, retries_per_episode=0)
     outcome, _ = play(config, 1, "1")
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert fault in (outcome.void_reason or "")
 
 
@@ -323,11 +328,9 @@ def test_the_text_of_a_tool_call_is_graded(package: Path) -> None:
     )
     config = rules(provider="local", grader="xp.builtin.graders:exact", rows="lent_rows:rows.jsonl")
     outcome, _ = play(config, 0, f"<think>Rome.</think>{call}")
-    assert (outcome.status, outcome.reward, outcome.num_malformed) == (
-        EpisodeStatus.FINISHED,
-        1.0,
-        0,
-    )
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.0
+    assert outcome.num_malformed == 0
     assert play(config, 0, call[:-20])[0].reward == 0.0
 
 

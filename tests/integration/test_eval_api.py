@@ -70,7 +70,8 @@ def test_a_request_says_model_messages_tools_and_limits() -> None:
         "top_p": 0.9,
         "max_completion_tokens": 1024,
     }
-    assert (answer.prompt_tokens, answer.completion_tokens) == (10, 5)
+    assert answer.prompt_tokens == 10
+    assert answer.completion_tokens == 5
 
 
 def test_a_busy_endpoint_is_asked_again_no_earlier_than_it_wishes() -> None:
@@ -427,8 +428,10 @@ def test_models_and_environments_come_as_lists() -> None:
             "run=R@0,R",
         ]
     )
-    assert (asked.models, asked.endpoint_names) == (("tiny", "endpoint"), ("a", "b"))
-    assert (asked.envs, asked.runs) == (("multiply", "echo"), ("R@0", "R"))
+    assert asked.models == ("tiny", "endpoint")
+    assert asked.endpoint_names == ("a", "b")
+    assert asked.envs == ("multiply", "echo")
+    assert asked.runs == ("R@0", "R")
 
 
 @pytest.mark.parametrize("finish_reason", ["stop", "length"])

@@ -28,12 +28,11 @@ def test_the_server_has_the_sizes_of_the_spec() -> None:
     place = ("env=gsm8k", "hardware=a100x4", "model=qwen2.5-3b-instruct")
     words = sglang_arguments(compose([*place, *SIZES]))
     found = dict(pairwise(words))
-    assert (found["--tp-size"], found["--dp-size"], found["--mem-fraction-static"]) == (
-        "2",
-        "2",
-        "0.5",
-    )
-    assert (found["--max-running-requests"], found["--dtype"]) == ("64", "bfloat16")
+    assert found["--tp-size"] == "2"
+    assert found["--dp-size"] == "2"
+    assert found["--mem-fraction-static"] == "0.5"
+    assert found["--max-running-requests"] == "64"
+    assert found["--dtype"] == "bfloat16"
     assert "--device" not in words
 
 
@@ -83,12 +82,16 @@ def test_a_turn_is_token_ids_with_the_log_probability_of_each(tmp_path: Path) ->
             request
         )
         AdapterClient(server.url, sampling, [2], str(tmp_path)).answer(request)
-    assert (written.ids, written.logprobs) == ([8, 2], [-0.5, -1.25])
+    assert written.ids == [8, 2]
+    assert written.logprobs == [-0.5, -1.25]
     whole, adapter = server.requests
     body = whole.json
-    assert (whole.path, whole.headers["authorization"]) == ("/generate", "Bearer the-key")
+    assert whole.path == "/generate"
+    assert whole.headers["authorization"] == "Bearer the-key"
     assert body["input_ids"] == [7, 9]
     given = body["sampling_params"]
-    assert (given["temperature"], given["max_new_tokens"], given["stop_token_ids"]) == (0.5, 3, [2])
+    assert given["temperature"] == 0.5
+    assert given["max_new_tokens"] == 3
+    assert given["stop_token_ids"] == [2]
     assert (given["stop"], given["no_stop_trim"]) == (["</s>"], True)
     assert adapter.json == {**body, "lora_path": "policy"}

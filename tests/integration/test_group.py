@@ -50,7 +50,9 @@ def test_a_source_that_fails_voids_the_group() -> None:
 def test_an_only_valid_episode_keeps_its_own_reward() -> None:
     with grouped.mixture("broken") as mix:
         first, second = scored(mix, *grouped.WINS * 2)
-    assert (first.reward, first.ungrouped, second.status) == (0.25, None, EpisodeStatus.VOID)
+    assert first.reward == 0.25
+    assert first.ungrouped is None
+    assert second.status == EpisodeStatus.VOID
 
 
 @pytest.mark.parametrize(
@@ -110,10 +112,8 @@ def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
     )
     config = episode_config(spec)
     (member,) = EpisodeConfig.from_json(config.to_json()).members.values()
-    assert (member.group_reward_fn, member.group_score_weight) == (
-        "tests.support.grouped:ranked",
-        0.5,
-    )
+    assert member.group_reward_fn == "tests.support.grouped:ranked"
+    assert member.group_score_weight == 0.5
     assert "tests" in user_modules(spec)
     (keys,) = scoring(config).values()
     assert keys["env.group_reward_fn"] == "tests.support.grouped:ranked"
@@ -152,7 +152,8 @@ def test_calls_and_results_are_those_that_were_executed() -> None:
     assert "hm" not in made[1]["content"]
     assert made[1]["content"].startswith("First.")
     (one,) = made[1]["tool_calls"]
-    assert (one["id"], one["function"]) == ("call00000", {"name": "move", "arguments": {"x": 1}})
+    assert one["id"] == "call00000"
+    assert one["function"] == {"name": "move", "arguments": {"x": 1}}
 
 
 def on_server(serve: str = DEBATE, **limits: Any) -> EnvironmentMixture:

@@ -79,25 +79,29 @@ def test_a_solved_task_has_the_verifiers_reward_and_files_of_its_environment(tas
     outcome, read = play(
         tasks, bash("cat start; ls"), bash("echo hello > hello.txt"), "It is done."
     )
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.0
     assert read == ["given\nstart\n", ""]
 
 
 def test_a_task_that_is_not_solved_has_zero(tasks: Path) -> None:
     outcome, read = play(tasks, bash("exit 3"), "Done.")
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 0.0)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 0.0
     assert read == ["[exit code 3]"]
 
 
 def test_where_turns_run_out_the_state_is_scored(tasks: Path) -> None:
     outcome, _ = play(tasks, bash("echo hello > hello.txt"), bash("true"), max_turns=2)
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+    assert outcome.status == EpisodeStatus.TRUNCATED
+    assert outcome.reward == 1.0
     assert outcome.step_rewards == (1.0,)
 
 
 def test_where_the_trainer_ends_the_episode_the_state_is_scored(tasks: Path) -> None:
     outcome, _ = play(tasks, bash("echo hello > hello.txt"))
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+    assert outcome.status == EpisodeStatus.TRUNCATED
+    assert outcome.reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,8 @@ def test_a_verifier_that_fails_makes_the_episode_void(tmp_path: Path, test: str,
     outcome, _ = play(
         tmp_path / "tasks", bash("echo hello > hello.txt"), "Done.", retries_per_episode=0
     )
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert said in str(outcome.void_reason)
 
 
@@ -134,7 +139,8 @@ def test_a_verifier_that_hangs_makes_the_episode_void(tmp_path: Path) -> None:
         config=CONFIG.replace("timeout_sec = 250.0", "timeout_sec = 1"),
     )
     outcome, _ = play(tmp_path / "tasks", "Done.", retries_per_episode=0)
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert "DeadlineExceeded" in str(outcome.void_reason)
 
 
@@ -175,7 +181,8 @@ def test_the_models_time_is_the_tasks_and_then_the_state_is_scored(
     write_task(tmp_path / "tasks/a")
     commands = (bash("echo hello > hello.txt"), bash("sleep 600"), bash("rm hello.txt"))
     outcome, read = play(tmp_path / "tasks", *commands)
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.0
     assert read[:2] == ["", "[killed: it took longer than 1 s]"]
 
 

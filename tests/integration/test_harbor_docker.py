@@ -80,7 +80,8 @@ def test_an_image_is_built_a_container_used_and_removed(tmp_path: Path, containe
     config = CONFIG + 'network_mode = "no-network"\n[environment.env]\nLEVEL = "easy"\n'
     write_task(tmp_path / "tasks/a", config=config)
     outcome, read = play(tmp_path / "tasks", "echo hello > hello.txt", "echo $LEVEL; env")
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.0
     assert read[1].startswith("easy\n")
     assert "not for a container" not in read[1]
     eventually(lambda: "rm --force abc\n" in (container / "calls").read_text())
@@ -113,7 +114,8 @@ def test_an_image_that_cannot_be_built_makes_the_episode_void(
     write_task(tmp_path / "tasks/a")
     (container / "broken").touch()
     outcome, _ = play(tmp_path / "tasks", "true")
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert "docker build failed: failed to solve" in str(outcome.void_reason)
 
 
@@ -144,7 +146,8 @@ def test_a_program_plays_in_a_container_of_an_image_with_it(
     episode.step("Done.")
     outcome = episode.settle()
     provider.close()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.0
     eventually(lambda: "rm --force abc\n" in (container / "calls").read_text())
     lines = (container / "calls").read_text().splitlines()
     built = [line.split()[3] for line in lines if line.startswith("build ")]

@@ -69,13 +69,15 @@ def test_a_program_that_solves_its_task_has_the_verifiers_reward(tasks: Path) ->
     )
     two = call("bash", command="cat hello.txt") + call("bash", command="echo 2")
     outcome, episode = play(config, f"I write it. {HELLO}", two, "Done.")
-    assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
+    assert outcome.status == FINISHED
+    assert outcome.reward == 1.0
     assert next(one["content"] for one in episode.opening) == "You use bash."
     answers = [[(one["role"], one["content"]) for one in turn.messages] for turn in episode.turns]
     assert answers == [[("tool", "")], [("tool", "hello\n")], []]  # One call of two.
     assert outcome.grader["program_requests"] == 3.0
     assert {name: outcome.grader[f"client_{name}"] for name in settings} == settings
-    assert (outcome.num_tool_calls, outcome.num_malformed) == (3, 0)
+    assert outcome.num_tool_calls == 3
+    assert outcome.num_malformed == 0
 
 
 KILL = "; kill -KILL $PPID"
@@ -138,7 +140,8 @@ def test_what_a_program_left_is_scored_however_it_ends(
     flag, changes, turns, status, numbers = ENDS[name]
     options = {"command": SHELL + flag, **changes.get("options", {})}
     outcome, _ = play(harness(tasks, **{**changes, "options": options}), *turns)
-    assert (outcome.status, outcome.reward) == (status, 1.0)
+    assert outcome.status == status
+    assert outcome.reward == 1.0
     assert {one: outcome.grader[one] for one in numbers} == numbers
     is_rewritten = "program_rewritten" in numbers
     assert (
@@ -148,7 +151,9 @@ def test_what_a_program_left_is_scored_however_it_ends(
 
 def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:
     outcome, episode = play(harness(tasks), "<tool_call>{no json</tool_call>")
-    assert (outcome.status, outcome.reward, outcome.num_malformed) == (FINISHED, 0.0, 1)
+    assert outcome.status == FINISHED
+    assert outcome.reward == 0.0
+    assert outcome.num_malformed == 1
     assert not episode.turns[0].messages
 
 
@@ -167,7 +172,8 @@ def test_what_is_no_fault_of_the_policy_makes_the_episode_void(
 ) -> None:
     config = harness(tasks, options={"command": command}, retries_per_episode=0)
     outcome, _ = play(config, HELLO)
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert reason in str(outcome.void_reason)
 
 
@@ -227,7 +233,8 @@ def test_rows_are_scored_by_a_command_that_alone_sees_the_answer(tmp_path: Path)
     outcome, episode = play(
         config, call("bash", command="cat data/n; grep -rl answer $XP_ROOT/app $XP_ROOT/tmp"), "7"
     )
-    assert (outcome.reward, episode.turns[0].messages[0]["content"]) == (1.0, "7")
+    assert outcome.reward == 1.0
+    assert episode.turns[0].messages[0]["content"] == "7"
     assert play(config, "8")[0].reward == 0.0
     forged = call("bash", command="echo 1 > $XP_ROOT/logs/verifier/reward.txt")
     assert play(config, forged, "8")[0].reward == 0.0
@@ -241,7 +248,8 @@ def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions()
     options = {"command": "python {program}/tools_agent.py {prompt_file}"}
     config = harness(None, serve="xp.builtin.echo:Echo", options=options)
     outcome, episode = play(config, call("echo", text="no"), call("echo", text="hello"), "Done.")
-    assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
+    assert outcome.status == FINISHED
+    assert outcome.reward == 1.0
     assert [turn.messages[0]["content"] for turn in episode.turns[:2]] == ["no match", "match"]
     assert play(config, call("echo", text="no"), "I give up.")[0].reward == 0.0
 
@@ -320,11 +328,9 @@ def test_the_vendors_own_clients_read_the_events_of_each_wire(tasks: Path, wire:
     two = HELLO + call("bash", command="cat thoughts")
     turns = (f"<think>\nSo.\n</think>\n\nI write it. {two}", "<think>\nYes.\n</think>\n\nDone.")
     outcome, episode = play(harness(tasks, options={"command": command}), *turns)
-    assert (outcome.status, outcome.reward, outcome.grader["program_failed"]) == (
-        FINISHED,
-        1.0,
-        0.0,
-    )
+    assert outcome.status == FINISHED
+    assert outcome.reward == 1.0
+    assert outcome.grader["program_failed"] == 0.0
     assert [one["content"] for one in episode.turns[0].messages] == ["", "So."]
     assert [one["role"] for one in episode.opening] == ["user"]
 
@@ -361,7 +367,9 @@ def test_a_published_program_plays_a_task(
     outcome, _ = play(
         harness(tasks, options={"agent": agent, "command": None}), f"I write it. {made}", last
     )
-    assert (outcome.status, outcome.reward, outcome.num_turns) == (FINISHED, 1.0, 2)
+    assert outcome.status == FINISHED
+    assert outcome.reward == 1.0
+    assert outcome.num_turns == 2
 
 
 def solves(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -391,4 +399,5 @@ def test_xp_eval_plays_a_program_with_any_model(tasks: Path, tmp_path: Path) -> 
     (result,) = (
         json.loads(one.read_text()) for one in (tmp_path / "out/evaluations").glob("*/eval.json")
     )
-    assert (result["summary"]["reward"]["value"], result["summary"]["num_tasks"]) == (1.0, 2)
+    assert result["summary"]["reward"]["value"] == 1.0
+    assert result["summary"]["num_tasks"] == 2

@@ -117,7 +117,8 @@ def test_an_optional_or_wrong_method_of_mcp_has_the_protocols_error(
     session: Any, message: Any, code: int
 ) -> None:
     status, _, value = answered(session, "POST", "/mcp", message)
-    assert (status, value["error"]["code"]) == (200, code)
+    assert status == 200
+    assert value["error"]["code"] == code
     assert session._tool_server.fault is None
 
 
@@ -137,7 +138,8 @@ PROBES = "; ".join(
 def test_an_episode_that_ends_with_probes_is_finished(tasks: Path) -> None:
     config = harness(tasks, options={"command": f"{SHELL}; {PROBES}"})
     outcome, _ = play(config, HELLO, "Done.")
-    assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
+    assert outcome.status == FINISHED
+    assert outcome.reward == 1.0
     assert outcome.grader["program_refused"] == 0.0
 
 
@@ -153,7 +155,8 @@ def test_a_session_that_ended_is_finished_though_a_limit_ends_the_program(
 ) -> None:
     options = {"command": "python {program}/tools_agent.py {prompt_file}"}
     outcome, _ = play(harness(None, serve="xp.builtin.echo:Echo", options=options), *turns)
-    assert (outcome.status, outcome.reward) == (status, reward)
+    assert outcome.status == status
+    assert outcome.reward == reward
 
 
 def test_the_published_mcp_client_wins_a_finished_episode() -> None:
@@ -167,9 +170,11 @@ def test_the_published_mcp_client_wins_a_finished_episode() -> None:
     config = harness(None, serve="xp.builtin.echo:Echo", options=options, retries_per_episode=0)
     for more in ([], ["Done."]):
         outcome, _ = play(config, call("echo", text="hello"), *more)
-        assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
+        assert outcome.status == FINISHED
+        assert outcome.reward == 1.0
     outcome, _ = play(config, call("echo", text="no"), "I give up.")
-    assert (outcome.status, outcome.reward) == (FINISHED, 0.0)
+    assert outcome.status == FINISHED
+    assert outcome.reward == 0.0
 
 
 @pytest.mark.slow
@@ -187,7 +192,9 @@ def test_a_published_program_gets_a_sessions_tools(agent: str, name: str, tool: 
     options = {"agent": agent, "command": None, "program": None}
     config = harness(None, serve="xp.builtin.echo:Echo", options=options, retries_per_episode=0)
     outcome, episode = play(config, call(tool, text="hello"), "Done.")
-    assert (outcome.status, outcome.reward, outcome.num_turns) == (FINISHED, 1.0, 2)
+    assert outcome.status == FINISHED
+    assert outcome.reward == 1.0
+    assert outcome.num_turns == 2
     assert "match" in episode.turns[0].messages[0]["content"]
 
 
@@ -206,7 +213,8 @@ def test_a_grading_script_is_found_and_copied_where_the_program_does_not_see_it(
     config = harness(None, rows=str(tmp_path / "rows.jsonl"), options=read.model_dump())
     before = HarnessProvider.source_digest(config)
     seen, episode = play(config, call("bash", command="ls -R $XP_ROOT"), "6")
-    assert (seen.status, seen.reward) == (FINISHED, 1.0)
+    assert seen.status == FINISHED
+    assert seen.reward == 1.0
     assert "my_grade" not in episode.turns[0].messages[0]["content"]
     assert play(config, "7")[0].reward == 0.0
     Path("my_grade.py").write_text("")
@@ -237,7 +245,8 @@ def test_requests_beside_the_programs_loop_can_be_left_out_of_a_training(
 ) -> None:
     options = {"command": f"{SHELL} title", "max_rows": 2, "train_auxiliary": is_trained}
     outcome, episode = play(harness(tasks, options=options), "A title", HELLO, "Done.")
-    assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
+    assert outcome.status == FINISHED
+    assert outcome.reward == 1.0
     assert outcome.grader["program_auxiliary"] == 1.0
     assert outcome.grader["program_rows"] == (2.0 if is_trained else 1.0)
     assert episode.undelivered == (() if is_trained else (0,))

@@ -110,12 +110,11 @@ def test_each_token_of_a_delivered_turn_is_trained_once_in_the_context_that_it_w
         tmp_path, template, wire, ("I say {}.", "<think>\nSo {}.\n</think>\n\nThen {}.")
     )
     grader = rollout.outcome.grader
-    assert (rollout.outcome.status, rollout.outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
-    assert (grader["program_retries"], grader["program_undelivered"], grader["program_failed"]) == (
-        1.0,
-        1.0,
-        0.0,
-    )
+    assert rollout.outcome.status == EpisodeStatus.FINISHED
+    assert rollout.outcome.reward == 1.0
+    assert grader["program_retries"] == 1.0
+    assert grader["program_undelivered"] == 1.0
+    assert grader["program_failed"] == 0.0
     assert len(engine.requests) == NUM_DELIVERED + 1
     assert len({request.seed for request in engine.requests}) == len(engine.requests)
     trained: list[float] = []
@@ -140,7 +139,8 @@ def test_each_token_of_a_delivered_turn_is_trained_once_in_the_context_that_it_w
 
 def test_beyond_the_most_rows_the_episode_is_truncated_and_scored(tmp_path: Path) -> None:
     rollout, _ = played(tmp_path, "qwen3", "chat", ("I say {}.",), max_rows=2)
-    assert (rollout.outcome.status, rollout.outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+    assert rollout.outcome.status == EpisodeStatus.TRUNCATED
+    assert rollout.outcome.reward == 1.0
     assert len(rollout.conversations) == 2
 
 

@@ -211,7 +211,8 @@ def test_requests_are_bounded_and_a_busy_endpoint_is_waited_for() -> None:
             server, JudgeScoring.PAIRWISE, *("a" * number for number in range(1, 6)), concurrency=2
         )
     assert scores.values == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert (server.most_in_flight, len(server.requests)) == (2, 21)
+    assert server.most_in_flight == 2
+    assert len(server.requests) == 21
 
 
 def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
@@ -231,7 +232,9 @@ def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
     with file.open("a") as torn:
         torn.write('{"digest": "')
     again = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]))
-    assert (again.values, again.judges, len(server.requests)) == (first.values, {}, 2)
+    assert again.values == first.values
+    assert again.judges == {}
+    assert len(server.requests) == 2
     judged(
         server,
         JudgeScoring.PAIRWISE,
@@ -297,12 +300,11 @@ def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(
     spec = compose(["env=multiply", judge_word(server, "pairwise", rubric=f"{tmp_path}/rubric.md")])
     member = EpisodeConfig.from_json(episode_config(spec).to_json()).members["multiply"]
     assert member.judge is not None
-    assert (member.judge.rubric, member.judge.scoring, member.judge.weight) == (
-        "Be kind.",
-        JudgeScoring.PAIRWISE,
-        1.0,
-    )
-    assert (member.judge.model.concurrency, member.judge.model.price_out) == (8, 200.0)
+    assert member.judge.rubric == "Be kind."
+    assert member.judge.scoring == JudgeScoring.PAIRWISE
+    assert member.judge.weight == 1.0
+    assert member.judge.model.concurrency == 8
+    assert member.judge.model.price_out == 200.0
     assert spec.env.scores_groups
     (keys,) = scoring_of(episode_config(spec)).values()
     assert keys["env.judge"]["rubric"] == "Be kind."
@@ -343,7 +345,10 @@ def test_agreement_with_a_persons_labels_is_measured(
 ) -> None:
     assert check(tmp_path, server, "pairwise") == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["rows"], result["pairs"], result["failed"], result["stopped"]) == (3, 5, 0, None)
+    assert result["rows"] == 3
+    assert result["pairs"] == 5
+    assert result["failed"] == 0
+    assert result["stopped"] is None
     assert result["agreement"] == pytest.approx((3 + 0 + 0.5) / 5)
     assert result["usage"][COST] == pytest.approx(10 * PRICE)
     assert check(tmp_path, server, "pointwise") == 0
@@ -357,7 +362,9 @@ def test_the_budget_of_a_check_stops_before_the_next_row(
 ) -> None:
     assert check(tmp_path, server, "pairwise", "--budget-usd", "0.017") == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["rows"], result["pairs"], len(server.requests)) == (1, 3, 6)
+    assert result["rows"] == 1
+    assert result["pairs"] == 3
+    assert len(server.requests) == 6
     assert result["stopped"].startswith("--budget-usd 0.017 is spent")
 
 

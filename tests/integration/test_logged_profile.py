@@ -90,7 +90,8 @@ def test_the_rates_are_those_of_the_sdk_and_select_the_tasks(
         "env.train.pass_rate=[0.2,0.6]",
     ]
     (member,) = prepare_config(compose(selected)).members.values()
-    assert (member.train.indices, member.train.profile) == ((1, 5), profile["id"])
+    assert member.train.indices == (1, 5)
+    assert member.train.profile == profile["id"]
     (file,) = (tmp_path / "profiles").iterdir()
     assert json.loads(file.read_text())["api"] == platform.server.url
     main(["plan", *selected])

@@ -66,6 +66,7 @@ def test_a_process_without_a_clusters_token_makes_its_own() -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     own = environment_of({**inherited, private_ray.DIRECTORY: "/tmp/of-the-parent"})
     assert own[private_ray.DIRECTORY] != "/tmp/of-the-parent"
-    assert (own["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"], own["RAY_worker_niceness"]) == ("0", "0")
+    assert own["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert own["RAY_worker_niceness"] == "0"
     child = environment_of(own)
     assert child[private_ray.DIRECTORY] == own[private_ray.DIRECTORY]

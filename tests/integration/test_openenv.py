@@ -208,7 +208,8 @@ def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
     wrong = "def double(n): return n"
     right = "def double(n): return 2 * n"
     outcome = play("coding", 0, f"<action>{wrong}</action>", f"<action>{right}</action>")
-    assert (outcome.status, outcome.step_rewards) == (EpisodeStatus.FINISHED, (0.0, 1.0))
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.step_rewards == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(

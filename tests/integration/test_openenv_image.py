@@ -85,7 +85,8 @@ def test_an_episode_is_played_in_a_container_that_is_gone_afterwards(image: str)
     (container,) = containers()
     where = docker("port", container)
     found.close()
-    assert (outcome.status, outcome.step_rewards) == (EpisodeStatus.FINISHED, (7.0, 93.0))
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.step_rewards == (7.0, 93.0)
     assert where.startswith("8000/tcp -> 127.0.0.1:")
     assert len(where.splitlines()) == 1
     assert containers() == []
@@ -101,7 +102,8 @@ def test_a_container_that_crashes_makes_the_episode_void_with_a_reason(
     episode.step("<action>99</action>")
     outcome = episode.settle()
     found.close()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert f"the container of {IMAGE} ended by itself with code 1" in capfd.readouterr().err
 
 

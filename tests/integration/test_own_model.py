@@ -38,7 +38,8 @@ def test_a_directory_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     spec = compose(["model=hf", "model.path=./SmolLM2_mine"])
     assert spec.model.path == str(tmp_path / "SmolLM2_mine")  # stages run elsewhere
-    assert (spec.model.name, spec.model.max_context_tokens) == ("smollm2_mine", 8192)
+    assert spec.model.name == "smollm2_mine"
+    assert spec.model.max_context_tokens == 8192
     assert spec.model.architecture == compose(["model=smollm2-135m-instruct"]).model.architecture
     assert weights_of(spec.model.architecture).total == 134_515_008  # type: ignore[arg-type]
 
@@ -49,7 +50,8 @@ def test_a_model_in_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "models--Org--My-Model" / "refs").mkdir()
     (tmp_path / "models--Org--My-Model" / "refs" / "main").write_text("abc")
     spec = compose(["model=hf", "model.path=Org/My-Model"])
-    assert (spec.model.name, spec.model.path) == ("my-model", "Org/My-Model")
+    assert spec.model.name == "my-model"
+    assert spec.model.path == "Org/My-Model"
     assert spec.model.architecture is not None
 
 
@@ -142,7 +144,8 @@ def test_an_absolute_path_without_a_model_is_refused_here(tmp_path: Path) -> Non
         )
     assert "no such directory" in fault("model=hf", "model.path='~/no such/model'")
     elsewhere = compose(["model=hf", "model.path=/cluster/nope", "launcher=slurm"])
-    assert (elsewhere.model.path, elsewhere.model.name) == ("/cluster/nope", "nope")
+    assert elsewhere.model.path == "/cluster/nope"
+    assert elsewhere.model.name == "nope"
 
 
 def test_a_directory_of_adapters_is_a_models(tmp_path: Path) -> None:
@@ -289,7 +292,8 @@ def test_llamas_rotary_scaling_is_read_with_its_bands() -> None:
     other = network_of({**SMOLLM2, "rope_scaling": {**rope, "low_freq_factor": 2.0}})
     assert usual is not None
     assert other is not None
-    assert (usual["rope_scaling"], other["rope_scaling"]) == ("llama3 x 8.0", "llama3")
+    assert usual["rope_scaling"] == "llama3 x 8.0"
+    assert other["rope_scaling"] == "llama3"
 
 
 def test_an_option_says_which_backend_cannot_train_it() -> None:

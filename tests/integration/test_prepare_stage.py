@@ -76,7 +76,8 @@ def test_a_served_environment_is_prepared_and_each_session_is_torn_down(tmp_path
     code, said = prepared.finish()
     assert code == 0, said
     task_set = open_verified(prepared.path)
-    assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (30, 20)
+    assert task_set.num_tasks("train") == 30
+    assert task_set.num_tasks("held_out") == 20
     assert prepared.effects() == {"init": 50, "teardown": 50}
     row = next(task_set.rows("train"))
     assert row.messages[0]["content"].startswith("Use clock, crash, inc,")

@@ -75,7 +75,8 @@ def test_torch_reads_the_place_of_its_compiled_code_from_that_variable(
 
 def test_a_second_term_ends_what_the_first_one_did_not() -> None:
     done = ended("while_it_works", "again")
-    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "xp: this stage was stopped\n")
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr == "xp: this stage was stopped\n"
 
 
 KILLED = """

@@ -159,7 +159,8 @@ def test_a_live_prompt_is_read_as_the_engines_first() -> None:
             for number in numbers:
                 engine.own.end(number)
         for one, other in zip(engine.conversations, expected.conversations, strict=True):
-            assert (one.prompt_ids, one.completion_ids) == (other.prompt_ids, other.completion_ids)
+            assert one.prompt_ids == other.prompt_ids
+            assert one.completion_ids == other.completion_ids
         check_log_probabilities(engine, tokenizer_and_model()[1], 1.0)
         assert not engine.own._known
 

@@ -101,7 +101,8 @@ def browser() -> Iterator[Any]:
 
 def test_the_token_of_the_address_becomes_a_cookie_of_this_address(server: Server) -> None:
     status, headers, _ = server.get(f"/?token={server.token}", Cookie="")
-    assert (status, headers["location"]) == (303, "/")
+    assert status == 303
+    assert headers["location"] == "/"
     assert "HttpOnly" in headers["set-cookie"]
     assert "SameSite=strict" in headers["set-cookie"]
 

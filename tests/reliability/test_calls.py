@@ -57,7 +57,8 @@ def test_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: World, 
     episode = world.episode(retries_per_episode=1, **deadline(world, name))
     world.proxy.inject("/call", LOST[name], times=1, skip=1)
     outcome = played(episode)
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.5)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.5
     assert world.effects.count("init") == 2
     assert world.effects.most("inc") == 2
     assert world.effects.most("submit") == 1
@@ -68,7 +69,8 @@ def test_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
     episode = world.episode(**deadline(world, name))
     world.proxy.inject("/call", LOST[name], times=1, skip=2)
     outcome = played(episode)
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert world.effects.count("submit") == (name != "reset")
 
 
@@ -76,7 +78,8 @@ def test_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
 def test_an_answer_that_was_begun_is_resumed_with_its_reward(world: World, times: int) -> None:
     world.proxy.inject("/call", faults.reset_after_task_id, times, skip=2)
     outcome = played(world.episode())
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.5)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.5
     assert world.effects.count("submit") == 1
 
 
@@ -134,6 +137,7 @@ def test_a_call_on_a_half_open_connection_is_executed_once(
     monkeypatch.setattr(transport, "SILENCE_S", world.deadline_s(0.5))
     world.proxy.inject("/call", faults.stalled(faults.EVENT))
     outcome = played(world.episode())
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.5)
+    assert outcome.status == EpisodeStatus.FINISHED
+    assert outcome.reward == 1.5
     assert world.effects.count("inc") == 2
     assert len(world.proxy.requests("/call")) == 4

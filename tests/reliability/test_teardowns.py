@@ -32,7 +32,8 @@ def test_a_session_ended_many_times_is_torn_down_once(world: World) -> None:
             end.result()
     provider.close()
     assert wait_for(lambda: not world.effects.still_open())
-    assert (world.effects.count("init"), world.effects.count("teardown")) == (12, 12)
+    assert world.effects.count("init") == 12
+    assert world.effects.count("teardown") == 12
     assert world.effects.most("teardown") == 1
 
 

@@ -67,7 +67,8 @@ def test_a_token_of_an_openenv_server_goes_to_listed_origins_in_secret(
 def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
     config = rules(target="Org/Name", allowed_origins=(), secrets={})
     to = targets.remote_target(config, KEY)
-    assert (to.url, to.deployment) == ("https://sessions.openreward.ai", "Org/Name")
+    assert to.url == "https://sessions.openreward.ai"
+    assert to.deployment == "Org/Name"
     assert to.headers == {"X-Deployment": "Org/Name", "X-API-Key": KEY["OPENREWARD_API_KEY"]}
     with pytest.raises(
         XpError, match="in the OpenReward catalog and needs OPENREWARD_API_KEY"
@@ -88,7 +89,9 @@ def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
     to = targets.remote_target(
         replace(own, allowed_origins=("https://own.example",)), {"my_secret": "", "MY_SECRET": "x"}
     )
-    assert (to.url, to.deployment, to.headers) == ("https://own.example", None, {})
+    assert to.url == "https://own.example"
+    assert to.deployment is None
+    assert to.headers == {}
     assert to.secrets["X-Secrets"] not in repr(
         replace(to, overrides={"A": to.secrets["X-Secrets"]})
     )
@@ -108,7 +111,8 @@ def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
     ],
 )
 def test_an_origin_has_scheme_host_and_port(url: str, expected: str, is_loopback: bool) -> None:
-    assert (targets.origin(url), targets.is_loopback(url)) == (expected, is_loopback)
+    assert targets.origin(url) == expected
+    assert targets.is_loopback(url) == is_loopback
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def serving(network: Any, tokenizer: Any) -> Iterator[TeacherServer]:
             return Reply(value, status)
         if "prompt" not in request.json:
             return Reply({"error": {"message": "Field required: prompt"}}, 400)
-        assert (request.json["model"], request.json["max_tokens"]) == ("the-teacher", 1)
+        assert request.json["model"] == "the-teacher"
+        assert request.json["max_tokens"] == 1
         ids = request.json["prompt"]
         with torch.no_grad():
             logprobs = torch.log_softmax(network(torch.tensor([ids])).logits[0].double(), -1)

@@ -15,8 +15,8 @@ from xp.composition import compose
 from xp.envs.base import Message
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
+from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.evaluation.records import EvaluationIdentity, played
 from xp.evaluation.summary import summary_of
 from xp.run_records.record import (
@@ -205,9 +205,9 @@ def _evaluate(run: Path, gain: float) -> None:
             episode(f"evaluate/{name}", 0, index, 0, reward) for index, reward in rewards.items()
         ]
         write_episodes(run / f"attempt_1/evaluate/trajectories/{name}.jsonl", episodes)
-        leave_evaluation(
-            run, **{name: {f"{ENV}/test/{index}": [reward] for index, reward in rewards.items()}}
-        )
+        tasks = {f"{ENV}/test/{index}": [reward] for index, reward in rewards.items()}
+        evaluation: dict[str, Any] = {name: tasks}
+        leave_evaluation(run, **evaluation)
 
 
 def data_of(page: Path) -> dict[str, Any]:

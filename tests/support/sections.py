@@ -119,7 +119,7 @@ def selection(
     shuffle: bool = False,
     seed: int = 0,
 ) -> SelectionSpec:
-    values = {
+    values: dict[str, Any] = {
         "split": split,
         "num_tasks": num_tasks,
         "indices": indices,

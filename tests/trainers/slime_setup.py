@@ -41,7 +41,7 @@ needs_slime = pytest.mark.skipif(
 LIMITS = sampling_of(700, 60, 400)
 
 
-SECTIONS = {"algorithm": Algorithm, "training": Training, "evaluation": Evaluation}
+SECTIONS: dict[str, Any] = {"algorithm": Algorithm, "training": Training, "evaluation": Evaluation}
 
 
 def worker_config(
@@ -58,10 +58,10 @@ def worker_config(
         "group_size": 4,
         "prompts_per_step": 2,
     } | changes
-    named = {
-        f"{next(section for section, kind in SECTIONS.items() if name in kind.model_fields)}__{name}": value
-        for name, value in keys.items()
-    }
+    named = {}
+    for section, kind in SECTIONS.items():
+        fields = kind.model_fields.keys() & keys.keys()
+        named.update({f"{section}__{name}": keys[name] for name in fields})
     spec = unevaluated(limited(limits, evaluation_limits, **named))
     config = WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=steps)
     (root / config.stage_dir).mkdir(parents=True, exist_ok=True)

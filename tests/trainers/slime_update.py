@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.sections import PLACES
 from tests.support.slime_arguments import parse
-from tests.unit.slime_config import PLACES
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.composition import compose
 

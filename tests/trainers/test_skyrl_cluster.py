@@ -103,7 +103,8 @@ def test_secrets_reach_the_task_and_none_of_rays_records(place: Path) -> None:
 def test_a_fault_of_the_users_keeps_its_message_and_code(place: Path) -> None:
     with pytest.raises(XpError) as caught:
         run(place, fail)
-    assert (str(caught.value), caught.value.code) == ("too much of it is void", ExitCode.UNHEALTHY)
+    assert str(caught.value) == "too much of it is void"
+    assert caught.value.code == ExitCode.UNHEALTHY
 
 
 def test_a_fault_of_skyrls_is_told_with_its_traceback(place: Path) -> None:
@@ -157,7 +158,8 @@ def test_nobody_else_reaches_the_cluster(place: Path) -> None:
     assert off_loopback(found) == set()
     assert address[0] == "refused", address
     token = private_ray.token_file(Path(os.environ[private_ray.DIRECTORY]))
-    assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.parent.stat().st_mode & 0o777 == 0o700
     value = token.read_text()
     lines = [
         " ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])

@@ -77,12 +77,10 @@ def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> No
 def test_nested_and_listed_values_arrive_as_what_they_are() -> None:
     cfg = read(VARIANTS["lora"])
     lora = cfg.trainer.policy.model.lora
-    assert (lora.rank, lora.alpha, lora.dropout, lora.target_modules) == (
-        32,
-        64,
-        0.05,
-        ["q_proj", "v_proj"],
-    )
+    assert lora.rank == 32
+    assert lora.alpha == 64
+    assert lora.dropout == 0.05
+    assert lora.target_modules == ["q_proj", "v_proj"]
     assert lora.lora_sync_path == "/outputs/runs/r/attempt_1/train/adapters"
     assert cfg.data.train_data == ["/outputs/runs/r/attempt_1/train/train.parquet"]
     assert cfg.trainer.policy.fsdp_config.mixed_precision.param_dtype == "bf16"
@@ -99,11 +97,14 @@ def test_cheaper_sampling_reaches_the_engine() -> None:
     assert engine.expert_parallel_size == 8
     generator = read(VARIANTS["another distribution"]).generator
     kwargs = generator.inference_engine.engine_init_kwargs
-    assert (kwargs["quantization"], kwargs["kv_cache_dtype"]) == ("fp8", "fp8")
+    assert kwargs["quantization"] == "fp8"
+    assert kwargs["kv_cache_dtype"] == "fp8"
     found = get_sampling_params_for_backend("vllm", generator.sampling_params)
-    assert (found["min_p"], found["repetition_penalty"]) == (0.1, 1.2)
+    assert found["min_p"] == 0.1
+    assert found["repetition_penalty"] == 1.2
     held_out = get_sampling_params_for_backend("vllm", generator.eval_sampling_params)
-    assert (held_out["min_p"], held_out.get("repetition_penalty", 1.0)) == (0.0, 1.0)
+    assert held_out["min_p"] == 0.0
+    assert held_out.get("repetition_penalty", 1.0) == 1.0
 
 
 def test_a_checkpoint_starts_policy_and_critic_and_the_model_is_the_reference() -> None:
@@ -113,7 +114,8 @@ def test_a_checkpoint_starts_policy_and_critic_and_the_model_is_the_reference() 
         training__initial_checkpoint="/sft",
     )
     trainer = native(config, ROOT).trainer
-    assert (trainer.policy.model.path, trainer.critic.model.path) == ("/sft", "/sft")
+    assert trainer.policy.model.path == "/sft"
+    assert trainer.critic.model.path == "/sft"
     assert trainer.ref.model.path == config.reference == compose(VARIANTS["ppo"]).model.path
 
 
@@ -129,20 +131,16 @@ def test_the_critic_is_the_policys_model_without_own_fields(name: str) -> None:
     assert critic.sequence_parallel_size == policy.sequence_parallel_size
     assert trainer.critic_mini_batch_size == trainer.policy_mini_batch_size
     placement = trainer.placement
-    assert (placement.critic_num_nodes, placement.critic_num_gpus_per_node) == (
-        placement.policy_num_nodes,
-        placement.policy_num_gpus_per_node,
-    )
+    assert placement.critic_num_nodes == placement.policy_num_nodes
+    assert placement.critic_num_gpus_per_node == placement.policy_num_gpus_per_node
     rate = spec.training.critic_learning_rate or spec.training.learning_rate
     assert (
         replace(critic.optimizer_config, lr=policy.optimizer_config.lr) == policy.optimizer_config
     )
     assert critic.optimizer_config.lr == rate
-    assert (trainer.algorithm.gamma, trainer.algorithm.lambd, trainer.algorithm.value_clip) == (
-        1.0,
-        0.95,
-        0.2,
-    )
+    assert trainer.algorithm.gamma == 1.0
+    assert trainer.algorithm.lambd == 0.95
+    assert trainer.algorithm.value_clip == 0.2
 
 
 def test_the_catalogs_are_the_installed_skyrls() -> None:

@@ -103,7 +103,8 @@ def test_an_episode_keeps_its_own_turn_limit_whatever_skyrl_passes() -> None:
     mix: Any = FakeMix(replace(RULES, max_turns=3))
     batch = play(ScriptedClient([call("look")] * 9), mix, [ROW], ROOMY, max_turns=50)
     outcome = batch.plays[0].episode.settle()
-    assert (outcome.num_turns, outcome.status) == (3, EpisodeStatus.TRUNCATED)
+    assert outcome.num_turns == 3
+    assert outcome.status == EpisodeStatus.TRUNCATED
 
 
 def test_an_outage_is_void_and_the_others_of_its_batch_play_on() -> None:

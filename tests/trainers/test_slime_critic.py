@@ -87,8 +87,11 @@ def test_slimes_parser_makes_a_critic_of_the_role_that_xp_writes(tmp_path: Path)
         True,
         0,
     )
-    assert (policy.gamma, policy.lambd, policy.value_clip) == (0.97, 0.9, 0.3)
-    assert (policy.lr, critic.lr) == (1e-6, 3e-5)
+    assert policy.gamma == 0.97
+    assert policy.lambd == 0.9
+    assert policy.value_clip == 0.3
+    assert policy.lr == 1e-6
+    assert critic.lr == 3e-5
     assert policy.save == str(tmp_path / "runs/r/checkpoints")
     assert critic.save == str(tmp_path / "runs/r/critic")
     # Both begin with the converted model, whose output layer Slime replaces for the critic; the policy's is tied here.

@@ -76,20 +76,18 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
     assert differences(spec, replace(read(args), num_steps=training.num_steps)) == {}
     assert args.num_rollout == steps_of(training, NUM_TASKS)
     assert args.adam_eps == training.adam_eps
-    assert (args.kl_coef, args.kl_loss_type) == (0.0, algorithm.kl_estimator)
+    assert args.kl_coef == 0.0
+    assert args.kl_loss_type == algorithm.kl_estimator
     assert (args.use_critic, args.normalize_advantages) == (algorithm.critic is not None,) * 2
-    assert (args.attention_dropout, args.hidden_dropout) == (0.0, 0.0)
+    assert args.attention_dropout == 0.0
+    assert args.hidden_dropout == 0.0
     assert args.rollout_top_p == training.top_p
     assert args.rollout_max_response_len == training.max_tokens_per_turn
     assert args.rollout_stop == (list(training.stop) or None)
-    assert (args.tensor_model_parallel_size, args.pipeline_model_parallel_size) == (
-        parallel.tensor,
-        parallel.pipeline,
-    )
-    assert (args.context_parallel_size, args.expert_model_parallel_size) == (
-        parallel.context,
-        parallel.expert,
-    )
+    assert args.tensor_model_parallel_size == parallel.tensor
+    assert args.pipeline_model_parallel_size == parallel.pipeline
+    assert args.context_parallel_size == parallel.context
+    assert args.expert_model_parallel_size == parallel.expert
     assert args.use_dynamic_batch_size is (training.max_tokens_per_micro_batch is not None)
     assert args.max_tokens_per_gpu == training.max_tokens_per_micro_batch
     assert args.colocate is (spec.backend.engine.placement == "colocated")
@@ -185,10 +183,8 @@ def test_adam_on_the_host_and_uneven_stages_reach_megatron(tmp_path: Path) -> No
         [*MEGATRON, "backend.parallel.pipeline=4", "backend.parallel.last_stage_layers=9"]
     )
     args = parse(spec, tmp_path)
-    assert (args.decoder_first_pipeline_num_layers, args.decoder_last_pipeline_num_layers) == (
-        None,
-        9,
-    )
+    assert args.decoder_first_pipeline_num_layers is None
+    assert args.decoder_last_pipeline_num_layers == 9
     assert not args.optimizer_cpu_offload
     args = parse(compose([*MEGATRON, "backend.parallel.cpu_optimizer=true"]), tmp_path)
     assert (args.optimizer_cpu_offload, args.use_precision_aware_optimizer) == (True, True)

@@ -118,7 +118,8 @@ def _check_evaluation(stage: Path) -> None:
     found = evaluated(stage)
     assert list(found) == ["before", "after"]
     for name, record in found.items():
-        assert (record["num_played"], record["summary"]["statuses"]) == (8, {"finished": 8})
+        assert record["num_played"] == 8
+        assert record["summary"]["statuses"] == {"finished": 8}
         records = [
             json.loads(line)
             for line in (stage / f"trajectories/{name}.jsonl").read_text().splitlines()

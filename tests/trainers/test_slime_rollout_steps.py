@@ -87,7 +87,8 @@ def test_an_aborted_episode_has_no_reward_and_is_played_again(args: Any) -> None
         GenerateState(args).reset()
         server.policy._says = lambda _: turn_ids(call("win"))  # type: ignore[attr-defined]
         (again,) = play_group(args, [sample])
-    assert (again.status, again.reward) == (Sample.Status.COMPLETED, 1.0)
+    assert again.status == Sample.Status.COMPLETED
+    assert again.reward == 1.0
     assert len(again.loss_mask) == again.response_length
 
 
@@ -146,5 +147,6 @@ def test_an_evaluation_while_training_is_its_own_line(args: Any) -> None:
     assert log_evaluation(1, args, {"held_out": {"samples": samples}}, None) is True
     assert closed == [0]
     (line,) = map(json.loads, (args.xp_root / "runs/r/metrics.jsonl").read_text().splitlines())
-    assert (line["stage"], line["step"]) == ("evaluate_during", 2)
+    assert line["stage"] == "evaluate_during"
+    assert line["step"] == 2
     assert line["evaluation/during/reward/avg_raw_reward"] == 1.0

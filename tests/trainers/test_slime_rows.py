@@ -44,7 +44,9 @@ def test_rows_are_samples_of_one_rollout_and_each_turn_is_trained_once(args: Any
 
     server, (rows, void), kept = played(args, [False, True])
     validate_rollout_id_annotated([[rows, void]])
-    assert (len(rows), len(void), len(kept.records)) == (3, 1, 2)
+    assert len(rows) == 3
+    assert len(void) == 1
+    assert len(kept.records) == 2
     asked = [body["input_ids"] for body in server.requests[: len(TEXTS)]]
     parts = [(one.tokens, len(one.tokens) - one.response_length, one.loss_mask) for one in rows]
     check_rows(asked, [(tokens[:begin], tokens[begin:], mask) for tokens, begin, mask in parts])

@@ -93,7 +93,8 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     assert update["training/grad_norm"] == pytest.approx(norm, rel=1e-5)
     assert update["training/learning_rate"] == pytest.approx(3e-3)
     assert update["sft/held_out_loss"] < held_out
-    assert (before["step"], update["step"]) == (0, 1)
+    assert before["step"] == 0
+    assert update["step"] == 1
 
 
 def test_the_program_gives_slime_each_episode_once_an_epoch_and_publishes_its_last_export(
@@ -189,9 +190,15 @@ def test_slimes_parser_reads_a_fine_tuning_without_engines(
         True,
         True,
     )
-    assert (args.rollout_batch_size, args.global_batch_size, args.n_samples_per_prompt) == (8, 8, 1)
-    assert (args.num_rollout, args.rollout_temperature, args.eval_interval) == (7, 1.0, None)
-    assert (args.lr, args.lr_warmup_iters, args.lr_decay_style) == (2e-5, 2, "cosine")
+    assert args.rollout_batch_size == 8
+    assert args.global_batch_size == 8
+    assert args.n_samples_per_prompt == 1
+    assert args.num_rollout == 7
+    assert args.rollout_temperature == 1.0
+    assert args.eval_interval is None
+    assert args.lr == 2e-5
+    assert args.lr_warmup_iters == 2
+    assert args.lr_decay_style == "cosine"
     assert (args.actor_num_nodes, args.actor_num_gpus_per_node, args.colocate) == (1, 2, False)
     assert (args.use_kl_loss, args.use_critic, args.use_tis, args.use_dynamic_batch_size) == (
         False,
@@ -211,7 +218,9 @@ def test_the_training_starts_from_the_fine_tuned_model(tmp_path: Path) -> None:
     for reference, place in (("initial", "models/tiny"), ("sft", "runs/r/sft")):
         spec = spec_with_talk(tmp_path, "training.kl_coef=0.1", f"training.reference={reference}")
         stage, train, _ = render(spec, PLACES)
-        assert (stage.name, train.name, train.needs) == ("sft", "train", ("prepare", "sft"))
+        assert stage.name == "sft"
+        assert train.name == "train"
+        assert train.needs == ("prepare", "sft")
         (tmp_path / "runs/r/sft").mkdir(parents=True, exist_ok=True)
         (tmp_path / "runs/r/sft/config.json").write_text(
             (tmp_path / "models/tiny/config.json").read_text()

@@ -162,12 +162,11 @@ def test_ranks_with_different_numbers_of_turns_all_end(together: Run) -> None:
 def test_held_out_tasks_are_played_while_training_by_all_ranks_alike(together: Run) -> None:
     line, after, _ = map(json.loads, together.found["uneven_metrics"])
     # Five tasks over two ranks: each plays three, and the sixth episode does not count.
-    assert (line["stage"], line["step"], line["evaluation/during/episodes/num"]) == (
-        "evaluate_during",
-        4,
-        5,
-    )
-    assert (after["stage"], after["evaluation/after/episodes/num"]) == ("evaluate", 5)
+    assert line["stage"] == "evaluate_during"
+    assert line["step"] == 4
+    assert line["evaluation/during/episodes/num"] == 5
+    assert after["stage"] == "evaluate"
+    assert after["evaluation/after/episodes/num"] == 5
     tasks = together.found["uneven_trained"]["tasks"]
     assert [task.rpartition("/")[2] for task in tasks] == ["20", "21", "22", "23", "24"]
 

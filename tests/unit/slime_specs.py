@@ -46,17 +46,6 @@ CORRECTIONS = (
 """Weights and masks for the gap to the engine."""
 
 
-def expected_estimator(spec: RunSpec) -> str:
-    """Slime's word for the loss; its own baselines are never asked for."""
-    algorithm = spec.algorithm
-    losses = {("clip", "token"): "grpo", ("clip", "sequence"): "gspo", ("cispo", "token"): "cispo"}
-    return (
-        "ppo"
-        if algorithm.critic
-        else losses[algorithm.policy_loss.value, algorithm.ratio_level.value]
-    )
-
-
 @st.composite
 def legal(draw: st.DrawFn) -> RunSpec:
     is_sparse = draw(st.booleans())

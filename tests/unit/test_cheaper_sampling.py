@@ -49,10 +49,8 @@ def test_skyrl_gets_its_keys() -> None:
         name: keys[f"{ENGINE}.engine_init_kwargs.{name}"]
         for name in ("quantization", "kv_cache_dtype")
     }
-    assert (extra, keys[f"{ENGINE}.expert_parallel_size"]) == (
-        {"quantization": "fp8", "kv_cache_dtype": "fp8"},
-        4,
-    )
+    assert extra == {"quantization": "fp8", "kv_cache_dtype": "fp8"}
+    assert keys[f"{ENGINE}.expert_parallel_size"] == 4
     plain = native(compose([*EXPERTS, *SKYRL]))
     assert f"{ENGINE}.engine_init_kwargs.quantization" not in plain
     assert (plain[f"{ENGINE}.expert_parallel_size"], plain["trainer.mtp.enabled"]) == (1, False)
@@ -71,10 +69,8 @@ def test_slimes_engines_load_the_model_with_fp8_weights_and_training_the_other()
     words = (*DENSE, "backend=slime", *FP8, twin)
     assert refused(*words) == {}
     flags = train_flags(compose([*words]), PLACES)
-    assert (flags["--hf-checkpoint"], flags["--ref-load"]) == (
-        ("Org/Model-FP8",),
-        ("Qwen/Qwen3-4B",),
-    )
+    assert flags["--hf-checkpoint"] == ("Org/Model-FP8",)
+    assert flags["--ref-load"] == ("Qwen/Qwen3-4B",)
     # Half of the bytes of the engine's linear layers are left.
     plain, cheap = (
         estimate(compose([*DENSE, "backend=slime", *more])) for more in ((CORRECTED,), (*FP8, twin))

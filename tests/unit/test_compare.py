@@ -277,7 +277,8 @@ def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
     ]
     high, low = settings_of(rows)
     # The mean before training is 0.2: what a run had more is taken off, and what it had less is added.
-    assert (high.label, low.label) == ("model=m1", "model=m2")
+    assert high.label == "model=m1"
+    assert low.label == "model=m2"
     assert high.rewards == {1: pytest.approx([0.6, 0.6]), 0: pytest.approx([0.0])}
     assert [*high.seeds, high.mean, low.mean] == pytest.approx([0.6, 0.0, 0.3, 0.3])
     best, worst = settings_of(

@@ -23,8 +23,11 @@ def message(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> str:
 def test_the_default_is_the_embedded_one() -> None:
     spec = compose([])
     assert list(spec.env.members) == ["whodunit_mini"]
-    assert (spec.model.name, spec.algorithm.name, spec.backend.name) == ("tiny", "grpo", "trl")
-    assert (spec.hardware.name, spec.launcher.name) == ("cpu", "local")
+    assert spec.model.name == "tiny"
+    assert spec.algorithm.name == "grpo"
+    assert spec.backend.name == "trl"
+    assert spec.hardware.name == "cpu"
+    assert spec.launcher.name == "local"
 
 
 def test_hardware_cpu_brings_the_tiny_model_and_the_command_line_still_wins() -> None:

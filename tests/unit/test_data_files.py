@@ -112,7 +112,8 @@ def test_usual_columns_are_found(
 ) -> None:
     file = written(tmp_path / "a.jsonl", json.dumps({name: f"the {name}" for name in columns}))
     (splits, chosen) = load_rows(str(file), {})
-    assert (chosen["prompt"], chosen.get("answer")) == (prompt, answer)
+    assert chosen["prompt"] == prompt
+    assert chosen.get("answer") == answer
     assert splits["train"][0]["prompt"] == f"the {prompt}"
     assert splits["train"][0].get("answer") == (f"the {answer}" if answer else None)
 

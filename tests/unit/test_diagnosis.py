@@ -84,7 +84,9 @@ def test_a_reward_that_fell_to_nothing_is_named_first() -> None:
     ]
     assert [found(lines[:number]) for number in (17, 18)] == [{}, {}]
     (one,) = symptoms(History(lines, FACTS))
-    assert (one.rule, one.severity, one.step) == ("collapse", Severity.ALARM, 20)
+    assert one.rule == "collapse"
+    assert one.severity == Severity.ALARM
+    assert one.step == 20
     assert (
         one.found == "the mean reward is 0.206, after 0.692 at step 16 and 0.391 at the beginning"
     )

@@ -126,7 +126,8 @@ def test_the_public_set_without_a_network_says_what_to_do(monkeypatch: pytest.Mo
 def test_no_sum_of_the_test_split_is_trained_on() -> None:
     rows = Sums().rows()
     asked = {split: [row["prompt"][0]["content"] for row in rows[split]] for split in rows}
-    assert (len(asked["test"]), len(asked["train"])) == (128, 272)
+    assert len(asked["test"]) == 128
+    assert len(asked["train"]) == 272
     assert len({*asked["test"], *asked["train"]}) == 400
     for row in rows["test"]:
         one, other = re.findall(r"\d+", row["prompt"][0]["content"])

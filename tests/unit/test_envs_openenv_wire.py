@@ -19,7 +19,8 @@ def test_the_action_model_is_the_tool_without_the_shared_field() -> None:
     }
     tool = openenv.step_tool({"action": {**action, "required": ["to"]}}, "x")
     assert tool is not None
-    assert (tool.name, tool.description) == ("step", "Go.")
+    assert tool.name == "step"
+    assert tool.description == "Go."
     assert tool.parameters == {
         "type": "object",
         "properties": {"to": {"type": "string"}},
@@ -198,4 +199,6 @@ def test_mcp_tools_have_their_schema_under_either_name(key: str) -> None:
     (tool,) = openenv.mcp_tools(
         {"result": {"tools": [{"name": "say", key: {"type": "object"}}]}}, "x"
     )
-    assert (tool.name, tool.description, tool.parameters) == ("say", "", {"type": "object"})
+    assert tool.name == "say"
+    assert tool.description == ""
+    assert tool.parameters == {"type": "object"}

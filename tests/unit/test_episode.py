@@ -160,13 +160,16 @@ def test_without_tools_a_text_like_a_call_is_the_answer(dialect: Dialect, text: 
 def test_with_tools_a_call_is_a_call_although_answers_are_taken() -> None:
     session = FakeSession(steady, lambda _: ToolResult("right", 1.0, finished=True))
     episode_of(session).step(call("move"))
-    assert (session.answers, session.calls) == ([], [("move", {})])
+    assert session.answers == []
+    assert session.calls == [("move", {})]
 
 
 def test_an_episode_that_never_took_a_step_opens_no_session() -> None:
     sessions = Sessions()
     outcome = Episode(TASK, sessions, RULES).settle()
-    assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.TRUNCATED, 0.0, 0)
+    assert outcome.status == EpisodeStatus.TRUNCATED
+    assert outcome.reward == 0.0
+    assert outcome.num_turns == 0
     assert sessions.opened == []
 
 

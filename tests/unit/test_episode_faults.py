@@ -38,7 +38,8 @@ def test_a_reward_of_the_state_that_was_left_is_bounded_too(reward: float) -> No
     episode = episode_of(session)
     episode.step(call("move"))
     outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert outcome.void_reason is not None
     assert "the reward of the state that was left is" in outcome.void_reason
 
@@ -51,7 +52,8 @@ def test_an_answer_that_comes_after_the_time_is_not_scored() -> None:
     episode = episode_of(FakeSession(late), with_limits(RULES, episode_timeout_s=0.05))
     assert episode.step(call("win")).status is EpisodeStatus.VOID
     outcome = episode.settle()
-    assert (outcome.reward, outcome.step_rewards) == (None, ())
+    assert outcome.reward is None
+    assert outcome.step_rewards == ()
     assert "the episode took longer than its 0.05 s (win was the last call)" in str(
         outcome.void_reason
     )
@@ -61,11 +63,13 @@ def test_a_finished_episode_keeps_its_reward_when_the_engine_is_lost() -> None:
     episode = episode_of(FakeSession(steady))
     episode.step(call("win"))
     episode.give_up("the engine is lost")
-    assert (episode.settle().status, episode.settle().reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert episode.settle().status == EpisodeStatus.FINISHED
+    assert episode.settle().reward == 1.0
     other = episode_of(FakeSession(steady))
     other.step(call("move"))
     other.give_up("the engine is lost")
-    assert (other.settle().status, other.settle().reward) == (EpisodeStatus.VOID, None)
+    assert other.settle().status == EpisodeStatus.VOID
+    assert other.settle().reward is None
     assert other.settle().void_reason == "the engine is lost"
 
 
@@ -78,7 +82,8 @@ def test_a_reward_beyond_the_bound_voids_with_the_reason(reward: float) -> None:
     episode.step(call("move"))
     assert episode.step(call("move")).status is EpisodeStatus.VOID
     outcome = episode.settle()
-    assert (outcome.reward, outcome.step_rewards) == (None, (0.5,))
+    assert outcome.reward is None
+    assert outcome.step_rewards == (0.5,)
     reason = f"RewardOutOfBounds: the reward of move is {reward:g}; at most 1e+06 counts"
     assert outcome.void_reason == reason
     assert len(session.calls) == 2
@@ -107,7 +112,8 @@ def test_a_reward_function_beyond_the_bound_voids() -> None:
     huge = Shape("my_rewards:huge", lambda _: 1e30, None)
     episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, RewardSteps(RULES.reward, [huge]))
     episode.step(call("win"))
-    assert (episode.settle().status, episode.settle().reward) == (EpisodeStatus.VOID, None)
+    assert episode.settle().status == EpisodeStatus.VOID
+    assert episode.settle().reward is None
 
 
 def test_a_fault_without_retries_voids_and_never_scores() -> None:
@@ -116,7 +122,8 @@ def test_a_fault_without_retries_voids_and_never_scores() -> None:
     episode.step(call("move"))
     assert episode.step(call("move")).status is EpisodeStatus.VOID
     outcome = episode.settle()
-    assert (outcome.reward, outcome.void_reason) == (None, "ResponseLost: gone")
+    assert outcome.reward is None
+    assert outcome.void_reason == "ResponseLost: gone"
     assert session.num_closed == 1
     assert len(session.calls) == 2
 
@@ -132,7 +139,8 @@ def test_a_lost_session_is_replaced_by_one_in_the_same_state() -> None:
     assert reply.status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 2.5
     assert [name for name, _ in fresh.calls] == ["move", "move", "move", "win"]
-    assert (broken.num_closed, fresh.num_closed) == (1, 1)
+    assert broken.num_closed == 1
+    assert fresh.num_closed == 1
 
 
 def test_a_fresh_session_that_answers_differently_voids() -> None:
@@ -291,6 +299,7 @@ def test_a_live_prompt_that_cannot_be_played_makes_its_episode_void(
     episode = Episode(TASK, Sessions(session), LIVE, prepared=PREPARED)
     assert live_prompt(episode, "[]", ChatTokens(tokenizer), limit) is None
     outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert str(outcome.void_reason).startswith(reason)
     assert session.num_closed == 1

@@ -58,17 +58,16 @@ def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> 
         *["assistant", "tool"] * 3,
     ]
     first, malformed, won, ignored = record["tool_calls"]
-    assert (first["name"], first["arguments"], first["result"]["reward"]) == (
-        "move",
-        {"to": "ö"},
-        0.5,
-    )
+    assert first["name"] == "move"
+    assert first["arguments"] == {"to": "ö"}
+    assert first["result"]["reward"] == 0.5
     assert malformed["turn"] == 1
     assert "malformed" in malformed
     assert won["result"]["finished"]
     assert "result" not in ignored
     assert [entry.get("message") for entry in record["tool_calls"]] == [2, 4, 6, None]
-    assert (record["outcome"]["status"], record["outcome"]["reward"]) == ("finished", 1.5)
+    assert record["outcome"]["status"] == "finished"
+    assert record["outcome"]["reward"] == 1.5
     assert record["tokens"] == {"prompt": 9, "generated": 8, "observed": 7}
     assert len(record["env_s"]) == 3
 

@@ -45,12 +45,15 @@ def test_usage_counts_what_is_billed_and_what_the_environment_added() -> None:
     tokens = used.tokens()
     assert tokens is not None
     # The last prompt holds the first one and the twelve tokens that were generated before it.
-    assert (tokens.prompt, tokens.generated, tokens.observed) == (10, 14, 30 - 10 - 12)
+    assert tokens.prompt == 10
+    assert tokens.generated == 14
+    assert tokens.observed == 30 - 10 - 12
     for prompt, completion in ((None, 3), (3, None)):
         used = Usage()
         used.add(answer(1, 1))
         used.add(answer(prompt, completion))
-        assert (used.on_record(), used.tokens()) == ({"requests": 2}, None)
+        assert used.on_record() == {"requests": 2}
+        assert used.tokens() is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,8 @@ def test_a_dialogue_that_ends_early_is_truncated_or_void(
 
     episode = Episode(TASK, Sessions(FakeSession(steady)), RULES)
     used = play(ask, Dialogue(row([]), RULES, ToolCalls.TEXT), episode)
-    assert (episode.settle().status, episode.settle().reward) == (status, reward)
+    assert episode.settle().status == status
+    assert episode.settle().reward == reward
     assert used.requests == after
     is_void = status is EpisodeStatus.VOID
     assert (
@@ -93,7 +97,8 @@ def test_a_limit_is_reached_by_cost_or_by_tokens() -> None:
     assert spent.spent() == "--budget-usd 0.5 is spent (0.5000)"
     free = Allowance(max_tokens=1000)
     free.spend({"prompt_tokens": 999, "completion_tokens": 0}, 1.0, None)
-    assert (free.cost_usd, free.spent()) == (0.0, None)
+    assert free.cost_usd == 0.0
+    assert free.spent() is None
     free.spend({"prompt_tokens": 0, "completion_tokens": 1}, None, 1.0)
     assert free.spent() == "--max-tokens-total 1,000 is reached (1,000)"
     for limit in (Allowance(budget_usd=1.0), Allowance(max_tokens=1)):
@@ -268,7 +273,10 @@ def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
         )
         run._settings = settings({"eval.engine": engine, "model.seed": 5})
         found = run._requested("key")
-        assert (found.env, found.model, found.run, found.tasks) == ("e", {"kind": "k"}, "r", "key")
+        assert found.env == "e"
+        assert found.model == {"kind": "k"}
+        assert found.run == "r"
+        assert found.tasks == "key"
         assert set(found.playing) == common | more
         assert found.playing["seed"] == (5 if directory is None else 7)
         assert found.playing.get("engine") == (None if engine == "transformers" else "vllm")
@@ -355,7 +363,8 @@ def test_an_evaluation_of_one_environment_has_its_figures_and_of_several_those_o
         ("finished", None, 2, 2),
         ("stopped", "spent", 2, 1),
     ]
-    assert (alone["started"], alone["ended"]) == (10.0, 14.0)
+    assert alone["started"] == 10.0
+    assert alone["ended"] == 14.0
     assert alone["tasks"]["multiply/t/1"] == {"hash": "hash", "rewards": [1.0]}
     assert cut["tasks"]["multiply/t/0"]["rewards"] == [0.0]
 
@@ -394,22 +403,22 @@ def test_a_sample_of_inspects_log_has_the_episodes_messages_and_its_last_answer(
         "function": "look",
         "tool_call_id": "c1",
     }
-    assert (sample["id"], sample["epoch"], sample["input"]) == ("e/t/3", 2, sample["messages"][:1])
+    assert sample["id"] == "e/t/3"
+    assert sample["epoch"] == 2
+    assert sample["input"] == sample["messages"][:1]
     assert sample["output"]["choices"] == [{"message": sample["messages"][3]}]
-    assert (sample["scores"]["reward"]["value"], sample["completed_at"][14:19]) == (0.5, "01:03")
-    assert (other["error"]["message"], other["input"], other["output"]["choices"]) == (
-        "lost",
-        sample["messages"],
-        [],
-    )
+    assert sample["scores"]["reward"]["value"] == 0.5
+    assert sample["completed_at"][14:19] == "01:03"
+    assert other["error"]["message"] == "lost"
+    assert other["input"] == sample["messages"]
+    assert other["output"]["choices"] == []
     assert "scores" not in other
-    assert (log["status"], log["eval"]["config"]["epochs"], log["eval"]["run_id"]) == (
-        "cancelled",
-        1,
-        "i",
-    )
+    assert log["status"] == "cancelled"
+    assert log["eval"]["config"]["epochs"] == 1
+    assert log["eval"]["run_id"] == "i"
     (scores,) = log["results"]["scores"]
-    assert (scores["scored_samples"], scores["unscored_samples"]) == (6, 1)
+    assert scores["scored_samples"] == 6
+    assert scores["unscored_samples"] == 1
     assert scores["metrics"]["passes_mean"]["value"] == pytest.approx(3 / 6)
 
 
@@ -437,8 +446,11 @@ def test_a_mix_weighs_its_environments_by_their_scored_episodes() -> None:
     assert whole["reward"]["value"] == pytest.approx((2.5 + 0.25) / 6)
     assert whole["passes"]["value"] == pytest.approx(3 / 6)
     assert whole["avg_at_k"]["value"] == pytest.approx((1.0 + 0.25 + 0.0 + 0.25) / 4)
-    assert (whole["num_tasks"], whole["num_episodes"], whole["num_void"]) == (5, 7, 1)
-    assert (whole["reward"]["low"], whole["reward"]["high"]) == (0.0, 1.0)
+    assert whole["num_tasks"] == 5
+    assert whole["num_episodes"] == 7
+    assert whole["num_void"] == 1
+    assert whole["reward"]["low"] == 0.0
+    assert whole["reward"]["high"] == 1.0
     assert whole["void_bounds"] == {
         "low": pytest.approx(2.75 / 7),
         "high": pytest.approx(3.75 / 7),
@@ -490,12 +502,15 @@ def test_samples_of_one_answer_and_a_checkpoint_that_was_chosen_here_are_told() 
 
 def test_an_evaluations_metrics_are_numbers_of_each_environment_and_of_all() -> None:
     metrics = metrics_of(mixed())
-    assert (metrics["eval/a/reward"], metrics["eval/all/num_void"]) == (0.625, 1.0)
-    assert (metrics["eval/all/judges/cost_usd"], metrics["eval/all/cost_usd"]) == (0.5, 0.00125)
+    assert metrics["eval/a/reward"] == 0.625
+    assert metrics["eval/all/num_void"] == 1.0
+    assert metrics["eval/all/judges/cost_usd"] == 0.5
+    assert metrics["eval/all/cost_usd"] == 0.00125
     void = with_intervals(record_of({"a/t/0": [None], "b/t/0": [None]}), are_counted=False)[
         "summary"
     ]
-    assert (void["reward"], void["tokens_mean"]) == (None, None)
+    assert void["reward"] is None
+    assert void["tokens_mean"] is None
     alone = metrics_of(
         mixed()
         | {

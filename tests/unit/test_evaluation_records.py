@@ -54,7 +54,8 @@ def test_a_directory_is_played_by_one_process_and_removed_without_an_episode(
     place = tmp_path / "evaluations/one"
     with locked(place, ASKED):
         request = json.loads((place / REQUEST).read_text())
-        assert (request["schema_version"], request["env"]) == (2, "sums")
+        assert request["schema_version"] == 2
+        assert request["env"] == "sums"
         with (
             pytest.raises(XpError, match="is being played by another process") as caught,
             locked(place, ASKED),

@@ -43,7 +43,9 @@ def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(
     spec = compose([*REFERENCE, f"backend={backend}", *OWN])
     assert spec_refusals(spec) == []
     own = evaluation_sampling(spec)
-    assert (own.temperature, own.top_p, own.top_k) == (0.6, 0.7, 20)
+    assert own.temperature == 0.6
+    assert own.top_p == 0.7
+    assert own.top_k == 20
     assert limits(own) == (3000, 12000)
     told = RunSpec.model_validate(configs(spec)["train"]["spec"], strict=False)
     assert limits(evaluation_sampling(told)) == (3000, 12000)

@@ -169,10 +169,8 @@ def test_templates_get_texts_and_one_message_of_the_system_and_of_the_user(
 def test_a_custom_tool_is_a_function_of_one_text() -> None:
     tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
     read = responses_wire.read({"input": "hi", "tools": tools, "temperature": 0})
-    assert ([one["function"]["name"] for one in read.tools], read.settings) == (
-        ["patch"],
-        {"temperature": 0.0},
-    )
+    assert [one["function"]["name"] for one in read.tools] == ["patch"]
+    assert read.settings == {"temperature": 0.0}
     call = {
         "id": "c1",
         "type": "function",
@@ -180,7 +178,8 @@ def test_a_custom_tool_is_a_function_of_one_text() -> None:
     }
     turn = ModelMessage(Message(role="assistant", content="", tool_calls=[call]))
     (item,) = responses_wire.answer(turn, {"tools": tools})["output"]
-    assert (item["type"], item["input"]) == ("custom_tool_call", "+a")
+    assert item["type"] == "custom_tool_call"
+    assert item["input"] == "+a"
     result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
     assert (
         difference(FIRST, turn.message, responses_wire.read({"input": [USER, item, result]}))

@@ -167,7 +167,8 @@ def test_megatron_spreads_the_optimizer_over_all_copies() -> None:
     # Each rank has whole routers and norms.
     dense = (dense + 48 * (128 * 2048 + 2 * 2048 + 2 * 128)) / 2
     held = dense + experts / 4
-    assert (found["weights"], found["gradients"]) == (2 * held, 4 * held)
+    assert found["weights"] == 2 * held
+    assert found["gradients"] == 4 * held
     assert found["optimizer"] == pytest.approx(12 * (dense / 4 + experts / 4 / 2))
 
 
@@ -205,8 +206,12 @@ def test_an_engine_has_the_room_that_its_weights_leave() -> None:
     assert one.kv_episode == two.kv_episode == 36_864 * 10240
     assert one.kv_room == 40 * 2**30 - 2 * 3_085_938_688 - 2e9
     assert two.kv_room == 2 * (40 * 2**30 - 3_085_938_688 - 2e9)
-    assert (one.engine_tensor, one.episodes_per_engine, one.episodes_at_once) == (1, 16, 16)
-    assert (two.engine_tensor, two.episodes_per_engine, two.episodes_at_once) == (2, 32, 32)
+    assert one.engine_tensor == 1
+    assert one.episodes_per_engine == 16
+    assert one.episodes_at_once == 16
+    assert two.engine_tensor == 2
+    assert two.episodes_per_engine == 32
+    assert two.episodes_at_once == 32
     assert estimate(compose(TRL)).episodes_at_once == int(
         (40 * 2**30 - 2 * 4_022_468_096 - 2e9) / (147_456 * 10240)
     )
@@ -330,7 +335,8 @@ def test_the_newest_lengths_of_the_newest_run_are_the_expected_ones(
             os.utime(changed, (1000 - age, 1000 - age))
     found = fit(spec, tmp_path)
     assert found.lengths.source == "3 episodes of earlier"
-    assert (found.lengths.mean, found.lengths.longest) == (300, 400)
+    assert found.lengths.mean == 300
+    assert found.lengths.longest == 400
     # 64 of 300 in the mean, and twice the spread of their sum.
     assert found.expected.tokens == pytest.approx(64 * 300 + 2 * 8 * found.lengths.deviation)
     other = compose(
@@ -397,7 +403,8 @@ def test_a_fine_tuning_is_counted_with_its_own_batch_and_no_other_model(
     shape = spec.model.architecture
     assert shape is not None
     assert own.tokens == 2 * (2048 + 8192)
-    assert (own.generation, training.training.keys() - own.training.keys()) == ({}, without)
+    assert own.generation == {}
+    assert training.training.keys() - own.training.keys() == without
     assert own.training["logits"] == pytest.approx(logit * own.tokens * shape.vocab_size)
     assert own.training["activations"] == pytest.approx(training.training["activations"] / 2)
     assert {
@@ -462,10 +469,8 @@ def test_the_ways_out_of_a_fine_tuning_are_its_own_keys() -> None:
     assert verdict == f"  {tuning}"
     found = memory_json(spec)
     assert found is not None
-    assert (found["verdict"], found["fine_tuning"]["verdict"]) == (
-        "fits",
-        "does not fit as expected",
-    )
+    assert found["verdict"] == "fits"
+    assert found["fine_tuning"]["verdict"] == "does not fit as expected"
 
 
 def test_an_episode_over_the_token_budget_is_its_own_batch() -> None:

@@ -55,14 +55,19 @@ def test_the_record_has_both_rewards_and_a_held_out_episode_one() -> None:
     tokens = Tokens(100, 10_432, 8_000)
     train = played(DAPO, tokens).settle()
     held_out = played(None, tokens).settle()
-    assert (train.reward, train.unpenalized, train.task_reward) == (0.5, 1.0, 1.0)
-    assert (held_out.reward, held_out.unpenalized, held_out.task_reward) == (1.0, None, 1.0)
+    assert train.reward == 0.5
+    assert train.unpenalized == 1.0
+    assert train.task_reward == 1.0
+    assert held_out.reward == 1.0
+    assert held_out.unpenalized is None
+    assert held_out.task_reward == 1.0
     line = json.loads(
         trajectory(
             played(DAPO, tokens), run="", phase="train", step=0, sample=0, tools="[]"
         ).to_line()
     )
-    assert (line["outcome"]["reward"], line["outcome"]["unpenalized"]) == (0.5, 1.0)
+    assert line["outcome"]["reward"] == 0.5
+    assert line["outcome"]["unpenalized"] == 1.0
     assert [*line["outcome"]["reward_steps"].items()] == [("reduce", 1.0), ("length", 0.5)]
     assert _recorded(line["outcome"]).reward == 1.0, "a rule scores the task"
 
@@ -71,7 +76,8 @@ def test_the_groups_reward_comes_before_the_penalty() -> None:
     episode = played(DAPO, Tokens(100, 20_480, 0))
     assert episode.in_group().outcome.reward == 1.0
     episode.settle_in_group(replace(episode.in_group().outcome, reward=3.0))
-    assert (episode.settle().reward, episode.settle().unpenalized) == (2.0, 3.0)
+    assert episode.settle().reward == 2.0
+    assert episode.settle().unpenalized == 3.0
 
 
 def test_a_void_episode_has_no_penalty() -> None:

@@ -79,7 +79,10 @@ def test_the_exact_test_of_passes_is_mcnemars(first: int, second: int) -> None:
         + [((1.0,), (1.0, 0.0))] * 3
     )
     found = _passes(pairs, 1.0)
-    assert (found.both, found.only_first, found.only_second, found.neither) == (3, first, second, 0)
+    assert found.both == 3
+    assert found.only_first == first
+    assert found.only_second == second
+    assert found.neither == 0
     assert found.p_value == pytest.approx(mcnemar([[3, first], [second, 0]], exact=True).pvalue)
 
 
@@ -108,7 +111,8 @@ def test_settings_are_compared_by_the_paired_test_over_common_seeds() -> None:
     interval = expected.confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert found.p_value == pytest.approx(expected.pvalue)
-    assert (found.num_tasks, found.unit) == (3, "seed")
+    assert found.num_tasks == 3
+    assert found.unit == "seed"
 
 
 THIRDS = {
@@ -129,8 +133,12 @@ def test_differences_that_are_equal_but_for_rounding_are_no_spread(scale: float,
     assert len({fmean(second[task]) - fmean(first[task]) for task in THIRDS}) > 1
     found = compare(("a", "b"), first, second, 1.0, 0.03)
     assert found.difference == pytest.approx(sign * scale / 3)
-    assert (found.low, found.high, found.smallest, found.stderr) == (None, None, None, 0.0)
-    assert (found.p_value, found.enough_tasks) == (0.25, 6)
+    assert found.low is None
+    assert found.high is None
+    assert found.smallest is None
+    assert found.stderr == 0.0
+    assert found.p_value == 0.25
+    assert found.enough_tasks == 6
     assert "all 3 tasks differ alike, and 6 such tasks would show it" in found.verdict
 
 
@@ -166,7 +174,8 @@ def test_a_standard_error_that_is_rounding_alone_is_0() -> None:
     assert clustered_stderr([[1e6 * one for one in task] for task in tenths]) == 0.0
     found = mean(tenths)
     assert found is not None
-    assert (found.low, found.high) == (None, None)
+    assert found.low is None
+    assert found.high is None
 
 
 @pytest.mark.parametrize(
@@ -185,7 +194,9 @@ def test_tasks_with_only_void_episodes_of_one_model_are_left_out(
     }
     second = {"a": [scale, scale], "b": [scale], "void": [scale], "d": [scale / 2]}
     result = compare(("x", "y"), first, second, 1.0, 0.03)
-    assert (result.num_tasks, result.num_left_out, result.unit) == (3, 1, "task")
+    assert result.num_tasks == 3
+    assert result.num_left_out == 1
+    assert result.unit == "task"
     means = (result.mean_first, result.mean_second, result.difference)
     assert means == pytest.approx((1.75 / 3 * scale, 2.5 / 3 * scale, scale / 4))
     assert result.stderr == pytest.approx(scale / 4 / 3**0.5)

@@ -36,12 +36,11 @@ def test_runs_are_listed_and_shown_with_how_far_they_are(
     assert main(["runs", "list", f"outputs={tmp_path}"]) == 0
     head, row = (line.split("\t") for line in capsys.readouterr().out.splitlines()[:2])
     cells = dict(zip(head, row, strict=True))
-    assert (cells["progress"], cells["steps"]) == ("0.50", "36/72")
-    assert (cells["environment"], cells["model"], cells["algorithm"]) == (
-        "whodunit_mini",
-        "tiny",
-        "grpo",
-    )
+    assert cells["progress"] == "0.50"
+    assert cells["steps"] == "36/72"
+    assert cells["environment"] == "whodunit_mini"
+    assert cells["model"] == "tiny"
+    assert cells["algorithm"] == "grpo"
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
     shown = capsys.readouterr().out
     assert "reward   ▁" in shown

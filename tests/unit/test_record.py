@@ -180,8 +180,10 @@ def test_a_run_has_the_time_of_its_attempts_and_the_steps_of_its_last_training()
         attempt(2, 90, training=SettledLength(6, 9, 1)),
     )
     record = replace(EMPTY, attempts=(*trained, attempt(3, None)))
-    assert (record.minutes, record.num_steps) == (11.5, 6)
-    assert (EMPTY.minutes, EMPTY.num_steps) == (0, None)
+    assert record.minutes == 11.5
+    assert record.num_steps == 6
+    assert EMPTY.minutes == 0
+    assert EMPTY.num_steps is None
     gpus = compose(["hardware=2x4xA100", "model=qwen3-4b", "hardware.usd_per_hour=30"]).hardware
     assert time_text(record, gpus) == "11.5 min, 1.53 GPU-hours, 5.75 USD"
     one = replace(EMPTY, attempts=(attempt(1, 90, DONE, StageRecord("train", started=NOON)),))
@@ -219,9 +221,11 @@ def test_an_attempt_is_changed_and_no_other(directory: Path) -> None:
     third = begin_attempt(record, ["train"], HERE, is_detached=True)
     statuses = [RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.RUNNING]
     assert [one.status for one in third.attempts] == statuses
-    assert (third.attempts[2].supervisor, third.attempts[2].host) == (None, None)
+    assert third.attempts[2].supervisor is None
+    assert third.attempts[2].host is None
     write_record(directory, replace(third, user="another", directory="/x"))
-    assert (read_record(directory).user, read_record(directory).directory) == ("another", "/x")
+    assert read_record(directory).user == "another"
+    assert read_record(directory).directory == "/x"
     with pytest.raises(ValueError, match="a time without its zone"):
         RunRecord.from_json(
             replace(
@@ -295,7 +299,8 @@ def test_a_detached_run_whose_end_cannot_be_written_says_so(
 def test_an_error_of_the_disk_names_its_place(error: OSError, text: str) -> None:
     with pytest.raises(XpError) as caught, resource_errors(Path("here")):
         raise error
-    assert (str(caught.value), caught.value.code) == (text, ExitCode.RESOURCE)
+    assert str(caught.value) == text
+    assert caught.value.code == ExitCode.RESOURCE
     with pytest.raises(XpError) as caught, writing_below(Path("here")):
         raise error
     assert (

@@ -259,7 +259,8 @@ def test_an_evaluation_has_a_page_and_episodes_like_a_run(
     assert "I accuse number 2 in eval step 0, sample 0." in capsys.readouterr().out
     assert main(["report", "whodunit", f"outputs={tmp_path}"]) == 0
     (page,) = data_of(place / "report.html")["runs"]
-    assert (page["title"], page["status"]) == ("whodunit_mini · mine", "stopped")
+    assert page["title"] == "whodunit_mini · mine"
+    assert page["status"] == "stopped"
     assert "not finished" in page["verdict"]["sentence"]
     assert page["episodes"]["columns"]["reward"] == [1.0] * 4
     assert main(["runs", "show", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR

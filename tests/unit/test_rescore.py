@@ -83,9 +83,13 @@ def test_another_reduction_moves_means_and_groups_with_signal(tmp_path: Path) ->
     run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
     spec = compose(OVERRIDES)
     first, second = steps(rescore(run, {"env.reward.reduction": "min"}), spec)
-    assert (first.phase, first.step, first.episodes) == ("train", 1, 4)
-    assert (first.recorded, first.rescored) == (0.5625, 0.25)
-    assert (first.signal_recorded, first.signal_rescored) == (0.5, 0.0)
+    assert first.phase == "train"
+    assert first.step == 1
+    assert first.episodes == 4
+    assert first.recorded == 0.5625
+    assert first.rescored == 0.25
+    assert first.signal_recorded == 0.5
+    assert first.signal_rescored == 0.0
     assert (second.step, second.rescored, second.num_void) == (2, pytest.approx(2.25 / 3), 1)
 
 
@@ -111,7 +115,8 @@ def test_functions_have_the_arguments_of_an_episode(
     run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
     episodes = rescore(run, {"env.reward_fn": "rules:calls"})
     assert [one.outcome.reward for one in episodes] == [3, 1, 11, 11, 1, 1, None, 12]
-    assert (episodes[0].outcome.unshaped, episodes[0].outcome.metrics) == (1.5, {"first": 2.0})
+    assert episodes[0].outcome.unshaped == 1.5
+    assert episodes[0].outcome.metrics == {"first": 2.0}
     reasons = [one.outcome.void_reason for one in rescore(run, {"env.reward_fn": "rules:picky"})]
     assert [reason is not None for reason in reasons] == [
         False,
@@ -180,7 +185,9 @@ def test_two_runs_with_other_rewards_are_compared_by_one_rule(tmp_path: Path) ->
     runs = leave_evaluations(tmp_path, other)
     first, second = (rescore(run, {"env.reward.reduction": "max"}) for run in runs)
     pair = compared(runs, first, second, compose(OVERRIDES), 0.03)
-    assert (pair.first, pair.second, pair.num_tasks) == ("a", "b", 2)
+    assert pair.first == "a"
+    assert pair.second == "b"
+    assert pair.num_tasks == 2
     assert (pair.mean_first, pair.mean_second) == (
         pytest.approx((0.625 + 0.25) / 2),
         pytest.approx((1.0 + 0.25) / 2),

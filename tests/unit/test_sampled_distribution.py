@@ -76,9 +76,11 @@ def test_each_trainer_gets_them_and_held_out_episodes_do_not() -> None:
     plain = native(compose([*DENSE, "backend=skyrl"]))
     assert plain["generator.sampling_params.additional_kwargs"] is None
     config = grpo_config(compose([*DENSE, *SERVER, OFF, MIN_P, PENALTY]), PLACES)
-    assert (config["min_p"], config["repetition_penalty"]) == (0.1, 1.2)
+    assert config["min_p"] == 0.1
+    assert config["repetition_penalty"] == 1.2
     held_out = evaluation_sampling(spec)
-    assert (held_out.min_p, held_out.repetition_penalty) == (0.0, 1.0)
+    assert held_out.min_p == 0.0
+    assert held_out.repetition_penalty == 1.0
 
 
 def test_slime_and_xps_own_decoding_compare_probabilities_before_the_cut() -> None:

@@ -90,9 +90,11 @@ def test_a_function_gets_what_its_parameters_name_and_returns_metrics() -> None:
     one = episode("told", ToolResult("won", 1.0, finished=True))
     one.step(call("win", room=4))
     outcome = one.settle()
-    assert (outcome.reward, dict(outcome.metrics)) == (1.0, {"calls": 1.0, "room": 4.0})
+    assert outcome.reward == 1.0
+    assert dict(outcome.metrics) == {"calls": 1.0, "room": 4.0}
     metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 1)], 1, 1.0)
-    assert (metrics["reward_fn/calls"], metrics["reward_fn/room"]) == (1.0, 4.0)
+    assert metrics["reward_fn/calls"] == 1.0
+    assert metrics["reward_fn/room"] == 4.0
 
 
 def test_a_tasks_metadata_is_asked_for_when_a_function_wants_it() -> None:
@@ -122,14 +124,16 @@ def test_an_episode_is_void_where_the_environment_does_not_tell_the_metadata() -
         gone,
     )
     one.step(call("win"))
-    assert (one.settle().reward, one.settle().void_reason) == (None, "EnvUnavailable: gone")
+    assert one.settle().reward is None
+    assert one.settle().void_reason == "EnvUnavailable: gone"
 
 
 def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
     one = episode("broken", ToolResult("won", 1.0, finished=True))
     one.step(call("win"))
     outcome = one.settle()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.status == EpisodeStatus.VOID
+    assert outcome.reward is None
     assert outcome.reward_steps == {"reduce": 1.0}, "the steps before the fault"
     assert (
         outcome.void_reason
@@ -149,7 +153,9 @@ def test_what_is_no_finite_number_is_a_fault_of_the_function(given: Any) -> None
 def test_a_number_may_be_numpys() -> None:
     numpy = pytest.importorskip("numpy")
     reward, metrics = numbers_of({"reward": numpy.float32(0.5), "length": numpy.int64(3)})
-    assert (reward, metrics, type(reward)) == (0.5, {"length": 3.0}, float)
+    assert reward == 0.5
+    assert metrics == {"length": 3.0}
+    assert type(reward) is float
 
 
 def test_a_parameter_that_nothing_fills_is_refused_when_the_function_is_loaded() -> None:

@@ -140,5 +140,6 @@ def test_separate_engines_take_whole_machines_if_they_can(
     ]
     spec = compose([*SKYRL, f"hardware.num_nodes={nodes}", *words, *sizes])
     assert (workers(spec).num_nodes, workers(spec).per_node) == trains
-    assert (workers(spec).total, spec.training.all_updates_per_step) == (trains[0] * trains[1], 6)
+    assert workers(spec).total == trains[0] * trains[1]
+    assert spec.training.all_updates_per_step == 6
     assert native(spec)["trainer.policy_mini_batch_size"] == 4

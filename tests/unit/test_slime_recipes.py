@@ -34,17 +34,13 @@ def test_the_recipe_has_the_public_examples_defaults() -> None:
     assert found["rollout_max_response_len"] == 4096
     assert found["max_tokens_per_gpu"] == 8192
     assert found["rollout_temperature"] == 1.0
-    assert (found["num_rollout"], found["save_interval"], found["num_steps_per_rollout"]) == (
-        3000,
-        10,
-        1,
-    )
+    assert found["num_rollout"] == 3000
+    assert found["save_interval"] == 10
+    assert found["num_steps_per_rollout"] == 1
     assert not is_on(found, "--use-kl-loss")
-    assert (member.max_turns, member.reward.reduction, member.reward.nonterminal) == (
-        20,
-        "sum",
-        0.0,
-    )
+    assert member.max_turns == 20
+    assert member.reward.reduction == "sum"
+    assert member.reward.nonterminal == 0.0
 
 
 def test_the_recipe_of_two_environments_rewards_each_in_its_own_way() -> None:
@@ -58,7 +54,8 @@ def test_the_recipe_of_two_environments_rewards_each_in_its_own_way() -> None:
 
 def test_the_recipe_of_long_episodes_is_the_public_examples_override() -> None:
     found = line(compose(["recipes=whodunit-slime-cp"]))
-    assert (found["context_parallel_size"], found["kl_loss_coef"]) == (2, 0.01)
+    assert found["context_parallel_size"] == 2
+    assert found["kl_loss_coef"] == 0.01
     assert is_on(found, "--use-kl-loss")
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs import PLACES
 from tests.unit.slime_specs import SLIME
 from xp.backends.slime.control.flags import catalog
-from xp.backends.slime.control.render import train_flags
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_plan
@@ -36,19 +34,3 @@ def test_the_catalog_says_of_each_flag_where_it_is_from() -> None:
         "unfused",
     ]
     assert catalog().flags["--colocate"].nargs == 0
-
-
-def test_sampling_ahead_is_of_separate_engines_with_a_correction() -> None:
-    separate = (
-        "backend.engine.placement=separate",
-        "backend.engine.accelerators=4",
-        "training.max_staleness=1",
-    )
-    flags = train_flags(
-        compose([*SLIME, *separate, "algorithm.importance_correction=token_truncate"]), PLACES
-    )
-    assert (flags["--use-tis"], flags["--colocate"], flags["--update-weights-interval"]) == (
-        (),
-        None,
-        ("1",),
-    )

@@ -135,7 +135,8 @@ def test_a_job_looks_up_no_plugin_and_reads_no_default() -> None:
     (member,) = written["env"]["members"].values()
     member["provider"] = "another_providers_name"
     spec = decode(RunSpec, json.dumps(written))
-    assert (spec.backend.name, spec.model.dialect) == ("of_a_plugin", "a_package.dialects:Mine")
+    assert spec.backend.name == "of_a_plugin"
+    assert spec.model.dialect == "a_package.dialects:Mine"
     assert [one.provider for one in spec.env.members.values()] == ["another_providers_name"]
 
 

@@ -51,10 +51,8 @@ def test_a_mix_keeps_each_members_own_turns_reward_weight_and_provider() -> None
         "multiply": "local",
     }
     assert [members[name].max_turns for name in ("whodunit_mini", "multiply")] == [8, 1]
-    assert (members["multiply"].reward.maximum, members["whodunit_mini"].reward.maximum) == (
-        0.5,
-        None,
-    )
+    assert members["multiply"].reward.maximum == 0.5
+    assert members["whodunit_mini"].reward.maximum is None
     assert {name: member.weight for name, member in spec.env.members.items()} == {
         "whodunit_mini": 3.0,
         "multiply": 2.0,
@@ -170,7 +168,8 @@ def test_the_server_of_a_judge(
     spec = compose(["env=multiply", f"hardware={machine}", "model=qwen2.5-1.5b-instruct", judge])
     assert spec.served_judge is not None
     server = judge_server(spec, spec.served_judge, "log", is_sglang=is_sglang)
-    assert (" ".join(server.server.arguments), server.is_sglang) == (words, is_sglang)
+    assert " ".join(server.server.arguments) == words
+    assert server.is_sglang == is_sglang
     assert (server.server.num_accelerators, server.trainer_accelerators) == sizes
 
 
@@ -185,11 +184,9 @@ def test_the_stage_of_tasks_needs_a_part_of_the_machine_and_the_sdk_of_its_envir
             for one in build_plan(compose([*words, "hardware=a100x4"]), "x").stages
             if one.name == "prepare"
         )
-        assert (
-            job.resources.num_accelerators,
-            job.resources.num_cpus,
-            job.resources.memory_gb,
-        ) == (0, 4, 8.0)
+        assert job.resources.num_accelerators == 0
+        assert job.resources.num_cpus == 4
+        assert job.resources.memory_gb == 8.0
         assert ("openreward" in job.runtime.packages) is sdk
 
 

@@ -52,7 +52,9 @@ def test_every_point_runs_again_when_asked(tmp_path: Path) -> None:
     one = spec(tmp_path)
     leave_run(one, "done", RunStatus.SUCCEEDED)
     todo, left = open_points([one], again=True)
-    assert (len(todo), todo[0].run_id, left) == (1, None, [])
+    assert len(todo) == 1
+    assert todo[0].run_id is None
+    assert left == []
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,9 @@ def test_a_held_out_training_task_is_left_out_and_counted(
     }
     assert not hashes["train"] & hashes["held_out"]
     count = task_set.manifest.counts["fake"]["train"]
-    assert (count.tasks, count.overlapping, count.failed) == (26, 4, 0)
+    assert count.tasks == 26
+    assert count.overlapping == 4
+    assert count.failed == 0
     messages = [message for row in task_set.rows("train") for message in row.messages]
     assert count.prompt_characters == sum(len(message["content"]) for message in messages)
     assert "4 train tasks were left out, being held out as well" in capsys.readouterr().out
@@ -244,7 +246,8 @@ def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) 
         in str(e.value)
     )
     assert list((tmp_path / "tasks").glob("*/manifest.json")) == []
-    assert (world.opened()["train/3"], world.opened()["train/4"]) == (3, 1)
+    assert world.opened()["train/3"] == 3
+    assert world.opened()["train/4"] == 1
     world.forget()
     world.change(failing=[])
     task_set = prepare(config, {}, tmp_path)

@@ -77,7 +77,8 @@ def test_a_share_is_rounded_up_and_leaves_a_task_to_each_side(
     fraction: float, size: int, count: int
 ) -> None:
     train, held_out = select(TRAIN, held_out_rule("train", fraction=fraction), size)
-    assert (len(train), len(held_out)) == (size - count, count)
+    assert len(train) == size - count
+    assert len(held_out) == count
 
 
 def test_a_larger_draw_of_one_seed_holds_the_smaller_one() -> None:
@@ -98,12 +99,10 @@ def test_what_is_held_out_by_default_is_the_environments_own_second_split(
     splits: Sequence[str], chosen: str
 ) -> None:
     record = choose(TRAIN, held_out_rule(fraction=0.2), Sized(dict.fromkeys(splits, 10))).record
-    assert (record.rule, record.splits, record.num_held_out, record.num_train) == (
-        Rule.SPLIT,
-        (chosen,),
-        10,
-        10,
-    )
+    assert record.rule == Rule.SPLIT
+    assert record.splits == (chosen,)
+    assert record.num_held_out == 10
+    assert record.num_train == 10
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,8 @@ def test_without_a_second_split_a_share_is_held_out(sizes: dict[str, int]) -> No
     held_out = indices(chosen, Purpose.HELD_OUT)
     assert sorted(train + held_out) == list(range(100))
     assert 10 <= len(held_out) <= 30
-    assert (chosen.record.rule, chosen.record.identity) == (Rule.SHARE, Identity.INDEX)
+    assert chosen.record.rule == Rule.SHARE
+    assert chosen.record.identity == Identity.INDEX
 
 
 @given(st.integers(2, 400), st.floats(0.01, 0.99), st.integers(0, 5), st.booleans())
@@ -134,7 +134,8 @@ def test_a_share_is_exact_and_stable_when_the_split_grows(size: int, more: int) 
     small, large = (
         set(select(TRAIN, held_out_rule("train", fraction=0.2), n)[1]) for n in (size, size + more)
     )
-    assert (len(small), len(large)) == (-(-size // 5), -(-(size + more) // 5))
+    assert len(small) == -(-size // 5)
+    assert len(large) == -(-(size + more) // 5)
     remaining = {index for index in large if index < size}
     assert remaining <= small or small <= remaining  # All that change, change to the same side.
 
@@ -174,7 +175,8 @@ def test_the_hash_is_of_the_content_only_where_all_splits_list_theirs() -> None:
         Sized(sizes, {"train": contents, "extra": contents[::-1]}),
     )
     one = choose(train, held_out_rule(fraction=0.2), Sized(sizes, {"train": contents}))
-    assert (both.record.identity, one.record.identity) == (Identity.CONTENT, Identity.INDEX)
+    assert both.record.identity == Identity.CONTENT
+    assert one.record.identity == Identity.INDEX
     # The same content is on the same side in both splits.
     held_out = both.tasks[Purpose.HELD_OUT]
     assert {index for split, index in held_out if split == "train"} == {
@@ -189,7 +191,8 @@ def test_with_overlap_allowed_the_training_tasks_are_evaluated_on_and_stay() -> 
 
 def test_an_environment_with_only_a_test_split_trains_nothing() -> None:
     chosen = choose(TRAIN, held_out_rule(fraction=0.2), Sized({"test": 12}))
-    assert (indices(chosen, Purpose.TRAIN), len(indices(chosen, Purpose.HELD_OUT))) == ([], 12)
+    assert indices(chosen, Purpose.TRAIN) == []
+    assert len(indices(chosen, Purpose.HELD_OUT)) == 12
     assert "there is no split to train on" in chosen.record.line()
 
 

@@ -47,7 +47,8 @@ def test_rows_are_read_by_purpose_in_the_order_of_the_selection() -> None:
         {"role": "system", "content": "Think."},
         {"role": "user", "content": "Solve: train 3"},
     )
-    assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (70, 5)
+    assert task_set.num_tasks("train") == 70
+    assert task_set.num_tasks("held_out") == 5
 
 
 def test_nothing_of_a_tasks_own_description_reaches_the_set() -> None:

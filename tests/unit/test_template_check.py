@@ -199,7 +199,8 @@ def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) 
     for who in ("template", "system"):
         overrides = ["model=hf", f"model.path={tmp_path}", f"model.tools_prompt={who}"]
         (found[who],) = chat_template(compose(overrides), tmp_path)
-    assert (found["template"].verdict, found["template"].code) == (Verdict.FAULT, ExitCode.PLAN)
+    assert found["template"].verdict == Verdict.FAULT
+    assert found["template"].code == ExitCode.PLAN
     assert "set model.tools_prompt=system" in found["template"].text
     assert found["system"].verdict is Verdict.OK
 
@@ -214,7 +215,8 @@ def test_a_template_that_does_not_end_is_a_fault(
     (tmp_path / "model.safetensors").touch()
     spec = compose(["model=hf", f"model.path={tmp_path}"])
     (found,) = chat_template(spec, tmp_path)
-    assert (found.verdict, found.code) == (Verdict.FAULT, ExitCode.PLAN)
+    assert found.verdict == Verdict.FAULT
+    assert found.code == ExitCode.PLAN
     assert "may never end" in found.text
     assert "choose another model" in found.text
     with pytest.raises(XpError, match="may never end"):

@@ -48,7 +48,8 @@ def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
 @pytest.mark.parametrize(("card", "sleeps"), [("h200", False), ("rtx3070", True)])
 def test_a_colocated_engine_sleeps_only_where_it_must(card: str, *, sleeps: bool) -> None:
     rendered = grpo_config(compose(["recipes=first-gpu", f"hardware={card}"]), PLACES)
-    assert (rendered["vllm_mode"], rendered["vllm_enable_sleep_mode"]) == ("colocate", sleeps)
+    assert rendered["vllm_mode"] == "colocate"
+    assert rendered["vllm_enable_sleep_mode"] == sleeps
 
 
 def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
@@ -196,11 +197,9 @@ def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(
     program = ("python", "-m", "xp.backends.trl.worker.launch")
     assert train.argv == (*program, f"{here}/config.json", f"{here}/accelerate.yaml")
     config = yaml.safe_load(train.files[f"{here}/accelerate.yaml"])
-    assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (
-        kind,
-        number,
-        "bf16",
-    )
+    assert config["distributed_type"] == kind
+    assert config["num_processes"] == number
+    assert config["mixed_precision"] == "bf16"
     assert ("fsdp_config" in config) == (strategy == "fsdp2")
 
 

@@ -40,7 +40,8 @@ def test_held_out_before_and_after_decide(
 ) -> None:
     run = leave(tmp_path, before, after)
     found, told = diagnosed(tmp_path, capsys)
-    assert (found, told.split(": ")[:2]) == (code, ["R", word])
+    assert found == code
+    assert told.split(": ")[:2] == ["R", word]
     at_the_end = "\n".join(symptom_lines(run))
     assert ("worse: held-out reward" in at_the_end) == (word == "worse")
 
