@@ -15,7 +15,7 @@ from tests.engines.test_trl import BAR, configured, trained
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-@pytest.mark.parametrize("family", ["gemma3", "gemma4"])
+@pytest.mark.parametrize("family", ["gemma4"])
 def test_vllm_samples_with_the_weights_of_each_update(family: str, tmp_path: Path) -> None:
     gaps, result = trained(tmp_path, configured(tmp_path, 2, family=family), {})
     print([f"{gap:.1e}" for gap in gaps], result["engine"])
@@ -25,5 +25,5 @@ def test_vllm_samples_with_the_weights_of_each_update(family: str, tmp_path: Pat
 
 
 def test_a_transfer_that_is_left_out_shows(tmp_path: Path) -> None:
-    gaps, _ = trained(tmp_path, configured(tmp_path, 2, family="gemma3"), {"2": "stale"})
+    gaps, _ = trained(tmp_path, configured(tmp_path, 2, family="gemma4"), {"2": "stale"})
     assert gaps[0] < BAR < gaps[1]

@@ -32,6 +32,8 @@ def main(config_file: Path, start: Path, place: Path) -> None:
     cpu_torch.prepare_process()
     torch.set_num_threads(1)
 
+    from skyrl.backends.skyrl_train.distributed.fsdp_utils import collect_lora_params
+
     from tools.parity.skyrl_dispatch import InProcess
     from tools.parity.skyrl_program import trainer_without_engine
     from xp.backends.skyrl.worker.checkpoints import save_policy
@@ -41,10 +43,13 @@ def main(config_file: Path, start: Path, place: Path) -> None:
 
     config = SkyRLTrainStageConfig.from_json(config_file.read_text())
     cfg, trainer = trainer_without_engine(config, start, place)
+    # Adapters are planned for accelerators, which compute in bfloat16.
+    cfg.trainer.bf16 = False
+    cfg.trainer.policy.fsdp_config.mixed_precision.param_dtype = "fp32"
     sampler = Sampler(str(start), num_threads=1)
     episodes = sampled(sampler)
     trainer.dispatch = InProcess(cfg, start, 1, free_port())
-    trainer.ref_model = trainer.dispatch.workers["ref"]
+    trainer.ref_model = trainer.dispatch.workers.get("ref")
     generated, uids = trainer.postprocess_generator_output(generated_of(episodes), episode_groups())
     data = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(generated, uids))
     result = {
@@ -53,10 +58,14 @@ def main(config_file: Path, start: Path, place: Path) -> None:
         "model": [of_model(start, prompt, turn) for prompt, turn, _ in episodes],
     }
     trainer.train_critic_and_policy(trainer.compute_advantages_and_returns(data))
-    source = trainer.dispatch.workers["policy"]._build_weight_source(torch.float32, "nccl")
-    result["sent"] = [name for name, _ in source]
-    FileEngine(place / "weights.safetensors", source).send_weights()
-    sampler.take(place / "weights.safetensors")
+    worker = trainer.dispatch.workers["policy"]
+    if config.spec.model.lora is None:
+        source = worker._build_weight_source(torch.float32, "nccl")
+        result["sent"] = [name for name, _ in source]
+        FileEngine(place / "weights.safetensors", source).send_weights()
+        sampler.take(place / "weights.safetensors")
+    else:
+        result["sent"] = list(collect_lora_params(module=worker.model.model))
     data = trainer.fwd_logprobs_values_reward(data)
     result["updated"] = data["action_log_probs"].tolist()
     save_policy(trainer, "float32", place / "model")

@@ -14,7 +14,7 @@ from tests.support.families import FAMILIES, REFUSED, SPREAD, write_family
 from tests.support.forked import run_forked
 from tests.support.jobs import train_config
 from tests.trainers import skyrl_family
-from tests.trainers.test_skyrl_media import SMALL, weights
+from tests.trainers.test_skyrl_media import SMALL, check_model, weights
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.composition import compose
 from xp.errors import XpError
@@ -66,6 +66,37 @@ def test_a_family_is_planned_sampled_updated_sent_and_published(
     _, loading = kind.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
+
+
+ADAPTERS = (
+    *RANKS[:-2],
+    "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
+    "training.kl_coef=0",
+    "backend.attention=sdpa",
+    "hardware.accelerators_per_node=1",
+)
+"""Adapters are no part of the rehearsal, so their words are of an accelerator."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_5"])
+def test_adapters_of_a_whole_checkpoint_are_on_its_text_and_published(
+    family: str, tmp_path: Path
+) -> None:
+    start = write_family(family, tmp_path / "start", spread=SPREAD)
+    words = [*SMALL, *ADAPTERS, f"model.path={start}", f"outputs={tmp_path}"]
+    build_plan(compose(words), "r", 1)
+    config = tmp_path / "config.json"
+    config.write_text(train_config(SkyRLTrainStageConfig, compose(words)).to_json())
+    run_forked(lambda: skyrl_family.main(config, start, tmp_path), tmp_path / "log.txt")
+    result = json.loads((tmp_path / "result.json").read_text())
+    for name in ("sampled", "scored"):
+        assert result[name] == [pytest.approx(row, abs=TOLERANCE) for row in result["model"]]
+    assert result["published"] == [pytest.approx(row, abs=TOLERANCE) for row in result["updated"]]
+    assert result["updated"] != result["scored"]
+    assert all(".language_model." in name for name in result["sent"])
+    check_model(tmp_path / "model", start)
 
 
 @pytest.mark.parametrize("family", REFUSED["skyrl"])

@@ -14,7 +14,7 @@ import pytest
 from tests.support.http_server import Reply, Request, http_server
 from tests.support.sections import sampling_of
 from tests.support.tiny_media import FAMILIES, media_model
-from xp.backends.trl.worker.colocated import ColocatedEngine
+from xp.backends.trl.worker.colocated import ColocatedEngine, set_vllm_arguments
 from xp.backends.trl.worker.generation import send_text_alone
 from xp.backends.trl.worker.lora import check_targets, merged_weights, start_policy
 from xp.engines.completions import CompletionClient
@@ -100,14 +100,26 @@ def test_adapters_are_merged_into_the_same_names(family: str, tmp_path: Path) ->
     assert {name for name, _ in generation._iter_named_params()} == plain - frozen
 
 
-def test_an_engine_that_sleeps_gets_all_weights(tmp_path: Path) -> None:
+def test_an_engine_that_sleeps_gets_the_text_alone(tmp_path: Path) -> None:
+    """It is loaded without the other parts, and loses nothing of them."""
     import torch
 
     model = load_network(media_model("qwen3_vl", tmp_path / "start"), torch.float32)
     generation = trl_generation(model)
     generation.enable_sleep_mode = True
     send_text_alone(generation, media_names(model))
-    assert media_names(model) < {name for name, _ in generation._iter_named_params()}
+    assert media_names(model).isdisjoint(name for name, _ in generation._iter_named_params())
+
+
+def test_trls_engine_is_loaded_without_the_parts_for_pictures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from trl.generation import vllm_generation
+
+    monkeypatch.setattr(vllm_generation, "LLM", dict, raising=False)
+    set_vllm_arguments("float32")
+    engine: Any = vllm_generation.LLM
+    assert engine(model="m") == {"model": "m", "dtype": "float32", "language_model_only": True}
 
 
 def test_a_layer_of_the_vision_part_is_no_target(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from skyrl.train import sft_trainer
 from skyrl.train.sft_trainer import SFTTrainer
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, save_policy
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
+from xp.lib.replaced import replaced
 from xp.worker.demonstrations import PHASE
 from xp.worker.publish import publish
 from xp.worker.sft import HELD_OUT_FILE, Updates, read_examples, tokens_of_update
@@ -102,6 +104,11 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
 
     def _init_tracker(self) -> None:
         """Keeps xp's tracker instead of SkyRL's."""
+
+    def setup(self) -> None:
+        """SkyRL's method without the processor of pictures, which the episodes' tokens do not need."""
+        with replaced(sft_trainer, get_processor=lambda *_, **__: None):
+            super().setup()
 
     def _init_workers(self) -> None:
         """SkyRL's method, with xp's own policy worker under FSDP."""

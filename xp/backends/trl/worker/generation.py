@@ -99,13 +99,13 @@ class Generation:
 def send_text_alone(generation: Any, frozen: Collection[str]) -> None:
     """Makes TRL send vLLM all weights but those outside the text network, which never change.
 
-    An engine that sleeps loses all its weights, so it gets them all.
+    A colocated engine is loaded without them, so that it loses nothing of them while it sleeps.
 
     Args:
         generation: trl.generation.vllm_generation.VLLMGeneration.
         frozen: names of the weights outside the text network.
     """
-    if not frozen or generation.enable_sleep_mode:
+    if not frozen:
         return
     all_weights = generation._iter_named_params
 
