@@ -17,8 +17,8 @@ from tests.trainers.slime_setup import needs_slime, parsed
 from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
 from xp.composition import compose
+from xp.fields.batch_shape import batch_shape
 from xp.models.network import KEYS
-from xp.planning.batch import batch_shape
 from xp.spec import RunSpec
 from xp.tasks.training_length import steps_of
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from tests.support.tiny_media import QWEN_VISION, SIGLIP_VISION, TEXT
-from xp.backends.skyrl.control.rows.model import OUTSIDE_TEXT
+from xp.fields.model import OUTSIDE_TEXT
 from xp.worker.media import load_network, restore_media, text_weights
 
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}

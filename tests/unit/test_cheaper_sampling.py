@@ -14,10 +14,10 @@ from xp.backends.skyrl.control.render import native
 from xp.backends.slime.control.render import train_flags
 from xp.composition import compose
 from xp.errors import XpError
+from xp.planning.backend import spec_refusals
 from xp.planning.engine import sglang_arguments, vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
-from xp.planning.values import spec_refusals
 
 CORRECTED = "algorithm.importance_correction=token_truncate"
 FP8 = ("backend.engine.quantization=fp8", "backend.engine.kv_cache_dtype=fp8", CORRECTED)

@@ -21,11 +21,10 @@ from xp.cli.display import notice_lines
 from xp.composition import compose
 from xp.composition.faults import every_key
 from xp.composition.native_names import _REFERENCE, _VARIANTS, hint, reference_spec
-from xp.planning.backend import backend_of
+from xp.fields.support import owners
+from xp.planning.backend import backend_of, spec_refusals
 from xp.planning.native_keys import NEEDS, AnswerKind, NativeKeys
 from xp.planning.plan import build_plan
-from xp.planning.rows import owners
-from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.testing.fields import without_spec
 
@@ -39,7 +38,7 @@ def render(backend: str) -> ModuleType:
 
 @cache
 def specs(backend: str) -> list[RunSpec]:
-    """Specs that together use all of a backend's rows."""
+    """Specs that together use all of a backend's columns."""
     found = []
     for variant in _VARIANTS[backend]:
         groups = {key: value for key, value in variant.items() if "." not in key}
@@ -107,7 +106,7 @@ def test_a_table_opens_no_key_that_a_field_renders(backend: str) -> None:
     opened = {
         key
         for spec in specs(backend)
-        for key in owners(render(backend).ROWS, spec)
+        for key in owners(render(backend).COLUMNS, spec)
         if (found := render(backend).native_keys(spec).answer(key))
         and found[0] in (AnswerKind.WARNED, AnswerKind.HARMLESS)
     }

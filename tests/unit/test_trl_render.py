@@ -9,7 +9,7 @@ from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 
 GPUS = ("hardware=a100x4", "model=qwen3-4b")
 LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"

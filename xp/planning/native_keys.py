@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.planning.rows import Native, Pin, Refusal
+from xp.fields.field import Native, Pin, Refusal
 from xp.spec import EngineName, Placement, RunSpec, Strategy
 
 

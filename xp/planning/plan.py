@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.planning.backend import backend_of
+from xp.planning.backend import backend_of, spec_refusals
 from xp.planning.extent import extent_refusals, row_lines
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.refusals import check_limits, machine_refusals
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
-from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths, start_place
 from xp.worker.stage import AFTER, BEFORE

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from xp.envs.docker import NO_SANDBOX
 from xp.errors import ExitCode, XpError
+from xp.fields.field import Refusal
 from xp.hardware import cards
 from xp.job import Job, Stage
 from xp.lib.data_files import HUB
@@ -17,7 +18,6 @@ from xp.models.weights import weight_faults
 from xp.planning.extent import member_key
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
-from xp.planning.rows import Refusal
 from xp.planning.stages import starts_private_ray
 from xp.plugins import Kind, load
 from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec, Strategy

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from xp.errors import ExitCode, XpError
+from xp.fields.field import Refusal
+from xp.fields.support import FieldSupport, Support, meant_fields
 from xp.job import Job, Stage
 from xp.planning.backend import MemoryUse
 from xp.planning.episode import episode_config, episode_secrets
-from xp.planning.rows import FieldSupport, Refusal, Support, meant_fields
 from xp.planning.runtime import trainer_runtime
 from xp.planning.stages import QUIET, prepare_config, trainer_resources
 from xp.spec import RunSpec

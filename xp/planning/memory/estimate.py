@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from xp.fields.batch_shape import BatchShape, batch_shape
 from xp.models.files import config_of, local_directory, pinned_place
 from xp.models.network import network_of
 from xp.models.weights import media_parameters
 from xp.planning.backend import MemoryUse, backend_of
-from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
 from xp.planning.memory.weights import (

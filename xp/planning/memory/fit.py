@@ -12,9 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from xp.fields.field import Refusal
 from xp.lib.nested import set_at
 from xp.lib.text import as_yaml
 from xp.models.network import COUNTED
+from xp.planning.backend import spec_refusals
 from xp.planning.memory.estimate import (
     BY_LENGTH,
     ENGINE_OVERHEAD,
@@ -32,8 +34,6 @@ from xp.planning.memory.estimate import (
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.planning.memory.weights import weights_of
-from xp.planning.rows import Refusal
-from xp.planning.values import spec_refusals
 from xp.spec import RunSpec, Strategy
 from xp.spec.place import LauncherName
 

@@ -1,18 +1,12 @@
-"""RunSpec -> SkyRL: the stages of a run and their inputs; the native keys are in rows/."""
+"""RunSpec -> SkyRL: the stages of a run and their inputs; the native keys are in xp/fields/."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from xp.backends.skyrl.control.constraints import (
-    CONSTRAINTS,
-    FSDP2,
-    is_colocated,
-    is_megatron,
-    workers,
-)
-from xp.backends.skyrl.control.keys import has_critic, has_stub, is_rehearsal
+from xp.backends.skyrl.control.columns import COLUMNS, PINS, SFT_COLUMNS
+from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2
 from xp.backends.skyrl.control.overrides import (
     ANSWERS,
     POLICY,
@@ -24,28 +18,37 @@ from xp.backends.skyrl.control.overrides import (
     sft_catalog,
     sft_overrides,
 )
-from xp.backends.skyrl.control.packing import REMOVE_PADDING, can_pack, is_packed
-from xp.backends.skyrl.control.rows import ROWS
-from xp.backends.skyrl.control.rows.model import PINS
-from xp.backends.skyrl.control.rows.sft import SFT, ranks
 from xp.backends.skyrl.worker.config import (
     HELD_OUT_DATA,
     TRAIN_DATA,
     SkyRLSftConfig,
     SkyRLTrainStageConfig,
 )
+from xp.fields import support
+from xp.fields.field import Native, Refusal
+from xp.fields.sft import skyrl_ranks
+from xp.fields.skyrl import (
+    REMOVE_PADDING,
+    can_pack,
+    has_critic,
+    has_stub,
+    is_colocated,
+    is_megatron,
+    is_packed,
+    is_rehearsal,
+    workers,
+)
+from xp.fields.support import FieldSupport, with_sft
+from xp.fields.table import value_refusals
 from xp.job import Job, Stage
 from xp.lib.nested import flat
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
-from xp.planning import rows
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.native_keys import NativeKeys, keys_of
-from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
-from xp.planning.shared_rows import with_sft
 from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
@@ -56,7 +59,6 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
-from xp.planning.values import value_refusals
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.places import RunPaths
 
@@ -93,7 +95,7 @@ def _install(spec: RunSpec) -> str | None:
 
 def native(spec: RunSpec) -> dict[str, Any]:
     """All keys of SkyRLTrainConfig that xp sets, without paths, then the user's own keys."""
-    return rows.render(ROWS, spec) | flat(spec.backend.overrides)
+    return support.render(COLUMNS, spec) | flat(spec.backend.overrides)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
@@ -153,9 +155,11 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     here = places.stage("sft")
     own = sft_overrides(spec)
     keys = {
-        key: value for key, value in rows.render(ROWS, spec).items() if not key.startswith(CRITIC)
+        key: value
+        for key, value in support.render(COLUMNS, spec).items()
+        if not key.startswith(CRITIC)
     }
-    keys |= rows.render(SFT, spec) | {
+    keys |= support.render(SFT_COLUMNS, spec) | {
         key: value for key, value in own.items() if key.startswith(POLICY)
     }
     paths = {
@@ -217,7 +221,7 @@ def _common(
     )
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
     if stage == "sft":
-        num_workers = ranks(spec)
+        num_workers = skyrl_ranks(spec)
     else:
         num_workers = workers(spec).total
     return {
@@ -257,9 +261,9 @@ def _stubs(spec: RunSpec) -> tuple[str, ...]:
 
 def check(spec: RunSpec) -> list[Refusal]:
     """See xp.planning.backend.Backend."""
-    row_refusals = rows.refusals(with_sft(ROWS, SFT, spec), spec)
+    field_refusals = support.refusals(with_sft(COLUMNS, SFT_COLUMNS, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [
+    return field_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, FSDP2)),
         *override_refusals(
             spec, native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]
@@ -280,13 +284,16 @@ def _padding_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SkyRLTrainConfig."""
-    return keys_of("backend.overrides", ANSWERS, PINS, rows.owners(ROWS, spec))
+    return keys_of("backend.overrides", ANSWERS, PINS, support.owners(COLUMNS, spec))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
     return keys_of(
-        "sft.overrides", SFT_ANSWERS, PINS, rows.owners(ROWS, spec) | rows.owners(SFT, spec)
+        "sft.overrides",
+        SFT_ANSWERS,
+        PINS,
+        support.owners(COLUMNS, spec) | support.owners(SFT_COLUMNS, spec),
     )
 
 
@@ -294,7 +301,7 @@ def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
     refused = [*value_refusals(spec), *check(spec)]
     replaced = native_keys(spec).replaced(flat(spec.backend.overrides))
-    return rows.meanings(with_sft(ROWS, SFT, spec), spec, refused, _written, replaced)
+    return support.meanings(with_sft(COLUMNS, SFT_COLUMNS, spec), spec, refused, _written, replaced)
 
 
 def override_lines(spec: RunSpec) -> list[str]:

@@ -16,7 +16,6 @@ from xp.backends.skyrl.worker.config import (
     TRAIN_DATA,
     SkyRLStageConfig,
     SkyRLTrainStageConfig,
-    warm_up_too_long,
 )
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.engines.teacher import check_teacher
@@ -32,6 +31,7 @@ from xp.worker.best import BestKeeper
 from xp.worker.facts import record_facts
 from xp.worker.places import teacher_place
 from xp.worker.program import run_stage
+from xp.worker.skyrl_names import warm_up_too_long
 from xp.worker.tasks import held_out_tasks, policy_chat, training_view
 from xp.worker.trained import check_trained
 

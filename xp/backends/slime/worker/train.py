@@ -18,8 +18,6 @@ from xp.backends.slime.worker.config import (
     TOOL_KEY,
     SlimeTrainConfig,
     WorkerConfig,
-    warm_up_start,
-    warm_up_too_long,
 )
 from xp.backends.slime.worker.models import (
     check_architecture,
@@ -45,6 +43,7 @@ from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
+from xp.worker.slime_names import warm_up_start, warm_up_too_long
 from xp.worker.tasks import held_out_tasks, policy_chat, training_view
 from xp.worker.trained import check_trained
 

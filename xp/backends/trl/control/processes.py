@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.trl.control.constraints import world_size
+from xp.fields.trl import world_size
 from xp.spec import DType, RunSpec, Strategy
 
 

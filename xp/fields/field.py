@@ -1,0 +1,149 @@
+"""A field of the table and its columns: native keys, differences and refusals of one trainer, with their proofs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from types import NoneType
+from typing import Any, Final, get_args
+
+from xp.spec import RunSpec
+
+Native = Mapping[str, Any]
+"""Native key -> value."""
+Text = str | Callable[[RunSpec], str | None]
+"""A constant, or a function of the spec; None is no text."""
+Condition = Callable[[RunSpec], object]
+Check = Callable[[RunSpec], str | None]
+"""Returns why a value cannot run and how to fix it; None if it can."""
+Proof = str | Mapping[str, str]
+"""The proof of all messages, or words of a message -> its proof: `OWN`, `FILE::NAME` for `test_NAME` in
+tests/limits/test_FILE.py, or `FOLDER/FILE::NAME` for one in another folder of tests."""
+OWN: Final = "xp"
+"""Proof of a message that is no limit of a trainer: arithmetic, a meaning of the spec, or a part that xp lacks."""
+LEFT_OUT: Final = "nothing: the flag is left out"
+
+
+@dataclass(frozen=True)
+class Column:
+    """Support of one field by one trainer."""
+
+    render: str | Native | Callable[[RunSpec], Native] = dataclasses.field(default_factory=dict)
+    """Native keys and their values; a single name is the key that gets the field's value unchanged, if the section of
+    the field is not null."""
+    implemented_by: Text = ""
+    """The part of xp or of the trainer that implements the field, alone or in addition to the native keys."""
+    note: Text = ""
+    """One sentence about the difference; with a note, the support is emulated."""
+    note_if: Condition | None = None
+    """Returns whether there is that difference. None means that there is always one, or that `note` tells."""
+    refuse: Text | None = None
+    """Why this value cannot run and how to fix it; None if it can. A text without `refuse_if` means that the trainer
+    does not have the field: only its neutral value can run, which is null where the field can be null, else false or
+    1."""
+    refuse_if: Condition | None = None
+    """Returns whether this value cannot run."""
+    proof: Proof = dataclasses.field(default_factory=dict)
+    """Proof of the note and of the refusal."""
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the trainer does not have the field."""
+        return isinstance(self.refuse, str) and self.refuse_if is None
+
+    def keys(self, path: str, spec: RunSpec) -> Native:
+        """The native keys of a spec for the field at this key path."""
+        if isinstance(self.render, str):
+            section, name = _place(path, spec)
+            if section is None:
+                return {}
+            return {self.render: getattr(section, name)}
+        if callable(self.render):
+            return self.render(spec)
+        return self.render
+
+    def difference(self, spec: RunSpec) -> str | None:
+        """The note, if it applies to the spec."""
+        if self.note_if is not None and not self.note_if(spec):
+            return None
+        return text_of(self.note, spec)
+
+    def refusal(self, path: str, spec: RunSpec) -> str | None:
+        """Returns why the spec's value cannot run; None if it can."""
+        if self.is_missing:
+            can_run = _is_off(path, spec)
+        else:
+            can_run = self.refuse_if is not None and not self.refuse_if(spec)
+        if can_run or self.refuse is None:
+            return None
+        return text_of(self.refuse, spec)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of the spec, with a column for each trainer that receives or refuses something of it."""
+
+    path: str
+    """Key path; fields below it without their own columns share these."""
+    trl: Column | None = None
+    skyrl: Column | None = None
+    slime: Column | None = None
+    xp: str = ""
+    """The module or package of xp that implements the field for a trainer without a column."""
+    refuse: tuple[Check, ...] = ()
+    """What xp itself refuses, the same on every backend."""
+    warn: Check | None = None
+    """Returns why a value that runs does not do what its name says; None if it does."""
+    proof: Proof = dataclasses.field(default_factory=dict)
+    """Proofs of what is refused on every backend, here or by the machine's cards and files."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A native key with one value for every run."""
+
+    value: Any
+    reason: str
+    """The reason, which follows a colon."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A reason why a spec cannot run on a backend."""
+
+    field: str
+    """Key path as in the spec."""
+    reason: str
+    """One sentence with a remedy."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+def columns_of(fields: Iterable[Field], trainer: str) -> dict[str, Column]:
+    """Key path -> the column of one of xp's trainers."""
+    columns = {field.path: getattr(field, trainer) for field in fields}
+    return {path: column for path, column in columns.items() if column is not None}
+
+
+def text_of(text: Text, spec: RunSpec) -> str | None:
+    """The text for a spec."""
+    return text(spec) if callable(text) else text
+
+
+def _place(path: str, spec: RunSpec) -> tuple[Any, str]:
+    """The section of a field, and the field's name in it."""
+    above, _, name = path.rpartition(".")
+    return attrgetter(above)(spec) if above else spec, name
+
+
+def _is_off(path: str, spec: RunSpec) -> bool:
+    section, name = _place(path, spec)
+    value = getattr(section, name)
+    if NoneType in get_args(type(section).model_fields[name].annotation):
+        return value is None
+    if isinstance(value, bool):
+        return value is False
+    return bool(value == 1)

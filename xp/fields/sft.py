@@ -1,0 +1,219 @@
+"""The section `sft`: native keys of the stage `sft`, which repeat keys of the training."""
+
+from __future__ import annotations
+
+from xp.fields import skyrl, slime, trl
+from xp.fields.batch_shape import batch_shape
+from xp.fields.field import OWN, Column, Field
+from xp.spec import RunSpec
+from xp.spec.sft import SOLVE
+from xp.worker import slime_names
+
+
+def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
+    """Returns why the episodes of a fine-tuning's update cannot be divided among `ranks`; None if they can."""
+    sft = spec.sft
+    if sft.max_tokens_per_micro_batch is None:
+        micro = sft.micro_batch_size
+    else:
+        micro = 1
+    # With no rank, the layout itself is refused.
+    if not ranks or sft.batch_size % (micro * ranks) == 0:
+        return None
+    return f"must be divisible by sft.micro_batch_size x data-parallel ranks = {micro} x {ranks}; got {sft.batch_size}"
+
+
+def sft_epochs(key: str) -> Column:
+    """Column of a fine-tuning's epochs for a trainer whose stage computes its updates; `key`: what receives them."""
+    steps = "epochs x (episodes / batch_size, rounded up)"
+    return Column(implemented_by=f"{key} is set by the stage's program: {steps}")
+
+
+def _long_example(spec: RunSpec) -> str | None:
+    longest = spec.sft.max_tokens or 0
+    most = spec.model.max_context_tokens
+    if spec.sft.data is None or longest <= most:
+        return None
+    return f"{longest} is more than the {most} tokens of the context of model={spec.model.name}; lower it"
+
+
+def _unsolvable(spec: RunSpec) -> str | None:
+    if spec.sft.data != SOLVE:
+        return None
+    for name, member in spec.env.members.items():
+        if ":" not in (member.serve or member.grader or ""):
+            return (
+                f"environment {name} has no class here (env.serve, env.grader), so no `solve`; name a function:"
+                " sft.data=solve:module:function"
+            )
+    return None
+
+
+# SkyRL
+OPTIMIZER = "trainer.policy.optimizer_config"
+
+
+def skyrl_ranks(spec: RunSpec) -> int:
+    """Ranks that share a batch. Source: skyrl 0.4.0, sft_trainer.py `_validate_batch_parallelism`."""
+    batch = batch_shape(spec)
+    return (
+        batch.num_nodes
+        * batch.per_node
+        // (batch.tensor * batch.pipeline if skyrl.is_megatron(spec) else 1)
+    )
+
+
+# Slime
+def slime_ranks(spec: RunSpec) -> int:
+    """Data-parallel ranks of all accelerators."""
+    batch = batch_shape(spec)
+    return batch.num_nodes * batch.per_node // (batch.tensor * batch.pipeline * batch.context)
+
+
+def _long_warmup(spec: RunSpec) -> str | None:
+    """Returns why the warm-up is too long; with epochs, the stage checks it."""
+    updates = spec.sft.num_updates or spec.sft.warmup_updates
+    if spec.sft.warmup_updates > updates:
+        return slime_names.warm_up_too_long(updates)
+    return None
+
+
+SFT = (
+    Field("sft.data", refuse=(_unsolvable,), xp="xp.planning.sft", proof=OWN),
+    Field("sft.min_reward", xp="xp.worker.demonstrations"),
+    Field("sft.per_task", xp="xp.worker.demonstrations"),
+    Field("sft.num_episodes", xp="xp.worker.demonstrations"),
+    Field("sft.thinking", xp="xp.worker.demonstrations"),
+    Field("sft.loss_on", xp="xp.worker.demonstrations"),
+    Field(
+        "sft.max_tokens",
+        slime=Column(
+            lambda s: (
+                {}
+                if s.sft.max_tokens is None
+                else {"--seq-length": slime.sequence_length(s, s.sft.max_tokens)}
+            ),
+            implemented_by="xp.worker.demonstrations",
+        ),
+        refuse=(_long_example,),
+        xp="xp.worker.demonstrations",
+        proof=OWN,
+    ),
+    Field("sft.too_long", xp="xp.worker.demonstrations"),
+    Field(
+        "sft.epochs",
+        trl=Column(lambda s: {"num_train_epochs": s.sft.epochs or 1}),
+        skyrl=sft_epochs("num_steps of SkyRL's SFTConfig"),
+        slime=sft_epochs(slime_names.STEPS_FLAG),
+    ),
+    Field(
+        "sft.num_updates",
+        trl=Column(lambda s: {"max_steps": s.sft.num_updates or -1}),
+        skyrl=Column(implemented_by="num_steps of SkyRL's SFTConfig"),
+        slime=Column(implemented_by=slime_names.STEPS_FLAG),
+    ),
+    Field(
+        "sft.batch_size",
+        trl=Column(
+            lambda s: {
+                "gradient_accumulation_steps": s.sft.batch_size
+                // (s.sft.micro_batch_size * trl.world_size(s))
+            },
+            refuse=lambda s: uneven_sft_batch(trl.world_size(s), s),
+            proof=OWN,
+        ),
+        skyrl=Column(
+            implemented_by="batch_size of SkyRL's SFTConfig is set by the stage's program",
+            refuse=lambda s: uneven_sft_batch(skyrl_ranks(s), s),
+            proof=OWN,
+        ),
+        slime=Column(
+            lambda s: dict.fromkeys(
+                ("--rollout-batch-size", "--global-batch-size"), s.sft.batch_size
+            ),
+            implemented_by="xp.backends.slime.worker.means, in the last update of an epoch",
+            refuse=lambda s: uneven_sft_batch(slime_ranks(s), s),
+            proof=OWN,
+        ),
+    ),
+    Field(
+        "sft.micro_batch_size",
+        # The loss of a batch is a mean, so that the held-out loss needs each episode's own.
+        trl=Column(
+            lambda s: {
+                "per_device_train_batch_size": s.sft.micro_batch_size,
+                "per_device_eval_batch_size": 1,
+            }
+        ),
+        skyrl=Column(
+            lambda s: dict.fromkeys(
+                skyrl.MICRO_BATCHES,
+                1 if s.sft.max_tokens_per_micro_batch else s.sft.micro_batch_size,
+            )
+        ),
+        slime=Column(lambda s: slime.micro_batch(s.sft)),
+    ),
+    Field(
+        "sft.max_tokens_per_micro_batch",
+        trl=Column(
+            refuse="TRL's micro-batches count episodes; set it to null and use sft.micro_batch_size",
+            proof="trl::micro_batches_count_episodes",
+        ),
+        skyrl=Column(
+            lambda s: {"trainer.max_tokens_per_microbatch": s.sft.max_tokens_per_micro_batch or -1}
+        ),
+        slime=Column(lambda s: slime.packing(s.sft)),
+    ),
+    Field(
+        "sft.learning_rate",
+        trl=Column("learning_rate"),
+        skyrl=Column(f"{OPTIMIZER}.lr"),
+        slime=Column("--lr"),
+    ),
+    Field(
+        "sft.lr_schedule",
+        skyrl=Column(
+            lambda s: {f"{OPTIMIZER}.scheduler": skyrl.SCHEDULER[s.sft.lr_schedule]},
+            refuse=lambda s: skyrl.other_schedule(s, s.sft.lr_schedule),
+            proof="skyrl::megatrons_rate_is_constant",
+        ),
+        slime=Column("--lr-decay-style"),
+        xp="xp.worker.learning_rate",
+    ),
+    Field(
+        "sft.min_learning_rate",
+        skyrl=Column(
+            implemented_by=lambda s: (
+                "nothing: the rate is constant" if skyrl.is_megatron(s) else skyrl.SCHEDULES
+            )
+        ),
+        slime=Column("--min-lr"),
+        xp="xp.worker.learning_rate",
+    ),
+    Field(
+        "sft.warmup_updates",
+        skyrl=Column(
+            f"{OPTIMIZER}.num_warmup_steps",
+            note=lambda s: skyrl.warmup_note(s, s.sft.warmup_updates),
+            refuse=lambda s: skyrl.no_rate(s, s.sft.warmup_updates, s.sft.num_updates or 0),
+            proof={
+                "elsewhere k/N": "skyrl::megatrons_warm_up_begins_at_0",
+                "": "slime::a_warm_up_ends_before_the_training",
+            },
+        ),
+        slime=Column(
+            lambda s: slime.warmup_flags(s.sft),
+            refuse=_long_warmup,
+            proof="slime::a_warm_up_ends_before_the_training",
+        ),
+        xp="xp.worker.learning_rate",
+    ),
+    Field(
+        "sft.checkpoint_every",
+        trl=Column("save_steps"),
+        skyrl=Column("trainer.ckpt_interval"),
+        slime=Column("--save-interval"),
+    ),
+    Field("sft.held_out_fraction", xp="xp.worker.demonstrations"),
+    Field("sft.overrides", xp="xp.planning.native_keys"),
+)
