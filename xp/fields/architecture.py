@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from xp.fields.field import OWN, Column, Field, Native
+from xp.fields.field import Column, Field, Native
 from xp.models.network import SHARED_GATE
 from xp.spec import Architecture, RunSpec
 from xp.spec.model import LatentAttention, Router
@@ -174,24 +174,11 @@ def _router(router: Router | None) -> Native:
 def _of_network(name: str) -> Callable[[RunSpec], Native]:
     def flags(spec: RunSpec) -> Native:
         shape = spec.model.architecture
-        if shape is None:
-            return {}
-        return network_flags(name, shape)
+        return {} if shape is None else network_flags(name, shape)
 
     return flags
 
 
-PROOFS: Mapping[str, Mapping[str, str]] = {
-    "model_type": {"xp writes Megatron's flags": OWN},
-    "rope_theta": {"whole number": "slime::a_rotary_base_is_a_whole_number"},
-    "rope_scaling": {"supports only": "slime::rotary_scaling_is_llama_3s_alone"},
-    "router": {
-        "divides sigmoid scores": "slime::a_bias_of_experts_needs_sigmoid_scores",
-        "scores a group": "slime::a_group_of_experts_is_scored_by_a_fixed_number",
-    },
-}
-"""Field -> proofs of what xp.backends.slime.control.architecture refuses."""
 ARCHITECTURE = tuple(
-    Field(f"model.architecture.{name}", slime=Column(_of_network(name), proof=PROOFS.get(name, {})))
-    for name in SHAPE
+    Field(f"model.architecture.{name}", slime=Column(_of_network(name))) for name in SHAPE
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
+from xp.fields.field import Native
+from xp.fields.shared import is_on_cpu
 from xp.spec import RunSpec
 
 
@@ -116,10 +117,10 @@ def batch_shape(spec: RunSpec) -> BatchShape:
     """The batch shape of a spec."""
     shape = spec.model.architecture
     per_node = max(1, spec.trainer_accelerators)
-    if spec.hardware.accelerator == "cpu":
+    if is_on_cpu(spec):
         per_node += spec.backend.engine.accelerators or 0  # processes beside those that train
     of_network = ("num_heads", "num_kv_heads", "num_layers", "num_experts")
-    network: dict[str, Any] = {name: getattr(shape, name, None) for name in of_network}
+    network: Native = {name: getattr(shape, name, None) for name in of_network}
     return BatchShape(
         **{name: attrgetter(key)(spec) for name, (key, _) in FIELDS.items()},
         **network,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xp.fields.field import OWN, Check, Column, Field
+from xp.fields.field import OWN, Check, Column, Field, Native
 from xp.fields.shared import past_context
 from xp.spec import RunSpec
-from xp.worker import skyrl_names, slime_names
+from xp.worker.skyrl_names import AT_THE_END
+from xp.worker.slime_names import EVALUATE, LOG_EVALUATION
 
 
 def _without_evaluations(name: str) -> Check:
@@ -27,16 +28,16 @@ EVALUATED = "generator.eval_sampling_params"
 
 
 # Slime
-def evaluation_flags(spec: RunSpec) -> dict[str, Any]:
+def evaluation_flags(spec: RunSpec) -> Native:
     """Flags of evaluation by Slime's rollout, with one line of data per episode.
 
     The training's program makes the interval a divisor of the number of steps, which a plan may not know yet.
     """
     flags = {
         "--eval-interval": spec.evaluation.every or 1,
-        "--eval-function-path": slime_names.EVALUATE,
+        "--eval-function-path": EVALUATE,
         "--n-samples-per-eval-prompt": 1,
-        "--custom-eval-rollout-log-function-path": slime_names.LOG_EVALUATION,
+        "--custom-eval-rollout-log-function-path": LOG_EVALUATION,
     }
     if spec.env.is_held_out:
         return flags
@@ -71,19 +72,19 @@ EVALUATION = (
     Field("evaluation.samples_per_task", xp="xp.tasks.evaluated"),
     Field(
         "evaluation.temperature",
-        skyrl=Column(f"{EVALUATED}.temperature"),
+        skyrl=f"{EVALUATED}.temperature",
         slime=_evaluated("--eval-temperature", lambda s: s.evaluation.temperature),
         xp="xp.worker.token_budget",
     ),
     Field(
         "evaluation.top_p",
-        skyrl=Column(f"{EVALUATED}.top_p"),
+        skyrl=f"{EVALUATED}.top_p",
         slime=_evaluated("--eval-top-p", lambda s: s.evaluation.top_p),
         xp="xp.worker.token_budget",
     ),
     Field(
         "evaluation.top_k",
-        skyrl=Column(lambda s: {f"{EVALUATED}.top_k": s.evaluation.top_k or -1}),
+        skyrl=Column(f"{EVALUATED}.top_k", lambda top_k: top_k or -1),
         slime=_evaluated("--eval-top-k", lambda s: s.evaluation.top_k or -1),
         xp="xp.worker.token_budget",
     ),
@@ -131,7 +132,7 @@ EVALUATION = (
         skyrl=Column(
             lambda s: {
                 "trainer.eval_interval": s.evaluation.every
-                or (skyrl_names.AT_THE_END if s.env.is_held_out else -1)
+                or (AT_THE_END if s.env.is_held_out else -1)
             },
             note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
             proof="skyrl::it_evaluates_after_the_last_step",

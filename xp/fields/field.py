@@ -30,9 +30,13 @@ LEFT_OUT: Final = "nothing: the flag is left out"
 class Column:
     """Support of one field by one trainer."""
 
-    render: str | Native | Callable[[RunSpec], Native] = dataclasses.field(default_factory=dict)
-    """Native keys and their values; a single name is the key that gets the field's value unchanged, if the section of
+    render: str | tuple[str, ...] | Native | Callable[[RunSpec], Native] = dataclasses.field(
+        default_factory=dict
+    )
+    """Native keys and their values. A name, or each of several, is a key that gets the field's value, if the section of
     the field is not null."""
+    value: Callable[[Any], Any] | None = None
+    """The value of named keys for the field's value. None means that they are the same."""
     implemented_by: Text = ""
     """The part of xp or of the trainer that implements the field, alone or in addition to the native keys."""
     note: Text = ""
@@ -45,24 +49,29 @@ class Column:
     1."""
     refuse_if: Condition | None = None
     """Returns whether this value cannot run."""
+    only: Any = None
+    """The one value that can run. None means that `refuse` and `refuse_if` tell."""
     proof: Proof = dataclasses.field(default_factory=dict)
     """Proof of the note and of the refusal."""
 
     @property
     def is_missing(self) -> bool:
         """True if the trainer does not have the field."""
-        return isinstance(self.refuse, str) and self.refuse_if is None
+        return isinstance(self.refuse, str) and self.refuse_if is None and self.only is None
 
     def keys(self, path: str, spec: RunSpec) -> Native:
         """The native keys of a spec for the field at this key path."""
-        if isinstance(self.render, str):
-            section, name = _place(path, spec)
-            if section is None:
-                return {}
-            return {self.render: getattr(section, name)}
         if callable(self.render):
             return self.render(spec)
-        return self.render
+        if isinstance(self.render, Mapping):
+            return self.render
+        section, name = _place(path, spec)
+        if section is None:
+            return {}
+        value = getattr(section, name)
+        if self.value is not None:
+            value = self.value(value)
+        return dict.fromkeys([self.render] if isinstance(self.render, str) else self.render, value)
 
     def difference(self, spec: RunSpec) -> str | None:
         """The note, if it applies to the spec."""
@@ -74,6 +83,8 @@ class Column:
         """Returns why the spec's value cannot run; None if it can."""
         if self.is_missing:
             can_run = _is_off(path, spec)
+        elif self.only is not None:
+            can_run = attrgetter(path)(spec) == self.only
         else:
             can_run = self.refuse_if is not None and not self.refuse_if(spec)
         if can_run or self.refuse is None:
@@ -87,9 +98,10 @@ class Field:
 
     path: str
     """Key path; fields below it without their own columns share these."""
-    trl: Column | None = None
-    skyrl: Column | None = None
-    slime: Column | None = None
+    trl: Column | str | None = None
+    """A name alone is the native key that gets the field's value, also for the next two."""
+    skyrl: Column | str | None = None
+    slime: Column | str | None = None
     xp: str = ""
     """The module or package of xp that implements the field for a trainer without a column."""
     refuse: tuple[Check, ...] = ()
@@ -124,8 +136,12 @@ class Refusal:
 
 def columns_of(fields: Iterable[Field], trainer: str) -> dict[str, Column]:
     """Key path -> the column of one of xp's trainers."""
-    columns = {field.path: getattr(field, trainer) for field in fields}
-    return {path: column for path, column in columns.items() if column is not None}
+    columns = {}
+    for field in fields:
+        column = getattr(field, trainer)
+        if column is not None:
+            columns[field.path] = Column(column) if isinstance(column, str) else column
+    return columns
 
 
 def text_of(text: Text, spec: RunSpec) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from xp.fields import skyrl
-from xp.fields.field import OWN, Column, Field
-from xp.fields.shared import has_media, network_fields
+from xp.fields.field import OWN, Column, Field, Native
+from xp.fields.shared import has_critic, has_media, is_megatron, is_on_cpu, network_fields
 from xp.spec import DType, EngineName, RunSpec
 from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS, NOT_TIED, TIED
@@ -54,7 +54,7 @@ READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")
 """Families for which transformers 5.16 computes other log-probabilities with padding on the left."""
 
 
-def _text_alone(spec: RunSpec) -> skyrl.Keys:
+def _text_alone(spec: RunSpec) -> Native:
     """Keys of a checkpoint with media: the engine leaves those parts out, and Megatron does where it can."""
     is_taken_out = skyrl.is_text_taken_out(spec)
     return {
@@ -67,12 +67,12 @@ def _text_alone(spec: RunSpec) -> skyrl.Keys:
 def _media_note(spec: RunSpec) -> str:
     if not skyrl.has_media(spec) or skyrl.is_text_taken_out(spec):
         return ""
-    if skyrl.is_megatron(spec):
+    if is_megatron(spec):
         return "Megatron builds the whole network; xp has not tried this family with it."
     return "The whole network is loaded; its parts for pictures and sound are frozen."
 
 
-def _dtype(spec: RunSpec) -> skyrl.Keys:
+def _dtype(spec: RunSpec) -> Native:
     is_bf16 = spec.model.dtype is DType.BFLOAT16
     precision = {
         "param_dtype": "bf16" if is_bf16 else "fp32",
@@ -93,18 +93,18 @@ def _dtype(spec: RunSpec) -> skyrl.Keys:
 def _no_lora(spec: RunSpec) -> str | None:
     if spec.model.lora is None:
         return None
-    if skyrl.is_rehearsal(spec):
+    if is_on_cpu(spec):
         return "SkyRL's adapters are not part of the rehearsal; set it to null on hardware=cpu"
-    if skyrl.has_critic(spec):
+    if has_critic(spec):
         return "SkyRL would train the critic's adapters on a random head that is never trained; set it to null"
     return None
 
 
 def _rounded(spec: RunSpec) -> str:
     has_start = spec.sft.data is not None or spec.training.initial_checkpoint is not None
-    if spec.model.lora is None or not (has_start or skyrl.is_megatron(spec)):
+    if spec.model.lora is None or not (has_start or is_megatron(spec)):
         return ""
-    if skyrl.is_megatron(spec):
+    if is_megatron(spec):
         return MERGED
     return "The start's adapters are merged, in bfloat16."
 
@@ -113,21 +113,21 @@ def _no_rank(spec: RunSpec) -> str | None:
     """Returns why the engine takes no adapter of this rank, for which SkyRL asks (inference_servers/utils.py
     `build_vllm_cli_args`); Megatron sends it merged weights."""
     lora = spec.model.lora
-    if lora is None or skyrl.is_megatron(spec) or lora.rank in ENGINE_RANKS:
+    if lora is None or is_megatron(spec) or lora.rank in ENGINE_RANKS:
         return None
     nearest = min(ENGINE_RANKS, key=lambda rank: abs(rank - lora.rank))
     legal = ", ".join(map(str, ENGINE_RANKS))
     return f"SkyRL gives the adapters to vLLM, which supports the ranks {legal}, not {lora.rank}; set {nearest}"
 
 
-def _target_modules(spec: RunSpec) -> skyrl.Keys:
+def _target_modules(spec: RunSpec) -> Native:
     if spec.model.lora is None:
         return {}
     modules = spec.model.lora.target_modules
     keys: skyrl.Keys = {
         f"{LORA}.target_modules": "all-linear" if modules is None else list(modules)
     }
-    if skyrl.has_media(spec) and not skyrl.is_megatron(spec):
+    if skyrl.has_media(spec) and not is_megatron(spec):
         keys[f"{LORA}.exclude_modules"] = OUTSIDE_TEXT
     return keys
 
@@ -135,12 +135,12 @@ def _target_modules(spec: RunSpec) -> skyrl.Keys:
 def _freezes_experts(spec: RunSpec) -> bool:
     return (
         spec.model.lora is not None
-        and not skyrl.is_megatron(spec)
+        and not is_megatron(spec)
         and bool(network_fields(spec).get("num_experts"))
     )
 
 
-def _router_replay(spec: RunSpec) -> skyrl.Keys:
+def _router_replay(spec: RunSpec) -> Native:
     is_on = spec.model.router_replay
     key = "moe_enable_routing_replay"
     # The reference chooses its own experts, as on Slime. With Ray's executor, the engine can hang (SkyRL's check).
@@ -148,7 +148,7 @@ def _router_replay(spec: RunSpec) -> skyrl.Keys:
         engine = {f"{skyrl.ENGINE}.distributed_executor_backend": "mp"}
     else:
         engine = {}
-    if skyrl.is_megatron(spec):
+    if is_megatron(spec):
         keys = {f"{skyrl.MEGATRON[0]}.{key}": is_on, f"{skyrl.MEGATRON[1]}.{key}": False}
     else:
         keys = {}
@@ -159,7 +159,7 @@ def _no_router_replay(spec: RunSpec) -> str | None:
     """Returns why the engine's choice of experts cannot be replayed; None if it can, or need not."""
     if not spec.model.router_replay:
         return None
-    if not skyrl.is_megatron(spec):
+    if not is_megatron(spec):
         return "SkyRL replays the choice of experts under Megatron only; set backend.parallel.strategy=megatron"
     if spec.backend.engine.tensor_parallel > spec.trainer_accelerators:
         return "an engine must be on one machine then; lower backend.engine.tensor_parallel"
@@ -187,7 +187,7 @@ MODEL = (
             implemented_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
             note=_media_note,
             refuse_if=lambda s: (
-                not skyrl.is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING
+                not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING
             ),
             refuse="SkyRL pads episodes on the left, which changes this family's log-probabilities; use backend=trl",
             proof={
@@ -208,9 +208,9 @@ MODEL = (
         ),
         skyrl=Column(
             _dtype,
-            note_if=lambda s: not skyrl.is_rehearsal(s),
+            note_if=lambda s: not is_on_cpu(s),
             note="Trained weights are stored in float32; the computation uses this type.",
-            refuse_if=lambda s: not skyrl.is_rehearsal(s) and s.model.dtype is not DType.BFLOAT16,
+            refuse_if=lambda s: not is_on_cpu(s) and s.model.dtype is not DType.BFLOAT16,
             refuse="SkyRL always computes in bfloat16 on accelerators; set bfloat16 (its FSDP keeps float32 master"
             " weights)",
             proof={
@@ -220,14 +220,14 @@ MODEL = (
         ),
         slime=Column(
             {"--bf16": True},
-            refuse_if=lambda s: s.model.dtype is not DType.BFLOAT16,
+            only=DType.BFLOAT16,
             refuse="Slime trains in bfloat16 with float32 main parameters; set bfloat16",
             proof="slime::it_trains_in_half_precision",
         ),
         proof=OWN,
     ),
     Field("model.dialect", xp="xp.episode.dialects"),
-    Field("model.max_context_tokens", slime=Column("--sglang-context-length"), xp="xp.fields"),
+    Field("model.max_context_tokens", slime="--sglang-context-length", xp="xp.fields"),
     Field(
         "model.chat_template",
         skyrl=Column(
@@ -282,7 +282,8 @@ MODEL = (
         trl=Column(implemented_by="LoraConfig.lora_alpha"),
         # SkyRL takes a whole number.
         skyrl=Column(
-            lambda s: {} if s.model.lora is None else {f"{LORA}.alpha": int(s.model.lora.alpha)},
+            f"{LORA}.alpha",
+            int,
             refuse_if=lambda s: (
                 s.model.lora is not None and s.model.lora.alpha != int(s.model.lora.alpha)
             ),
@@ -308,7 +309,7 @@ MODEL = (
                 "no dropout on experts": "trl::an_adapter_on_experts_has_no_dropout",
             },
         ),
-        skyrl=Column(f"{LORA}.dropout"),
+        skyrl=f"{LORA}.dropout",
     ),
     Field(
         "model.lora.target_modules",
@@ -327,7 +328,7 @@ MODEL = (
             refuse_if=lambda s: (
                 s.model.lora is not None
                 and s.model.lora.target_modules is not None
-                and skyrl.is_megatron(s)
+                and is_megatron(s)
             ),
             refuse="SkyRL's Megatron names its layers linear_qkv, linear_proj, linear_fc1 and linear_fc2, not as Hugging"
             " Face; set null, which is all of them, or backend.parallel.strategy=fsdp2",
@@ -345,7 +346,7 @@ MODEL = (
         ),
         skyrl=Column(
             _router_replay,
-            implemented_by=lambda s: "" if skyrl.is_megatron(s) else "the model's own router",
+            implemented_by=lambda s: "" if is_megatron(s) else "the model's own router",
             note_if=lambda s: s.model.router_replay and s.model.lora is not None,
             note="Not tried: the engine's choice of experts with adapters.",
             refuse=_no_router_replay,
@@ -355,12 +356,23 @@ MODEL = (
                 "a turn of the engine": OWN,
             },
         ),
-        slime=Column(lambda s: {"--use-rollout-routing-replay": s.model.router_replay}),
+        slime="--use-rollout-routing-replay",
     ),
     Field(
         "model.architecture",
         trl=Column(implemented_by="the model's own config.json"),
         skyrl=Column(implemented_by="the model's own config.json"),
-        slime=Column(implemented_by="Megatron's flags of the network", proof=OWN),
+        slime=Column(
+            implemented_by="Megatron's flags of the network",
+            # Of what xp.backends.slime.control.architecture refuses.
+            proof={
+                "is not on this machine": OWN,
+                "xp writes Megatron's flags": OWN,
+                "whole number": "slime::a_rotary_base_is_a_whole_number",
+                "supports only": "slime::rotary_scaling_is_llama_3s_alone",
+                "divides sigmoid scores": "slime::a_bias_of_experts_needs_sigmoid_scores",
+                "scores a group": "slime::a_group_of_experts_is_scored_by_a_fixed_number",
+            },
+        ),
     ),
 )

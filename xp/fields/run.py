@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field
+from xp.fields.shared import is_on_cpu
 from xp.spec import Placement
 
 SEED_OF_TURNS = (
@@ -14,19 +15,19 @@ SEED_OF_TURNS = (
 
 
 RUN = (
-    Field("name", skyrl=Column("trainer.run_name"), xp="xp.planning.plan"),
+    Field("name", skyrl="trainer.run_name", xp="xp.planning.plan"),
     Field(
         "seed",
-        trl=Column(lambda s: {"seed": s.seed, "data_seed": s.seed}, note=SEED_OF_TURNS, proof=OWN),
+        trl=Column(("seed", "data_seed"), note=SEED_OF_TURNS, proof=OWN),
         skyrl=Column("trainer.seed", note=SEED_OF_TURNS, proof=OWN),
         slime=Column(
-            lambda s: {"--seed": s.seed, "--rollout-seed": s.seed},
+            ("--seed", "--rollout-seed"),
             note="SGLang's sampling is seeded per engine, so episodes depend on the number of engines.",
             proof="slime::each_engine_has_a_seed_of_its_own",
         ),
     ),
     Field("outputs", xp="xp.run_records"),
-    Field("project", skyrl=Column("trainer.project_name"), xp="xp.tracking"),
+    Field("project", skyrl="trainer.project_name", xp="xp.tracking"),
     Field("tracking", xp="xp.tracking"),
     Field("upload_rollouts", xp="xp.worker.stage"),
     Field("record_prompts", xp="xp.worker.tasks"),
@@ -34,16 +35,14 @@ RUN = (
     Field(
         "hardware",
         slime=Column(
-            refuse_if=lambda s: s.hardware.accelerator == "cpu",
+            refuse_if=lambda s: is_on_cpu(s),
             refuse="Slime trains on GPUs only: choose for example hardware=h100x8",
             proof="slime::its_actors_need_a_gpu",
         ),
     ),
     Field("hardware.name", xp="xp.hardware"),
     Field(
-        "hardware.accelerator",
-        trl=Column(lambda s: {"use_cpu": s.hardware.accelerator == "cpu"}),
-        xp="xp.hardware",
+        "hardware.accelerator", trl=Column(lambda s: {"use_cpu": is_on_cpu(s)}), xp="xp.hardware"
     ),
     Field(
         "hardware.accelerators_per_node",
@@ -53,7 +52,7 @@ RUN = (
                     f"trainer.placement.{role}_num_gpus_per_node": skyrl.workers(s).per_node
                     for role in skyrl.roles(s)
                 },
-                "trainer.use_expandable_segments": not skyrl.is_rehearsal(s),
+                "trainer.use_expandable_segments": not is_on_cpu(s),
             }
         ),
         xp="xp.planning.stages",
@@ -77,9 +76,7 @@ RUN = (
                 f"trainer.placement.{role}_num_nodes": skyrl.workers(s).num_nodes
                 for role in skyrl.roles(s)
             },
-            refuse_if=lambda s: (
-                skyrl.is_rehearsal(s) and not skyrl.has_stub(s) and s.hardware.num_nodes > 1
-            ),
+            refuse_if=lambda s: is_on_cpu(s) and not skyrl.has_stub(s) and s.hardware.num_nodes > 1,
             refuse=skyrl.not_on_cpu("set 1, or engine.name=transformers"),
             proof=OWN,
         ),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from xp.fields import skyrl, slime, trl
 from xp.fields.batch_shape import batch_shape
 from xp.fields.field import OWN, Column, Field
+from xp.fields.shared import is_megatron
 from xp.spec import RunSpec
 from xp.spec.sft import SOLVE
 from xp.worker import slime_names
+from xp.worker.slime_names import STEPS_FLAG
 
 
 def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
@@ -59,7 +61,7 @@ def skyrl_ranks(spec: RunSpec) -> int:
     return (
         batch.num_nodes
         * batch.per_node
-        // (batch.tensor * batch.pipeline if skyrl.is_megatron(spec) else 1)
+        // (batch.tensor * batch.pipeline if is_megatron(spec) else 1)
     )
 
 
@@ -102,15 +104,15 @@ SFT = (
     Field("sft.too_long", xp="xp.worker.demonstrations"),
     Field(
         "sft.epochs",
-        trl=Column(lambda s: {"num_train_epochs": s.sft.epochs or 1}),
+        trl=Column("num_train_epochs", lambda epochs: epochs or 1),
         skyrl=sft_epochs("num_steps of SkyRL's SFTConfig"),
-        slime=sft_epochs(slime_names.STEPS_FLAG),
+        slime=sft_epochs(STEPS_FLAG),
     ),
     Field(
         "sft.num_updates",
-        trl=Column(lambda s: {"max_steps": s.sft.num_updates or -1}),
+        trl=Column("max_steps", lambda updates: updates or -1),
         skyrl=Column(implemented_by="num_steps of SkyRL's SFTConfig"),
-        slime=Column(implemented_by=slime_names.STEPS_FLAG),
+        slime=Column(implemented_by=STEPS_FLAG),
     ),
     Field(
         "sft.batch_size",
@@ -128,9 +130,7 @@ SFT = (
             proof=OWN,
         ),
         slime=Column(
-            lambda s: dict.fromkeys(
-                ("--rollout-batch-size", "--global-batch-size"), s.sft.batch_size
-            ),
+            ("--rollout-batch-size", "--global-batch-size"),
             implemented_by="xp.backends.slime.worker.means, in the last update of an epoch",
             refuse=lambda s: uneven_sft_batch(slime_ranks(s), s),
             proof=OWN,
@@ -159,35 +159,29 @@ SFT = (
             refuse="TRL's micro-batches count episodes; set it to null and use sft.micro_batch_size",
             proof="trl::micro_batches_count_episodes",
         ),
-        skyrl=Column(
-            lambda s: {"trainer.max_tokens_per_microbatch": s.sft.max_tokens_per_micro_batch or -1}
-        ),
+        skyrl=Column("trainer.max_tokens_per_microbatch", lambda tokens: tokens or -1),
         slime=Column(lambda s: slime.packing(s.sft)),
     ),
-    Field(
-        "sft.learning_rate",
-        trl=Column("learning_rate"),
-        skyrl=Column(f"{OPTIMIZER}.lr"),
-        slime=Column("--lr"),
-    ),
+    Field("sft.learning_rate", trl="learning_rate", skyrl=f"{OPTIMIZER}.lr", slime="--lr"),
     Field(
         "sft.lr_schedule",
         skyrl=Column(
-            lambda s: {f"{OPTIMIZER}.scheduler": skyrl.SCHEDULER[s.sft.lr_schedule]},
+            f"{OPTIMIZER}.scheduler",
+            skyrl.SCHEDULER.get,
             refuse=lambda s: skyrl.other_schedule(s, s.sft.lr_schedule),
             proof="skyrl::megatrons_rate_is_constant",
         ),
-        slime=Column("--lr-decay-style"),
+        slime="--lr-decay-style",
         xp="xp.worker.learning_rate",
     ),
     Field(
         "sft.min_learning_rate",
         skyrl=Column(
             implemented_by=lambda s: (
-                "nothing: the rate is constant" if skyrl.is_megatron(s) else skyrl.SCHEDULES
+                "nothing: the rate is constant" if is_megatron(s) else skyrl.SCHEDULES
             )
         ),
-        slime=Column("--min-lr"),
+        slime="--min-lr",
         xp="xp.worker.learning_rate",
     ),
     Field(
@@ -210,9 +204,9 @@ SFT = (
     ),
     Field(
         "sft.checkpoint_every",
-        trl=Column("save_steps"),
-        skyrl=Column("trainer.ckpt_interval"),
-        slime=Column("--save-interval"),
+        trl="save_steps",
+        skyrl="trainer.ckpt_interval",
+        slime="--save-interval",
     ),
     Field("sft.held_out_fraction", xp="xp.worker.demonstrations"),
     Field("sft.overrides", xp="xp.planning.native_keys"),

@@ -14,12 +14,39 @@ from xp.spec import (
     Estimator,
     ImportanceCorrection,
     ImportanceMask,
+    Placement,
     RatioFrom,
     RunSpec,
+    Strategy,
 )
 
 OF_EPISODES = (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL)
 """Estimators that need one reward per episode, whatever its rows are, and no number of tokens."""
+
+
+def is_on_cpu(spec: RunSpec) -> bool:
+    """Returns whether the run has no accelerators."""
+    return spec.hardware.accelerator == "cpu"
+
+
+def is_megatron(spec: RunSpec) -> bool:
+    """Returns whether Megatron trains."""
+    return spec.backend.parallel.strategy is Strategy.MEGATRON
+
+
+def is_colocated(spec: RunSpec) -> bool:
+    """Returns whether training and generation take turns on the same accelerators."""
+    return spec.backend.engine.placement is Placement.COLOCATED
+
+
+def has_lora(spec: RunSpec) -> bool:
+    """Returns whether adapters are trained."""
+    return spec.model.lora is not None
+
+
+def has_critic(spec: RunSpec) -> bool:
+    """Returns whether the baseline is a critic's."""
+    return spec.algorithm.critic is not None
 
 
 def has_xp_estimator(spec: RunSpec) -> bool:
@@ -64,25 +91,24 @@ def longest_in_engine(spec: RunSpec) -> int:
     )
 
 
+def model_config(spec: RunSpec) -> Mapping[str, Any] | None:
+    """The model's config.json. None means that it is not known."""
+    if spec.model.path is None:
+        return None
+    return config_of(spec.model.path, Path(spec.outputs), spec.model.revision)
+
+
 def has_media(spec: RunSpec) -> bool:
     """Returns whether the model is known to have parts for pictures or sound."""
-    path = spec.model.path
-    if path is None:
-        return False
-    config = config_of(path, Path(spec.outputs), spec.model.revision)
-    return config is not None and any(config.get(key) for key in MEDIA)
+    return any((model_config(spec) or {}).get(key) for key in MEDIA)
 
 
 def network_fields(spec: RunSpec) -> Mapping[str, Any]:
     """The fields of model.architecture: the spec's, or those that config.json states. Empty means that neither is
     known."""
-    model = spec.model
-    if model.architecture is not None:
-        return model.architecture.model_dump()
-    if model.path is None:
-        config = None
-    else:
-        config = config_of(model.path, Path(spec.outputs), model.revision)
+    if spec.model.architecture is not None:
+        return spec.model.architecture.model_dump()
+    config = model_config(spec)
     return {} if config is None else stated(config)
 
 

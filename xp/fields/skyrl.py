@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from xp.fields import shared
 from xp.fields.batch_shape import batch_shape
-from xp.fields.shared import network_fields
+from xp.fields.shared import has_critic, is_megatron, is_on_cpu, model_config, network_fields
 from xp.lib.nested import flat
-from xp.models.files import config_of
-from xp.models.network import MEDIA
-from xp.spec import Attention, EngineName, LrSchedule, Placement, RunSpec, Strategy
+from xp.spec import Attention, EngineName, LrSchedule, RunSpec
 from xp.worker import skyrl_names
 
 Keys = dict[str, Any]
@@ -54,29 +52,14 @@ def workers(spec: RunSpec) -> Workers:
     )
 
 
-def is_colocated(spec: RunSpec) -> bool:
-    """Returns whether training and generation take turns on the same accelerators."""
-    return spec.backend.engine.placement is Placement.COLOCATED
-
-
-def is_megatron(spec: RunSpec) -> bool:
-    """Returns whether Megatron trains; else FSDP2 does."""
-    return spec.backend.parallel.strategy is Strategy.MEGATRON
-
-
-def is_rehearsal(spec: RunSpec) -> bool:
-    """Returns whether SkyRL's training loop runs on the CPU."""
-    return spec.hardware.accelerator == "cpu"
-
-
 def has_stub(spec: RunSpec) -> bool:
     """Returns whether xp's own engine replaces vLLM."""
-    return is_rehearsal(spec) and spec.backend.engine.name is EngineName.TRANSFORMERS
+    return is_on_cpu(spec) and spec.backend.engine.name is EngineName.TRANSFORMERS
 
 
 def cpu_servers(spec: RunSpec) -> Keys:
     """Keys of vLLM's servers on a CPU: its own worker, no Ray executor or sleep, weights over gloo; else empty."""
-    if not is_rehearsal(spec) or has_stub(spec):
+    if not is_on_cpu(spec) or has_stub(spec):
         return {}
     return {
         f"{ENGINE}.distributed_executor_backend": "mp",
@@ -84,10 +67,6 @@ def cpu_servers(spec: RunSpec) -> Keys:
         f"{ENGINE}.engine_init_kwargs.worker_cls": CPU_WORKER,
         f"{ENGINE}.engine_init_kwargs.worker_extension_cls": EXTENSION,
     }
-
-
-def has_critic(spec: RunSpec) -> bool:
-    return spec.algorithm.critic is not None
 
 
 def trained(spec: RunSpec) -> tuple[str, ...]:
@@ -154,16 +133,10 @@ Gated delta layers read `cu_seqlens`, Mamba's `total_tokens`: skyrl 0.4.0, distr
 
 def has_media(spec: RunSpec) -> bool:
     """Returns whether the checkpoint has parts for pictures or sound."""
-    model = spec.model
-    path = model.path
-    if path is None:
-        config = None
-    else:
-        config = config_of(path, Path(spec.outputs), model.revision)
-    if config is not None and any(config.get(key) for key in MEDIA):
+    if shared.has_media(spec):
         return True
     # The table of common models has the text network alone.
-    is_whole_config = config is not None and "architectures" in config
+    is_whole_config = "architectures" in (model_config(spec) or {})
     return not is_whole_config and _family(spec) in PUBLISHED_WHOLE
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from xp.spec import Estimator, Placement, PolicyLoss, RatioLevel, RunSpec, Sft, Training
+from xp.fields.field import Native
+from xp.spec import Estimator, PolicyLoss, RatioLevel, RunSpec, Sft, Training
 from xp.worker import slime_names
-
-
-def is_colocated(spec: RunSpec) -> bool:
-    return spec.backend.engine.placement is Placement.COLOCATED
-
 
 ADVANTAGES = "xp.backends.slime.worker.advantages"
 
@@ -33,7 +27,7 @@ def sequence_length(spec: RunSpec, longest: int) -> int:
     return -(-longest // step) * step
 
 
-def micro_batch(section: Training | Sft) -> dict[str, Any]:
+def micro_batch(section: Training | Sft) -> Native:
     """Flag of the micro-batch; Megatron also uses it if micro-batches are packed, and 1 divides every number."""
     return {
         "--micro-batch-size": section.micro_batch_size
@@ -42,7 +36,7 @@ def micro_batch(section: Training | Sft) -> dict[str, Any]:
     }
 
 
-def packing(section: Training | Sft) -> dict[str, Any]:
+def packing(section: Training | Sft) -> Native:
     """Flags that pack episodes by their tokens, if they are not counted."""
     most = section.max_tokens_per_micro_batch
     return {
@@ -52,7 +46,7 @@ def packing(section: Training | Sft) -> dict[str, Any]:
     }
 
 
-def warmup_flags(section: Training | Sft) -> dict[str, Any]:
+def warmup_flags(section: Training | Sft) -> Native:
     """Flags of the warm-up. Source: megatron/core/optimizer_param_scheduler.py `get_lr`: --lr-warmup-init is the rate
     of the first update."""
     updates = section.warmup_updates

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from xp.spec import EngineName, Placement, RunSpec, Strategy
+from xp.fields.shared import is_colocated, is_on_cpu
+from xp.spec import EngineName, RunSpec, Strategy
 
 
 def world_size(spec: RunSpec) -> int:
@@ -12,7 +13,7 @@ def world_size(spec: RunSpec) -> int:
 
 def node_size(spec: RunSpec) -> int:
     """Number of training processes per node: one per accelerator not reserved for engines; on a CPU, as configured."""
-    if spec.hardware.accelerator == "cpu":
+    if is_on_cpu(spec):
         return max(1, spec.trainer_accelerators)
     return max(1, spec.trainer_accelerators - (spec.backend.engine.accelerators or 0))
 
@@ -27,10 +28,9 @@ def is_sharded(spec: RunSpec) -> bool:
     return spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
 
 
-def is_colocated(spec: RunSpec) -> bool:
+def has_colocated_engine(spec: RunSpec) -> bool:
     """Returns whether vLLM runs inside the training processes."""
-    engine = spec.backend.engine
-    return engine.name is EngineName.VLLM and engine.placement is Placement.COLOCATED
+    return spec.backend.engine.name is EngineName.VLLM and is_colocated(spec)
 
 
 MEANS = "xp.backends.trl.worker.means"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from xp.fields import skyrl, slime, trl
-from xp.fields.field import OWN, Column, Field
-from xp.fields.shared import has_xp_estimator, is_to_engine
+from xp.fields.field import OWN, Column, Field, Native
+from xp.fields.shared import has_critic, has_xp_estimator, is_megatron, is_to_engine
 from xp.spec import AdvantageScale, Estimator, RunSpec
-from xp.worker import skyrl_names, slime_names
+from xp.worker.skyrl_names import XP_ESTIMATOR
+from xp.worker.slime_names import OVER_TRAINED_TOKENS
 
 # TRL
 SCALE = {
@@ -38,7 +37,7 @@ def _no_teacher(spec: RunSpec) -> str | None:
         return None
     if spec.algorithm.distill.url is not None:
         return "SkyRL loads the teacher itself, as its reference model; set distill.url=null, or backend=trl or slime"
-    if skyrl.is_megatron(spec):
+    if is_megatron(spec):
         return (
             "SkyRL's teacher needs FSDP2; set backend.parallel.strategy=fsdp2, or use backend=slime"
         )
@@ -57,7 +56,7 @@ def _of_critic(name: str, flag: str, note: str = "") -> Column:
     )
 
 
-def _distill(spec: RunSpec) -> dict[str, Any]:
+def _distill(spec: RunSpec) -> Native:
     distill = spec.algorithm.distill
     if distill is None:
         kind = None
@@ -91,12 +90,12 @@ ADVANTAGES = (
         ),
         skyrl=Column(
             lambda s: {
-                f"{skyrl.ALGORITHM}.advantage_estimator": skyrl_names.XP_ESTIMATOR
+                f"{skyrl.ALGORITHM}.advantage_estimator": XP_ESTIMATOR
                 if has_xp_estimator(s)
                 else s.algorithm.estimator.value
             },
             implemented_by=_advantages,
-            refuse_if=lambda s: skyrl.has_critic(s) and skyrl.is_megatron(s),
+            refuse_if=lambda s: has_critic(s) and is_megatron(s),
             refuse="SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo",
             proof="skyrl::megatron_has_no_critic",
         ),
@@ -115,7 +114,7 @@ ADVANTAGES = (
                 "--num-critic-only-steps": None if s.algorithm.critic is None else 0,
                 "--custom-advantage-function-path": None
                 if s.algorithm.critic is None
-                else slime_names.OVER_TRAINED_TOKENS,
+                else OVER_TRAINED_TOKENS,
             }
         ),
     ),
@@ -130,7 +129,7 @@ ADVANTAGES = (
     ),
     Field(
         "algorithm.critic.gae_lambda",
-        skyrl=Column(f"{skyrl.ALGORITHM}.lambd"),
+        skyrl=f"{skyrl.ALGORITHM}.lambd",
         slime=_of_critic(
             "gae_lambda",
             "--lambd",
@@ -139,7 +138,7 @@ ADVANTAGES = (
     ),
     Field(
         "algorithm.critic.value_clip",
-        skyrl=Column(f"{skyrl.ALGORITHM}.value_clip"),
+        skyrl=f"{skyrl.ALGORITHM}.value_clip",
         slime=_of_critic("value_clip", "--value-clip"),
     ),
     Field(
@@ -179,7 +178,8 @@ ADVANTAGES = (
     Field(
         "algorithm.advantage_scale",
         trl=Column(
-            lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
+            "scale_rewards",
+            SCALE.get,
             implemented_by=lambda s: RULES if has_xp_estimator(s) else trl.MEANS,
         ),
         skyrl=Column(

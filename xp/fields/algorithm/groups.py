@@ -5,7 +5,7 @@ from __future__ import annotations
 from xp.fields import skyrl, slime
 from xp.fields.field import OWN, Column, Field
 from xp.spec import RunSpec
-from xp.worker import slime_names
+from xp.worker.slime_names import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE
 
 
 def _long_buffer(spec: RunSpec) -> str | None:
@@ -19,9 +19,9 @@ def _long_buffer(spec: RunSpec) -> str | None:
 # Slime
 def _source(spec: RunSpec) -> str | None:
     if spec.algorithm.dynamic_sampling:
-        return slime_names.FRESH_TASKS
+        return FRESH_TASKS
     if spec.training.max_staleness:
-        return slime_names.AHEAD_TASKS
+        return AHEAD_TASKS
     return None
 
 
@@ -64,7 +64,7 @@ GROUPS = (
         ),
         slime=Column(
             lambda s: {
-                "--dynamic-sampling-filter-path": slime_names.HAS_VARIANCE
+                "--dynamic-sampling-filter-path": HAS_VARIANCE
                 if s.algorithm.dynamic_sampling
                 else None,
                 "--data-source-path": _source(s),
@@ -79,7 +79,7 @@ GROUPS = (
     Field(
         "algorithm.max_sample_batches",
         trl=Column(implemented_by="nothing: there is no dynamic sampling"),
-        skyrl=Column(f"{skyrl.ALGORITHM}.dynamic_sampling.max_sample_batches"),
+        skyrl=f"{skyrl.ALGORITHM}.dynamic_sampling.max_sample_batches",
         slime=Column(implemented_by="xp.backends.slime.worker.rollout_process"),
     ),
     Field(

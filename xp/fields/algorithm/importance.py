@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from xp.fields import skyrl
-from xp.fields.field import OWN, Column, Field
-from xp.fields.shared import is_masked, is_to_engine, is_weighed
-from xp.spec import EngineName, ImportanceCorrection, ImportanceMask, RunSpec
-from xp.worker import skyrl_names
+from xp.fields.field import OWN, Column, Field, Native
+from xp.fields.shared import has_own_decoding, is_masked, is_to_engine, is_weighed
+from xp.spec import ImportanceCorrection, ImportanceMask, RunSpec
+from xp.worker.skyrl_names import has_native_correction
 
 NO_WEIGHT = "nothing: there is no weight to bound"
 NO_MASK = "nothing: there is no mask"
@@ -25,7 +24,7 @@ def masked_by(module: str) -> Callable[[RunSpec], str]:
 GUARD = "xp.backends.trl.worker.guard"
 
 
-def _importance_mode(spec: RunSpec) -> dict[str, Any]:
+def _importance_mode(spec: RunSpec) -> Native:
     if not spec.algorithm.is_corrected:
         return {"vllm_importance_sampling_correction": False}
     # A mask alone needs TRL's log-probabilities, and replaces its weights.
@@ -48,7 +47,7 @@ def _bound(name: str, key: str) -> Column:
 
 
 def _is_own_policy(spec: RunSpec) -> bool:
-    return spec.backend.engine.name is EngineName.TRANSFORMERS and not spec.training.max_staleness
+    return has_own_decoding(spec) and not spec.training.max_staleness
 
 
 OWN_POLICY = "with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set "
@@ -67,14 +66,14 @@ TRAINER = "xp.backends.skyrl.worker.trainer"
 
 def _weight_level(spec: RunSpec) -> str | None:
     """Value of SkyRL's `tis_ratio_type`. None means that there is no weight, or that xp computes it."""
-    is_native = is_weighed(spec) and skyrl_names.has_native_correction(spec.algorithm)
+    is_native = is_weighed(spec) and has_native_correction(spec.algorithm)
     if is_native:
         return spec.algorithm.importance_correction.partition("_")[0]
     return None
 
 
-def _importance_mask(spec: RunSpec) -> skyrl.Keys:
-    if skyrl_names.has_native_correction(spec.algorithm):
+def _importance_mask(spec: RunSpec) -> Native:
+    if has_native_correction(spec.algorithm):
         mask = spec.algorithm.importance_mask
     else:
         mask = ImportanceMask.NONE
@@ -89,8 +88,8 @@ def _mask_bound(end: str) -> Column:
     name = f"mask_{end}"
     native = {"lower": "low", "upper": "high"}[end]
 
-    def render(spec: RunSpec) -> skyrl.Keys:
-        if not is_masked(spec) or not skyrl_names.has_native_correction(spec.algorithm):
+    def render(spec: RunSpec) -> Native:
+        if not is_masked(spec) or not has_native_correction(spec.algorithm):
             return {}
         key = MASK_BOUND[spec.algorithm.importance_mask]
         return {f"{OFF_POLICY}.{key}_{native}": getattr(spec.algorithm, name)}
@@ -111,7 +110,7 @@ def _weighed_by(spec: RunSpec) -> str:
 
 def _by_xp(spec: RunSpec) -> str:
     """Note on a weight or mask that xp computes."""
-    if skyrl_names.has_native_correction(spec.algorithm):
+    if has_native_correction(spec.algorithm):
         return ""
     return (
         "xp multiplies the advantages by the weights: SkyRL cuts only from above, and compares the engine with the old"
@@ -153,7 +152,7 @@ IMPORTANCE = (
         "algorithm.importance_lower",
         trl=_bound("importance_lower", "vllm_importance_sampling_clip_min"),
         skyrl=Column(implemented_by=lambda s: TRAINER if is_weighed(s) else NO_WEIGHT),
-        slime=Column("--tis-clip-low"),
+        slime="--tis-clip-low",
     ),
     Field(
         "algorithm.importance_upper",
@@ -166,7 +165,7 @@ IMPORTANCE = (
             ),
             implemented_by=_weighed_by,
         ),
-        slime=Column("--tis-clip"),
+        slime="--tis-clip",
     ),
     Field(
         "algorithm.importance_mask",

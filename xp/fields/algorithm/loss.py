@@ -6,7 +6,7 @@ Source of TRL's losses: trl 1.16.0, trl/trainer/grpo_trainer.py `_compute_loss`.
 from __future__ import annotations
 
 from xp.fields import skyrl, slime, trl
-from xp.fields.field import OWN, Column, Field
+from xp.fields.field import OWN, Column, Field, Native
 from xp.fields.shared import has_xp_estimator
 from xp.spec import Estimator, KlEstimator, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
@@ -80,7 +80,7 @@ def _policy_loss(spec: RunSpec) -> str:
 def _clip_row(end: str) -> Column:
     """Column of a bound, which both losses write as 1 - low and 1 + high."""
 
-    def render(spec: RunSpec) -> skyrl.Keys:
+    def render(spec: RunSpec) -> Native:
         if spec.algorithm.policy_loss is PolicyLoss.CISPO:
             loss = "cispo.cispo_eps_clip"
         else:
@@ -90,7 +90,7 @@ def _clip_row(end: str) -> Column:
     return Column(render, implemented_by=no_clip)
 
 
-def _loss_length(spec: RunSpec) -> skyrl.Keys:
+def _loss_length(spec: RunSpec) -> Native:
     algorithm = spec.algorithm
     is_constant = algorithm.loss_aggregation is LossAggregation.CONSTANT
     length = algorithm.loss_length or spec.training.max_response_tokens
@@ -136,17 +136,17 @@ LOSS = (
     ),
     Field(
         "algorithm.sapo.temperature_positive",
-        trl=Column("sapo_temperature_pos"),
-        skyrl=Column(f"{skyrl.ALGORITHM}.sapo.tau_pos"),
+        trl="sapo_temperature_pos",
+        skyrl=f"{skyrl.ALGORITHM}.sapo.tau_pos",
     ),
     Field(
         "algorithm.sapo.temperature_negative",
-        trl=Column("sapo_temperature_neg"),
-        skyrl=Column(f"{skyrl.ALGORITHM}.sapo.tau_neg"),
+        trl="sapo_temperature_neg",
+        skyrl=f"{skyrl.ALGORITHM}.sapo.tau_neg",
     ),
     Field(
         "algorithm.ratio_level",
-        trl=Column(lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
+        trl="importance_sampling_level",
         skyrl=Column(implemented_by="trainer.algorithm.policy_loss_type, with policy_loss"),
         slime=_of_loss("ratio_level", RatioLevel.TOKEN),
     ),
@@ -162,7 +162,7 @@ LOSS = (
             proof="trl::cispo_has_no_lower_bound",
         ),
         skyrl=_clip_row("low"),
-        slime=Column("--eps-clip"),
+        slime="--eps-clip",
     ),
     Field(
         "algorithm.clip_high",
@@ -175,12 +175,12 @@ LOSS = (
             implemented_by=no_clip,
         ),
         skyrl=_clip_row("high"),
-        slime=Column("--eps-clip-high"),
+        slime="--eps-clip-high",
     ),
     Field(
         "algorithm.dual_clip",
         # TRL bounds the ratio of all tokens before it clips; for positive advantages clip_high is the smaller bound.
-        trl=Column("delta"),
+        trl="delta",
         skyrl=Column(
             lambda s: (
                 {}
@@ -194,7 +194,7 @@ LOSS = (
             refuse="SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime",
             proof="skyrl::gspo_has_no_dual_clip",
         ),
-        slime=Column("--eps-clip-c"),
+        slime="--eps-clip-c",
     ),
     Field(
         "algorithm.loss_aggregation",
@@ -208,11 +208,7 @@ LOSS = (
             refuse=_other_aggregation,
             proof="trl::a_loss_has_one_mean",
         ),
-        skyrl=Column(
-            lambda s: {
-                f"{skyrl.ALGORITHM}.loss_reduction": LOSS_REDUCTION[s.algorithm.loss_aggregation]
-            }
-        ),
+        skyrl=Column(f"{skyrl.ALGORITHM}.loss_reduction", LOSS_REDUCTION.get),
         # xp divides the token mean's sums by another number.
         slime=Column(
             lambda s: {
@@ -251,14 +247,14 @@ LOSS = (
             proof="trl::the_penalty_is_k3_and_a_part_of_the_loss",
         ),
         skyrl=Column(
-            lambda s: {f"{skyrl.ALGORITHM}.kl_estimator_type": s.algorithm.kl_estimator.value},
+            f"{skyrl.ALGORITHM}.kl_estimator_type",
             note=lambda s: (
                 "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else ""
             ),
             proof="skyrl::k3_is_cut",
         ),
         # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
-        slime=Column("--kl-loss-type"),
+        slime="--kl-loss-type",
         warn=_k1_in_loss,
     ),
     Field(

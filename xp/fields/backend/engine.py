@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from operator import not_
 from typing import Any
 
-from xp.fields import skyrl, slime, trl
+from xp.fields import skyrl, trl
 from xp.fields.batch_shape import batch_shape
-from xp.fields.field import OWN, Check, Column, Field
+from xp.fields.field import OWN, Check, Column, Field, Native
 from xp.fields.planned import engine_stays_awake
-from xp.fields.shared import has_correction, has_own_decoding
+from xp.fields.shared import (
+    has_correction,
+    has_critic,
+    has_lora,
+    has_own_decoding,
+    is_colocated,
+    is_megatron,
+    is_on_cpu,
+)
 from xp.models.network import WITH_HEADS
 from xp.spec import DType, EngineName, Placement, RunSpec, SpeculativeMethod
 
@@ -53,7 +62,7 @@ def _unquantizable(spec: RunSpec) -> str | None:
     if spec.backend.engine.quantization is None or has_own_decoding(spec):
         return None
     # vLLM 0.30, quantization/fp8.py `get_supported_act_dtypes`.
-    if spec.hardware.accelerator == "cpu" or spec.model.dtype is DType.FLOAT32:
+    if is_on_cpu(spec) or spec.model.dtype is DType.FLOAT32:
         return "the engine quantises weights of bfloat16 on a GPU; set null"
     return None
 
@@ -115,9 +124,9 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
     argument."""
 
     def receives(spec: RunSpec) -> str:
-        if spec.backend.engine.name is EngineName.TRANSFORMERS:
+        if has_own_decoding(spec):
             return "nothing: the policy itself generates"
-        if trl.is_colocated(spec):
+        if trl.has_colocated_engine(spec):
             return colocated
         return f"vllm serve {flag}"
 
@@ -126,28 +135,23 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
 
 def _refused_name(spec: RunSpec) -> str | None:
     name = spec.backend.engine.name
-    is_on_cpu = spec.hardware.accelerator == "cpu"
     if name is EngineName.SGLANG:
-        if is_on_cpu:
+        if is_on_cpu(spec):
             fix = "set transformers or vllm on hardware=cpu"
         else:
             fix = "set vllm"
         return f"TRL does not support sglang; {fix}"
-    if name is EngineName.TRANSFORMERS and not is_on_cpu:
+    if name is EngineName.TRANSFORMERS and not is_on_cpu(spec):
         return "transformers is xp's own decoding, which is for hardware=cpu; set vllm"
     return None
 
 
-def _trl_placement(spec: RunSpec) -> dict[str, Any]:
+def _trl_placement(spec: RunSpec) -> Native:
     """Keys of the engines' placement; a colocated engine frees its memory during training, except on a CPU and where
     both fit."""
     if spec.backend.engine.name is not EngineName.VLLM:
         return {}
-    sleeps = (
-        trl.is_colocated(spec)
-        and spec.hardware.accelerator != "cpu"
-        and not engine_stays_awake(spec)
-    )
+    sleeps = trl.has_colocated_engine(spec) and not is_on_cpu(spec) and not engine_stays_awake(spec)
     return {"vllm_mode": VLLM_MODE[spec.backend.engine.placement], "vllm_enable_sleep_mode": sleeps}
 
 
@@ -161,7 +165,7 @@ def _indivisible(spec: RunSpec) -> str | None:
         return None
     if (
         spec.hardware.num_nodes > 1
-        and trl.is_colocated(spec)
+        and trl.has_colocated_engine(spec)
         and trl.node_size(spec) % engine.tensor_parallel
     ):
         return f"{engine.tensor_parallel} does not divide the {trl.node_size(spec)} training processes of a node"
@@ -173,7 +177,9 @@ def _indivisible(spec: RunSpec) -> str | None:
 def _too_many(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
     at_once = trl.episodes_per_process(spec) * engine.tensor_parallel
-    if not trl.is_colocated(spec) or at_once <= min(engine.max_sequences, TRL_BATCHED_TOKENS):
+    if not trl.has_colocated_engine(spec) or at_once <= min(
+        engine.max_sequences, TRL_BATCHED_TOKENS
+    ):
         return None
     what = f"TRL's colocated engine takes all {at_once} episodes of its processes at once"
     if at_once > TRL_BATCHED_TOKENS:
@@ -197,13 +203,13 @@ def _of_server(
     name: str,
     flag: str,
     fixed: Any,
-    refuse: Callable[[RunSpec], str | None] = lambda _: None,
+    refuse: Check = lambda _: None,
     proof: Mapping[str, str] | None = None,
 ) -> Column:
     """Column of a flag of vLLM that only a server has; colocated engines have the value `fixed`."""
 
     def refused(spec: RunSpec) -> str | None:
-        if trl.is_colocated(spec) and getattr(spec.backend.engine, name) != fixed:
+        if trl.has_colocated_engine(spec) and getattr(spec.backend.engine, name) != fixed:
             legal = "null" if fixed is None else str(fixed).lower()
             return f"{NO_ARGUMENT}; set {legal}, or placement=separate (and backend.engine.accelerators)"
         return refuse(spec)
@@ -235,11 +241,11 @@ SKYRL_BATCHED_TOKENS = 8192
 
 
 def _skyrl_placement(spec: RunSpec) -> str | None:
-    if skyrl.is_colocated(spec):
+    if is_colocated(spec):
         return None
     if skyrl.has_stub(spec) and not spec.training.max_staleness:
         return skyrl.not_on_cpu("set colocated, or backend.engine.name=vllm")
-    if not skyrl.has_critic(spec):
+    if not has_critic(spec):
         return None
     return "with separate engines SkyRL gives a critic its own accelerators, which xp does not support; set colocated"
 
@@ -271,13 +277,13 @@ def _no_speculation(spec: RunSpec) -> str | None:
         return None
     if speculative.method is not SpeculativeMethod.MTP:
         return "SkyRL guesses with the model's own heads only; set method=mtp and model=null, or use backend=trl"
-    if not skyrl.is_megatron(spec):
+    if not is_megatron(spec):
         return "SkyRL has the heads under Megatron only; set backend.parallel.strategy=megatron, or null"
     return None
 
 
 # Slime
-def _training_nodes(spec: RunSpec) -> dict[str, Any]:
+def _training_nodes(spec: RunSpec) -> Native:
     """Flags of the nodes that train, and of their accelerators for it."""
     batch = batch_shape(spec)
     nodes = max(1, math.ceil(batch.training / batch.per_node))
@@ -317,7 +323,7 @@ ENGINE = (
         ),
         slime=Column(
             implemented_by="SGLang, Slime's only engine",
-            refuse_if=lambda s: s.backend.engine.name is not EngineName.SGLANG,
+            only=EngineName.SGLANG,
             refuse=lambda s: (
                 f"Slime generates with SGLang only; set sglang, or use backend=skyrl for {s.backend.engine.name}"
             ),
@@ -328,24 +334,21 @@ ENGINE = (
         "backend.engine.placement",
         trl=Column(
             _trl_placement,
-            implemented_by=lambda s: (
-                _served("")(s) if s.backend.engine.name is EngineName.TRANSFORMERS else ""
-            ),
+            implemented_by=lambda s: _served("")(s) if has_own_decoding(s) else "",
             refuse_if=lambda s: (
-                s.backend.engine.name is EngineName.TRANSFORMERS
-                and s.backend.engine.placement is Placement.SEPARATE
+                has_own_decoding(s) and s.backend.engine.placement is Placement.SEPARATE
             ),
             refuse="the policy itself generates; set colocated, or engine.name=vllm",
             proof=OWN,
         ),
         skyrl=Column(
-            lambda s: {"trainer.placement.colocate_all": skyrl.is_colocated(s)},
+            lambda s: {"trainer.placement.colocate_all": is_colocated(s)},
             refuse=_skyrl_placement,
             proof=OWN,
         ),
         slime=Column(
             lambda s: {
-                "--colocate": slime.is_colocated(s),
+                "--colocate": is_colocated(s),
                 **_training_nodes(s),
                 "--num-gpus-per-node": s.trainer_accelerators,
             }
@@ -358,7 +361,7 @@ ENGINE = (
                 "on these, --data-parallel-size engines of them", colocated="none of their own"
             ),
             refuse_if=lambda s: (
-                s.hardware.accelerator != "cpu"
+                not is_on_cpu(s)
                 and (s.backend.engine.accelerators or 0) >= max(1, s.trainer_accelerators)
             ),
             refuse=lambda s: (
@@ -375,7 +378,7 @@ ENGINE = (
         trl=Column(
             lambda s: (
                 {"vllm_tensor_parallel_size": s.backend.engine.tensor_parallel}
-                if trl.is_colocated(s)
+                if trl.has_colocated_engine(s)
                 else {}
             ),
             implemented_by=_served("--tensor-parallel-size"),
@@ -384,30 +387,30 @@ ENGINE = (
         ),
         skyrl=Column(
             f"{skyrl.ENGINE}.tensor_parallel_size",
-            refuse_if=lambda s: skyrl.is_rehearsal(s) and s.backend.engine.tensor_parallel > 1,
+            refuse_if=lambda s: is_on_cpu(s) and s.backend.engine.tensor_parallel > 1,
             refuse=skyrl.not_on_cpu("set 1"),
             proof=OWN,
         ),
-        slime=Column("--rollout-num-gpus-per-engine"),
+        slime="--rollout-num-gpus-per-engine",
     ),
     Field(
         "backend.engine.memory_fraction",
         trl=Column(
             lambda s: (
                 {"vllm_gpu_memory_utilization": s.backend.engine.memory_fraction}
-                if trl.is_colocated(s)
+                if trl.has_colocated_engine(s)
                 else {}
             ),
             implemented_by=_served("--gpu-memory-utilization"),
         ),
         skyrl=Column(f"{skyrl.ENGINE}.gpu_memory_utilization", note=_unused, proof=OWN),
-        slime=Column("--sglang-mem-fraction-static"),
+        slime="--sglang-mem-fraction-static",
     ),
     Field(
         "backend.engine.max_sequences",
         trl=Column(
             implemented_by=_served("--max-num-seqs", colocated="max_num_seqs, set by TRL"),
-            note_if=trl.is_colocated,
+            note_if=trl.has_colocated_engine,
             note="TRL gives its engine all episodes of its processes at once; refused if these are more.",
             refuse=_too_many,
             proof="trl::a_colocated_engine_has_these_arguments",
@@ -452,7 +455,7 @@ ENGINE = (
             ),
             proof={"xp's replacement for vLLM": OWN, "": OWN},
         ),
-        slime=Column("--sglang-chunked-prefill-size"),
+        slime="--sglang-chunked-prefill-size",
     ),
     Field(
         "backend.engine.eager",
@@ -460,24 +463,20 @@ ENGINE = (
         skyrl=Column(
             f"{skyrl.ENGINE}.enforce_eager",
             note=_unused,
-            refuse_if=lambda s: (
-                s.model.lora is not None and not skyrl.is_megatron(s) and s.backend.engine.eager
-            ),
+            refuse_if=lambda s: has_lora(s) and not is_megatron(s) and s.backend.engine.eager,
             refuse="SkyRL silently enables CUDA graphs for adapters; set it to false",
             proof={
                 "xp's replacement for vLLM": OWN,
                 "silently enables": "skyrl::adapters_have_cuda_graphs",
             },
         ),
-        slime=Column("--sglang-disable-cuda-graph"),
+        slime="--sglang-disable-cuda-graph",
     ),
     Field(
         "backend.engine.prefix_caching",
         trl=_of_server("prefix_caching", "--enable-prefix-caching", fixed=True),
         skyrl=Column(f"{skyrl.ENGINE}.enable_prefix_caching", note=_unused, proof=OWN),
-        slime=Column(
-            lambda s: {"--sglang-disable-radix-cache": not s.backend.engine.prefix_caching}
-        ),
+        slime=Column("--sglang-disable-radix-cache", not_),
     ),
     Field(
         "backend.engine.quantization",
@@ -511,11 +510,7 @@ ENGINE = (
         "backend.engine.kv_cache_dtype",
         trl=_of_server("kv_cache_dtype", "--kv-cache-dtype", fixed=None),
         skyrl=_fp8("kv_cache_dtype"),
-        slime=Column(
-            lambda s: {
-                "--sglang-kv-cache-dtype": "fp8_e4m3" if s.backend.engine.kv_cache_dtype else None
-            }
-        ),
+        slime=Column("--sglang-kv-cache-dtype", {None: None, "fp8": "fp8_e4m3"}.get),
         refuse=(_not_decoded("kv_cache_dtype"), _uncorrected_type("kv_cache_dtype")),
         proof={
             "xp's own decoding": OWN,

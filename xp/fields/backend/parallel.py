@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl, slime, trl
-from xp.fields.field import LEFT_OUT, OWN, Column, Field
+from xp.fields import skyrl, trl
+from xp.fields.field import LEFT_OUT, OWN, Column, Field, Native
+from xp.fields.shared import has_lora, is_colocated, is_megatron, is_on_cpu
 from xp.spec import Attention, Estimator, RunSpec, Strategy
 
 
@@ -17,7 +18,7 @@ def _trl_strategy(spec: RunSpec) -> str:
 def _refused_strategy(spec: RunSpec) -> str | None:
     if spec.backend.parallel.strategy is Strategy.MEGATRON:
         return "TRL has no Megatron; set fsdp2 or ddp, or backend=skyrl or slime"
-    if spec.model.lora is not None and trl.is_sharded(spec):
+    if has_lora(spec) and trl.is_sharded(spec):
         return (
             "xp merges adapters for the engine process by process, which needs whole weights; set ddp with"
             " model.lora"
@@ -48,21 +49,21 @@ def _of_one_rank(neutral: str) -> Column:
 def _attention(spec: RunSpec) -> str | None:
     shape = spec.model.architecture
     # Sinks: skyrl 0.4.0, workers/model_wrapper.py `attn_implementation`; transformers 5.8, modeling_gpt_oss.py.
-    if shape is not None and shape.model_type == "gpt_oss" and not skyrl.is_megatron(spec):
+    if shape is not None and shape.model_type == "gpt_oss" and not is_megatron(spec):
         return (
             "SkyRL loads a model under FSDP2 with FlashAttention 2 or PyTorch's kernel, and transformers has neither"
             f" for the attention of model={spec.model.name}; use backend=trl"
         )
     if spec.backend.attention is Attention.FLASH:
-        if skyrl.is_rehearsal(spec):
+        if is_on_cpu(spec):
             return "FlashAttention needs a GPU; set sdpa on hardware=cpu"
         return None
-    if skyrl.is_megatron(spec):
+    if is_megatron(spec):
         return "SkyRL's Megatron has flash or TransformerEngine's own; set flash"
     return None
 
 
-def _attention_keys(spec: RunSpec) -> skyrl.Keys:
+def _attention_keys(spec: RunSpec) -> Native:
     """Keys of the kernel, and of the episodes of a micro-batch as one sequence without padding."""
     return {
         "trainer.flash_attn": spec.backend.attention is Attention.FLASH,
@@ -83,7 +84,7 @@ def _no_context(spec: RunSpec) -> str | None:
     """
     if spec.backend.parallel.context == 1:
         return None
-    if skyrl.is_rehearsal(spec):
+    if is_on_cpu(spec):
         return skyrl.not_on_cpu("set 1")
     if skyrl.is_packed(spec):
         return None
@@ -99,14 +100,14 @@ def _no_context(spec: RunSpec) -> str | None:
 def _skyrl_strategy(spec: RunSpec) -> str | None:
     if spec.backend.parallel.strategy is Strategy.DDP:
         return "SkyRL has no ddp; set fsdp2, which has the same mathematics"
-    if skyrl.is_rehearsal(spec) and skyrl.is_megatron(spec):
+    if is_on_cpu(spec) and is_megatron(spec):
         return skyrl.not_on_cpu("set fsdp2")
     return None
 
 
-def _context(spec: RunSpec) -> skyrl.Keys:
+def _context(spec: RunSpec) -> Native:
     """Keys of Megatron's context parallelism, or of Ulysses under FSDP2."""
-    if skyrl.is_megatron(spec):
+    if is_megatron(spec):
         ulysses = 1
     else:
         ulysses = spec.backend.parallel.context
@@ -120,7 +121,7 @@ def _stage_layers(end: str) -> Column:
     """Column of the layers of a pipeline's first or last stage."""
     key = f"transformer_config_kwargs.num_layers_in_{end}_pipeline_stage"
 
-    def keys(spec: RunSpec) -> skyrl.Keys:
+    def keys(spec: RunSpec) -> Native:
         number = getattr(spec.backend.parallel, f"{end}_stage_layers")
         if number is None:
             return {}
@@ -137,16 +138,16 @@ CPU_OPTIMIZER = (
 OPTIMIZER_KWARGS = f"{skyrl.MEGATRON[0]}.optimizer_config_kwargs"
 
 
-def _cpu_optimizer(spec: RunSpec) -> skyrl.Keys:
+def _cpu_optimizer(spec: RunSpec) -> Native:
     """Keys of Megatron's Adam on the host; SkyRL's default fraction of 0 would leave it on the accelerator."""
     is_on = spec.backend.parallel.cpu_optimizer
     keys: skyrl.Keys = {f"{OPTIMIZER_KWARGS}.{name}": is_on for name in CPU_OPTIMIZER}
     keys[f"{OPTIMIZER_KWARGS}.optimizer_offload_fraction"] = 1.0 if is_on else 0.0
-    return keys if skyrl.is_megatron(spec) else {}
+    return keys if is_megatron(spec) else {}
 
 
 def _sharded(spec: RunSpec) -> str:
-    if skyrl.is_megatron(spec):
+    if is_megatron(spec):
         return ""
     return "nothing: FSDP2 shards over all accelerators"
 
@@ -164,9 +165,9 @@ BY_TURNS = "Policy and reference share accelerators: SkyRL moves each to the hos
 
 
 def _moved(spec: RunSpec) -> str:
-    if not skyrl.is_megatron(spec):
+    if not is_megatron(spec):
         return ""
-    if skyrl.is_colocated(spec):
+    if is_colocated(spec):
         return "SkyRL's own moves between the phases of colocated engines"
     return "nothing: off"
 
@@ -176,7 +177,7 @@ def _has_reference(spec: RunSpec) -> bool:
 
 
 def _optimizer_note(spec: RunSpec) -> str:
-    if skyrl.is_colocated(spec):
+    if is_colocated(spec):
         return ""
     if _has_reference(spec):
         return BY_TURNS
@@ -189,11 +190,11 @@ def _reference_note(spec: RunSpec) -> str:
     is_moved = spec.backend.parallel.offload_reference
     if not _has_reference(spec):
         return ""
-    if skyrl.is_colocated(spec):
+    if is_colocated(spec):
         if is_moved:
             return ""
         return "While colocated engines generate, SkyRL moves it there in any case."
-    if is_moved and not skyrl.is_megatron(spec):
+    if is_moved and not is_megatron(spec):
         return ""
     return BY_TURNS
 
@@ -242,7 +243,7 @@ PARALLEL = (
         ),
         slime=Column(
             "--attention-backend",
-            refuse_if=lambda s: s.backend.attention is not Attention.FLASH,
+            only=Attention.FLASH,
             refuse="Megatron has no attention of PyTorch's; set flash",
             proof="slime::megatrons_attention_is_not_pytorchs",
         ),
@@ -256,7 +257,7 @@ PARALLEL = (
             proof={"no Megatron": "trl::only_data_is_divided", "merges adapters": OWN},
         ),
         skyrl=Column(
-            lambda s: {"trainer.strategy": "megatron" if skyrl.is_megatron(s) else "fsdp"},
+            lambda s: {"trainer.strategy": "megatron" if is_megatron(s) else "fsdp"},
             refuse=_skyrl_strategy,
             proof={
                 "not on hardware=cpu": OWN,
@@ -265,7 +266,7 @@ PARALLEL = (
         ),
         slime=Column(
             implemented_by="--train-backend megatron",
-            refuse_if=lambda s: s.backend.parallel.strategy is not Strategy.MEGATRON,
+            only=Strategy.MEGATRON,
             refuse="Slime trains with Megatron only; set megatron, or use backend=skyrl or trl",
             proof="slime::megatron_is_its_only_trainer",
         ),
@@ -286,19 +287,19 @@ PARALLEL = (
         "backend.parallel.pipeline",
         trl=_of_one_rank("1"),
         skyrl=_split("pipeline"),
-        slime=Column("--pipeline-model-parallel-size"),
+        slime="--pipeline-model-parallel-size",
     ),
     Field(
         "backend.parallel.first_stage_layers",
         trl=_of_one_rank("null"),
         skyrl=_stage_layers("first"),
-        slime=Column("--decoder-first-pipeline-num-layers"),
+        slime="--decoder-first-pipeline-num-layers",
     ),
     Field(
         "backend.parallel.last_stage_layers",
         trl=_of_one_rank("null"),
         skyrl=_stage_layers("last"),
-        slime=Column("--decoder-last-pipeline-num-layers"),
+        slime="--decoder-last-pipeline-num-layers",
     ),
     Field(
         "backend.parallel.context",
@@ -311,7 +312,7 @@ PARALLEL = (
                 "splits sequences without padding": "skyrl::padding_is_removed_for_flash_attention_alone",
             },
         ),
-        slime=Column("--context-parallel-size"),
+        slime="--context-parallel-size",
     ),
     Field(
         "backend.parallel.expert",
@@ -347,7 +348,7 @@ PARALLEL = (
                 s, skyrl.trained(s), {"cpu_offload": s.backend.parallel.offload_parameters}
             ),
             implemented_by=_moved,
-            refuse_if=lambda s: skyrl.is_megatron(s) and s.backend.parallel.offload_parameters,
+            refuse_if=lambda s: is_megatron(s) and s.backend.parallel.offload_parameters,
             refuse="SkyRL moves Megatron's parameters only between phases, where engines are colocated; set it to false",
             proof="skyrl::megatron_moves_between_phases",
         ),
@@ -366,15 +367,11 @@ PARALLEL = (
         ),
         skyrl=Column(
             lambda s: skyrl.optimizers(
-                s,
-                "offload_after_step",
-                s.backend.parallel.offload_optimizer and skyrl.is_colocated(s),
+                s, "offload_after_step", s.backend.parallel.offload_optimizer and is_colocated(s)
             ),
             note=_optimizer_note,
             refuse_if=lambda s: (
-                skyrl.is_megatron(s)
-                and skyrl.is_colocated(s)
-                and not s.backend.parallel.offload_optimizer
+                is_megatron(s) and is_colocated(s) and not s.backend.parallel.offload_optimizer
             ),
             refuse="SkyRL always moves Megatron's optimizer state to the host while colocated engines generate; set true",
             proof={
@@ -384,10 +381,10 @@ PARALLEL = (
             },
         ),
         slime=Column(
-            implemented_by=lambda s: "--colocate" if slime.is_colocated(s) else LEFT_OUT,
-            note_if=lambda s: slime.is_colocated(s) and not s.backend.parallel.offload_optimizer,
+            implemented_by=lambda s: "--colocate" if is_colocated(s) else LEFT_OUT,
+            note_if=lambda s: is_colocated(s) and not s.backend.parallel.offload_optimizer,
             note="With the rest of training, it goes to the host while colocated engines generate.",
-            refuse_if=lambda s: s.backend.parallel.offload_optimizer and not slime.is_colocated(s),
+            refuse_if=lambda s: s.backend.parallel.offload_optimizer and not is_colocated(s),
             refuse="Slime moves optimizer state only where engines are colocated; set it to false, or"
             " backend.parallel.cpu_optimizer=true",
             proof={
@@ -405,20 +402,17 @@ PARALLEL = (
         ),
         skyrl=Column(
             _cpu_optimizer,
-            implemented_by=lambda s: "" if skyrl.is_megatron(s) else "nothing: off",
-            refuse_if=lambda s: s.backend.parallel.cpu_optimizer and not skyrl.is_megatron(s),
+            implemented_by=lambda s: "" if is_megatron(s) else "nothing: off",
+            refuse_if=lambda s: s.backend.parallel.cpu_optimizer and not is_megatron(s),
             refuse="FSDP2 moves parameters, gradients and Adam together; set it to false, and"
             " backend.parallel.offload_parameters=true",
             proof="skyrl::fsdp2_moves_all_state_or_none",
         ),
         slime=Column(  # The fraction's default is 1.
-            lambda s: dict.fromkeys(
-                (
-                    "--optimizer-cpu-offload",
-                    "--overlap-cpu-optimizer-d2h-h2d",
-                    "--use-precision-aware-optimizer",
-                ),
-                s.backend.parallel.cpu_optimizer,
+            (
+                "--optimizer-cpu-offload",
+                "--overlap-cpu-optimizer-d2h-h2d",
+                "--use-precision-aware-optimizer",
             )
         ),
     ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field
+from xp.fields.shared import is_megatron
+from xp.fields.training.sampling import CUTS
 from xp.spec import EngineName, RunSpec
 from xp.spec.training import OnNonfinite
 
@@ -18,15 +19,9 @@ def _unknown_price(spec: RunSpec) -> str | None:
 
 
 def _gap_of_cut(spec: RunSpec) -> str | None:
-    training = spec.training
-    is_cut = (
-        training.top_p < 1
-        or training.top_k is not None
-        or training.min_p > 0
-        or training.repetition_penalty != 1
-    )
+    is_cut = any(cuts(spec) for cuts in CUTS.values())
     is_vllm = spec.backend.engine.name is EngineName.VLLM
-    if not is_cut or not is_vllm or training.max_logprob_gap is None:
+    if not is_cut or not is_vllm or spec.training.max_logprob_gap is None:
         return None
     return (
         "vLLM's log-probabilities are those after top_p, top_k, min_p and repetition_penalty, the trainer's those"
@@ -59,8 +54,8 @@ PROGRESS = (
                 "save_steps": s.training.checkpoint_every * s.training.all_updates_per_step,
             }
         ),
-        skyrl=Column("trainer.ckpt_interval"),
-        slime=Column("--save-interval"),
+        skyrl="trainer.ckpt_interval",
+        slime="--save-interval",
     ),
     Field(
         "training.export_every",
@@ -80,8 +75,8 @@ PROGRESS = (
     ),
     Field(
         "training.keep_checkpoints",
-        trl=Column("save_total_limit"),
-        skyrl=Column("trainer.max_ckpts_to_keep"),
+        trl="save_total_limit",
+        skyrl="trainer.max_ckpts_to_keep",
         slime=Column(
             implemented_by="xp.backends.slime.worker.checkpoints",
             note="Slime deletes none; xp deletes old ones once a newer one is whole.",
@@ -90,13 +85,8 @@ PROGRESS = (
     ),
     Field(
         "training.gradient_checkpointing",
-        trl=Column(
-            lambda s: dict.fromkeys(
-                ("gradient_checkpointing", "activation_checkpointing"),
-                s.training.gradient_checkpointing,
-            )
-        ),
-        skyrl=Column("trainer.gradient_checkpointing"),
+        trl=Column(("gradient_checkpointing", "activation_checkpointing")),
+        skyrl="trainer.gradient_checkpointing",
         slime=Column(
             lambda s: RECOMPUTE if s.training.gradient_checkpointing else dict.fromkeys(RECOMPUTE)
         ),
@@ -107,9 +97,7 @@ PROGRESS = (
         "training.on_nonfinite",
         skyrl=Column(
             implemented_by="xp.backends.skyrl.worker.steps; SkyRL's FSDP2 leaves such an update out itself",
-            refuse_if=lambda s: (
-                skyrl.is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP
-            ),
+            refuse_if=lambda s: is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP,
             refuse="SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2",
             proof="skyrl::megatron_makes_a_nonfinite_update",
         ),
@@ -161,11 +149,6 @@ PROGRESS = (
             refuse="SkyRL has no deterministic mode; set false, or use backend=slime",
             proof="skyrl::no_key_is_a_deterministic_mode",
         ),
-        slime=Column(
-            lambda s: dict.fromkeys(
-                ("--deterministic-mode", "--sglang-enable-deterministic-inference"),
-                s.training.deterministic,
-            )
-        ),
+        slime=Column(("--deterministic-mode", "--sglang-enable-deterministic-inference")),
     ),
 )

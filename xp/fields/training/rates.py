@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from xp.fields import skyrl, slime, trl
-from xp.fields.field import OWN, Column, Field
+from xp.fields.field import OWN, Column, Field, Native
 from xp.fields.planned import num_steps
+from xp.fields.shared import has_critic, is_megatron, is_on_cpu
 from xp.spec import LossAggregation, RunSpec
 from xp.spec.training import Optimizer
 from xp.worker import slime_names
@@ -29,7 +28,7 @@ def _schedule(spec: RunSpec) -> str:
     return spec.training.lr_schedule.value
 
 
-def _synced(spec: RunSpec) -> dict[str, Any]:
+def _synced(spec: RunSpec) -> Native:
     """The policy itself is the new reference: TRL's default is a mixture of both."""
     every = spec.training.reference_every
     if every is None:
@@ -45,11 +44,11 @@ def _no_synced(spec: RunSpec) -> str | None:
     return "TRL's reference of adapters is the model without them; set null, or model.lora=null"
 
 
-def _optimizer(spec: RunSpec) -> dict[str, Any]:
+def _optimizer(spec: RunSpec) -> Native:
     optimizer = spec.training.optimizer
     if optimizer is not Optimizer.ADAMW:
         return {"optim": optimizer.value}
-    return {"optim": "adamw_torch" if spec.hardware.accelerator == "cpu" else "adamw_torch_fused"}
+    return {"optim": "adamw_torch" if is_on_cpu(spec) else "adamw_torch_fused"}
 
 
 def _optimizer_note(spec: RunSpec) -> str:
@@ -89,7 +88,7 @@ RATES = (
         ),
         skyrl=Column(
             implemented_by="AdamW: PyTorch's under FSDP, Megatron's",
-            refuse_if=lambda s: s.training.optimizer is not Optimizer.ADAMW,
+            only=Optimizer.ADAMW,
             refuse="SkyRL has AdamW alone: its FSDP strategy makes no other, and Megatron's distributed optimizer takes no"
             " other; set adamw, or use backend=trl",
             proof="skyrl::its_optimizer_is_adamw",
@@ -98,7 +97,7 @@ RATES = (
         # megatron/core/optimizer/distrib_optimizer.py asserts Adam.
         slime=Column(
             {"--optimizer": "adam"},
-            refuse_if=lambda s: s.training.optimizer is not Optimizer.ADAMW,
+            only=Optimizer.ADAMW,
             refuse="Slime always has Megatron's distributed optimizer, which takes Adam alone; set adamw, or use"
             " backend=trl",
             proof="slime::its_optimizer_is_adam",
@@ -106,9 +105,9 @@ RATES = (
     ),
     Field(
         "training.learning_rate",
-        trl=Column("learning_rate"),
-        skyrl=Column("trainer.policy.optimizer_config.lr"),
-        slime=Column("--lr"),
+        trl="learning_rate",
+        skyrl="trainer.policy.optimizer_config.lr",
+        slime="--lr",
     ),
     Field(
         "training.critic_learning_rate",
@@ -119,10 +118,10 @@ RATES = (
                     "trainer.critic.optimizer_config.lr": s.training.critic_learning_rate
                     or s.training.learning_rate
                 }
-                if skyrl.has_critic(s)
+                if has_critic(s)
                 else {}
             ),
-            implemented_by=lambda s: "" if skyrl.has_critic(s) else "nothing: there is no critic",
+            implemented_by=lambda s: "" if has_critic(s) else "nothing: there is no critic",
         ),
         slime=Column(
             implemented_by=lambda s: (
@@ -140,17 +139,17 @@ RATES = (
             refuse=lambda s: skyrl.other_schedule(s, s.training.lr_schedule),
             proof="skyrl::megatrons_rate_is_constant",
         ),
-        slime=Column("--lr-decay-style"),
+        slime="--lr-decay-style",
     ),
     Field(
         "training.min_learning_rate",
         trl=Column(implemented_by="xp's schedule in TRL's trainer"),
         skyrl=Column(
             implemented_by=lambda s: (
-                "nothing: the rate is constant" if skyrl.is_megatron(s) else skyrl.SCHEDULES
+                "nothing: the rate is constant" if is_megatron(s) else skyrl.SCHEDULES
             )
         ),
-        slime=Column("--min-lr"),
+        slime="--min-lr",
     ),
     Field(
         "training.warmup_updates",
@@ -160,7 +159,7 @@ RATES = (
         skyrl=Column(
             lambda s: skyrl.optimizers(s, "num_warmup_steps", s.training.warmup_updates),
             implemented_by=lambda s: (
-                "" if skyrl.is_megatron(s) else f"{skyrl.SCHEDULES}, which begins at 1/N"
+                "" if is_megatron(s) else f"{skyrl.SCHEDULES}, which begins at 1/N"
             ),
             note=lambda s: skyrl.warmup_note(s, s.training.warmup_updates),
             refuse=lambda s: skyrl.no_rate(
@@ -188,7 +187,7 @@ RATES = (
             lambda s: skyrl.optimizers(s, "weight_decay", s.training.weight_decay),
             note=lambda s: (
                 "Biases and norms decay too."
-                if s.training.weight_decay > 0 and not skyrl.is_megatron(s)
+                if s.training.weight_decay > 0 and not is_megatron(s)
                 else ""
             ),
             proof="skyrl::all_weights_decay_under_fsdp2",
@@ -204,49 +203,49 @@ RATES = (
     ),
     Field(
         "training.adam_beta1",
-        trl=Column("adam_beta1"),
+        trl="adam_beta1",
         # SkyRL has one list for both of Adam's betas.
         skyrl=Column(
             lambda s: skyrl.optimizers(
                 s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2]
             )
         ),
-        slime=Column("--adam-beta1"),
+        slime="--adam-beta1",
     ),
     Field(
         "training.adam_beta2",
-        trl=Column("adam_beta2"),
+        trl="adam_beta2",
         skyrl=Column(implemented_by="trainer.policy.optimizer_config.adam_betas, with adam_beta1"),
-        slime=Column("--adam-beta2"),
+        slime="--adam-beta2",
     ),
     Field(
         "training.adam_eps",
-        trl=Column("adam_epsilon"),
+        trl="adam_epsilon",
         skyrl=Column(
             lambda s: (
                 {f"{skyrl.MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps}
-                if skyrl.is_megatron(s)
+                if is_megatron(s)
                 else {}
             ),
             implemented_by=lambda s: (
-                "" if skyrl.is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}"
+                "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}"
             ),
-            refuse_if=lambda s: not skyrl.is_megatron(s) and s.training.adam_eps != FSDP_ADAM_EPS,
+            refuse_if=lambda s: not is_megatron(s) and s.training.adam_eps != FSDP_ADAM_EPS,
             refuse=f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS}, or"
             " backend.parallel.strategy=megatron",
             proof="skyrl::its_optimizer_is_adamw",
         ),
-        slime=Column("--adam-eps"),
+        slime="--adam-eps",
     ),
     Field(
         "training.max_grad_norm",
-        trl=Column("max_grad_norm"),
+        trl="max_grad_norm",
         skyrl=Column(lambda s: skyrl.optimizers(s, "max_grad_norm", s.training.max_grad_norm)),
-        slime=Column("--clip-grad"),
+        slime="--clip-grad",
     ),
     Field(
         "training.kl_coef",
-        trl=Column("beta"),
+        trl="beta",
         # Under FSDP, xp.backends.skyrl.worker.workers averages the penalty like the loss.
         skyrl=Column(
             lambda s: {
@@ -254,7 +253,7 @@ RATES = (
                 and not s.algorithm.use_kl_in_reward,
                 f"{skyrl.ALGORITHM}.kl_loss_coef": s.training.kl_coef,
             },
-            note_if=lambda s: s.training.kl_coef > 0 and skyrl.is_megatron(s),
+            note_if=lambda s: s.training.kl_coef > 0 and is_megatron(s),
             note="The penalty is a mean over all episodes, void ones too, of their token means.",
             proof="skyrl::megatrons_terms_are_means_of_micro_batches",
         ),
@@ -278,7 +277,7 @@ RATES = (
             refuse="SkyRL copies the reference only between epochs; set null, or use backend=trl or slime",
             proof="skyrl::the_reference_is_copied_between_epochs",
         ),
-        slime=Column("--ref-update-interval"),
+        slime="--ref-update-interval",
         refuse=(_no_reference,),
         proof=OWN,
     ),
@@ -290,7 +289,7 @@ RATES = (
                 f"{skyrl.ALGORITHM}.use_entropy_loss": s.training.entropy_coef > 0,
                 f"{skyrl.ALGORITHM}.entropy_loss_coef": s.training.entropy_coef,
             },
-            note_if=lambda s: s.training.entropy_coef > 0 and skyrl.is_megatron(s),
+            note_if=lambda s: s.training.entropy_coef > 0 and is_megatron(s),
             note="The bonus is a token mean per micro-batch, not one of the update.",
             proof="skyrl::megatrons_terms_are_means_of_micro_batches",
         ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xp.fields import skyrl, slime
-from xp.fields.field import OWN, Column, Field
+from xp.fields.field import OWN, Column, Condition, Field
 from xp.fields.shared import has_own_decoding, longest_episode, longest_in_engine, past_context
 from xp.spec import EngineName, RunSpec
 
@@ -15,6 +17,14 @@ def _guessed(spec: RunSpec) -> str | None:
         return None
     return "engines that guess tokens have no min_p; set 0, or backend.engine.speculative=null"
 
+
+CUTS: Mapping[str, Condition] = {
+    "top_p": lambda s: s.training.top_p < 1,
+    "top_k": lambda s: s.training.top_k is not None,
+    "min_p": lambda s: s.training.min_p > 0,
+    "repetition_penalty": lambda s: s.training.repetition_penalty != 1,
+}
+"""Field that changes the tokens' probabilities -> whether it does."""
 
 # TRL
 AFTER_THE_CUT = "With vLLM, log-probabilities are those after it; with transformers, before it."
@@ -38,14 +48,9 @@ def _read_as_flag(spec: RunSpec) -> str | None:
 SAMPLING = (
     Field(
         "training.temperature",
-        trl=Column("temperature"),
-        skyrl=Column(
-            lambda s: {
-                "generator.sampling_params.temperature": s.training.temperature,
-                f"{skyrl.ALGORITHM}.temperature": s.training.temperature,
-            }
-        ),
-        slime=Column("--rollout-temperature"),
+        trl="temperature",
+        skyrl=Column(("generator.sampling_params.temperature", f"{skyrl.ALGORITHM}.temperature")),
+        slime="--rollout-temperature",
     ),
     Field(
         "training.top_p",
@@ -54,12 +59,13 @@ SAMPLING = (
         ),
         skyrl=Column(
             "generator.sampling_params.top_p",
-            note=lambda s: SKYRL_CUT if s.training.top_p < 1 else "",
+            note=SKYRL_CUT,
+            note_if=CUTS["top_p"],
             proof="skyrl::an_engines_log_probabilities_are_after_the_cut",
         ),
         slime=Column(
             "--rollout-top-p",
-            refuse_if=lambda s: s.training.top_p < 1,
+            only=1,
             refuse="Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl",
             proof="slime::a_nucleus_is_needed_for_the_update",
         ),
@@ -67,18 +73,23 @@ SAMPLING = (
     Field(
         "training.top_k",
         trl=Column(
-            lambda s: {"top_k": s.training.top_k or 0},
+            "top_k",
+            lambda top_k: top_k or 0,
             note=AFTER_THE_CUT,
             proof="trl::an_engines_log_probabilities_are_after_the_cut",
         ),
         skyrl=Column(
-            lambda s: {"generator.sampling_params.top_k": s.training.top_k or -1},
-            note=lambda s: SKYRL_CUT if s.training.top_k is not None else "",
+            "generator.sampling_params.top_k",
+            lambda top_k: top_k or -1,
+            note=SKYRL_CUT,
+            note_if=CUTS["top_k"],
             proof="skyrl::an_engines_log_probabilities_are_after_the_cut",
         ),
         slime=Column(
-            lambda s: {"--rollout-top-k": s.training.top_k or -1},
-            note=lambda s: SLIME_CUT if s.training.top_k is not None else "",
+            "--rollout-top-k",
+            lambda top_k: top_k or -1,
+            note=SLIME_CUT,
+            note_if=CUTS["top_k"],
             proof="slime::sglangs_log_probabilities_are_of_all_tokens",
         ),
     ),
@@ -86,19 +97,22 @@ SAMPLING = (
         "training.min_p",
         trl=Column(
             "min_p",
-            note=lambda s: AFTER_THE_CUT if s.training.min_p > 0 else "",
+            note=AFTER_THE_CUT,
+            note_if=CUTS["min_p"],
             proof="trl::an_engines_log_probabilities_are_after_the_cut",
         ),
         skyrl=Column(
             "generator.sampling_params.min_p",
-            note=lambda s: SKYRL_CUT if s.training.min_p > 0 else "",
+            note=SKYRL_CUT,
+            note_if=CUTS["min_p"],
             proof="skyrl::an_engines_log_probabilities_are_after_the_cut",
         ),
         slime=Column(
             implemented_by=lambda s: (
                 f"min_p of each turn, by {ROLLOUT}" if s.training.min_p > 0 else ""
             ),
-            note=lambda s: SLIME_CUT if s.training.min_p > 0 else "",
+            note=SLIME_CUT,
+            note_if=CUTS["min_p"],
             proof="slime::sglangs_log_probabilities_are_of_all_tokens",
         ),
         refuse=(_guessed,),
@@ -108,7 +122,8 @@ SAMPLING = (
         "training.repetition_penalty",
         trl=Column(
             "repetition_penalty",
-            note=lambda s: AFTER_THE_CUT if s.training.repetition_penalty != 1 else "",
+            note=AFTER_THE_CUT,
+            note_if=CUTS["repetition_penalty"],
             proof="trl::an_engines_log_probabilities_are_after_the_cut",
         ),
         # SkyRL does not send sampling_params.repetition_penalty to the engine.
@@ -120,7 +135,8 @@ SAMPLING = (
                     else {"repetition_penalty": s.training.repetition_penalty}
                 )
             },
-            note=lambda s: SKYRL_CUT if s.training.repetition_penalty != 1 else "",
+            note=SKYRL_CUT,
+            note_if=CUTS["repetition_penalty"],
             proof="skyrl::an_engines_log_probabilities_are_after_the_cut",
         ),
         slime=Column(
@@ -148,7 +164,7 @@ SAMPLING = (
     ),
     Field(
         "training.max_tokens_per_turn",
-        skyrl=Column("generator.sampling_params.max_generate_length"),
+        skyrl="generator.sampling_params.max_generate_length",
         slime=Column(
             "--rollout-max-response-len",
             implemented_by=f"max_new_tokens of each turn, by {ROLLOUT}",
@@ -160,7 +176,8 @@ SAMPLING = (
         skyrl=Column(lambda s: skyrl.sampled("stop", list(s.training.stop) or None)),
         # The string stays in the turn: Slime sets SGLang's no_stop_trim.
         slime=Column(
-            lambda s: {"--rollout-stop": s.training.stop or None},
+            "--rollout-stop",
+            lambda stop: stop or None,
             refuse=_read_as_flag,
             proof="slime::a_stop_text_is_a_word_of_the_command_line",
         ),
@@ -168,7 +185,7 @@ SAMPLING = (
     ),
     Field(
         "training.max_response_tokens",
-        trl=Column("max_completion_length"),
+        trl="max_completion_length",
         # SkyRL limits prompt and response together; xp's generator also limits the response alone.
         skyrl=Column(
             lambda s: {

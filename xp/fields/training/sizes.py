@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from xp.fields import skyrl, slime, trl
 from xp.fields.field import OWN, Column, Field, Native
-from xp.fields.shared import OF_EPISODES, has_correction
+from xp.fields.shared import OF_EPISODES, has_correction, has_critic, is_colocated, is_megatron
 from xp.spec import Estimator, Reference, RunSpec
 from xp.spec.training import Unfinished
-from xp.worker import skyrl_names, slime_names
+from xp.worker.skyrl_names import STEPS_KEY
+from xp.worker.slime_names import SCORE_GROUP, STEPS_FLAG, train_program
 
 ENDED = "nothing: a step's episodes have ended when the engine gets new weights"
 
@@ -38,7 +38,7 @@ def whole_episodes(trainer: str, proof: str) -> Column:
     """Column of a trainer that sends no weights while episodes are played."""
     return Column(
         implemented_by=ENDED,
-        refuse_if=lambda s: s.training.unfinished is not Unfinished.WAIT,
+        only=Unfinished.WAIT,
         refuse=f"{trainer} sends new weights when all episodes of a step have ended; set wait, or use backend=skyrl",
         proof=proof,
     )
@@ -156,7 +156,7 @@ def _split_group(spec: RunSpec) -> str | None:
     )
 
 
-def _accumulation(spec: RunSpec) -> dict[str, Any]:
+def _accumulation(spec: RunSpec) -> Native:
     training = spec.training
     at_once = training.updates_per_step * training.micro_batch_size * trl.world_size(spec)
     return {"gradient_accumulation_steps": training.episodes_per_step // at_once}
@@ -167,7 +167,7 @@ SKYRL_REPLAYED = "A resumed run repeats the steps that were sampled in advance."
 BY_GROUP = "An episode's age counts from its group's first token; keys and values of older weights stay in the cache."
 
 
-def _fully_async(spec: RunSpec) -> skyrl.Keys:
+def _fully_async(spec: RunSpec) -> Native:
     """Keys of SkyRL's fully asynchronous trainer, with the largest number of groups in flight."""
     ahead = spec.training.max_staleness
     keys: skyrl.Keys = {"trainer.fully_async.enabled": ahead > 0}
@@ -191,7 +191,7 @@ def _skyrl_not_ahead(spec: RunSpec) -> str | None:
     return not_ahead(
         spec,
         reason if spec.training.updates_per_step > 1 else None,
-        is_colocated=skyrl.is_colocated(spec),
+        is_colocated=is_colocated(spec),
     )
 
 
@@ -206,7 +206,7 @@ def _no_packing(spec: RunSpec) -> str | None:
     megatron_model_wrapper.py, which are means over a micro-batch's rows, then over the micro-batches.
     """
     names = [name for name in ("kl_coef", "entropy_coef") if getattr(spec.training, name) > 0]
-    if not skyrl.is_megatron(spec) or not _is_packed(spec) or not names:
+    if not is_megatron(spec) or not _is_packed(spec) or not names:
         return None
     zero = " and ".join(f"training.{name}=0" for name in names)
     return (
@@ -225,7 +225,7 @@ def _slime_not_ahead(spec: RunSpec) -> str | None:
     """Returns why sampling during updates is impossible."""
     if spec.training.max_staleness > 1:
         return "Slime's train_async.py samples at most one step in advance; set 1, or use backend=trl or skyrl"
-    return not_ahead(spec, None, is_colocated=slime.is_colocated(spec))
+    return not_ahead(spec, None, is_colocated=is_colocated(spec))
 
 
 SIZES = (
@@ -241,7 +241,7 @@ SIZES = (
         slime=Column(
             implemented_by=START,
             refuse_if=lambda s: (
-                s.algorithm.critic is not None
+                has_critic(s)
                 and (s.training.initial_checkpoint is not None or s.sft.data is not None)
             ),
             refuse="Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory (a checkpoint, or"
@@ -253,20 +253,20 @@ SIZES = (
     Field(
         "training.num_steps",
         trl=steps_column("max_steps", per_step=lambda s: s.training.all_updates_per_step),
-        skyrl=steps_column(skyrl_names.STEPS_KEY),
-        slime=steps_column(slime_names.STEPS_FLAG),
+        skyrl=steps_column(STEPS_KEY),
+        slime=steps_column(STEPS_FLAG),
     ),
     Field(
         "training.epochs",
         trl=epochs_column("max_steps"),
-        skyrl=epochs_column(skyrl_names.STEPS_KEY),
-        slime=epochs_column(slime_names.STEPS_FLAG),
+        skyrl=epochs_column(STEPS_KEY),
+        slime=epochs_column(STEPS_FLAG),
     ),
     Field(
         "training.prompts_per_step",
         trl=Column(lambda s: {"generation_batch_size": s.training.episodes_per_step}),
-        skyrl=Column("trainer.train_batch_size"),
-        slime=Column("--rollout-batch-size"),
+        skyrl="trainer.train_batch_size",
+        slime="--rollout-batch-size",
     ),
     Field(
         "training.generation_prompts",
@@ -293,12 +293,12 @@ SIZES = (
             refuse=_split_group,
             proof={"at least 2": "trl::a_group_has_two_episodes", "not whole groups": OWN},
         ),
-        skyrl=Column("generator.n_samples_per_prompt"),
+        skyrl="generator.n_samples_per_prompt",
         slime=Column(
             lambda s: {
                 "--n-samples-per-prompt": s.training.group_size,
                 "--group-rm": s.env.scores_groups,
-                "--custom-rm-path": slime_names.SCORE_GROUP if s.env.scores_groups else None,
+                "--custom-rm-path": SCORE_GROUP if s.env.scores_groups else None,
             }
         ),
         refuse=(_single_episode,),
@@ -323,8 +323,8 @@ SIZES = (
     ),
     Field(
         "training.passes_per_step",
-        trl=Column("num_iterations"),
-        skyrl=Column("trainer.update_epochs_per_batch"),
+        trl="num_iterations",
+        skyrl="trainer.update_epochs_per_batch",
         slime=Column(
             refuse="Slime uses a step's episodes once; set 1 and updates_per_step higher, or use backend=skyrl or trl",
             proof="slime::a_steps_episodes_are_used_once",
@@ -338,7 +338,7 @@ SIZES = (
                 if s.training.max_staleness
                 else "rollouts by turns"
             ),
-            refuse=lambda s: not_ahead(s, None, is_colocated=trl.is_colocated(s)),
+            refuse=lambda s: not_ahead(s, None, is_colocated=trl.has_colocated_engine(s)),
             proof=OWN,
         ),
         skyrl=Column(
@@ -355,9 +355,7 @@ SIZES = (
             },
         ),
         slime=Column(
-            implemented_by=lambda s: (
-                f"Slime's {slime_names.train_program(s.training.max_staleness)}"
-            ),
+            implemented_by=lambda s: f"Slime's {train_program(s.training.max_staleness)}",
             note=lambda s: SLIME_REPLAYED if s.training.max_staleness else "",
             refuse=_slime_not_ahead,
             proof={
@@ -387,7 +385,7 @@ SIZES = (
     ),
     Field(
         "training.micro_batch_size",
-        trl=Column("per_device_train_batch_size"),
+        trl="per_device_train_batch_size",
         # 1 if episodes are packed by tokens, since SkyRL checks the unused number.
         skyrl=Column(
             lambda s: dict.fromkeys(
@@ -405,9 +403,8 @@ SIZES = (
             proof="trl::micro_batches_count_episodes",
         ),
         skyrl=Column(
-            lambda s: {
-                "trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1
-            },
+            "trainer.max_tokens_per_microbatch",
+            lambda tokens: tokens or -1,
             note=lambda s: (
                 "An episode that is longer gets a micro-batch of its own." if _is_packed(s) else ""
             ),

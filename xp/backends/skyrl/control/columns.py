@@ -6,7 +6,8 @@ from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.fields.batch_shape import batch_shape
 from xp.fields.field import Column, Pin, columns_of
 from xp.fields.sft import SFT
-from xp.fields.skyrl import ALGORITHM, MEGATRON, Keys, is_megatron
+from xp.fields.shared import is_megatron
+from xp.fields.skyrl import ALGORITHM, MEGATRON, Keys
 from xp.fields.table import FIELDS
 from xp.spec import RunSpec
 

@@ -27,17 +27,8 @@ from xp.backends.skyrl.worker.config import (
 from xp.fields import support
 from xp.fields.field import Native, Refusal
 from xp.fields.sft import skyrl_ranks
-from xp.fields.skyrl import (
-    REMOVE_PADDING,
-    can_pack,
-    has_critic,
-    has_stub,
-    is_colocated,
-    is_megatron,
-    is_packed,
-    is_rehearsal,
-    workers,
-)
+from xp.fields.shared import has_critic, is_colocated, is_megatron, is_on_cpu
+from xp.fields.skyrl import REMOVE_PADDING, can_pack, has_stub, is_packed, workers
 from xp.fields.support import FieldSupport, with_sft
 from xp.fields.table import value_refusals
 from xp.job import Job, Stage
@@ -79,11 +70,11 @@ CRITIC_PATH = "trainer.critic.model.path"
 def _install(spec: RunSpec) -> str | None:
     """Command that installs SkyRL, whose pins differ from those of xp's environments. None means its lock or
     checkout."""
-    if is_rehearsal(spec) and not IS_CLONE:
+    if is_on_cpu(spec) and not IS_CLONE:
         return "the steps for hardware=cpu: python -m xp install backend=skyrl hardware=cpu"
-    if is_rehearsal(spec) and not has_stub(spec):
+    if is_on_cpu(spec) and not has_stub(spec):
         return "make .venv-vllm/.done and backend.runtime.python=.venv-vllm/bin/python"
-    if is_rehearsal(spec):
+    if is_on_cpu(spec):
         return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
     if is_megatron(spec) and spec.backend.runtime.project_env is None:
         return (
@@ -225,7 +216,7 @@ def _common(
     else:
         num_workers = workers(spec).total
     return {
-        "num_workers": num_workers if is_rehearsal(spec) else None,
+        "num_workers": num_workers if is_on_cpu(spec) else None,
         "stub": has_stub(spec),
         "native_keys": tuple(assignment(key, value) for key, value in sorted(keys.items())),
         "paths": paths,
@@ -241,18 +232,18 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
     argv = ("python", "-m", module, f"{here}/config.json")
     files = {"config.json": config}
     runtime = trainer_runtime(spec, packages, _install(spec))
-    if is_rehearsal(spec):
+    if is_on_cpu(spec):
         env = cpu_environment(spec.backend.num_threads)
     else:
         env = {}
     env |= cpu_engine(spec)
-    if is_rehearsal(spec) and spec.hardware.num_nodes > 1:
+    if is_on_cpu(spec) and spec.hardware.num_nodes > 1:
         env[PRETENDED_GPUS] = str(workers(spec).per_node)
     return trainer_job(spec, here, argv, files, outputs, runtime, env, _stubs(spec))
 
 
 def _stubs(spec: RunSpec) -> tuple[str, ...]:
-    if not is_rehearsal(spec):
+    if not is_on_cpu(spec):
         return ()
     if has_stub(spec):
         return "vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo"
