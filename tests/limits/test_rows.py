@@ -12,10 +12,10 @@ import pytest
 from xp.composition import compose
 from xp.errors import XpError
 from xp.fields.field import OWN, Column, columns_of
-from xp.fields.limits import Limit, claims, limits_of, proof_of, shared_limits
+from xp.fields.limits import Limit, claims, limits_of, proof_of
 from xp.fields.sft import SFT
-from xp.fields.support import refusals, with_sft
-from xp.fields.table import FIELDS, value_refusals
+from xp.fields.support import refusals, value_refusals, with_sft
+from xp.fields.table import FIELDS
 from xp.lib.nested import upwards
 from xp.planning.backend import backend_of
 from xp.planning.refusals import card_refusals, image_refusals
@@ -168,13 +168,13 @@ def test_every_refusal_of_all_trainers_has_a_proof() -> None:
     without = [
         f"{field}: {reason}"
         for field, reason in sorted(refused)
-        if proof_of(shared_limits(), field, reason) is None
+        if proof_of(limits_of("xp"), field, reason) is None
     ]
     assert not without, "\n".join(without)
 
 
 def test_every_proof_of_all_trainers_is_a_test() -> None:
-    assert missing_tests(shared_limits()) == []
+    assert missing_tests(limits_of("xp")) == []
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -15,7 +15,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.engines.config import EvaluateConfig
 from xp.errors import ExitCode, XpError
-from xp.fields.table import value_refusals
+from xp.fields.support import value_refusals
 from xp.job import Job, Resources
 from xp.planning.batch import arithmetic
 from xp.planning.plan import build_plan

@@ -208,7 +208,7 @@ def title(plan: Plan) -> str:
 
 def notice_lines(plan: Plan) -> list[str]:
     """Important facts about a run: replaced parts, and commands without isolation."""
-    from xp.fields.table import value_warnings
+    from xp.fields.support import value_warnings
     from xp.hardware import gpu_rows
     from xp.planning.backend import backend_of, untried_lines
     from xp.planning.refusals import sandbox_lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from xp.fields.field import Column, Field, Native
 from xp.models.network import SHARED_GATE
@@ -171,14 +172,11 @@ def _router(router: Router | None) -> Native:
     }
 
 
-def _of_network(name: str) -> Callable[[RunSpec], Native]:
-    def flags(spec: RunSpec) -> Native:
-        shape = spec.model.architecture
-        return {} if shape is None else network_flags(name, shape)
-
-    return flags
+def _flags(name: str, spec: RunSpec) -> Native:
+    shape = spec.model.architecture
+    return {} if shape is None else network_flags(name, shape)
 
 
 ARCHITECTURE = tuple(
-    Field(f"model.architecture.{name}", slime=Column(_of_network(name))) for name in SHAPE
+    Field(f"model.architecture.{name}", slime=Column(partial(_flags, name))) for name in SHAPE
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from xp.fields import trl
-from xp.fields.field import OWN, Column, Field
-from xp.fields.shared import OF_EPISODES
+from xp.fields.field import OWN, Column, Field, by_xp
+from xp.fields.shared import OF_EPISODES, is_ahead
+from xp.fields.trl import episodes_per_process
 from xp.spec import (
     AdvantageScale,
     ImportanceCorrection,
@@ -67,7 +67,7 @@ def _patience_s(spec: RunSpec) -> int:
     """
     limits = [member.limits for member in spec.env.members.values()]
     at_once = min(limit.max_sessions for limit in limits)
-    waves = math.ceil(trl.episodes_per_process(spec) / at_once)
+    waves = math.ceil(episodes_per_process(spec) / at_once)
     return COLLECTIVE_S + waves * math.ceil(max(limit.episode_timeout_s for limit in limits))
 
 
@@ -82,7 +82,7 @@ def _skyrl_depends_on_rows(spec: RunSpec) -> str | None:
     needed = {
         "algorithm.use_kl_in_reward=false": not algorithm.use_kl_in_reward,
         "algorithm.dynamic_sampling=false": not algorithm.dynamic_sampling,
-        "training.max_staleness=0": not spec.training.max_staleness,
+        "training.max_staleness=0": not is_ahead(spec),
         "model.router_replay=false": not spec.model.router_replay,
     }
     return depends_on_rows(spec, weighs_rows(spec) | needed)
@@ -120,11 +120,15 @@ ENV = (
             proof=OWN,
         ),
     ),
-    Field("env.overrides", xp="xp.planning.episode"),
-    Field("env.train", xp="xp.tasks"),
-    Field("env.train.pass_rate", xp="xp.planning.stages"),
-    Field("env.held_out", xp="xp.tasks"),
-    Field("env.weight", xp="xp.tasks.schedule"),
+    *by_xp(
+        {
+            "env.overrides": "xp.planning.episode",
+            "env.train": "xp.tasks",
+            "env.train.pass_rate": "xp.planning.stages",
+            "env.held_out": "xp.tasks",
+            "env.weight": "xp.tasks.schedule",
+        }
+    ),
     Field(
         "env.max_turns",
         skyrl=Column(
@@ -140,22 +144,30 @@ ENV = (
         ),
         xp="xp.episode.episode",
     ),
-    Field("env.reward", xp="xp.episode.rewards"),
-    Field("env.reward_fn", xp="xp.episode"),
-    Field("env.group_reward_fn", xp="xp.episode.group"),
-    Field("env.group_score_weight", xp="xp.episode.group"),
-    Field("env.judge", xp="xp.episode.judge"),
-    Field("env.judge.model", xp="xp.envs"),
-    Field("env.judge.model.price_in", xp="xp.episode.judge"),
-    Field("env.judge.model.price_out", xp="xp.episode.judge"),
-    Field("env.judge.model.serve", xp="xp.planning.episode"),
-    Field("env.judge.model.accelerators", xp="xp.planning.episode"),
-    Field("env.judge.weight", xp="xp.episode.mixture"),
-    Field("env.on_no_tool_call", xp="xp.episode.episode"),
-    Field("env.on_malformed_call", xp="xp.episode.episode"),
-    Field("env.tool_calls_per_turn", xp="xp.episode.episode"),
-    Field("env.system_prompt", xp="xp.episode.episode"),
+    *by_xp(
+        {
+            "env.reward": "xp.episode.rewards",
+            "env.reward_fn": "xp.episode",
+            "env.group_reward_fn": "xp.episode.group",
+            "env.group_score_weight": "xp.episode.group",
+            "env.judge": "xp.episode.judge",
+            "env.judge.model": "xp.envs",
+            "env.judge.model.price_in": "xp.episode.judge",
+            "env.judge.model.price_out": "xp.episode.judge",
+            "env.judge.model.serve": "xp.planning.episode",
+            "env.judge.model.accelerators": "xp.planning.episode",
+            "env.judge.weight": "xp.episode.mixture",
+            "env.on_no_tool_call": "xp.episode.episode",
+            "env.on_malformed_call": "xp.episode.episode",
+            "env.tool_calls_per_turn": "xp.episode.episode",
+            "env.system_prompt": "xp.episode.episode",
+        }
+    ),
     Field("env.limits", trl=Column(lambda s: {"ddp_timeout": _patience_s(s)})),
-    Field("env.limits.retries_per_episode", xp="xp.episode.episode"),
-    Field("env.secrets", xp="xp.planning.episode"),
+    *by_xp(
+        {
+            "env.limits.retries_per_episode": "xp.episode.episode",
+            "env.secrets": "xp.planning.episode",
+        }
+    ),
 )

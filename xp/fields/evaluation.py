@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xp.fields.field import OWN, Check, Column, Field, Native
+from xp.fields.field import OWN, Column, Field, Native, by_xp
 from xp.fields.shared import past_context
 from xp.spec import RunSpec
 from xp.worker.skyrl_names import AT_THE_END
 from xp.worker.slime_names import EVALUATE, LOG_EVALUATION
 
-
-def _without_evaluations(name: str) -> Check:
-    """Refuses a setting of the evaluations during training where there are none."""
-
-    def refused(spec: RunSpec) -> str | None:
-        if not getattr(spec.evaluation, name) or spec.evaluation.every is not None:
-            return None
-        return "without evaluation.every there is no evaluation while training; set it"
-
-    return refused
-
-
+WITHOUT_EVALUATIONS = "without evaluation.every there is no evaluation while training; set it"
 # SkyRL
 EVALUATED = "generator.eval_sampling_params"
 
@@ -68,8 +57,12 @@ def _without_export(spec: RunSpec) -> str | None:
 
 
 EVALUATION = (
-    Field("evaluation.num_tasks", xp="xp.tasks.evaluated"),
-    Field("evaluation.samples_per_task", xp="xp.tasks.evaluated"),
+    *by_xp(
+        {
+            "evaluation.num_tasks": "xp.tasks.evaluated",
+            "evaluation.samples_per_task": "xp.tasks.evaluated",
+        }
+    ),
     Field(
         "evaluation.temperature",
         skyrl=f"{EVALUATED}.temperature",
@@ -104,9 +97,11 @@ EVALUATION = (
     ),
     Field(
         "evaluation.max_response_tokens",
-        refuse=(lambda s: past_context(s, s.evaluation.max_response_tokens),),
-        xp="xp.worker.token_budget",
-        proof=OWN,
+        xp=Column(
+            implemented_by="xp.worker.token_budget",
+            refuse=lambda s: past_context(s, s.evaluation.max_response_tokens),
+            proof=OWN,
+        ),
     ),
     Field(
         "evaluation.before_training",
@@ -155,9 +150,12 @@ EVALUATION = (
             refuse=_without_export,
             proof="slime::a_model_is_exported_with_a_checkpoint",
         ),
-        refuse=(_without_evaluations("keep_best"),),
-        xp="xp.worker.best",
-        proof=OWN,
+        xp=Column(
+            implemented_by="xp.worker.best",
+            refuse_if=lambda s: s.evaluation.keep_best and s.evaluation.every is None,
+            refuse=WITHOUT_EVALUATIONS,
+            proof=OWN,
+        ),
     ),
     Field(
         "evaluation.patience",
@@ -167,9 +165,12 @@ EVALUATION = (
             refuse=_without_export,
             proof="slime::a_model_is_exported_with_a_checkpoint",
         ),
-        refuse=(_without_evaluations("patience"),),
-        xp="xp.worker.best",
-        proof=OWN,
+        xp=Column(
+            implemented_by="xp.worker.best",
+            refuse_if=lambda s: s.evaluation.patience is not None and s.evaluation.every is None,
+            refuse=WITHOUT_EVALUATIONS,
+            proof=OWN,
+        ),
     ),
     Field(
         "evaluation.batch_size",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from types import NoneType
@@ -37,6 +37,8 @@ class Column:
     the field is not null."""
     value: Callable[[Any], Any] | None = None
     """The value of named keys for the field's value. None means that they are the same."""
+    render_if: Condition | None = None
+    """Returns whether named keys are written. None means always."""
     implemented_by: Text = ""
     """The part of xp or of the trainer that implements the field, alone or in addition to the native keys."""
     note: Text = ""
@@ -66,7 +68,7 @@ class Column:
         if isinstance(self.render, Mapping):
             return self.render
         section, name = _place(path, spec)
-        if section is None:
+        if section is None or (self.render_if is not None and not self.render_if(spec)):
             return {}
         value = getattr(section, name)
         if self.value is not None:
@@ -102,14 +104,10 @@ class Field:
     """A name alone is the native key that gets the field's value, also for the next two."""
     skyrl: Column | str | None = None
     slime: Column | str | None = None
-    xp: str = ""
-    """The module or package of xp that implements the field for a trainer without a column."""
-    refuse: tuple[Check, ...] = ()
-    """What xp itself refuses, the same on every backend."""
-    warn: Check | None = None
-    """Returns why a value that runs does not do what its name says; None if it does."""
-    proof: Proof = dataclasses.field(default_factory=dict)
-    """Proofs of what is refused on every backend, here or by the machine's cards and files."""
+    xp: Column | str | None = None
+    """xp's own part, for every backend. A name alone is the module or package that implements the field for a trainer
+    without a column. Refusals are those of all backends, a note is a warning; `proof` is also that of refusals by the
+    machine's cards and files."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +132,21 @@ class Refusal:
         return f"{self.field}: {self.reason}"
 
 
+def by_xp(modules: Mapping[str, str]) -> Iterator[Field]:
+    """Fields that xp alone implements: key path -> module or package."""
+    for path, module in modules.items():
+        yield Field(path, xp=module)
+
+
 def columns_of(fields: Iterable[Field], trainer: str) -> dict[str, Column]:
-    """Key path -> the column of one of xp's trainers."""
+    """Key path -> the column of one of xp's trainers, or of `xp`; empty for a plug-in's."""
     columns = {}
     for field in fields:
-        column = getattr(field, trainer)
+        column = getattr(field, trainer, None)
+        if isinstance(column, str):
+            column = Column(implemented_by=column) if trainer == "xp" else Column(column)
         if column is not None:
-            columns[field.path] = Column(column) if isinstance(column, str) else column
+            columns[field.path] = column
     return columns
 
 

@@ -10,7 +10,6 @@ from xp.fields.field import OWN, Proof, columns_of
 from xp.fields.sft import SFT
 from xp.fields.table import FIELDS
 from xp.lib.nested import upwards
-from xp.spec import BackendName
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,9 @@ def claims(note: str) -> list[str]:
 
 
 def limits_of(backend: str) -> list[Limit]:
-    """The proofs of a backend's columns; empty for one that is not xp's."""
-    if backend not in [*BackendName]:
-        return []
+    """The proofs of a backend's columns, or of xp's own (`xp`); empty for a plug-in's."""
     columns = columns_of((*FIELDS, *SFT), backend)
     return [limit for path, column in columns.items() for limit in _limits(path, column.proof)]
-
-
-def shared_limits() -> list[Limit]:
-    """The proofs of what is refused on every backend."""
-    return [limit for field in (*FIELDS, *SFT) for limit in _limits(field.path, field.proof)]
 
 
 def _limits(path: str, proof: Proof) -> Iterator[Limit]:

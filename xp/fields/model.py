@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field, Native
-from xp.fields.shared import has_critic, has_media, is_megatron, is_on_cpu, network_fields
-from xp.spec import DType, EngineName, RunSpec
+from xp.fields.shared import (
+    has_critic,
+    has_media,
+    is_megatron,
+    is_on_cpu,
+    network_fields,
+    uses_vllm,
+)
+from xp.fields.skyrl import Keys, fsdp_keys, is_multimodal, is_text_taken_out, roles
+from xp.spec import DType, RunSpec
 from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS, NOT_TIED, TIED
 from xp.worker.places import start_place
@@ -56,16 +64,16 @@ READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")
 
 def _text_alone(spec: RunSpec) -> Native:
     """Keys of a checkpoint with media: the engine leaves those parts out, and Megatron does where it can."""
-    is_taken_out = skyrl.is_text_taken_out(spec)
+    is_taken_out = is_text_taken_out(spec)
     return {
         "trainer.policy.language_model_only": is_taken_out,
         "trainer.ref.language_model_only": is_taken_out,
-        f"{skyrl.ENGINE}.language_model_only": skyrl.has_media(spec),
+        f"{skyrl.ENGINE}.language_model_only": is_multimodal(spec),
     }
 
 
 def _media_note(spec: RunSpec) -> str:
-    if not skyrl.has_media(spec) or skyrl.is_text_taken_out(spec):
+    if not is_multimodal(spec) or is_text_taken_out(spec):
         return ""
     if is_megatron(spec):
         return "Megatron builds the whole network; xp has not tried this family with it."
@@ -82,10 +90,8 @@ def _dtype(spec: RunSpec) -> Native:
     return {
         "trainer.bf16": is_bf16,
         f"{skyrl.ENGINE}.model_dtype": spec.model.dtype.value,
-        **skyrl.fsdp(
-            spec,
-            skyrl.roles(spec),
-            {f"mixed_precision.{key}": value for key, value in precision.items()},
+        **fsdp_keys(
+            spec, roles(spec), {f"mixed_precision.{key}": value for key, value in precision.items()}
         ),
     }
 
@@ -124,10 +130,8 @@ def _target_modules(spec: RunSpec) -> Native:
     if spec.model.lora is None:
         return {}
     modules = spec.model.lora.target_modules
-    keys: skyrl.Keys = {
-        f"{LORA}.target_modules": "all-linear" if modules is None else list(modules)
-    }
-    if skyrl.has_media(spec) and not is_megatron(spec):
+    keys: Keys = {f"{LORA}.target_modules": "all-linear" if modules is None else list(modules)}
+    if is_multimodal(spec) and not is_megatron(spec):
         keys[f"{LORA}.exclude_modules"] = OUTSIDE_TEXT
     return keys
 
@@ -176,9 +180,7 @@ MODEL = (
         trl=Column(
             implemented_by="AutoModelForCausalLM.from_pretrained",
             refuse_if=lambda s: network_fields(s).get("model_type") in OTHER_HEADS,
-            note=lambda s: (
-                NOT_TRIED_MEDIA if s.backend.engine.name is EngineName.VLLM and has_media(s) else ""
-            ),
+            note=lambda s: NOT_TRIED_MEDIA if uses_vllm(s) and has_media(s) else "",
             refuse="TRL's log-probabilities lack this family's own scale, cap or layer at the head; use backend=skyrl",
             proof="engines/architectures::trls_log_probabilities_are_the_models_own_or_the_plan_refuses_the_family",
         ),
@@ -224,7 +226,7 @@ MODEL = (
             refuse="Slime trains in bfloat16 with float32 main parameters; set bfloat16",
             proof="slime::it_trains_in_half_precision",
         ),
-        proof=OWN,
+        xp=Column(proof=OWN),
     ),
     Field("model.dialect", xp="xp.episode.dialects"),
     Field("model.max_context_tokens", slime="--sglang-context-length", xp="xp.fields"),
@@ -265,8 +267,7 @@ MODEL = (
             refuse="Slime has no adapters; set it to null, or use backend=skyrl or trl",
             proof="slime::it_has_no_adapters",
         ),
-        refuse=(_tied_adapters,),
-        proof=OWN,
+        xp=Column(refuse=_tied_adapters, proof=OWN),
     ),
     Field(
         "model.lora.rank",

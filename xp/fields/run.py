@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl
-from xp.fields.field import OWN, Column, Field
+from xp.fields.field import OWN, Column, Field, by_xp
 from xp.fields.shared import is_on_cpu
+from xp.fields.skyrl import has_stub, not_on_cpu, roles, workers
 from xp.spec import Placement
 
 SEED_OF_TURNS = (
@@ -28,10 +28,14 @@ RUN = (
     ),
     Field("outputs", xp="xp.run_records"),
     Field("project", skyrl="trainer.project_name", xp="xp.tracking"),
-    Field("tracking", xp="xp.tracking"),
-    Field("upload_rollouts", xp="xp.worker.stage"),
-    Field("record_prompts", xp="xp.worker.tasks"),
-    Field("preparation", xp="xp.tasks"),
+    *by_xp(
+        {
+            "tracking": "xp.tracking",
+            "upload_rollouts": "xp.worker.stage",
+            "record_prompts": "xp.worker.tasks",
+            "preparation": "xp.tasks",
+        }
+    ),
     Field(
         "hardware",
         slime=Column(
@@ -49,17 +53,20 @@ RUN = (
         skyrl=Column(
             lambda s: {
                 **{
-                    f"trainer.placement.{role}_num_gpus_per_node": skyrl.workers(s).per_node
-                    for role in skyrl.roles(s)
+                    f"trainer.placement.{role}_num_gpus_per_node": workers(s).per_node
+                    for role in roles(s)
                 },
                 "trainer.use_expandable_segments": not is_on_cpu(s),
             }
         ),
-        xp="xp.planning.stages",
-        proof=OWN,
+        xp=Column(implemented_by="xp.planning.stages", proof=OWN),
     ),
-    Field("hardware.accelerator_memory_gb", xp="xp.planning.memory"),
-    Field("hardware.usd_per_hour", xp="xp.worker.time_limit"),
+    *by_xp(
+        {
+            "hardware.accelerator_memory_gb": "xp.planning.memory",
+            "hardware.usd_per_hour": "xp.worker.time_limit",
+        }
+    ),
     Field(
         "hardware.num_nodes",
         trl=Column(
@@ -73,17 +80,20 @@ RUN = (
         ),
         skyrl=Column(
             lambda s: {
-                f"trainer.placement.{role}_num_nodes": skyrl.workers(s).num_nodes
-                for role in skyrl.roles(s)
+                f"trainer.placement.{role}_num_nodes": workers(s).num_nodes for role in roles(s)
             },
-            refuse_if=lambda s: is_on_cpu(s) and not skyrl.has_stub(s) and s.hardware.num_nodes > 1,
-            refuse=skyrl.not_on_cpu("set 1, or engine.name=transformers"),
+            refuse_if=lambda s: is_on_cpu(s) and not has_stub(s) and s.hardware.num_nodes > 1,
+            refuse=not_on_cpu("set 1, or engine.name=transformers"),
             proof=OWN,
         ),
         xp="xp.planning.stages",
     ),
-    Field("hardware.num_cpus", xp="xp.planning.stages"),
-    Field("hardware.memory_gb", xp="xp.planning.stages"),
-    Field("launcher", xp="xp.launchers"),
-    Field("launcher.container", proof=OWN),
+    *by_xp(
+        {
+            "hardware.num_cpus": "xp.planning.stages",
+            "hardware.memory_gb": "xp.planning.stages",
+            "launcher": "xp.launchers",
+        }
+    ),
+    Field("launcher.container", xp=Column(proof=OWN)),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl, slime, trl
 from xp.fields.batch_shape import batch_shape
-from xp.fields.field import OWN, Column, Field
+from xp.fields.field import OWN, Column, Field, by_xp
 from xp.fields.shared import is_megatron
+from xp.fields.skyrl import MICRO_BATCHES, MIN_RATE, SCHEDULER, no_rate, other_schedule, warmup_note
+from xp.fields.slime import micro_batch, packing, sequence_length, warmup_flags
+from xp.fields.trl import world_size
 from xp.spec import RunSpec
 from xp.spec.sft import SOLVE
 from xp.worker import slime_names
@@ -81,25 +83,27 @@ def _long_warmup(spec: RunSpec) -> str | None:
 
 
 SFT = (
-    Field("sft.data", refuse=(_unsolvable,), xp="xp.planning.sft", proof=OWN),
-    Field("sft.min_reward", xp="xp.worker.demonstrations"),
-    Field("sft.per_task", xp="xp.worker.demonstrations"),
-    Field("sft.num_episodes", xp="xp.worker.demonstrations"),
-    Field("sft.thinking", xp="xp.worker.demonstrations"),
-    Field("sft.loss_on", xp="xp.worker.demonstrations"),
+    Field("sft.data", xp=Column(implemented_by="xp.planning.sft", refuse=_unsolvable, proof=OWN)),
+    *by_xp(
+        {
+            "sft.min_reward": "xp.worker.demonstrations",
+            "sft.per_task": "xp.worker.demonstrations",
+            "sft.num_episodes": "xp.worker.demonstrations",
+            "sft.thinking": "xp.worker.demonstrations",
+            "sft.loss_on": "xp.worker.demonstrations",
+        }
+    ),
     Field(
         "sft.max_tokens",
         slime=Column(
             lambda s: (
                 {}
                 if s.sft.max_tokens is None
-                else {"--seq-length": slime.sequence_length(s, s.sft.max_tokens)}
+                else {"--seq-length": sequence_length(s, s.sft.max_tokens)}
             ),
             implemented_by="xp.worker.demonstrations",
         ),
-        refuse=(_long_example,),
-        xp="xp.worker.demonstrations",
-        proof=OWN,
+        xp=Column(implemented_by="xp.worker.demonstrations", refuse=_long_example, proof=OWN),
     ),
     Field("sft.too_long", xp="xp.worker.demonstrations"),
     Field(
@@ -119,9 +123,9 @@ SFT = (
         trl=Column(
             lambda s: {
                 "gradient_accumulation_steps": s.sft.batch_size
-                // (s.sft.micro_batch_size * trl.world_size(s))
+                // (s.sft.micro_batch_size * world_size(s))
             },
-            refuse=lambda s: uneven_sft_batch(trl.world_size(s), s),
+            refuse=lambda s: uneven_sft_batch(world_size(s), s),
             proof=OWN,
         ),
         skyrl=Column(
@@ -147,11 +151,10 @@ SFT = (
         ),
         skyrl=Column(
             lambda s: dict.fromkeys(
-                skyrl.MICRO_BATCHES,
-                1 if s.sft.max_tokens_per_micro_batch else s.sft.micro_batch_size,
+                MICRO_BATCHES, 1 if s.sft.max_tokens_per_micro_batch else s.sft.micro_batch_size
             )
         ),
-        slime=Column(lambda s: slime.micro_batch(s.sft)),
+        slime=Column(lambda s: micro_batch(s.sft)),
     ),
     Field(
         "sft.max_tokens_per_micro_batch",
@@ -160,15 +163,15 @@ SFT = (
             proof="trl::micro_batches_count_episodes",
         ),
         skyrl=Column("trainer.max_tokens_per_microbatch", lambda tokens: tokens or -1),
-        slime=Column(lambda s: slime.packing(s.sft)),
+        slime=Column(lambda s: packing(s.sft)),
     ),
     Field("sft.learning_rate", trl="learning_rate", skyrl=f"{OPTIMIZER}.lr", slime="--lr"),
     Field(
         "sft.lr_schedule",
         skyrl=Column(
             f"{OPTIMIZER}.scheduler",
-            skyrl.SCHEDULER.get,
-            refuse=lambda s: skyrl.other_schedule(s, s.sft.lr_schedule),
+            SCHEDULER.get,
+            refuse=lambda s: other_schedule(s, s.sft.lr_schedule),
             proof="skyrl::megatrons_rate_is_constant",
         ),
         slime="--lr-decay-style",
@@ -176,11 +179,7 @@ SFT = (
     ),
     Field(
         "sft.min_learning_rate",
-        skyrl=Column(
-            implemented_by=lambda s: (
-                "nothing: the rate is constant" if is_megatron(s) else skyrl.SCHEDULES
-            )
-        ),
+        skyrl=MIN_RATE,
         slime="--min-lr",
         xp="xp.worker.learning_rate",
     ),
@@ -188,15 +187,15 @@ SFT = (
         "sft.warmup_updates",
         skyrl=Column(
             f"{OPTIMIZER}.num_warmup_steps",
-            note=lambda s: skyrl.warmup_note(s, s.sft.warmup_updates),
-            refuse=lambda s: skyrl.no_rate(s, s.sft.warmup_updates, s.sft.num_updates or 0),
+            note=lambda s: warmup_note(s, s.sft.warmup_updates),
+            refuse=lambda s: no_rate(s, s.sft.warmup_updates, s.sft.num_updates or 0),
             proof={
                 "elsewhere k/N": "skyrl::megatrons_warm_up_begins_at_0",
                 "": "slime::a_warm_up_ends_before_the_training",
             },
         ),
         slime=Column(
-            lambda s: slime.warmup_flags(s.sft),
+            lambda s: warmup_flags(s.sft),
             refuse=_long_warmup,
             proof="slime::a_warm_up_ends_before_the_training",
         ),
@@ -208,6 +207,10 @@ SFT = (
         skyrl="trainer.ckpt_interval",
         slime="--save-interval",
     ),
-    Field("sft.held_out_fraction", xp="xp.worker.demonstrations"),
-    Field("sft.overrides", xp="xp.planning.native_keys"),
+    *by_xp(
+        {
+            "sft.held_out_fraction": "xp.worker.demonstrations",
+            "sft.overrides": "xp.planning.native_keys",
+        }
+    ),
 )

@@ -39,6 +39,16 @@ def is_colocated(spec: RunSpec) -> bool:
     return spec.backend.engine.placement is Placement.COLOCATED
 
 
+def is_ahead(spec: RunSpec) -> bool:
+    """Returns whether episodes are sampled during updates."""
+    return spec.training.max_staleness > 0
+
+
+def uses_vllm(spec: RunSpec) -> bool:
+    """Returns whether the engine is vLLM."""
+    return spec.backend.engine.name is EngineName.VLLM
+
+
 def has_lora(spec: RunSpec) -> bool:
     """Returns whether adapters are trained."""
     return spec.model.lora is not None

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from xp.fields import shared
 from xp.fields.batch_shape import batch_shape
+from xp.fields.field import Column
 from xp.fields.shared import has_critic, is_megatron, is_on_cpu, model_config, network_fields
 from xp.lib.nested import flat
 from xp.spec import Attention, EngineName, LrSchedule, RunSpec
@@ -81,12 +82,12 @@ def roles(spec: RunSpec) -> tuple[str, ...]:
     return (*trained(spec), "ref")
 
 
-def optimizers(spec: RunSpec, key: str, value: Any) -> Keys:
+def optimizer_keys(spec: RunSpec, key: str, value: Any) -> Keys:
     """The key for each optimizer."""
     return {f"trainer.{role}.optimizer_config.{key}": value for role in trained(spec)}
 
 
-def sampled(key: str, value: Any) -> Keys:
+def sampling_keys(key: str, value: Any) -> Keys:
     """The key for rollouts and evaluation, since one given evaluation key resets all the others."""
     return {
         f"generator.{sampling}.{key}": value
@@ -94,14 +95,14 @@ def sampled(key: str, value: Any) -> Keys:
     }
 
 
-def megatron(spec: RunSpec, key: str, value: Any) -> Keys:
+def megatron_keys(spec: RunSpec, key: str, value: Any) -> Keys:
     """The key for Megatron's networks; nothing under FSDP2."""
     if is_megatron(spec):
         return {f"{place}.{key}": value for place in MEGATRON}
     return {}
 
 
-def fsdp(spec: RunSpec, of: tuple[str, ...], values: Mapping[str, Any]) -> Keys:
+def fsdp_keys(spec: RunSpec, of: tuple[str, ...], values: Mapping[str, Any]) -> Keys:
     """The keys for these networks under FSDP2; nothing under Megatron."""
     if is_megatron(spec):
         return {}
@@ -131,7 +132,7 @@ Gated delta layers read `cu_seqlens`, Mamba's `total_tokens`: skyrl 0.4.0, distr
 """
 
 
-def has_media(spec: RunSpec) -> bool:
+def is_multimodal(spec: RunSpec) -> bool:
     """Returns whether the checkpoint has parts for pictures or sound."""
     if shared.has_media(spec):
         return True
@@ -142,7 +143,7 @@ def has_media(spec: RunSpec) -> bool:
 
 def is_text_taken_out(spec: RunSpec) -> bool:
     """Returns whether Megatron builds the text network alone of a checkpoint with media."""
-    return is_megatron(spec) and has_media(spec) and _family(spec) in TEXT_BRIDGES
+    return is_megatron(spec) and is_multimodal(spec) and _family(spec) in TEXT_BRIDGES
 
 
 def can_pack(spec: RunSpec) -> bool:
@@ -154,7 +155,7 @@ def can_pack(spec: RunSpec) -> bool:
     """
     if spec.backend.attention is not Attention.FLASH:
         return False
-    if has_media(spec) and not is_text_taken_out(spec):
+    if is_multimodal(spec) and not is_text_taken_out(spec):
         return False
     if not network_fields(spec).get("recurrent_layers"):
         return True
@@ -200,3 +201,8 @@ def no_rate(spec: RunSpec, warmup: int, updates: int) -> str | None:
     if is_megatron(spec) and warmup >= updates > 0:
         return skyrl_names.warm_up_too_long(updates)
     return None
+
+
+MIN_RATE = Column(
+    implemented_by=lambda s: "nothing: the rate is constant" if is_megatron(s) else SCHEDULES
+)

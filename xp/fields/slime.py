@@ -6,7 +6,7 @@ from xp.fields.field import Native
 from xp.spec import Estimator, PolicyLoss, RatioLevel, RunSpec, Sft, Training
 from xp.worker import slime_names
 
-ADVANTAGES = "xp.backends.slime.worker.advantages"
+SLIME_ADVANTAGES = "xp.backends.slime.worker.advantages"
 
 
 def native_estimator(spec: RunSpec) -> str:

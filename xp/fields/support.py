@@ -49,6 +49,16 @@ def render(columns: Columns, spec: RunSpec) -> dict[str, Any]:
     return keys
 
 
+def value_refusals(spec: RunSpec) -> list[Refusal]:
+    """Refusals of values that xp itself cannot carry out, the same on every backend."""
+    return refusals(BY_XP, spec)
+
+
+def value_warnings(spec: RunSpec) -> list[str]:
+    """Sentences on values that run on every backend but do not do what their name says."""
+    return list(filter(None, (column.difference(spec) for column in BY_XP.values())))
+
+
 def with_sft(columns: Columns, sft: Columns, spec: RunSpec) -> Columns:
     """Columns of a spec: those of the stage `sft` only if there is one, since they repeat keys of the training's."""
     if spec.sft.data is None:
@@ -92,7 +102,8 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
 def implemented_by_xp(path: str) -> str:
     """The part of xp that implements a field on backends without a column for it."""
     path = re.sub(r"^env\.members\.[^.]+", "env", path)
-    return f"by xp, in {next(BY_XP[above] for above in upwards(path) if above in BY_XP)}"
+    parts = (BY_XP[above].implemented_by for above in upwards(path) if above in BY_XP)
+    return f"by xp, in {next(filter(None, parts))}"
 
 
 def meanings(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xp.fields.shared import is_colocated, is_on_cpu
-from xp.spec import EngineName, RunSpec, Strategy
+from xp.fields.shared import is_colocated, is_on_cpu, uses_vllm
+from xp.spec import RunSpec, Strategy
 
 
 def world_size(spec: RunSpec) -> int:
@@ -30,8 +30,8 @@ def is_sharded(spec: RunSpec) -> bool:
 
 def has_colocated_engine(spec: RunSpec) -> bool:
     """Returns whether vLLM runs inside the training processes."""
-    return spec.backend.engine.name is EngineName.VLLM and is_colocated(spec)
+    return uses_vllm(spec) and is_colocated(spec)
 
 
-MEANS = "xp.backends.trl.worker.means"
+TRL_MEANS = "xp.backends.trl.worker.means"
 NO_CRITIC = "nothing: GRPOTrainer has no critic"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from xp.fields.field import Refusal
-from xp.fields.support import FieldSupport
-from xp.fields.table import value_refusals
+from xp.fields.shared import is_on_cpu
+from xp.fields.support import FieldSupport, value_refusals
 from xp.job import Stage
 from xp.plugins import Kind, load
 from xp.spec import RunSpec
@@ -96,7 +96,7 @@ def untried_lines(spec: RunSpec) -> list[str]:
         for field, meaning in backend_of(spec).meanings(spec).items()
         for sentence in re.findall(r"Not tried: .*", meaning.note)
     ]
-    if spec.hardware.accelerator == "cpu" and spec.backend.engine.speculative is not None:
+    if is_on_cpu(spec) and spec.backend.engine.speculative is not None:
         lines.append("backend.engine.speculative: Not tried: tokens that are guessed on a CPU.")
     return lines
 

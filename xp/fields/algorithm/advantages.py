@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl, slime, trl
-from xp.fields.field import OWN, Column, Field, Native
+from xp.fields import skyrl
+from xp.fields.field import OWN, Column, Field, Native, by_xp
 from xp.fields.shared import has_critic, has_xp_estimator, is_megatron, is_to_engine
+from xp.fields.slime import SLIME_ADVANTAGES, native_estimator
+from xp.fields.trl import NO_CRITIC, TRL_MEANS
 from xp.spec import AdvantageScale, Estimator, RunSpec
 from xp.worker.skyrl_names import XP_ESTIMATOR
 from xp.worker.slime_names import OVER_TRAINED_TOKENS
@@ -100,14 +102,14 @@ ADVANTAGES = (
             proof="skyrl::megatron_has_no_critic",
         ),
         slime=Column(
-            lambda s: {"--advantage-estimator": slime.native_estimator(s)},
-            implemented_by=slime.ADVANTAGES,
+            lambda s: {"--advantage-estimator": native_estimator(s)},
+            implemented_by=SLIME_ADVANTAGES,
         ),
     ),
     Field("algorithm.advantage_fn", xp="xp.episode.advantages"),
     Field(
         "algorithm.critic",
-        trl=Column(implemented_by=trl.NO_CRITIC),
+        trl=Column(implemented_by=NO_CRITIC),
         skyrl=Column(implemented_by="trainer.critic.model.path=null"),
         slime=Column(
             lambda s: {
@@ -155,7 +157,7 @@ ADVANTAGES = (
         ),
         slime=Column(
             _distill,
-            implemented_by=lambda s: slime.ADVANTAGES if s.algorithm.distill is not None else "",
+            implemented_by=lambda s: SLIME_ADVANTAGES if s.algorithm.distill is not None else "",
             note_if=lambda s: s.algorithm.distill is not None and is_to_engine(s),
             note="The policy's log-probabilities are the engine's, as in the ratio.",
             refuse_if=lambda s: (
@@ -172,15 +174,19 @@ ADVANTAGES = (
         ),
         xp="xp.worker.distill",
     ),
-    Field("algorithm.distill.revision", xp="xp.planning.stages"),
-    Field("algorithm.distill.url", xp="xp.engines.teacher"),
-    Field("algorithm.distill.key", xp="xp.engines.teacher"),
+    *by_xp(
+        {
+            "algorithm.distill.revision": "xp.planning.stages",
+            "algorithm.distill.url": "xp.engines.teacher",
+            "algorithm.distill.key": "xp.engines.teacher",
+        }
+    ),
     Field(
         "algorithm.advantage_scale",
         trl=Column(
             "scale_rewards",
             SCALE.get,
-            implemented_by=lambda s: RULES if has_xp_estimator(s) else trl.MEANS,
+            implemented_by=lambda s: RULES if has_xp_estimator(s) else TRL_MEANS,
         ),
         skyrl=Column(
             lambda s: {
@@ -196,7 +202,7 @@ ADVANTAGES = (
                 # xp.backends.slime.worker.advantages has divided by the others already.
                 "--normalize-advantages": s.algorithm.estimator is Estimator.GAE,
             },
-            implemented_by=slime.ADVANTAGES,
+            implemented_by=SLIME_ADVANTAGES,
         ),
     ),
 )

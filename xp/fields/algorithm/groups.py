@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl, slime
+from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field
+from xp.fields.shared import is_ahead
+from xp.fields.slime import SLIME_ADVANTAGES
 from xp.spec import RunSpec
 from xp.worker.slime_names import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE
 
@@ -20,7 +22,7 @@ def _long_buffer(spec: RunSpec) -> str | None:
 def _source(spec: RunSpec) -> str | None:
     if spec.algorithm.dynamic_sampling:
         return FRESH_TASKS
-    if spec.training.max_staleness:
+    if is_ahead(spec):
         return AHEAD_TASKS
     return None
 
@@ -39,7 +41,10 @@ GROUPS = (
         skyrl=Column(implemented_by="loss masks from xp.backends.skyrl.worker.generator"),
         slime=Column(implemented_by="Sample.remove_sample, by xp.backends.slime.worker.rollout"),
     ),
-    Field("algorithm.overlong", refuse=(_long_buffer,), xp="xp.episode.rewards", proof=OWN),
+    Field(
+        "algorithm.overlong",
+        xp=Column(implemented_by="xp.episode.rewards", refuse=_long_buffer, proof=OWN),
+    ),
     Field(
         "algorithm.dynamic_sampling",
         trl=Column(
@@ -50,9 +55,7 @@ GROUPS = (
             lambda s: {
                 # SkyRL's fully asynchronous trainer has none, and xp's part of it drops the groups.
                 f"{skyrl.ALGORITHM}.dynamic_sampling.type": (
-                    "filter"
-                    if s.algorithm.dynamic_sampling and not s.training.max_staleness
-                    else None
+                    "filter" if s.algorithm.dynamic_sampling and not is_ahead(s) else None
                 ),
                 # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
                 "trainer.epochs": 1,
@@ -90,6 +93,6 @@ GROUPS = (
             f"{skyrl.ALGORITHM}.zero_variance_filter",
             implemented_by="loss masks from xp.backends.skyrl.worker.trainer",
         ),
-        slime=Column(implemented_by=f"Sample.remove_sample, by {slime.ADVANTAGES}"),
+        slime=Column(implemented_by=f"Sample.remove_sample, by {SLIME_ADVANTAGES}"),
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field, Native
-from xp.fields.shared import has_own_decoding, is_masked, is_to_engine, is_weighed
+from xp.fields.shared import has_own_decoding, is_ahead, is_masked, is_to_engine, is_weighed
 from xp.spec import ImportanceCorrection, ImportanceMask, RunSpec
 from xp.worker.skyrl_names import has_native_correction
 
@@ -38,16 +38,18 @@ def _importance_mode(spec: RunSpec) -> Native:
     }
 
 
-def _bound(name: str, key: str) -> Column:
+def _bound(key: str) -> Column:
     """Column of a bound of the importance weight."""
     return Column(
-        lambda s: {key: getattr(s.algorithm, name) or None} if is_weighed(s) else {},
+        key,
+        lambda bound: bound or None,
+        render_if=is_weighed,
         implemented_by=lambda s: "" if is_weighed(s) else NO_WEIGHT,
     )
 
 
 def _is_own_policy(spec: RunSpec) -> bool:
-    return has_own_decoding(spec) and not spec.training.max_staleness
+    return has_own_decoding(spec) and not is_ahead(spec)
 
 
 OWN_POLICY = "with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set "
@@ -150,13 +152,13 @@ IMPORTANCE = (
     ),
     Field(
         "algorithm.importance_lower",
-        trl=_bound("importance_lower", "vllm_importance_sampling_clip_min"),
+        trl=_bound("vllm_importance_sampling_clip_min"),
         skyrl=Column(implemented_by=lambda s: TRAINER if is_weighed(s) else NO_WEIGHT),
         slime="--tis-clip-low",
     ),
     Field(
         "algorithm.importance_upper",
-        trl=_bound("importance_upper", "vllm_importance_sampling_clip_max"),
+        trl=_bound("vllm_importance_sampling_clip_max"),
         skyrl=Column(
             lambda s: (
                 {f"{OFF_POLICY}.{level}_tis_ratio_clip_high": s.algorithm.importance_upper}

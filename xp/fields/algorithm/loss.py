@@ -5,9 +5,11 @@ Source of TRL's losses: trl 1.16.0, trl/trainer/grpo_trainer.py `_compute_loss`.
 
 from __future__ import annotations
 
-from xp.fields import skyrl, slime, trl
+from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field, Native
 from xp.fields.shared import has_xp_estimator
+from xp.fields.slime import native_estimator
+from xp.fields.trl import TRL_MEANS
 from xp.spec import Estimator, KlEstimator, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 
@@ -21,15 +23,17 @@ def no_clip(spec: RunSpec) -> str:
 NO_SAPO = Column(implemented_by="nothing: the loss is another")
 
 
-def _k1_in_loss(spec: RunSpec) -> str | None:
-    is_k1 = spec.algorithm.kl_estimator is KlEstimator.K1
-    if spec.training.kl_coef == 0 or not is_k1 or spec.algorithm.use_kl_in_reward:
-        return None
-    # arXiv:2506.09477: the gradient of k1 is that of the policy's own log-probability, whose mean is 0.
-    return (
-        "algorithm.kl_estimator=k1 in the loss has an expected gradient of 0 on the policy's own tokens: it adds noise"
-        " and does not hold the policy near the reference; set k2 or k3, or algorithm.use_kl_in_reward=true"
-    )
+# arXiv:2506.09477: the gradient of k1 is that of the policy's own log-probability, whose mean is 0.
+K1_IN_LOSS = (
+    "algorithm.kl_estimator=k1 in the loss has an expected gradient of 0 on the policy's own tokens: it adds noise"
+    " and does not hold the policy near the reference; set k2 or k3, or algorithm.use_kl_in_reward=true"
+)
+
+
+def _is_k1_in_loss(spec: RunSpec) -> bool:
+    algorithm = spec.algorithm
+    is_in_loss = spec.training.kl_coef > 0 and not algorithm.use_kl_in_reward
+    return is_in_loss and algorithm.kl_estimator is KlEstimator.K1
 
 
 # TRL
@@ -104,7 +108,7 @@ MEANS = "xp.backends.slime.worker.means"
 def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Column:
     """Column of a choice of the policy loss; Slime's `ppo` selects a critic and a loss."""
     return Column(
-        implemented_by=lambda s: f"--advantage-estimator {slime.native_estimator(s)}",
+        implemented_by=lambda s: f"--advantage-estimator {native_estimator(s)}",
         refuse_if=lambda s: (
             s.algorithm.estimator is Estimator.GAE and getattr(s.algorithm, name) is not only
         ),
@@ -117,7 +121,8 @@ LOSS = (
     Field(
         "algorithm.policy_loss",
         trl=Column(
-            lambda s: {"loss_type": s.algorithm.policy_loss.value} if _has_mean(s) else {},
+            "loss_type",
+            render_if=_has_mean,
             implemented_by=lambda s: (
                 "" if _has_mean(s) else "loss_type, with algorithm.loss_aggregation"
             ),
@@ -182,11 +187,8 @@ LOSS = (
         # TRL bounds the ratio of all tokens before it clips; for positive advantages clip_high is the smaller bound.
         trl="delta",
         skyrl=Column(
-            lambda s: (
-                {}
-                if s.algorithm.dual_clip is None
-                else {f"{skyrl.ALGORITHM}.clip_ratio_c": s.algorithm.dual_clip}
-            ),
+            f"{skyrl.ALGORITHM}.clip_ratio_c",
+            render_if=lambda s: s.algorithm.dual_clip is not None,
             implemented_by="trainer.algorithm.policy_loss_type, with policy_loss",
             refuse_if=lambda s: (
                 s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE
@@ -199,11 +201,11 @@ LOSS = (
     Field(
         "algorithm.loss_aggregation",
         trl=Column(
-            lambda s: (
-                {} if _has_mean(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]}
-            ),
+            "loss_type",
+            LOSS_TYPE.get,
+            render_if=lambda s: not _has_mean(s),
             implemented_by=lambda s: (
-                f"loss_type={s.algorithm.policy_loss}; {trl.MEANS}" if _has_mean(s) else trl.MEANS
+                f"loss_type={s.algorithm.policy_loss}; {TRL_MEANS}" if _has_mean(s) else TRL_MEANS
             ),
             refuse=_other_aggregation,
             proof="trl::a_loss_has_one_mean",
@@ -229,7 +231,7 @@ LOSS = (
         "algorithm.loss_length",
         trl=Column(
             implemented_by=lambda s: (
-                trl.MEANS if s.algorithm.loss_length is not None else "max_completion_length"
+                TRL_MEANS if s.algorithm.loss_length is not None else "max_completion_length"
             )
         ),
         skyrl=Column(_loss_length),
@@ -255,7 +257,7 @@ LOSS = (
         ),
         # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
         slime="--kl-loss-type",
-        warn=_k1_in_loss,
+        xp=Column(note_if=_is_k1_in_loss, note=K1_IN_LOSS),
     ),
     Field(
         "algorithm.use_kl_in_reward",

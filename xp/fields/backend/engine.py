@@ -7,19 +7,23 @@ from collections.abc import Callable, Collection, Mapping
 from operator import not_
 from typing import Any
 
-from xp.fields import skyrl, trl
+from xp.fields import skyrl
 from xp.fields.batch_shape import batch_shape
-from xp.fields.field import OWN, Check, Column, Field, Native
+from xp.fields.field import OWN, Check, Column, Field, Native, by_xp
 from xp.fields.planned import engine_stays_awake
 from xp.fields.shared import (
     has_correction,
     has_critic,
     has_lora,
     has_own_decoding,
+    is_ahead,
     is_colocated,
     is_megatron,
     is_on_cpu,
+    uses_vllm,
 )
+from xp.fields.skyrl import cpu_servers, has_stub, not_on_cpu
+from xp.fields.trl import episodes_per_process, has_colocated_engine, node_size, world_size
 from xp.models.network import WITH_HEADS
 from xp.spec import DType, EngineName, Placement, RunSpec, SpeculativeMethod
 
@@ -47,40 +51,32 @@ QUANTIZED_BY_VLLM = Column(
 )
 
 
-def _not_decoded(name: str, off: int | None = None) -> Check:
-    """Refuses a setting of the engine that xp's own decoding does not have; `off`: the value without it."""
-
-    def refused(spec: RunSpec) -> str | None:
-        if not has_own_decoding(spec) or getattr(spec.backend.engine, name) == off:
-            return None
-        return f"xp's own decoding has no such setting; set {off or 'null'}, or on a GPU backend.engine.name=vllm"
-
-    return refused
-
-
-def _unquantizable(spec: RunSpec) -> str | None:
-    if spec.backend.engine.quantization is None or has_own_decoding(spec):
+def _not_decoded(spec: RunSpec, name: str, off: int | None = None) -> str | None:
+    """Returns why xp's own decoding cannot have a setting; None if it need not. `off`: the value without it."""
+    if not has_own_decoding(spec) or getattr(spec.backend.engine, name) == off:
         return None
+    return f"xp's own decoding has no such setting; set {off or 'null'}, or on a GPU backend.engine.name=vllm"
+
+
+UNCORRECTED = (
+    "the engine's probabilities then differ from the trainer's, and the update needs a correction for it; set"
+    " algorithm.importance_correction=token_truncate (or another), algorithm.ratio_from=engine, or null here"
+)
+
+
+def _no_quantization(spec: RunSpec) -> str | None:
+    if spec.backend.engine.quantization is None or has_own_decoding(spec):
+        return _not_decoded(spec, "quantization")
     # vLLM 0.30, quantization/fp8.py `get_supported_act_dtypes`.
     if is_on_cpu(spec) or spec.model.dtype is DType.FLOAT32:
         return "the engine quantises weights of bfloat16 on a GPU; set null"
-    return None
+    return None if has_correction(spec) else UNCORRECTED
 
 
-def _uncorrected_type(name: str) -> Check:
-    """Refuses a type of the engine's numbers whose effect the update does not correct."""
-
-    def refused(spec: RunSpec) -> str | None:
-        is_off = getattr(spec.backend.engine, name) is None
-        if is_off or has_own_decoding(spec) or has_correction(spec):
-            return None
-        return (
-            "the engine's probabilities then differ from the trainer's, and the update needs a correction for it;"
-            " set algorithm.importance_correction=token_truncate (or another), algorithm.ratio_from=engine, or null"
-            " here"
-        )
-
-    return refused
+def _no_cache_type(spec: RunSpec) -> str | None:
+    if spec.backend.engine.kv_cache_dtype is None or has_own_decoding(spec):
+        return _not_decoded(spec, "kv_cache_dtype")
+    return None if has_correction(spec) else UNCORRECTED
 
 
 def _undivided_experts(spec: RunSpec) -> str | None:
@@ -88,7 +84,7 @@ def _undivided_experts(spec: RunSpec) -> str | None:
     size = spec.backend.engine.expert_parallel
     model = f"model={spec.model.name}"
     if shape is None or has_own_decoding(spec):
-        return None
+        return _not_decoded(spec, "expert_parallel", off=1)
     if size > 1 and not shape.num_experts:
         return f"{model} is dense and has no experts to divide; set 1"
     if (shape.num_experts or 0) % size:
@@ -100,10 +96,10 @@ def _no_heads(spec: RunSpec) -> str | None:
     shape = spec.model.architecture
     speculative = spec.backend.engine.speculative
     if speculative is None or has_own_decoding(spec):
+        return _not_decoded(spec, "speculative")
+    if shape is None or shape.model_type in WITH_HEADS:
         return None
     if speculative.method is not SpeculativeMethod.MTP:
-        return None
-    if shape is None or shape.model_type in WITH_HEADS:
         return None
     return (
         f"model={spec.model.name} has no heads of multi-token prediction; set null, or method=draft with a smaller"
@@ -126,7 +122,7 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
     def receives(spec: RunSpec) -> str:
         if has_own_decoding(spec):
             return "nothing: the policy itself generates"
-        if trl.has_colocated_engine(spec):
+        if has_colocated_engine(spec):
             return colocated
         return f"vllm serve {flag}"
 
@@ -149,26 +145,26 @@ def _refused_name(spec: RunSpec) -> str | None:
 def _trl_placement(spec: RunSpec) -> Native:
     """Keys of the engines' placement; a colocated engine frees its memory during training, except on a CPU and where
     both fit."""
-    if spec.backend.engine.name is not EngineName.VLLM:
+    if not uses_vllm(spec):
         return {}
-    sleeps = trl.has_colocated_engine(spec) and not is_on_cpu(spec) and not engine_stays_awake(spec)
+    sleeps = has_colocated_engine(spec) and not is_on_cpu(spec) and not engine_stays_awake(spec)
     return {"vllm_mode": VLLM_MODE[spec.backend.engine.placement], "vllm_enable_sleep_mode": sleeps}
 
 
 def _indivisible(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
     if engine.accelerators is None:
-        generating = trl.world_size(spec)
+        generating = world_size(spec)
     else:
         generating = engine.accelerators
     if engine.name is not EngineName.VLLM:
         return None
     if (
         spec.hardware.num_nodes > 1
-        and trl.has_colocated_engine(spec)
-        and trl.node_size(spec) % engine.tensor_parallel
+        and has_colocated_engine(spec)
+        and node_size(spec) % engine.tensor_parallel
     ):
-        return f"{engine.tensor_parallel} does not divide the {trl.node_size(spec)} training processes of a node"
+        return f"{engine.tensor_parallel} does not divide the {node_size(spec)} training processes of a node"
     if generating % engine.tensor_parallel == 0:
         return None
     return f"{engine.tensor_parallel} does not divide the {generating} accelerators that generate"
@@ -176,10 +172,8 @@ def _indivisible(spec: RunSpec) -> str | None:
 
 def _too_many(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
-    at_once = trl.episodes_per_process(spec) * engine.tensor_parallel
-    if not trl.has_colocated_engine(spec) or at_once <= min(
-        engine.max_sequences, TRL_BATCHED_TOKENS
-    ):
+    at_once = episodes_per_process(spec) * engine.tensor_parallel
+    if not has_colocated_engine(spec) or at_once <= min(engine.max_sequences, TRL_BATCHED_TOKENS):
         return None
     what = f"TRL's colocated engine takes all {at_once} episodes of its processes at once"
     if at_once > TRL_BATCHED_TOKENS:
@@ -209,7 +203,7 @@ def _of_server(
     """Column of a flag of vLLM that only a server has; colocated engines have the value `fixed`."""
 
     def refused(spec: RunSpec) -> str | None:
-        if trl.has_colocated_engine(spec) and getattr(spec.backend.engine, name) != fixed:
+        if has_colocated_engine(spec) and getattr(spec.backend.engine, name) != fixed:
             legal = "null" if fixed is None else str(fixed).lower()
             return f"{NO_ARGUMENT}; set {legal}, or placement=separate (and backend.engine.accelerators)"
         return refuse(spec)
@@ -235,7 +229,6 @@ def _own_heads(spec: RunSpec) -> str | None:
 
 
 # SkyRL
-MAX_TOKENS = f"{skyrl.ENGINE}.max_num_batched_tokens"
 SKYRL_BATCHED_TOKENS = 8192
 """SkyRL's default of max_num_batched_tokens."""
 
@@ -243,15 +236,15 @@ SKYRL_BATCHED_TOKENS = 8192
 def _skyrl_placement(spec: RunSpec) -> str | None:
     if is_colocated(spec):
         return None
-    if skyrl.has_stub(spec) and not spec.training.max_staleness:
-        return skyrl.not_on_cpu("set colocated, or backend.engine.name=vllm")
+    if has_stub(spec) and not is_ahead(spec):
+        return not_on_cpu("set colocated, or backend.engine.name=vllm")
     if not has_critic(spec):
         return None
     return "with separate engines SkyRL gives a critic its own accelerators, which xp does not support; set colocated"
 
 
 def _unused(spec: RunSpec) -> str:
-    if skyrl.has_stub(spec):
+    if has_stub(spec):
         return "xp's replacement for vLLM does not use it."
     return ""
 
@@ -260,13 +253,7 @@ def _fp8(name: str) -> Column:
     """Column of a type of vLLM's, which quantises the weights of each update as those of a checkpoint (vLLM 0.30,
     model_loader/reload)."""
     key = f"{skyrl.ENGINE}.engine_init_kwargs.{name}"
-    return Column(
-        lambda s: (
-            {}
-            if getattr(s.backend.engine, name) is None
-            else {key: getattr(s.backend.engine, name).value}
-        )
-    )
+    return Column(key, render_if=lambda s: getattr(s.backend.engine, name) is not None)
 
 
 def _no_speculation(spec: RunSpec) -> str | None:
@@ -307,17 +294,15 @@ ENGINE = (
     Field(
         "backend.engine.name",
         trl=Column(
-            lambda s: {"use_vllm": s.backend.engine.name is EngineName.VLLM},
+            lambda s: {"use_vllm": uses_vllm(s)},
             refuse=_refused_name,
             proof={"does not support sglang": "trl::it_knows_no_sglang", "xp's own decoding": OWN},
         ),
         skyrl=Column(
-            skyrl.cpu_servers,
+            cpu_servers,
             implemented_by="SkyRL's inference interface",
-            note=lambda s: "xp's replacement for vLLM is used." if skyrl.has_stub(s) else "",
-            refuse_if=lambda s: (
-                s.backend.engine.name is not EngineName.VLLM and not skyrl.has_stub(s)
-            ),
+            note=lambda s: "xp's replacement for vLLM is used." if has_stub(s) else "",
+            refuse_if=lambda s: not uses_vllm(s) and not has_stub(s),
             refuse="SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stub",
             proof={"xp's replacement for vLLM": OWN, "only vLLM": "skyrl::vllm_is_its_only_engine"},
         ),
@@ -376,11 +361,8 @@ ENGINE = (
     Field(
         "backend.engine.tensor_parallel",
         trl=Column(
-            lambda s: (
-                {"vllm_tensor_parallel_size": s.backend.engine.tensor_parallel}
-                if trl.has_colocated_engine(s)
-                else {}
-            ),
+            "vllm_tensor_parallel_size",
+            render_if=has_colocated_engine,
             implemented_by=_served("--tensor-parallel-size"),
             refuse=_indivisible,
             proof=OWN,
@@ -388,7 +370,7 @@ ENGINE = (
         skyrl=Column(
             f"{skyrl.ENGINE}.tensor_parallel_size",
             refuse_if=lambda s: is_on_cpu(s) and s.backend.engine.tensor_parallel > 1,
-            refuse=skyrl.not_on_cpu("set 1"),
+            refuse=not_on_cpu("set 1"),
             proof=OWN,
         ),
         slime="--rollout-num-gpus-per-engine",
@@ -396,11 +378,8 @@ ENGINE = (
     Field(
         "backend.engine.memory_fraction",
         trl=Column(
-            lambda s: (
-                {"vllm_gpu_memory_utilization": s.backend.engine.memory_fraction}
-                if trl.has_colocated_engine(s)
-                else {}
-            ),
+            "vllm_gpu_memory_utilization",
+            render_if=has_colocated_engine,
             implemented_by=_served("--gpu-memory-utilization"),
         ),
         skyrl=Column(f"{skyrl.ENGINE}.gpu_memory_utilization", note=_unused, proof=OWN),
@@ -410,7 +389,7 @@ ENGINE = (
         "backend.engine.max_sequences",
         trl=Column(
             implemented_by=_served("--max-num-seqs", colocated="max_num_seqs, set by TRL"),
-            note_if=trl.has_colocated_engine,
+            note_if=has_colocated_engine,
             note="TRL gives its engine all episodes of its processes at once; refused if these are more.",
             refuse=_too_many,
             proof="trl::a_colocated_engine_has_these_arguments",
@@ -442,12 +421,13 @@ ENGINE = (
             },
         ),
         skyrl=Column(
-            lambda s: {MAX_TOKENS: value} if (value := s.backend.engine.max_batched_tokens) else {},
+            f"{skyrl.ENGINE}.max_num_batched_tokens",
+            render_if=lambda s: s.backend.engine.max_batched_tokens,
             note=_unused,
             refuse_if=lambda s: (
                 s.backend.engine.max_batched_tokens is None
                 and s.backend.engine.max_sequences > SKYRL_BATCHED_TOKENS
-                and not skyrl.has_stub(s)
+                and not has_stub(s)
             ),
             refuse=lambda s: (
                 f"SkyRL's default is {SKYRL_BATCHED_TOKENS}; a decoding step takes one token of each of an engine's"
@@ -493,12 +473,14 @@ ENGINE = (
             " backend=skyrl or trl",
             proof="slime::updates_are_quantised_as_the_checkpoint_is",
         ),
-        refuse=(_not_decoded("quantization"), _unquantizable, _uncorrected_type("quantization")),
-        proof={
-            "xp's own decoding": OWN,
-            "weights of bfloat16": "engines::fp8_weights_are_made_of_half_precision",
-            "the update needs a correction": OWN,
-        },
+        xp=Column(
+            refuse=_no_quantization,
+            proof={
+                "xp's own decoding": OWN,
+                "weights of bfloat16": "engines::fp8_weights_are_made_of_half_precision",
+                "the update needs a correction": OWN,
+            },
+        ),
     ),
     Field(
         "backend.engine.quantized_model",
@@ -511,12 +493,14 @@ ENGINE = (
         trl=_of_server("kv_cache_dtype", "--kv-cache-dtype", fixed=None),
         skyrl=_fp8("kv_cache_dtype"),
         slime=Column("--sglang-kv-cache-dtype", {None: None, "fp8": "fp8_e4m3"}.get),
-        refuse=(_not_decoded("kv_cache_dtype"), _uncorrected_type("kv_cache_dtype")),
-        proof={
-            "xp's own decoding": OWN,
-            "the update needs a correction": OWN,
-            "no attention over FP8": "engines::attention_over_fp8_needs_ampere",
-        },
+        xp=Column(
+            refuse=_no_cache_type,
+            proof={
+                "xp's own decoding": OWN,
+                "the update needs a correction": OWN,
+                "no attention over FP8": "engines::attention_over_fp8_needs_ampere",
+            },
+        ),
     ),
     Field(
         "backend.engine.expert_parallel",
@@ -548,8 +532,7 @@ ENGINE = (
             ),
             proof=OWN,
         ),
-        refuse=(_not_decoded("expert_parallel", 1), _undivided_experts),
-        proof=OWN,
+        xp=Column(refuse=_undivided_experts, proof=OWN),
     ),
     Field(
         "backend.engine.speculative",
@@ -584,9 +567,12 @@ ENGINE = (
             " draft too; set null, or use backend=trl (method=draft) or skyrl (method=mtp)",
             proof=OWN,
         ),
-        refuse=(_not_decoded("speculative"), _no_heads),
-        proof=OWN,
+        xp=Column(refuse=_no_heads, proof=OWN),
     ),
-    Field("backend.num_threads", xp="xp.planning.stages"),
-    Field("backend.overrides", xp="xp.planning.native_keys"),
+    *by_xp(
+        {
+            "backend.num_threads": "xp.planning.stages",
+            "backend.overrides": "xp.planning.native_keys",
+        }
+    ),
 )

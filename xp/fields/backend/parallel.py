@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl, trl
-from xp.fields.field import LEFT_OUT, OWN, Column, Field, Native
+from xp.fields import skyrl
+from xp.fields.field import LEFT_OUT, OWN, Column, Field, Native, by_xp
 from xp.fields.shared import has_lora, is_colocated, is_megatron, is_on_cpu
+from xp.fields.skyrl import (
+    REMOVE_PADDING,
+    Keys,
+    can_pack,
+    fsdp_keys,
+    is_packed,
+    megatron_keys,
+    not_on_cpu,
+    optimizer_keys,
+    roles,
+    trained,
+)
+from xp.fields.trl import is_sharded, world_size
 from xp.spec import Attention, Estimator, RunSpec, Strategy
 
 
 # TRL
 def _trl_strategy(spec: RunSpec) -> str:
-    if trl.world_size(spec) == 1:
+    if world_size(spec) == 1:
         return "nothing: one process holds the whole model"
-    return f"accelerate launch, distributed_type={'FSDP' if trl.is_sharded(spec) else 'MULTI_GPU'}"
+    return f"accelerate launch, distributed_type={'FSDP' if is_sharded(spec) else 'MULTI_GPU'}"
 
 
 def _refused_strategy(spec: RunSpec) -> str | None:
     if spec.backend.parallel.strategy is Strategy.MEGATRON:
         return "TRL has no Megatron; set fsdp2 or ddp, or backend=skyrl or slime"
-    if has_lora(spec) and trl.is_sharded(spec):
+    if has_lora(spec) and is_sharded(spec):
         return (
             "xp merges adapters for the engine process by process, which needs whole weights; set ddp with"
             " model.lora"
@@ -67,12 +80,12 @@ def _attention_keys(spec: RunSpec) -> Native:
     """Keys of the kernel, and of the episodes of a micro-batch as one sequence without padding."""
     return {
         "trainer.flash_attn": spec.backend.attention is Attention.FLASH,
-        skyrl.REMOVE_PADDING: skyrl.can_pack(spec),
+        REMOVE_PADDING: can_pack(spec),
     }
 
 
 def _attention_note(spec: RunSpec) -> str:
-    if spec.backend.attention is not Attention.FLASH or skyrl.can_pack(spec):
+    if spec.backend.attention is not Attention.FLASH or can_pack(spec):
         return ""
     return "Episodes of a micro-batch are padded to the longest of it, since this network cannot read them packed."
 
@@ -85,11 +98,11 @@ def _no_context(spec: RunSpec) -> str | None:
     if spec.backend.parallel.context == 1:
         return None
     if is_on_cpu(spec):
-        return skyrl.not_on_cpu("set 1")
-    if skyrl.is_packed(spec):
+        return not_on_cpu("set 1")
+    if is_packed(spec):
         return None
-    if skyrl.can_pack(spec):
-        return f"SkyRL splits sequences without padding alone; leave {skyrl.REMOVE_PADDING} out, or set 1"
+    if can_pack(spec):
+        return f"SkyRL splits sequences without padding alone; leave {REMOVE_PADDING} out, or set 1"
     if spec.backend.attention is not Attention.FLASH:
         return (
             "SkyRL splits sequences without padding alone, and removes it for FlashAttention; set 1"
@@ -101,7 +114,7 @@ def _skyrl_strategy(spec: RunSpec) -> str | None:
     if spec.backend.parallel.strategy is Strategy.DDP:
         return "SkyRL has no ddp; set fsdp2, which has the same mathematics"
     if is_on_cpu(spec) and is_megatron(spec):
-        return skyrl.not_on_cpu("set fsdp2")
+        return not_on_cpu("set fsdp2")
     return None
 
 
@@ -111,10 +124,8 @@ def _context(spec: RunSpec) -> Native:
         ulysses = 1
     else:
         ulysses = spec.backend.parallel.context
-    keys: skyrl.Keys = {
-        f"trainer.{role}.sequence_parallel_size": ulysses for role in skyrl.roles(spec)
-    }
-    return keys | skyrl.megatron(spec, "context_parallel_size", spec.backend.parallel.context)
+    keys: Keys = {f"trainer.{role}.sequence_parallel_size": ulysses for role in roles(spec)}
+    return keys | megatron_keys(spec, "context_parallel_size", spec.backend.parallel.context)
 
 
 def _stage_layers(end: str) -> Column:
@@ -125,7 +136,7 @@ def _stage_layers(end: str) -> Column:
         number = getattr(spec.backend.parallel, f"{end}_stage_layers")
         if number is None:
             return {}
-        return skyrl.megatron(spec, key, number)
+        return megatron_keys(spec, key, number)
 
     return Column(keys)
 
@@ -141,7 +152,7 @@ OPTIMIZER_KWARGS = f"{skyrl.MEGATRON[0]}.optimizer_config_kwargs"
 def _cpu_optimizer(spec: RunSpec) -> Native:
     """Keys of Megatron's Adam on the host; SkyRL's default fraction of 0 would leave it on the accelerator."""
     is_on = spec.backend.parallel.cpu_optimizer
-    keys: skyrl.Keys = {f"{OPTIMIZER_KWARGS}.{name}": is_on for name in CPU_OPTIMIZER}
+    keys: Keys = {f"{OPTIMIZER_KWARGS}.{name}": is_on for name in CPU_OPTIMIZER}
     keys[f"{OPTIMIZER_KWARGS}.optimizer_offload_fraction"] = 1.0 if is_on else 0.0
     return keys if is_megatron(spec) else {}
 
@@ -156,7 +167,7 @@ def _split(name: str) -> Column:
     """Column of the number of ranks that a model is split over."""
     key = f"{name}_model_parallel_size"
     return Column(
-        lambda s: skyrl.megatron(s, key, getattr(s.backend.parallel, name)), implemented_by=_sharded
+        lambda s: megatron_keys(s, key, getattr(s.backend.parallel, name)), implemented_by=_sharded
     )
 
 
@@ -200,11 +211,15 @@ def _reference_note(spec: RunSpec) -> str:
 
 
 PARALLEL = (
-    Field("backend.name", xp="xp.plugins"),
-    Field("backend.pins", xp="xp.doctor"),
-    Field("backend.commits", xp="xp.planning.runtime"),
-    Field("backend.runtime", xp="xp.planning.runtime"),
-    Field("backend.runtime.image", proof=OWN),
+    *by_xp(
+        {
+            "backend.name": "xp.plugins",
+            "backend.pins": "xp.doctor",
+            "backend.commits": "xp.planning.runtime",
+            "backend.runtime": "xp.planning.runtime",
+        }
+    ),
+    Field("backend.runtime.image", xp=Column(proof=OWN)),
     Field(
         "backend.convert_model",
         trl=Column(refuse="TRL trains the Hugging Face model itself; set it to false", proof=OWN),
@@ -225,7 +240,7 @@ PARALLEL = (
         "backend.attention",
         trl=Column(
             implemented_by="transformers' own choice, which is sdpa",
-            refuse_if=lambda s: s.backend.attention is Attention.FLASH,
+            only=Attention.SDPA,
             refuse="no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa",
             proof="trl::the_lock_has_no_flash_attention",
         ),
@@ -247,7 +262,7 @@ PARALLEL = (
             refuse="Megatron has no attention of PyTorch's; set flash",
             proof="slime::megatrons_attention_is_not_pytorchs",
         ),
-        proof=OWN,
+        xp=Column(proof=OWN),
     ),
     Field(
         "backend.parallel.strategy",
@@ -319,9 +334,9 @@ PARALLEL = (
         trl=_of_one_rank("1"),
         skyrl=Column(
             lambda s: (
-                skyrl.megatron(s, "expert_model_parallel_size", s.backend.parallel.expert)
+                megatron_keys(s, "expert_model_parallel_size", s.backend.parallel.expert)
                 # Experts are not split: tensor parallelism is for the rest of the network.
-                | skyrl.megatron(s, "expert_tensor_parallel_size", 1)
+                | megatron_keys(s, "expert_tensor_parallel_size", 1)
             ),
             implemented_by=_sharded,
         ),
@@ -339,13 +354,13 @@ PARALLEL = (
         "backend.parallel.offload_parameters",
         trl=Column(
             implemented_by="fsdp_offload_params",
-            refuse_if=lambda s: s.backend.parallel.offload_parameters and not trl.is_sharded(s),
+            refuse_if=lambda s: s.backend.parallel.offload_parameters and not is_sharded(s),
             refuse="only strategy=fsdp2 on two or more training processes offloads; set false",
             proof=OWN,
         ),
         skyrl=Column(
-            lambda s: skyrl.fsdp(
-                s, skyrl.trained(s), {"cpu_offload": s.backend.parallel.offload_parameters}
+            lambda s: fsdp_keys(
+                s, trained(s), {"cpu_offload": s.backend.parallel.offload_parameters}
             ),
             implemented_by=_moved,
             refuse_if=lambda s: is_megatron(s) and s.backend.parallel.offload_parameters,
@@ -366,7 +381,7 @@ PARALLEL = (
             "trl::fsdp2_moves_all_state_or_none",
         ),
         skyrl=Column(
-            lambda s: skyrl.optimizers(
+            lambda s: optimizer_keys(
                 s, "offload_after_step", s.backend.parallel.offload_optimizer and is_colocated(s)
             ),
             note=_optimizer_note,
@@ -424,15 +439,10 @@ PARALLEL = (
             "trl::fsdp2_moves_the_reference_as_the_policy",
         ),
         skyrl=Column(
-            lambda s: skyrl.fsdp(
-                s, ("ref",), {"cpu_offload": s.backend.parallel.offload_reference}
-            ),
+            lambda s: fsdp_keys(s, ("ref",), {"cpu_offload": s.backend.parallel.offload_reference}),
             implemented_by=_moved,
             note=_reference_note,
-            proof={
-                "share accelerators": "skyrl::unused_models_go_to_the_host",
-                "in any case": "skyrl::unused_models_go_to_the_host",
-            },
+            proof="skyrl::unused_models_go_to_the_host",
         ),
         slime=Column(
             implemented_by="the weights that Slime swaps in for its forward",

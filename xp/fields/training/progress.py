@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from xp.fields.field import OWN, Column, Field
-from xp.fields.shared import is_megatron
+from xp.fields.field import OWN, Column, Field, by_xp
+from xp.fields.shared import is_ahead, is_megatron, uses_vllm
 from xp.fields.training.sampling import CUTS
-from xp.spec import EngineName, RunSpec
+from xp.spec import EngineName
 from xp.spec.training import OnNonfinite
 
 OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
 """Note on `training.max_logprob_gap` where `training.max_staleness` is above 0."""
-
-
-def _unknown_price(spec: RunSpec) -> str | None:
-    if spec.training.budget_usd is None or spec.hardware.usd_per_hour is not None:
-        return None
-    return "the price of the machines is not known; set hardware.usd_per_hour=N"
-
-
-def _gap_of_cut(spec: RunSpec) -> str | None:
-    is_cut = any(cuts(spec) for cuts in CUTS.values())
-    is_vllm = spec.backend.engine.name is EngineName.VLLM
-    if not is_cut or not is_vllm or spec.training.max_logprob_gap is None:
-        return None
-    return (
-        "vLLM's log-probabilities are those after top_p, top_k, min_p and repetition_penalty, the trainer's those"
-        " before, so the gap does not show whether the weights agree; set null, or all of them off"
-    )
 
 
 # TRL
@@ -45,7 +28,17 @@ RECOMPUTE = {
 
 PROGRESS = (
     Field("training.max_hours", xp="xp.worker.time_limit"),
-    Field("training.budget_usd", refuse=(_unknown_price,), xp="xp.worker.time_limit", proof=OWN),
+    Field(
+        "training.budget_usd",
+        xp=Column(
+            implemented_by="xp.worker.time_limit",
+            refuse_if=lambda s: (
+                s.training.budget_usd is not None and s.hardware.usd_per_hour is None
+            ),
+            refuse="the price of the machines is not known; set hardware.usd_per_hour=N",
+            proof=OWN,
+        ),
+    ),
     Field(
         "training.checkpoint_every",
         trl=Column(
@@ -91,8 +84,12 @@ PROGRESS = (
             lambda s: RECOMPUTE if s.training.gradient_checkpointing else dict.fromkeys(RECOMPUTE)
         ),
     ),
-    Field("training.shuffle", xp="xp.tasks.schedule"),
-    Field("training.max_void_fraction", xp="xp.episode.metrics"),
+    *by_xp(
+        {
+            "training.shuffle": "xp.tasks.schedule",
+            "training.max_void_fraction": "xp.episode.metrics",
+        }
+    ),
     Field(
         "training.on_nonfinite",
         skyrl=Column(
@@ -113,26 +110,34 @@ PROGRESS = (
         "training.max_logprob_gap",
         trl=Column(
             implemented_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
-            note=lambda s: OLDER if s.training.max_staleness else "",
+            note_if=is_ahead,
+            note=OLDER,
             proof=OWN,
         ),
         skyrl=Column(
             implemented_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
-            note=lambda s: OLDER if s.training.max_staleness else "",
+            note_if=is_ahead,
+            note=OLDER,
             proof=OWN,
         ),
         slime=Column(
             implemented_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
-            note=lambda s: (
-                f"{REPORTED_LATER} {OLDER}" if s.training.max_staleness else REPORTED_LATER
-            ),
+            note=lambda s: f"{REPORTED_LATER} {OLDER}" if is_ahead(s) else REPORTED_LATER,
             proof={
                 "Episodes of an older policy": OWN,
                 "after it": "slime::the_gap_is_a_part_of_the_updates_report",
             },
         ),
-        refuse=(_gap_of_cut,),
-        proof="engines::vllms_log_probabilities_are_cut",
+        xp=Column(
+            refuse_if=lambda s: (
+                s.training.max_logprob_gap is not None
+                and uses_vllm(s)
+                and any(cuts(s) for cuts in CUTS.values())
+            ),
+            refuse="vLLM's log-probabilities are those after top_p, top_k, min_p and repetition_penalty, the trainer's those"
+            " before, so the gap does not show whether the weights agree; set null, or all of them off",
+            proof="engines::vllms_log_probabilities_are_cut",
+        ),
     ),
     Field("training.on_symptom", xp="xp.diagnosis.live"),
     Field(

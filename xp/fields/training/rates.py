@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl, slime, trl
+from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field, Native
 from xp.fields.planned import num_steps
 from xp.fields.shared import has_critic, is_megatron, is_on_cpu
+from xp.fields.skyrl import (
+    MIN_RATE,
+    SCHEDULER,
+    SCHEDULES,
+    no_rate,
+    optimizer_keys,
+    other_schedule,
+    warmup_note,
+)
+from xp.fields.slime import warmup_flags
+from xp.fields.trl import NO_CRITIC, is_sharded
 from xp.spec import LossAggregation, RunSpec
 from xp.spec.training import Optimizer
 from xp.worker import slime_names
-
-
-def _no_reference(spec: RunSpec) -> str | None:
-    if spec.training.reference_every is None or spec.training.kl_coef > 0:
-        return None
-    return "training.kl_coef=0 has no reference to copy into; set null, or training.kl_coef"
-
 
 # TRL
 NOT_TRIED_SHARDED = " Not tried: bitsandbytes with the sharded tensors of FSDP2."
@@ -56,7 +60,9 @@ def _optimizer_note(spec: RunSpec) -> str:
         return "It has no moments: adam_beta1, adam_beta2 and adam_eps have no effect."
     # transformers 5.23, trainer_optimizer.py `_get_bitsandbytes_optimizer`.
     if spec.training.optimizer is Optimizer.ADAMW_8BIT:
-        return f"Moments of embeddings stay in 32 bits.{NOT_TRIED_SHARDED if trl.is_sharded(spec) else ''}"
+        return (
+            f"Moments of embeddings stay in 32 bits.{NOT_TRIED_SHARDED if is_sharded(spec) else ''}"
+        )
     return ""
 
 
@@ -111,7 +117,7 @@ RATES = (
     ),
     Field(
         "training.critic_learning_rate",
-        trl=Column(implemented_by=trl.NO_CRITIC),
+        trl=Column(implemented_by=NO_CRITIC),
         skyrl=Column(
             lambda s: (
                 {
@@ -135,8 +141,8 @@ RATES = (
         "training.lr_schedule",
         trl=Column(lambda s: {"lr_scheduler_type": _schedule(s)}),
         skyrl=Column(
-            lambda s: skyrl.optimizers(s, "scheduler", skyrl.SCHEDULER[s.training.lr_schedule]),
-            refuse=lambda s: skyrl.other_schedule(s, s.training.lr_schedule),
+            lambda s: optimizer_keys(s, "scheduler", SCHEDULER[s.training.lr_schedule]),
+            refuse=lambda s: other_schedule(s, s.training.lr_schedule),
             proof="skyrl::megatrons_rate_is_constant",
         ),
         slime="--lr-decay-style",
@@ -144,11 +150,7 @@ RATES = (
     Field(
         "training.min_learning_rate",
         trl=Column(implemented_by="xp's schedule in TRL's trainer"),
-        skyrl=Column(
-            implemented_by=lambda s: (
-                "nothing: the rate is constant" if is_megatron(s) else skyrl.SCHEDULES
-            )
-        ),
+        skyrl=MIN_RATE,
         slime="--min-lr",
     ),
     Field(
@@ -157,12 +159,10 @@ RATES = (
             "warmup_steps", implemented_by="xp's schedule in TRL's trainer, which begins at 1/N"
         ),
         skyrl=Column(
-            lambda s: skyrl.optimizers(s, "num_warmup_steps", s.training.warmup_updates),
-            implemented_by=lambda s: (
-                "" if is_megatron(s) else f"{skyrl.SCHEDULES}, which begins at 1/N"
-            ),
-            note=lambda s: skyrl.warmup_note(s, s.training.warmup_updates),
-            refuse=lambda s: skyrl.no_rate(
+            lambda s: optimizer_keys(s, "num_warmup_steps", s.training.warmup_updates),
+            implemented_by=lambda s: "" if is_megatron(s) else f"{SCHEDULES}, which begins at 1/N",
+            note=lambda s: warmup_note(s, s.training.warmup_updates),
+            refuse=lambda s: no_rate(
                 s, s.training.warmup_updates, (num_steps(s) or 0) * s.training.all_updates_per_step
             ),
             proof={
@@ -171,7 +171,7 @@ RATES = (
             },
         ),
         slime=Column(
-            lambda s: slime.warmup_flags(s.training),
+            lambda s: warmup_flags(s.training),
             refuse=_warmup,
             proof="slime::a_warm_up_ends_before_the_training",
         ),
@@ -184,7 +184,7 @@ RATES = (
             proof="trl::biases_and_norms_do_not_decay",
         ),
         skyrl=Column(
-            lambda s: skyrl.optimizers(s, "weight_decay", s.training.weight_decay),
+            lambda s: optimizer_keys(s, "weight_decay", s.training.weight_decay),
             note=lambda s: (
                 "Biases and norms decay too."
                 if s.training.weight_decay > 0 and not is_megatron(s)
@@ -206,7 +206,7 @@ RATES = (
         trl="adam_beta1",
         # SkyRL has one list for both of Adam's betas.
         skyrl=Column(
-            lambda s: skyrl.optimizers(
+            lambda s: optimizer_keys(
                 s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2]
             )
         ),
@@ -222,11 +222,8 @@ RATES = (
         "training.adam_eps",
         trl="adam_epsilon",
         skyrl=Column(
-            lambda s: (
-                {f"{skyrl.MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps}
-                if is_megatron(s)
-                else {}
-            ),
+            f"{skyrl.MEGATRON[0]}.optimizer_config_kwargs.adam_eps",
+            render_if=is_megatron,
             implemented_by=lambda s: (
                 "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}"
             ),
@@ -240,7 +237,7 @@ RATES = (
     Field(
         "training.max_grad_norm",
         trl="max_grad_norm",
-        skyrl=Column(lambda s: skyrl.optimizers(s, "max_grad_norm", s.training.max_grad_norm)),
+        skyrl=Column(lambda s: optimizer_keys(s, "max_grad_norm", s.training.max_grad_norm)),
         slime="--clip-grad",
     ),
     Field(
@@ -278,8 +275,11 @@ RATES = (
             proof="skyrl::the_reference_is_copied_between_epochs",
         ),
         slime="--ref-update-interval",
-        refuse=(_no_reference,),
-        proof=OWN,
+        xp=Column(
+            refuse_if=lambda s: s.training.reference_every is not None and s.training.kl_coef == 0,
+            refuse="training.kl_coef=0 has no reference to copy into; set null, or training.kl_coef",
+            proof=OWN,
+        ),
     ),
     Field(
         "training.entropy_coef",

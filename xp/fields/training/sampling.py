@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xp.fields import skyrl, slime
+from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Condition, Field
-from xp.fields.shared import has_own_decoding, longest_episode, longest_in_engine, past_context
-from xp.spec import EngineName, RunSpec
-
-
-def _guessed(spec: RunSpec) -> str | None:
-    engine = spec.backend.engine
-    # vLLM 0.30, sampling_params.py `_validate_spec_decode`.
-    if engine.speculative is None or has_own_decoding(spec) or spec.training.min_p == 0:
-        return None
-    return "engines that guess tokens have no min_p; set 0, or backend.engine.speculative=null"
-
+from xp.fields.shared import (
+    has_own_decoding,
+    longest_episode,
+    longest_in_engine,
+    past_context,
+    uses_vllm,
+)
+from xp.fields.skyrl import sampling_keys
+from xp.fields.slime import sequence_length
+from xp.spec import RunSpec
 
 CUTS: Mapping[str, Condition] = {
     "top_p": lambda s: s.training.top_p < 1,
@@ -115,8 +114,15 @@ SAMPLING = (
             note_if=CUTS["min_p"],
             proof="slime::sglangs_log_probabilities_are_of_all_tokens",
         ),
-        refuse=(_guessed,),
-        proof="engines::guessed_tokens_have_no_min_p",
+        xp=Column(
+            refuse_if=lambda s: (
+                s.backend.engine.speculative is not None
+                and not has_own_decoding(s)
+                and s.training.min_p > 0
+            ),
+            refuse="engines that guess tokens have no min_p; set 0, or backend.engine.speculative=null",
+            proof="engines::guessed_tokens_have_no_min_p",
+        ),
     ),
     Field(
         "training.repetition_penalty",
@@ -148,11 +154,7 @@ SAMPLING = (
     Field(
         "training.max_prompt_tokens",
         trl=Column(
-            lambda s: (
-                {"vllm_max_model_length": longest_in_engine(s)}
-                if s.backend.engine.name is EngineName.VLLM
-                else {}
-            ),
+            lambda s: {"vllm_max_model_length": longest_in_engine(s)} if uses_vllm(s) else {},
             implemented_by="xp.tasks.load, which leaves longer prompts out",
         ),
         # xp excludes long prompts itself, by the model's tokens; SkyRL's own filter is disabled by a large limit.
@@ -173,7 +175,7 @@ SAMPLING = (
     ),
     Field(
         "training.stop",
-        skyrl=Column(lambda s: skyrl.sampled("stop", list(s.training.stop) or None)),
+        skyrl=Column(lambda s: sampling_keys("stop", list(s.training.stop) or None)),
         # The string stays in the turn: Slime sets SGLang's no_stop_trim.
         slime=Column(
             "--rollout-stop",
@@ -195,10 +197,9 @@ SAMPLING = (
             implemented_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
         ),
         slime=Column(
-            lambda s: {"--seq-length": slime.sequence_length(s, longest_episode(s))},
+            lambda s: {"--seq-length": sequence_length(s, longest_episode(s))},
             implemented_by=ROLLOUT,
         ),
-        refuse=(lambda s: past_context(s, s.training.max_response_tokens),),
-        proof=OWN,
+        xp=Column(refuse=lambda s: past_context(s, s.training.max_response_tokens), proof=OWN),
     ),
 )

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xp.fields import skyrl, slime, trl
 from xp.fields.field import OWN, Column, Field, Native
-from xp.fields.shared import OF_EPISODES, has_correction, has_critic, is_colocated, is_megatron
+from xp.fields.shared import (
+    OF_EPISODES,
+    has_correction,
+    has_critic,
+    is_ahead,
+    is_colocated,
+    is_megatron,
+)
+from xp.fields.skyrl import MICRO_BATCHES, Keys, trained
+from xp.fields.slime import micro_batch, packing
+from xp.fields.trl import episodes_per_process, has_colocated_engine, world_size
 from xp.spec import Estimator, Reference, RunSpec
 from xp.spec.training import Unfinished
 from xp.worker.skyrl_names import STEPS_KEY
@@ -96,31 +105,6 @@ def _single_episode(spec: RunSpec) -> str | None:
     return needs and f"{needs}; set 2 or more"
 
 
-def _unused_prompts(spec: RunSpec) -> str | None:
-    if spec.training.generation_prompts is None or spec.algorithm.dynamic_sampling:
-        return None
-    return "without algorithm.dynamic_sampling a step plays the tasks that it trains on; set null, or true there"
-
-
-def _none_unfinished(spec: RunSpec) -> str | None:
-    if spec.training.max_staleness > 0 or spec.training.unfinished is Unfinished.WAIT:
-        return None
-    return (
-        "with training.max_staleness=0 a step's episodes have ended when the engine gets new weights; set wait, or"
-        " training.max_staleness above 0"
-    )
-
-
-def _uncorrected(spec: RunSpec) -> str | None:
-    if spec.training.max_staleness == 0 or has_correction(spec):
-        return None
-    return (
-        "these episodes are of an older policy, and the update needs a correction for it; set"
-        " algorithm.importance_correction=token_truncate (or another), algorithm.ratio_from=engine, or"
-        " training.max_staleness=0"
-    )
-
-
 # TRL
 def _wrong_reference(spec: RunSpec) -> str | None:
     if spec.model.lora is None or spec.training.kl_coef == 0:
@@ -139,7 +123,7 @@ def _wrong_reference(spec: RunSpec) -> str | None:
 def _split_group(spec: RunSpec) -> str | None:
     """Returns why groups cannot be trained on: each process scores whole groups of its own episodes."""
     size = spec.training.group_size
-    own = trl.episodes_per_process(spec)
+    own = episodes_per_process(spec)
     if size == 1:
         return "TRL's GRPOTrainer needs groups of at least 2; set 2 or more, or use backend=skyrl or slime"
     needs = {
@@ -158,7 +142,7 @@ def _split_group(spec: RunSpec) -> str | None:
 
 def _accumulation(spec: RunSpec) -> Native:
     training = spec.training
-    at_once = training.updates_per_step * training.micro_batch_size * trl.world_size(spec)
+    at_once = training.updates_per_step * training.micro_batch_size * world_size(spec)
     return {"gradient_accumulation_steps": training.episodes_per_step // at_once}
 
 
@@ -170,7 +154,7 @@ BY_GROUP = "An episode's age counts from its group's first token; keys and value
 def _fully_async(spec: RunSpec) -> Native:
     """Keys of SkyRL's fully asynchronous trainer, with the largest number of groups in flight."""
     ahead = spec.training.max_staleness
-    keys: skyrl.Keys = {"trainer.fully_async.enabled": ahead > 0}
+    keys: Keys = {"trainer.fully_async.enabled": ahead > 0}
     if not ahead:
         return keys
     return keys | {
@@ -276,15 +260,18 @@ SIZES = (
         ),
         skyrl=Column(
             implemented_by="the loader of xp.backends.skyrl.worker.trainer",
-            refuse_if=lambda s: (
-                s.training.generation_prompts is not None and s.training.max_staleness > 0
-            ),
+            refuse_if=lambda s: s.training.generation_prompts is not None and is_ahead(s),
             refuse="beside training.max_staleness groups begin one by one, not in rounds; set null",
             proof=OWN,
         ),
         slime=Column(lambda s: {"--over-sampling-batch-size": s.training.prompts_per_round}),
-        refuse=(_unused_prompts,),
-        proof=OWN,
+        xp=Column(
+            refuse_if=lambda s: (
+                s.training.generation_prompts is not None and not s.algorithm.dynamic_sampling
+            ),
+            refuse="without algorithm.dynamic_sampling a step plays the tasks that it trains on; set null, or true there",
+            proof=OWN,
+        ),
     ),
     Field(
         "training.group_size",
@@ -301,8 +288,7 @@ SIZES = (
                 "--custom-rm-path": SCORE_GROUP if s.env.scores_groups else None,
             }
         ),
-        refuse=(_single_episode,),
-        proof=OWN,
+        xp=Column(refuse=_single_episode, proof=OWN),
     ),
     Field(
         "training.updates_per_step",
@@ -311,7 +297,7 @@ SIZES = (
             lambda s: {
                 f"trainer.{role}_mini_batch_size": s.training.prompts_per_step
                 // s.training.updates_per_step
-                for role in skyrl.trained(s)
+                for role in trained(s)
             }
         ),
         slime=Column(
@@ -334,19 +320,18 @@ SIZES = (
         "training.max_staleness",
         trl=Column(
             implemented_by=lambda s: (
-                "xp.backends.trl.worker.async_rollouts"
-                if s.training.max_staleness
-                else "rollouts by turns"
+                "xp.backends.trl.worker.async_rollouts" if is_ahead(s) else "rollouts by turns"
             ),
-            refuse=lambda s: not_ahead(s, None, is_colocated=trl.has_colocated_engine(s)),
+            refuse=lambda s: not_ahead(s, None, is_colocated=has_colocated_engine(s)),
             proof=OWN,
         ),
         skyrl=Column(
             _fully_async,
             implemented_by=lambda s: (
-                "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else ""
+                "xp.backends.skyrl.worker.async_rollouts" if is_ahead(s) else ""
             ),
-            note=lambda s: SKYRL_REPLAYED if s.training.max_staleness else "",
+            note_if=is_ahead,
+            note=SKYRL_REPLAYED,
             refuse=_skyrl_not_ahead,
             proof={
                 "colocated engines and the trainer": OWN,
@@ -356,7 +341,8 @@ SIZES = (
         ),
         slime=Column(
             implemented_by=lambda s: f"Slime's {train_program(s.training.max_staleness)}",
-            note=lambda s: SLIME_REPLAYED if s.training.max_staleness else "",
+            note_if=is_ahead,
+            note=SLIME_REPLAYED,
             refuse=_slime_not_ahead,
             proof={
                 "colocated engines and the trainer": OWN,
@@ -364,15 +350,20 @@ SIZES = (
                 "at most one step": "slime::one_step_is_sampled_in_advance",
             },
         ),
-        refuse=(_uncorrected,),
-        proof=OWN,
+        xp=Column(
+            refuse_if=lambda s: is_ahead(s) and not has_correction(s),
+            refuse="these episodes are of an older policy, and the update needs a correction for it; set"
+            " algorithm.importance_correction=token_truncate (or another), algorithm.ratio_from=engine, or"
+            " training.max_staleness=0",
+            proof=OWN,
+        ),
     ),
     Field(
         "training.unfinished",
         trl=whole_episodes("xp under TRL", OWN),
         skyrl=Column(
             implemented_by=lambda s: (
-                "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else ENDED
+                "xp.backends.skyrl.worker.async_rollouts" if is_ahead(s) else ENDED
             ),
             note=lambda s: BY_GROUP if s.training.unfinished is Unfinished.CONTINUE else "",
             proof="skyrl::a_groups_age_is_of_its_start_and_the_cache_is_kept",
@@ -380,8 +371,12 @@ SIZES = (
         slime=whole_episodes(
             "Slime's train_async.py", "slime::weights_are_sent_when_episodes_have_ended"
         ),
-        refuse=(_none_unfinished,),
-        proof=OWN,
+        xp=Column(
+            refuse_if=lambda s: not is_ahead(s) and s.training.unfinished is not Unfinished.WAIT,
+            refuse="with training.max_staleness=0 a step's episodes have ended when the engine gets new weights; set wait, or"
+            " training.max_staleness above 0",
+            proof=OWN,
+        ),
     ),
     Field(
         "training.micro_batch_size",
@@ -389,12 +384,12 @@ SIZES = (
         # 1 if episodes are packed by tokens, since SkyRL checks the unused number.
         skyrl=Column(
             lambda s: dict.fromkeys(
-                skyrl.MICRO_BATCHES, 1 if _is_packed(s) else s.training.micro_batch_size
+                MICRO_BATCHES, 1 if _is_packed(s) else s.training.micro_batch_size
             ),
             note=lambda s: "Unused: episodes are packed by tokens." if _is_packed(s) else "",
             proof="skyrl::micro_batches_of_tokens_ignore_the_size",
         ),
-        slime=Column(lambda s: slime.micro_batch(s.training)),
+        slime=Column(lambda s: micro_batch(s.training)),
     ),
     Field(
         "training.max_tokens_per_micro_batch",
@@ -414,6 +409,6 @@ SIZES = (
                 "different sizes": "skyrl::megatrons_terms_are_means_of_micro_batches",
             },
         ),
-        slime=Column(lambda s: slime.packing(s.training)),
+        slime=Column(lambda s: packing(s.training)),
     ),
 )

@@ -29,8 +29,7 @@ from xp.fields.field import Native, Refusal
 from xp.fields.sft import skyrl_ranks
 from xp.fields.shared import has_critic, is_colocated, is_megatron, is_on_cpu
 from xp.fields.skyrl import REMOVE_PADDING, can_pack, has_stub, is_packed, workers
-from xp.fields.support import FieldSupport, with_sft
-from xp.fields.table import value_refusals
+from xp.fields.support import FieldSupport, value_refusals, with_sft
 from xp.job import Job, Stage
 from xp.lib.nested import flat
 from xp.lib.packages import IS_CLONE

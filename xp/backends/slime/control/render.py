@@ -28,8 +28,7 @@ from xp.backends.slime.worker.config import (
 )
 from xp.fields import support
 from xp.fields.field import Native, Refusal
-from xp.fields.support import FieldSupport, with_sft
-from xp.fields.table import value_refusals
+from xp.fields.support import FieldSupport, value_refusals, with_sft
 from xp.job import Job, Stage
 from xp.lib.digest import text_digest
 from xp.lib.packages import IS_CLONE

@@ -13,8 +13,7 @@ from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
 from xp.engines.config import VLLMServer
 from xp.fields import support
 from xp.fields.field import Native, Refusal
-from xp.fields.support import FieldSupport, with_sft
-from xp.fields.table import value_refusals
+from xp.fields.support import FieldSupport, value_refusals, with_sft
 from xp.fields.trl import is_sharded, node_size, world_size
 from xp.job import Job, Stage
 from xp.planning.backend import MemoryUse
