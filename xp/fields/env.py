@@ -55,6 +55,11 @@ def weighs_rows(spec: RunSpec) -> dict[str, bool]:
     }
 
 
+def _max_sessions(spec: RunSpec) -> int:
+    """The smallest limit of any member on concurrent sessions."""
+    return min(member.limits.max_sessions for member in spec.env.members.values())
+
+
 # TRL
 COLLECTIVE_S = 1800
 """Seconds that a rank waits for others, in addition to their episodes: TRL's default of `ddp_timeout`."""
@@ -65,10 +70,9 @@ def _patience_s(spec: RunSpec) -> int:
 
     The stage's program adds the time of an evaluation during training when the number of held-out tasks is known.
     """
-    limits = [member.limits for member in spec.env.members.values()]
-    at_once = min(limit.max_sessions for limit in limits)
-    waves = math.ceil(episodes_per_process(spec) / at_once)
-    return COLLECTIVE_S + waves * math.ceil(max(limit.episode_timeout_s for limit in limits))
+    waves = math.ceil(episodes_per_process(spec) / _max_sessions(spec))
+    longest = max(member.limits.episode_timeout_s for member in spec.env.members.values())
+    return COLLECTIVE_S + waves * math.ceil(longest)
 
 
 def _trl_depends_on_rows(spec: RunSpec) -> str | None:
@@ -138,7 +142,7 @@ ENV = (
                 # A thread per session for the environments' calls, most of which wait.
                 "environment.skyrl_gym.max_env_workers": min(
                     max(s.training.episodes_per_step, s.evaluation.batch_size),
-                    min(member.limits.max_sessions for member in s.env.members.values()),
+                    _max_sessions(s),
                 ),
             }
         ),

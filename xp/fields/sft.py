@@ -60,18 +60,14 @@ OPTIMIZER = "trainer.policy.optimizer_config"
 def skyrl_ranks(spec: RunSpec) -> int:
     """Ranks that share a batch. Source: skyrl 0.4.0, sft_trainer.py `_validate_batch_parallelism`."""
     batch = batch_shape(spec)
-    return (
-        batch.num_nodes
-        * batch.per_node
-        // (batch.tensor * batch.pipeline if is_megatron(spec) else 1)
-    )
+    return batch.accelerators // (batch.tensor * batch.pipeline if is_megatron(spec) else 1)
 
 
 # Slime
 def slime_ranks(spec: RunSpec) -> int:
     """Data-parallel ranks of all accelerators."""
     batch = batch_shape(spec)
-    return batch.num_nodes * batch.per_node // (batch.tensor * batch.pipeline * batch.context)
+    return batch.accelerators // batch.model_parallel
 
 
 def _long_warmup(spec: RunSpec) -> str | None:

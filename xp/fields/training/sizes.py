@@ -24,23 +24,10 @@ from xp.worker.slime_names import SCORE_GROUP, STEPS_FLAG, train_program
 ENDED = "nothing: a step's episodes have ended when the engine gets new weights"
 
 
-def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:
-    """Returns why sampling during updates is impossible; None if it is possible, or not needed.
-
-    Args:
-        spec: the spec.
-        reason: why the trainer itself cannot do it. None means that it can.
-        is_colocated: whether engines and trainer share accelerators.
-    """
-    if spec.training.max_staleness == 0:
-        return None
-    if is_colocated:
-        return (
-            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
-            " advance; set backend.engine.placement=separate (and backend.engine.accelerators), or"
-            " training.max_staleness=0"
-        )
-    return reason
+NOT_AHEAD = (
+    "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in advance; set"
+    " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
+)
 
 
 def whole_episodes(trainer: str, proof: str) -> Column:
@@ -58,9 +45,7 @@ def steps_column(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> 
 
     def steps(spec: RunSpec) -> Native:
         number = spec.training.num_steps
-        if number is None:
-            return {}
-        return {key: number * per_step(spec)}
+        return {} if number is None else {key: number * per_step(spec)}
 
     return Column(
         steps,
@@ -167,16 +152,15 @@ def _fully_async(spec: RunSpec) -> Native:
 
 
 def _skyrl_not_ahead(spec: RunSpec) -> str | None:
-    """Returns why sampling during updates is impossible.
+    """Returns why sampling during updates is impossible; None if it is possible, or not needed.
 
     Source: skyrl 0.4.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
     """
-    reason = "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
-    return not_ahead(
-        spec,
-        reason if spec.training.updates_per_step > 1 else None,
-        is_colocated=is_colocated(spec),
-    )
+    if is_ahead(spec) and is_colocated(spec):
+        return NOT_AHEAD
+    if is_ahead(spec) and spec.training.updates_per_step > 1:
+        return "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
+    return None
 
 
 def _is_packed(spec: RunSpec) -> bool:
@@ -209,7 +193,7 @@ def _slime_not_ahead(spec: RunSpec) -> str | None:
     """Returns why sampling during updates is impossible."""
     if spec.training.max_staleness > 1:
         return "Slime's train_async.py samples at most one step in advance; set 1, or use backend=trl or skyrl"
-    return not_ahead(spec, None, is_colocated=is_colocated(spec))
+    return NOT_AHEAD if is_ahead(spec) and is_colocated(spec) else None
 
 
 SIZES = (
@@ -322,7 +306,8 @@ SIZES = (
             implemented_by=lambda s: (
                 "xp.backends.trl.worker.async_rollouts" if is_ahead(s) else "rollouts by turns"
             ),
-            refuse=lambda s: not_ahead(s, None, is_colocated=has_colocated_engine(s)),
+            refuse_if=lambda s: is_ahead(s) and has_colocated_engine(s),
+            refuse=NOT_AHEAD,
             proof=OWN,
         ),
         skyrl=Column(

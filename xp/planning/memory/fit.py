@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from xp.fields.field import Refusal
+from xp.fields.shared import is_on_cpu
 from xp.lib.nested import set_at
 from xp.lib.text import as_yaml
 from xp.models.network import COUNTED
@@ -196,7 +197,7 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         spec: the run.
         trains: False if it only fine-tunes.
     """
-    if spec.hardware.accelerator == "cpu" and spec.model.architecture is not None:
+    if is_on_cpu(spec) and spec.model.architecture is not None:
         yield from _cpu_refusals(spec)
     capacity = capacity_of(spec)
     for work in works(spec, trains=trains):
@@ -441,7 +442,7 @@ def _fit_json(result: MemoryFit) -> dict[str, Any]:
 
 
 def _has_accelerators(spec: RunSpec) -> bool:
-    return spec.hardware.accelerator != "cpu" and bool(spec.hardware.accelerator_memory_gb)
+    return not is_on_cpu(spec) and bool(spec.hardware.accelerator_memory_gb)
 
 
 def _case(estimate: MemoryEstimate, headroom: float) -> dict[str, Any]:
