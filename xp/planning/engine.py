@@ -6,7 +6,7 @@ import json
 
 from xp.engines.config import VLLMServer
 from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
-from xp.fields.shared import is_on_cpu, longest_in_engine
+from xp.fields.shared import longest_in_engine
 from xp.spec import EngineName, RunSpec
 
 ON_CPU = (
@@ -23,7 +23,7 @@ GLOO = "xp.worker.gloo_transfer.Extension"
 def evaluation_server(spec: RunSpec, name: EngineName) -> VLLMServer | None:
     """The server of an evaluation's engine, with the sizes of `backend.engine`, on all accelerators of one machine.
     None means transformers, which needs none."""
-    if is_on_cpu(spec):
+    if spec.hardware.accelerator == "cpu":
         num_accelerators = 0
     else:
         num_accelerators = spec.trainer_accelerators
