@@ -293,6 +293,7 @@ def test_unused_models_go_to_the_host(
     from types import SimpleNamespace
 
     from skyrl.backends.skyrl_train.workers.worker_dispatch import WorkerDispatch
+
     from xp.backends.skyrl.control.columns import PINS
 
     went: list[str] = []
