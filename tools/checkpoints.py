@@ -22,17 +22,17 @@ import yaml
 
 from xp.composition import compose
 from xp.errors import XpError
+from xp.fields.field import Refusal
+from xp.fields.message_limits import with_proof
 from xp.models.files import known_config
 from xp.models.network import network_of, text_part
 from xp.models.weights import media_parameters
+from xp.planning.backend import spec_refusals
 from xp.planning.extent import extent_refusals
-from xp.planning.limits import with_proof
 from xp.planning.memory.estimate import capacity_of, estimate
 from xp.planning.memory.fit import MemoryVerdict, fit, impossible_by, memory_refusals, works
 from xp.planning.memory.weights import weights_of
 from xp.planning.refusals import machine_refusals
-from xp.planning.rows import Refusal
-from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec
 
 ROOT: Final = Path(__file__).parents[1]

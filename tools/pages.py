@@ -15,10 +15,10 @@ from tools.public_scripts import page as scripts_page
 from xp.cli.explain import Field, comment_of, fields_of, source_of, specs_of
 from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
+from xp.fields.message_limits import with_proof
+from xp.fields.support import FieldSupport, Support, meant_fields
 from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of
-from xp.planning.limits import with_proof
-from xp.planning.rows import FieldSupport, Support, meant_fields
 from xp.spec import BackendName
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")

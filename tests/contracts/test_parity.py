@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tools.pages import REFERENCE, parity_page
-from xp.backends.skyrl.control import rows as skyrl
-from xp.backends.slime.control import rows as slime
-from xp.backends.trl.control import rows as trl
+from xp.fields.field import columns_of
+from xp.fields.sft import SFT
+from xp.fields.support import Support, meant_fields
+from xp.fields.table import BY_XP, FIELDS
 from xp.lib.nested import upwards
-from xp.planning.backend import backend_of
-from xp.planning.by_xp import BY_XP
-from xp.planning.rows import Row, Support, meant_fields
-from xp.planning.values import spec_refusals
+from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, schema_fields
 from xp.testing.backend import BackendSuite
 from xp.testing.fields import ABOUT_THE_PLAN, changed, composed, dropped, rendered
@@ -52,7 +48,6 @@ ALGORITHMS = {
     ),
 }
 """On the reference: what brings fields of the algorithm to life that are null or without effect there."""
-BY_BACKEND = {BackendName.TRL: trl, BackendName.SKYRL: skyrl, BackendName.SLIME: slime}
 NEEDED = {
     ("slime", "ppo"): ("backend.convert_model=true",),
     ("slime", "opd"): ("backend.convert_model=true",),
@@ -83,11 +78,14 @@ def check_meanings(spec: RunSpec) -> None:
         assert bool(meaning.note) == (meaning.support is not Support.EXACT), field
 
 
-@pytest.mark.parametrize("rows", [trl.ROWS, skyrl.ROWS, slime.ROWS], ids=["trl", "skyrl", "slime"])
-def test_a_fact_about_a_field_has_one_home(rows: Sequence[Row]) -> None:
-    assert [field for field, times in Counter(row.field for row in rows).items() if times > 1] == []
+def test_a_field_is_in_the_table_once() -> None:
+    times = Counter(field.path for field in (*FIELDS, *SFT))
+    assert [path for path, number in times.items() if number > 1] == []
 
 
+MODULES = {
+    path: str(column.implemented_by) for path, column in BY_XP.items() if column.implemented_by
+}
 PATHS = [path for path, _ in schema_fields(RunSpec)]
 SECTIONS = {above for path in PATHS for above in upwards(path) if above != path}
 LEAVES = [
@@ -97,17 +95,16 @@ LEAVES = [
 ]
 
 
-@pytest.mark.parametrize("rows", [trl, skyrl, slime], ids=["trl", "skyrl", "slime"])
-def test_every_field_has_a_row_or_a_module_of_xp(rows: ModuleType) -> None:
-    sft = import_module(f"{rows.__name__}.sft").SFT
-    homes = {*BY_XP, *(row.field for row in (*rows.ROWS, *sft))}
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_every_field_has_a_column_or_a_module_of_xp(backend: BackendName) -> None:
+    homes = {*MODULES, *columns_of((*FIELDS, *SFT), backend)}
     assert [path for path in LEAVES if not homes & {*upwards(path)}] == []
 
 
 def test_the_modules_of_xp_exist_and_mention_their_fields() -> None:
     unmentioned = []
     for path in LEAVES:
-        entry = next((BY_XP[above] for above in upwards(path) if above in BY_XP), None)
+        entry = next((MODULES[above] for above in upwards(path) if above in MODULES), None)
         if entry is None:
             continue
         place = Path(__file__).parents[2] / entry.replace(".", "/")
@@ -128,13 +125,15 @@ def test_a_field_that_a_trainer_lacks_is_refused_by_each_value_but_its_default(
 ) -> None:
     spec = composed((*REFERENCE, f"backend={backend}"))
     wrong = []
-    for row in (row for row in BY_BACKEND[backend].ROWS if row.is_missing):
-        section, _, name = row.field.rpartition(".")
-        default = attrgetter(row.field)(spec)
+    for path, column in columns_of(FIELDS, backend).items():
+        if not column.is_missing:
+            continue
+        section, _, name = path.rpartition(".")
+        default = attrgetter(path)(spec)
         for value in (False, True) if isinstance(default, bool) else (default, 1, 2):
             other = with_value(spec, section.split("."), name, value)
-            if (row.refusal(other) is not None) != (value != default):
-                wrong.append((row.field, value))
+            if (column.refusal(path, other) is not None) != (value != default):
+                wrong.append((path, value))
     assert wrong == []
 
 
@@ -186,8 +185,9 @@ def test_a_changed_algorithm_field_changes_the_job_or_is_refused(
         field for field, meaning in module.meanings(plain).items() if meaning != known.get(field)
     ]
     assert dropped(base, [field for field in new if is_of_the_algorithm(field)]) == []
-    keys = [key for row in BY_BACKEND[backend].ROWS for key in row.keys(plain)]
-    assert len(keys) == len(set(keys)), "two rows render one key"
+    columns = columns_of(FIELDS, backend)
+    keys = [key for path, column in columns.items() for key in column.keys(path, plain)]
+    assert len(keys) == len(set(keys)), "two columns render one key"
 
 
 @pytest.mark.parametrize("backend", list(BackendName))

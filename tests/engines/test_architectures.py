@@ -11,12 +11,12 @@ import torch
 
 from tests.support.architectures import VOCABULARY, tiny_model
 from tests.support.sections import sampling_of
-from xp.backends.trl.control.rows.model import OTHER_HEADS
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.engines.conversation import Opening
 from xp.engines.kv_cache import without_padding_mask
 from xp.engines.transformers_engine import RecomputingEngine, TransformersEngine, check_decoding
 from xp.errors import XpError
+from xp.fields.model import OTHER_HEADS
 from xp.models.network import RECURRENT, has_own_decoding, stated
 
 SAMPLING = sampling_of(64, 12, 64, temperature=0.7)

@@ -19,7 +19,7 @@ from tests.support.tiny import leave_model
 
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
-from xp.backends.skyrl.control.keys import CPU_WORKER, EXTENSION
+from xp.fields.skyrl import CPU_WORKER, EXTENSION
 from xp.lib.loopback import HOST, ONE_MACHINE, free_port
 from xp.planning.stages import cpu_environment
 

@@ -16,7 +16,7 @@ from xp.engines.config import JudgeServer, VLLMServer
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import check_engine
 from xp.evaluation.settings import settings
-from xp.planning.batch import batch_shape
+from xp.fields.batch_shape import batch_shape
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 

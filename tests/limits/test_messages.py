@@ -8,8 +8,8 @@ import pytest
 
 from tests.limits.messages import NAMES, messages
 from tests.support.proofs import TRAINERS, missing_tests
-from xp.planning.limits import VALUES, Limit, limits_of, with_proof
-from xp.planning.message_limits import MESSAGES
+from xp.fields.limits import VALUES, Limit, limits_of, with_proof
+from xp.fields.message_limits import MESSAGES
 
 SITES = [*messages()]
 

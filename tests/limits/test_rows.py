@@ -1,12 +1,11 @@
-"""Every refusal of a trainer's rows is one of xp's own, or names a test that shows the trainer's limit."""
+"""Every refusal of a trainer's columns is one of xp's own, or names a test that shows the trainer's limit."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,14 @@ import pytest
 from tests.support.proofs import TRAINERS, missing_tests
 from xp.composition import compose
 from xp.errors import XpError
+from xp.fields.field import OWN, Column, columns_of
+from xp.fields.limits import claims, limits_of, proof_of
+from xp.fields.sft import SFT
+from xp.fields.support import refusals, value_refusals, with_sft
+from xp.fields.table import FIELDS
+from xp.lib.nested import upwards
 from xp.planning.backend import backend_of
-from xp.planning.limits import OWN, VALUES, claims, limits_of, proof_of
 from xp.planning.refusals import card_refusals, image_refusals
-from xp.planning.rows import Row, refusals
-from xp.planning.shared_rows import with_sft
-from xp.planning.values import value_refusals
 from xp.spec import RunSpec
 
 ROOT = Path(__file__).parents[2]
@@ -56,10 +57,8 @@ NOTED = (
 """Overrides of whodunit on four cards for notes that no plan of the tables has."""
 
 
-def rows_of(trainer: str) -> tuple[Row, ...]:
-    place = f"xp.backends.{trainer}.control.rows"
-    sft: Iterable[Row] = import_module(f"{place}.sft").SFT
-    return (*import_module(place).ROWS, *sft)
+def all_columns(trainer: str) -> dict[str, Column]:
+    return columns_of((*FIELDS, *SFT), trainer)
 
 
 def quoted(overrides: str) -> str:
@@ -93,39 +92,40 @@ def composed() -> Iterator[RunSpec]:
 
 @pytest.fixture(scope="module")
 def refused() -> dict[str, set[tuple[str, str]]]:
-    """Trainer -> the refusals of its rows and of the network that the tables' plans have: fields and messages."""
+    """Trainer -> the refusals of its columns and of the network that the tables' plans have: fields and messages."""
     messages: dict[str, set[tuple[str, str]]] = {trainer: set() for trainer in TRAINERS}
     for spec in specs():
         trainer = str(spec.backend.name)
         if trainer not in messages:
             continue
-        own = import_module(f"xp.backends.{trainer}.control.rows")
-        sft = import_module(f"xp.backends.{trainer}.control.rows.sft").SFT
-        whole = refusals(with_sft(own.ROWS, sft, spec), spec)
-        fields = ("hardware", "model.architecture")
-        network = [one for one in backend_of(spec).check(spec) if one.field.startswith(fields)]
+        columns = with_sft(columns_of(FIELDS, trainer), columns_of(SFT, trainer), spec)
+        whole = refusals(columns, spec)
+        network = [
+            refusal
+            for refusal in backend_of(spec).check(spec)
+            if refusal.field.startswith("model.architecture")
+        ]
         messages[trainer] |= {(refusal.field, refusal.reason) for refusal in (*whole, *network)}
     return messages
 
 
 @pytest.fixture(scope="module")
 def noted() -> dict[str, set[tuple[str, str]]]:
-    """Trainer -> fields and notes of its rows, those that are the same for every spec and those of the plans."""
+    """Trainer -> fields and notes of its columns, those that are the same for every spec and those of the plans."""
     notes = {
         trainer: {
-            (row.field, row.note)
-            for row in rows_of(trainer)
-            if isinstance(row.note, str) and row.note
+            (field, column.note)
+            for field, column in all_columns(trainer).items()
+            if isinstance(column.note, str) and column.note
         }
         for trainer in TRAINERS
     }
     for spec in specs():
         trainer = str(spec.backend.name)
-        for row in rows_of(trainer) if trainer in notes else ():
-            is_told = callable(row.note) and (row.note_if is None or row.note_if(spec))
-            note = row.note(spec) if callable(row.note) and is_told else None
+        for field, column in all_columns(trainer).items() if trainer in notes else ():
+            note = column.difference(spec) if callable(column.note) else None
             if note:
-                notes[trainer].add((row.field, note))
+                notes[trainer].add((field, note))
     return notes
 
 
@@ -143,14 +143,19 @@ def test_every_note_has_a_proof_or_was_not_tried(
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_row_with_a_note_is_met(trainer: str, noted: dict[str, set[tuple[str, str]]]) -> None:
+def test_every_column_with_a_note_is_met(
+    trainer: str, noted: dict[str, set[tuple[str, str]]]
+) -> None:
     """So that no note escapes the test of the proofs."""
     met = {field for field, _ in noted[trainer]}
     if trainer == "trl":
         met.add(
             "model.path"
         )  # Of a checkpoint with pictures on this machine; it says "Not tried:".
-    assert sorted(row.field for row in rows_of(trainer) if row.note and row.field not in met) == []
+    unmet = [
+        field for field, column in all_columns(trainer).items() if column.note and field not in met
+    ]
+    assert unmet == []
 
 
 def test_every_refusal_of_all_trainers_has_a_proof() -> None:
@@ -164,18 +169,22 @@ def test_every_refusal_of_all_trainers_has_a_proof() -> None:
     without = [
         f"{field}: {reason}"
         for field, reason in sorted(refused)
-        if proof_of(VALUES, field, reason) is None
+        if proof_of(limits_of("xp"), field, reason) is None
     ]
     assert not without, "\n".join(without)
 
 
 def test_every_proof_of_all_trainers_is_a_test() -> None:
-    assert missing_tests(VALUES) == []
+    assert missing_tests(limits_of("xp")) == []
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_every_refusal_has_a_proof(trainer: str, refused: dict[str, set[tuple[str, str]]]) -> None:
-    fixed = {(row.field, row.refuse) for row in rows_of(trainer) if isinstance(row.refuse, str)}
+    fixed = {
+        (field, column.refuse)
+        for field, column in all_columns(trainer).items()
+        if isinstance(column.refuse, str)
+    }
     without = [
         f"{field}: {message}"
         for field, message in sorted(refused[trainer] | fixed)
@@ -191,22 +200,30 @@ def test_every_proof_is_of_a_refusal_or_a_note(
     noted: dict[str, set[tuple[str, str]]],
 ) -> None:
     """A limit that no plan of the tables meets is none of the trainer's, or lacks its line in tests/tables/limits.txt."""
-    fixed = {(row.field, row.refuse) for row in rows_of(trainer) if isinstance(row.refuse, str)}
+    fixed = {
+        (field, column.refuse)
+        for field, column in all_columns(trainer).items()
+        if isinstance(column.refuse, str)
+    }
     messages = refused[trainer] | noted[trainer] | fixed
     unmet = [
         f"{limit.field}: {limit.words}"
         for limit in limits_of(trainer)
         if limit.proof != OWN
-        and not any(field == limit.field and limit.words in message for field, message in messages)
+        and not any(
+            limit.field in upwards(field) and limit.words in message for field, message in messages
+        )
     ]
     assert not unmet, "\n".join(unmet)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_row_that_refuses_has_limits(trainer: str) -> None:
-    """Also rows whose refusals the tables do not meet."""
+def test_every_column_that_refuses_has_limits(trainer: str) -> None:
+    """Also columns whose refusals the tables do not meet."""
     fields = {limit.field for limit in limits_of(trainer)}
-    refusing = {row.field for row in rows_of(trainer) if row.refuse is not None}
+    refusing = {
+        field for field, column in all_columns(trainer).items() if column.refuse is not None
+    }
     assert sorted(field for field in refusing if field not in fields) == []
 
 

@@ -336,7 +336,7 @@ def test_unused_models_go_to_the_host(
 
     from skyrl.backends.skyrl_train.workers.worker_dispatch import WorkerDispatch
 
-    from xp.backends.skyrl.control.rows.model import PINS
+    from xp.backends.skyrl.control.columns import PINS
 
     went: list[str] = []
 

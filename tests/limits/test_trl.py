@@ -288,7 +288,7 @@ def test_peft_refuses_out_projections_of_mamba() -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, FalconH1Config
 
-    from xp.backends.trl.control.rows.model import MAMBA
+    from xp.fields.model import MAMBA
 
     config = FalconH1Config(num_hidden_layers=1, vocab_size=32)
     with torch.device("meta"):

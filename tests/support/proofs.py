@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from xp.planning.limits import OWN, Limit
+from xp.fields.field import OWN
+from xp.fields.limits import Limit
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = ("trl", "skyrl", "slime")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xp.composition import compose
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 
 DENSE = ("env=whodunit", "hardware=h100x8", "model=qwen3-4b")
 SERVER = ("backend=trl", "backend.engine.placement=separate", "backend.engine.accelerators=4")

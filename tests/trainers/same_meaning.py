@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from xp.composition import compose
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 from xp.spec import RunSpec
 
 

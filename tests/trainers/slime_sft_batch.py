@@ -16,10 +16,11 @@ from tools.parity.found import Found
 from tools.parity.processes import in_processes
 from tools.parity.slime_actor import POLICY, Rank, made_actor
 from tools.parity.slime_program import prepare
-from xp.backends.slime.worker.config import STEPS_FLAG, SlimeSftConfig, WorkerConfig
+from xp.backends.slime.worker.config import SlimeSftConfig, WorkerConfig
 from xp.backends.slime.worker.program import absolute_flags, write_worker
 from xp.backends.slime.worker.sources import open_sources
 from xp.lib.loopback import free_port
+from xp.worker.slime_names import STEPS_FLAG
 
 
 def main(path: Path, num_ranks: int) -> None:

@@ -21,7 +21,8 @@ from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
 from xp.composition import compose
-from xp.planning.batch import BatchShape, Constraint, Tier, batch_shape
+from xp.fields.batch_shape import BatchShape, batch_shape
+from xp.planning.batch import Constraint, Tier
 
 ROOT = Path(__file__).parents[2]
 NUM_SETTINGS = 400

@@ -9,8 +9,8 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 import torch
 
 from tests.support.architectures import VOCABULARY, tiny_model
-from xp.backends.skyrl.control.rows.model import READ_PADDING
 from xp.backends.skyrl.worker.process import prepare_process
+from xp.fields.model import READ_PADDING
 
 prepare_process()
 

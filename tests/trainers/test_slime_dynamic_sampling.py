@@ -16,13 +16,18 @@ import pytest
 from tests.support.scripts import NO_RETRY, ROW, FakeMix
 from tests.trainers.slime_play import Kept, args, arguments
 from tests.trainers.slime_setup import engine, needs_slime, put_worker, worker_config
-from xp.backends.slime.worker.config import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE, train_program
 from xp.backends.slime.worker.rollout_process import VOID_REWARD, write_played
 from xp.backends.slime.worker.train import write_view
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.tasks.schedule import schedule
+from xp.worker.slime_names import (
+    AHEAD_TASKS,
+    FRESH_TASKS,
+    HAS_VARIANCE,
+    train_program,
+)
 from xp.worker.tasks import training_view
 
 __all__ = ["args", "arguments"]

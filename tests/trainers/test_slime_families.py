@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.trainers.slime_setup import needs_slime
-from xp.backends.slime.control.architecture import FAMILIES, architecture_flags
+from xp.backends.slime.control.architecture import architecture_flags
+from xp.fields.architecture import FAMILIES
 from xp.models.network import TEXT_TWINS, network_of
 from xp.spec import Architecture
 

@@ -15,7 +15,6 @@ import pytest
 from tests.limits.words import has, package
 from tests.support.tiny_media import GATED_DELTA, QWEN_VISION, SIGLIP_VISION, TEXT, media_model
 from tests.trainers.slime_setup import needs_slime
-from xp.backends.slime.control.media import LOADED, TRIED
 from xp.backends.slime.worker.text_network import (
     STACKED,
     StackedReader,
@@ -25,6 +24,7 @@ from xp.backends.slime.worker.text_network import (
     is_adapted,
 )
 from xp.errors import ExitCode, XpError
+from xp.fields.slime_media import LOADED, TRIED
 from xp.models.network import TEXT_TWINS, text_part
 
 pytestmark = needs_slime

@@ -14,7 +14,7 @@ from tests.support.slime_arguments import NUM_TASKS, command, parse
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.slime_setup import needs_slime
 from xp.composition import compose
-from xp.planning.batch import batch_shape
+from xp.fields.batch_shape import batch_shape
 from xp.spec import RunSpec
 from xp.tasks.training_length import steps_of
 

@@ -15,11 +15,11 @@ from tests.support.launching import forms
 from tests.support.ray_cluster import ray_cluster
 from tests.support.slime_rehearsal import spec_of
 from tests.trainers.slime_setup import tiny_directory
-from xp.backends.slime.worker.config import STEPS_FLAG
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
 from xp.planning.plan import Plan, build_plan
 from xp.run_records.supervise import dispatch
+from xp.worker.slime_names import STEPS_FLAG
 
 pytestmark = [
     pytest.mark.slow,

@@ -55,7 +55,7 @@ from tests.trainers.slime_setup import (
     worker_config,
     written_by_policy,
 )
-from xp.backends.slime.worker.config import SCORE_GROUP, WORKER_ATTRIBUTE
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import read_played
 from xp.composition import compose
 from xp.envs.base import EnvUnavailable, Task
@@ -67,6 +67,7 @@ from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.slime_names import SCORE_GROUP
 
 __all__ = ["args", "arguments"]
 pytestmark = needs_slime

@@ -19,7 +19,6 @@ from xp.backends.slime.control.render import render, sft_stage
 from xp.backends.slime.worker import sft
 from xp.backends.slime.worker.config import (
     ORDER,
-    STEPS_FLAG,
     SlimeCommand,
     SlimeSftConfig,
     SlimeTrainConfig,
@@ -30,6 +29,7 @@ from xp.episode.metrics_file import read_metrics
 from xp.spec import RunSpec
 from xp.worker.publish import check_there
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, write_examples
+from xp.worker.slime_names import STEPS_FLAG
 
 pytestmark = [needs_slime, pytest.mark.timeout(900)]
 

@@ -21,7 +21,6 @@ from tests.support.jobs import PLACES, train_config
 from tests.support.recipes import recipes_of
 from tests.support.tiny import tokenizer_and_model
 from tests.support.trl_groups import Groups, step_log
-from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.checkpoints import EndInTime, Seal, latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -32,6 +31,7 @@ from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.fields.trl import world_size
 from xp.lib.verified import DIGESTS, write_digests
 
 pytestmark = pytest.mark.timeout(1500)

@@ -32,7 +32,7 @@ from xp.episode.episode import Episode
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import DEADLINE_S
 from xp.worker.places import RunPaths

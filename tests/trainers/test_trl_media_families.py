@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from tests.support.families import FAMILIES, write_family
-from xp.backends.skyrl.control.rows.model import OUTSIDE_TEXT
+from xp.fields.model import OUTSIDE_TEXT
 from xp.worker.media import load_network, restore_media, text_names_of, text_weights
 
 WITH_MEDIA = [family for family, entry in FAMILIES.items() if entry.media]

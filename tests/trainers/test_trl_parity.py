@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
-from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
+from xp.fields.trl import world_size
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 

@@ -11,9 +11,9 @@ import json
 import os
 import sys
 
-from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.composition import compose
+from xp.fields.trl import world_size
 from xp.worker.places import RunPaths
 
 MAX_STEPS = 18

@@ -6,8 +6,8 @@ import pytest
 
 from xp.composition import compose, options
 from xp.errors import XpError
+from xp.planning.backend import spec_refusals
 from xp.planning.plan import build_plan
-from xp.planning.values import spec_refusals
 from xp.spec import (
     ImportanceCorrection,
     ImportanceMask,

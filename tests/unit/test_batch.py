@@ -15,16 +15,15 @@ from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
 from xp.composition import compose
+from xp.fields.batch_shape import BatchShape, batch_shape
 from xp.planning.batch import (
     FIELDS,
     HEADS,
     MEGATRON,
     NOT_MEGATRON,
-    BatchShape,
     Constraint,
     Tier,
     arithmetic,
-    batch_shape,
     broken,
     nearest_legal,
     placement,

@@ -11,8 +11,7 @@ from tests.support.sections import PLACES
 from tools.pages import REFERENCE
 from xp.backends.skyrl.control.render import native
 from xp.composition import compose
-from xp.planning.backend import backend_of
-from xp.planning.values import spec_refusals
+from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, Sampling
 from xp.worker.token_budget import evaluation_sampling
 

@@ -20,8 +20,8 @@ from xp.composition import GROUPS, compose
 from xp.composition.known_names import RENAMED, unread_variables
 from xp.composition.native_names import catalogs, hint
 from xp.errors import ExitCode
+from xp.planning.backend import spec_refusals
 from xp.planning.plan import build_plan
-from xp.planning.values import spec_refusals
 
 KEYS = yaml.safe_load(Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"))
 TUTORIALS = {name: (tuple(one["base"]), one["answers"]) for name, one in KEYS["tutorials"].items()}

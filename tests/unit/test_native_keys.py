@@ -22,10 +22,11 @@ from xp.cli.display import notice_lines
 from xp.composition import compose
 from xp.composition.faults import every_key
 from xp.composition.native_names import _REFERENCE, _VARIANTS, hint, reference_spec
+from xp.fields.field import Refusal
+from xp.fields.support import owners
+from xp.planning.backend import spec_refusals
 from xp.planning.native_keys import NativeKeys
 from xp.planning.plan import build_plan
-from xp.planning.rows import Refusal, owners
-from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.testing.fields import without_spec
 
@@ -44,7 +45,7 @@ def render(backend: str) -> ModuleType:
 
 @cache
 def specs(backend: str) -> list[RunSpec]:
-    """Specs that together use all of a backend's rows."""
+    """Specs that together use all of a backend's columns."""
     found = []
     for variant in _VARIANTS[backend]:
         groups = {key: value for key, value in variant.items() if "." not in key}
@@ -85,7 +86,7 @@ def test_each_name_of_a_table_is_one_key_of_the_trainer_and_stands_once(backend:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_field_renders_is_refused_whatever_the_spec(backend: str) -> None:
     """A key that only some specs render has its field in the table, so that the others do not pass it."""
-    rows_of_all = [owners(render(backend).ROWS, spec) for spec in specs(backend)]
+    rows_of_all = [owners(render(backend).COLUMNS, spec) for spec in specs(backend)]
     rendered = {key for row in rows_of_all for key, field in row.items() if field}
     passed = {
         key

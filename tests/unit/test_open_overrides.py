@@ -8,20 +8,15 @@ import pytest
 
 from tests.support.sections import PLACES
 from tools.pages import REFERENCE
-from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.skyrl.control.render import native
-from xp.backends.slime.control import rows as slime
-from xp.backends.trl.control import rows as trl
 from xp.backends.trl.control.render import grpo_config
 from xp.cli.display import notice_lines
 from xp.composition import compose
-from xp.planning.backend import backend_of
+from xp.fields.support import Support
+from xp.planning.backend import backend_of, spec_refusals
 from xp.planning.plan import build_plan
-from xp.planning.rows import Support
-from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 
-ROWS = {"trl": trl.ROWS, "skyrl": skyrl.ROWS, "slime": slime.ROWS}
 OPEN = {
     "trl": [
         ("loss_type", "bnpo", "algorithm.loss_aggregation"),
@@ -65,10 +60,10 @@ def test_an_open_key_replaces_xps_with_a_warning(
         assert str(value) in meaning.receives
 
 
-@pytest.mark.parametrize("backend", ROWS)
+@pytest.mark.parametrize("backend", OPEN)
 def test_every_key_that_is_the_same_for_every_run_has_its_reason(backend: str) -> None:
     spec = compose([*REFERENCE, f"backend={backend}"])
-    (fixed,) = [row for row in ROWS[backend] if not row.field]
+    fixed = import_module(f"xp.backends.{backend}.control.columns").COLUMNS[""]
     pins = import_module(f"xp.backends.{backend}.control.render").native_keys(spec).pins
-    assert set(fixed.keys(spec)) == set(pins)
+    assert set(fixed.keys("", spec)) == set(pins)
     assert all(pin.reason for pin in pins.values())

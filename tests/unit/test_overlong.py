@@ -17,7 +17,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.shaping import Shape, load_shape
 from xp.episode.trajectory import trajectory
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 from xp.replay.rescore import _recorded
 
 DAPO = overlong(20_480, 4_096, 1.0)

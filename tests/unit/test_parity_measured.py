@@ -18,7 +18,7 @@ from tools.parity.measure import (
 from tools.parity.options import OPTIONS, REPORTED, Option
 from tools.parity.recorded import BAR, batch
 from xp.episode.metric_table import METRICS
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 
 SAID = json.loads(MEASURED.read_text())
 COMMITTED = ParityMeasure((), SAID["options"])

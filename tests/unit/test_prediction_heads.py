@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from xp.composition import compose
+from xp.fields.support import value_refusals
 from xp.models.network import may_have_heads
-from xp.planning.values import value_refusals
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import xp
 from xp.backends.skyrl.control.render import native
 from xp.composition import compose
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 
 MOE = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b")
 SKYRL = (*MOE, "backend=skyrl", "backend.parallel.strategy=megatron")

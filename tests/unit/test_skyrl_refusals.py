@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.jobs import PLACES
-from xp.backends.skyrl.control.constraints import workers
 from xp.backends.skyrl.control.render import meanings, native, render
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
+from xp.fields.skyrl import workers
 from xp.launchers.preflight import check_machine
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 CPU = ["backend=skyrl", "hardware=cpu"]

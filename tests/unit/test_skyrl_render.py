@@ -15,7 +15,7 @@ from xp.backends.skyrl.control.overrides import catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, memory, native, render
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.composition import compose
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 from xp.tasks.training_length import steps_of
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]

@@ -12,7 +12,7 @@ from tests.unit.slime_parser import is_on
 from tests.unit.slime_specs import SLIME
 from xp.composition import compose
 from xp.errors import XpError
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 
 MODELS = [
     "qwen2.5-1.5b-instruct",

@@ -10,20 +10,21 @@ from tests.support.jobs import PLACES, train_config
 from tests.support.slime_flags import line
 from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, legal
-from xp.backends.slime.control.architecture import SHAPE
+from xp.backends.slime.control.columns import COLUMNS
 from xp.backends.slime.control.flags import catalog, fault
 from xp.backends.slime.control.render import checkpoint, train_flags
-from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ROLES, ConvertConfig, SlimeTrainConfig
 from xp.backends.slime.worker.train import critic_role
 from xp.composition import compose
+from xp.fields.architecture import SHAPE
+from xp.fields.support import MEANT, render
 from xp.planning.plan import build_plan
-from xp.planning.rows import MEANT
 from xp.spec import Architecture, RunSpec
 
 
-def test_every_row_is_of_a_field_that_is_meant() -> None:
-    assert all(row.field.startswith(MEANT) for row in ROWS if row.field and row.render != {})
+def test_every_column_is_of_a_field_that_is_meant() -> None:
+    rendering = [path for path, column in COLUMNS.items() if path and column.render != {}]
+    assert all(path.startswith(MEANT) for path in rendering)
     assert {*SHAPE} == {*Architecture.model_fields}
 
 
@@ -40,7 +41,7 @@ def test_every_flag_of_xp_is_one_of_the_pinned_version() -> None:
 
 def test_no_two_flags_write_one_attribute() -> None:
     spec = compose([*SLIME, "evaluation.every=5"])
-    dests = [catalog().flags[name].dest for row in ROWS for name in row.keys(spec)]
+    dests = [catalog().flags[name].dest for name in render(COLUMNS, spec)]
     assert len(dests) == len(set(dests))
 
 

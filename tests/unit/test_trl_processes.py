@@ -15,12 +15,12 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.engines.config import EvaluateConfig
 from xp.errors import ExitCode, XpError
+from xp.fields.support import value_refusals
 from xp.job import Job, Resources
 from xp.planning.batch import arithmetic
 from xp.planning.plan import build_plan
 from xp.planning.sft import sft_fields
 from xp.planning.stages import starts_private_ray
-from xp.planning.values import value_refusals
 from xp.spec import Reference, RunSpec
 from xp.worker.places import policy_start, reference_place, start_place
 

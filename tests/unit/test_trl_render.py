@@ -10,7 +10,7 @@ from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.planning.values import spec_refusals
+from xp.planning.backend import spec_refusals
 
 
 @pytest.mark.parametrize(

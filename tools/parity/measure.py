@@ -24,8 +24,7 @@ from tools.parity.recorded import BAR, CriticRule, DistillRule, ParityCase, Upda
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import backend_of
-from xp.planning.values import spec_refusals
+from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 

@@ -210,10 +210,10 @@ def title(plan: Plan) -> str:
 
 def notice_lines(plan: Plan) -> list[str]:
     """Important facts about a run: replaced parts, and commands without isolation."""
+    from xp.fields.support import value_warnings
     from xp.hardware import gpu_rows
-    from xp.planning.backend import backend_of
+    from xp.planning.backend import backend_of, untried_lines
     from xp.planning.refusals import launcher_lines, sandbox_lines
-    from xp.planning.values import untried_lines, value_warnings
 
     if plan.spec.hardware.accelerator == "cpu":
         unused = gpu_rows("name", "index")

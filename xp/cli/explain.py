@@ -21,11 +21,10 @@ from xp.composition.native_names import hint as native_hint
 from xp.composition.origins import ALTERNATIVES
 from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import ExitCode, XpError, nearest
+from xp.fields.message_limits import with_proof
+from xp.fields.support import implemented_by_xp
 from xp.lib.text import as_yaml
-from xp.planning.backend import backend_of
-from xp.planning.limits import with_proof
-from xp.planning.rows import implemented_by_xp
-from xp.planning.values import spec_refusals
+from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, Section
 
 

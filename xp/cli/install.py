@@ -16,6 +16,7 @@ from pathlib import Path
 
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
+from xp.fields.shared import is_on_cpu
 from xp.launchers.preflight import commit_of, differing, probe
 from xp.lib.atomic import write_atomically
 from xp.lib.packages import IS_CLONE
@@ -129,7 +130,7 @@ def why_not(spec: RunSpec) -> str:
     runtime = spec.backend.runtime
     if runtime.python is not None:
         return f"the job's Python is backend.runtime.python={runtime.python}"
-    if spec.hardware.accelerator == "cpu":
+    if is_on_cpu(spec):
         gpus = f"for GPUs, name them: python -m xp install backend={spec.backend.name} hardware=8xH100 (or hardware=auto)"
         if spec.backend.name != BackendName.SKYRL:
             return f"on hardware=cpu the job runs in xp's own Python; {gpus}"
@@ -151,7 +152,7 @@ def cannot_run_here(spec: RunSpec) -> str | None:
 
     if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
         return f"launcher={spec.launcher.name} makes the job's Python where it runs"
-    if spec.hardware.accelerator == "cpu":
+    if is_on_cpu(spec):
         num_gpus = 0
     else:
         num_gpus = spec.hardware.accelerators_per_node

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from xp.fields.field import Refusal
+from xp.fields.shared import is_on_cpu
+from xp.fields.support import FieldSupport, value_refusals
 from xp.job import Stage
-from xp.planning.rows import FieldSupport, Refusal
 from xp.plugins import Kind, load
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
@@ -81,6 +84,23 @@ class Backend(Protocol):
 
     def checkpoint(self, spec: RunSpec, places: RunPaths, step: int) -> str:
         """Hugging Face directory of a rollout step's checkpoint."""
+
+
+def spec_refusals(spec: RunSpec) -> list[Refusal]:
+    """Refusals by the values of the spec alone: xp's own and the trainer's."""
+    return [*value_refusals(spec), *backend_of(spec).check(spec)]
+
+
+def untried_lines(spec: RunSpec) -> list[str]:
+    """A warning for each setting of a spec that nobody has tried, with the reason why it may fail."""
+    lines = [
+        f"{field}: {sentence}"
+        for field, meaning in backend_of(spec).meanings(spec).items()
+        for sentence in re.findall(r"Not tried: .*", meaning.note)
+    ]
+    if is_on_cpu(spec) and spec.backend.engine.speculative is not None:
+        lines.append("backend.engine.speculative: Not tried: tokens that are guessed on a CPU.")
+    return lines
 
 
 NEEDS = tuple(

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
+from xp.fields.batch_shape import batch_shape
 from xp.hardware import Card, cards
 from xp.lib.facts import fact
 from xp.lib.text import counted
 from xp.models.network import MIXED
 from xp.planning.backend import backend_of
-from xp.planning.batch import batch_shape
 from xp.planning.extent import evaluation_episodes, expected_steps
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, teacher_shape

@@ -6,7 +6,7 @@ import json
 
 from xp.engines.config import VLLMServer
 from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
-from xp.planning.shared_rows import longest_in_engine
+from xp.fields.shared import longest_in_engine
 from xp.spec import EngineName, RunSpec
 
 ON_CPU = (

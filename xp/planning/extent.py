@@ -10,12 +10,12 @@ from pathlib import Path
 from xp.envs.config import EnvConfig
 from xp.envs.graders import CHECKED, check_answers
 from xp.envs.rows import HELD_OUT_SPLITS, line_of, load_rows, name_of
+from xp.fields.field import Refusal
 from xp.lib.codec import decode
 from xp.lib.data_files import check_loader, is_set, place_of
 from xp.lib.packages import require
 from xp.lib.text import counted
 from xp.planning.episode import episode_config
-from xp.planning.rows import Refusal
 from xp.planning.stages import prepare_config, prepared_set, profiles
 from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import Purpose

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.planning.rows import Native, Pin, Refusal
+from xp.fields.field import Native, Pin, Refusal
 
 UNKNOWN_EFFECT = "xp does not know what it changes"
 """Sentence about a key that the trainer knows and xp does not."""

@@ -9,6 +9,8 @@ from typing import Final
 
 from xp.envs.docker import NO_SANDBOX
 from xp.errors import ExitCode, XpError
+from xp.fields.field import Refusal
+from xp.fields.message_limits import with_proof
 from xp.hardware import cards
 from xp.job import Job, Stage
 from xp.lib.data_files import HUB
@@ -18,11 +20,9 @@ from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.models.weights import DEQUANTIZED, quantization_fault, weight_faults
 from xp.planning.episode import episode_config
 from xp.planning.extent import member_key
-from xp.planning.limits import with_proof
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.probe import answer_of
-from xp.planning.rows import Refusal
 from xp.planning.stages import starts_private_ray
 from xp.plugins import CONTRIB, Kind, load
 from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec, Strategy

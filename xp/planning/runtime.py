@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from xp.fields.shared import is_megatron
 from xp.job import Runtime
 from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, installed, locks
-from xp.spec import Attention, RunSpec, Strategy
+from xp.spec import Attention, RunSpec
 
 
 def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
@@ -17,9 +18,7 @@ def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
     is_on_cpu = spec.hardware.accelerator == "cpu"
     if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
         return None
-    if (
-        spec.backend.parallel.strategy is Strategy.MEGATRON
-    ):  # SkyRL's Megatron and Slime come from checkouts or images
+    if is_megatron(spec):  # SkyRL's Megatron and Slime come from checkouts or images
         return None
     lock = locks().get(spec.backend.name)
     return lock and replace(lock, has_flash=spec.backend.attention is Attention.FLASH)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import ClassVar
 
+from xp.fields.support import Support, meant_fields
 from xp.job import Stage
 from xp.planning.backend import Backend, backend_of
-from xp.planning.rows import Support, meant_fields
 from xp.spec import RunSpec
 from xp.testing.fields import PLACES, composed, dropped
 

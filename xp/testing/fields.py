@@ -12,9 +12,8 @@ from typing import Any
 
 from xp.composition import compose, from_container
 from xp.errors import XpError
-from xp.planning.backend import backend_of
-from xp.planning.rows import FieldSupport, Support
-from xp.planning.values import spec_refusals
+from xp.fields.support import FieldSupport, Support
+from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 

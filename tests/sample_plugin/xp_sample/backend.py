@@ -6,39 +6,40 @@ import json
 from collections.abc import Mapping, Sequence
 
 from xp.errors import ExitCode, XpError
+from xp.fields import support
+from xp.fields.field import Column, Refusal
+from xp.fields.support import MEANT, FieldSupport, refusals
 from xp.job import Job, Stage
 from xp.planning.backend import MemoryUse
 from xp.planning.episode import episode_config, episode_secrets
-from xp.planning.rows import FieldSupport, Refusal, Support, meant_fields
 from xp.planning.runtime import trainer_runtime
 from xp.planning.stages import QUIET, prepare_config, trainer_resources
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths, model_place
 
+NOTHING = Column(implemented_by="nothing", note="backend=sample trains nothing")
+COLUMNS = {
+    **dict.fromkeys(MEANT, NOTHING),
+    "model.path": Column(
+        implemented_by="the directory that is copied",
+        refuse_if=lambda s: s.model.path is None,
+        refuse="backend=sample copies a directory; give one",
+    ),
+    "sft.data": Column(refuse="backend=sample has no fine-tuning; set it to null"),
+}
+
 
 def check(spec: RunSpec) -> Sequence[Refusal]:
-    found = []
+    found = refusals(COLUMNS, spec)
     if spec.env.is_held_out:
         found.append(Refusal("env.held_out", "backend=sample evaluates nothing; set it to null"))
-    if spec.sft.data is not None:
-        found.append(Refusal("sft.data", "backend=sample has no fine-tuning; set it to null"))
-    if spec.model.path is None:
-        found.append(Refusal("model.path", "backend=sample copies a directory; give one"))
     if spec.backend.overrides:
         found.append(Refusal("backend.overrides", "backend=sample has no keys of its own"))
     return found
 
 
-def owners(spec: RunSpec) -> Mapping[str, str]:
-    del spec
-    return {}
-
-
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
-    return {
-        field: FieldSupport(Support.EMULATED, "nothing", "backend=sample trains nothing")
-        for field in meant_fields(spec)
-    }
+    return support.meanings(COLUMNS, spec, check(spec), ", ".join, {})
 
 
 def memory(spec: RunSpec) -> MemoryUse:

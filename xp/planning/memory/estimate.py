@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from xp.fields.batch_shape import BatchShape, batch_shape
+from xp.fields.shared import is_megatron
 from xp.lib.facts import fact
 from xp.models.files import config_of, local_directory, pinned_place
 from xp.models.network import network_of
 from xp.models.weights import media_parameters
 from xp.planning.backend import MemoryUse, backend_of
-from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
 from xp.planning.memory.weights import (
@@ -101,7 +102,7 @@ def loaded_teacher(spec: RunSpec) -> Distill | None:
     """The distillation whose teacher a trainer keeps on its accelerators. None means that there is none."""
     distill = spec.algorithm.distill
     # Megatron's teacher stays in the host's memory, as its reference.
-    is_elsewhere = spec.backend.parallel.strategy is Strategy.MEGATRON
+    is_elsewhere = is_megatron(spec)
     if distill is None or distill.url is not None or is_elsewhere:
         return None
     return distill
@@ -225,7 +226,7 @@ def _pipeline(
     spec: RunSpec, weights: Weights, batch: BatchShape, lengths: EpisodeLengths
 ) -> Iterator[PipelineStage]:
     """The stages; under 1F1B, one keeps as many micro-batches as stages follow, itself included."""
-    if spec.backend.parallel.strategy is not Strategy.MEGATRON or len(batch.stages) < 2:
+    if not is_megatron(spec) or len(batch.stages) < 2:
         yield PipelineStage(weights.layers, weights.ends, has_head=True, micro_batches=1)
         return
     share = max(1, batch.episodes // batch.updates // batch.ranks)
@@ -510,7 +511,7 @@ def _layer_bytes(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: 
     """
     queries, keys, values, output = attention_widths(shape)
     inner = inner_width(shape)
-    if spec.backend.parallel.strategy is Strategy.MEGATRON:
+    if is_megatron(spec):
         kept = 4 * shape.hidden_size + queries + keys + values + output + 3 * inner
         return _width(spec) * tokens * kept / batch.tensor
     norms = (21 if _use(spec).casts else 17) * shape.hidden_size

@@ -12,9 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from xp.fields.field import Refusal
+from xp.fields.shared import is_on_cpu
 from xp.lib.nested import set_at
 from xp.lib.text import as_yaml
 from xp.models.network import COUNTED, MIXED
+from xp.planning.backend import spec_refusals
 from xp.planning.memory.estimate import (
     BY_LENGTH,
     ENGINE_OVERHEAD,
@@ -32,8 +35,6 @@ from xp.planning.memory.estimate import (
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.planning.memory.weights import weights_of
-from xp.planning.rows import Refusal
-from xp.planning.values import spec_refusals
 from xp.spec import RunSpec, Strategy
 from xp.spec.place import LauncherName
 
@@ -199,8 +200,7 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         trains: False if it only fine-tunes.
     """
     shape = spec.model.architecture
-    is_cpu = spec.hardware.accelerator == "cpu"
-    if is_cpu and shape is not None and shape.model_type not in MIXED:
+    if is_on_cpu(spec) and shape is not None and shape.model_type not in MIXED:
         yield from _cpu_refusals(spec)
     capacity = capacity_of(spec)
     for work in works(spec, trains=trains):
@@ -451,7 +451,7 @@ def _fit_json(result: MemoryFit) -> dict[str, Any]:
 
 
 def _has_accelerators(spec: RunSpec) -> bool:
-    return spec.hardware.accelerator != "cpu" and bool(spec.hardware.accelerator_memory_gb)
+    return not is_on_cpu(spec) and bool(spec.hardware.accelerator_memory_gb)
 
 
 def _case(estimate: MemoryEstimate, headroom: float) -> dict[str, Any]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xp.planning.batch import (
     NOT_MEGATRON,
     WHOLE_UPDATES,
     Constraint,
     Tier,
-    batch_shape,
     divides,
     fits,
     placement,
 )
-from xp.spec import Placement, RunSpec, Strategy
 
 SKYRL_BATCHES = "skyrl 0.4.0, train/utils/utils.py validate_batch_sizes"
 
@@ -95,38 +91,3 @@ CONSTRAINTS = (
         SKYRL_BATCHES,
     ),
 )
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Training processes, one per accelerator (or per share of the CPU)."""
-
-    num_nodes: int
-    per_node: int
-
-    @property
-    def total(self) -> int:
-        return self.num_nodes * self.per_node
-
-
-def workers(spec: RunSpec) -> Workers:
-    """The processes that train; have no meaning for a spec that violates a constraint."""
-    batch = batch_shape(spec)
-    taken = batch.engine_accelerators or 0
-    # Separate engines use whole machines if possible, else the same share of each.
-    nodes_left = batch.num_nodes - taken // batch.per_node
-    is_by_node = taken % batch.per_node == 0 and nodes_left > 0
-    return Workers(
-        num_nodes=nodes_left if is_by_node else batch.num_nodes,
-        per_node=batch.per_node - (0 if is_by_node else taken // batch.num_nodes),
-    )
-
-
-def is_colocated(spec: RunSpec) -> bool:
-    """Returns whether training and generation take turns on the same accelerators."""
-    return spec.backend.engine.placement is Placement.COLOCATED
-
-
-def is_megatron(spec: RunSpec) -> bool:
-    """Returns whether Megatron trains; else FSDP2 does."""
-    return spec.backend.parallel.strategy is Strategy.MEGATRON

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import nearest
+from xp.fields.field import Refusal
 from xp.lib.nested import flat
 from xp.planning.native_keys import NativeKeys
-from xp.planning.rows import Refusal
 from xp.spec import RunSpec
 
 VERSION = "0.4.0"

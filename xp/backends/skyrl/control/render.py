@@ -1,18 +1,12 @@
-"""RunSpec -> SkyRL: the stages of a run and their inputs; the native keys are in rows/."""
+"""RunSpec -> SkyRL: the stages of a run and their inputs; the native keys are in xp/fields/."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from xp.backends.skyrl.control.constraints import (
-    CONSTRAINTS,
-    FSDP2,
-    is_colocated,
-    is_megatron,
-    workers,
-)
-from xp.backends.skyrl.control.keys import has_critic, has_stub, is_rehearsal
+from xp.backends.skyrl.control.columns import COLUMNS, PINS, SFT_COLUMNS
+from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2
 from xp.backends.skyrl.control.overrides import (
     POLICY,
     TABLE,
@@ -22,28 +16,27 @@ from xp.backends.skyrl.control.overrides import (
     sft_catalog,
     sft_overrides,
 )
-from xp.backends.skyrl.control.packing import REMOVE_PADDING, can_pack, is_packed
-from xp.backends.skyrl.control.rows import ROWS
-from xp.backends.skyrl.control.rows.model import PINS
-from xp.backends.skyrl.control.rows.sft import SFT, ranks
 from xp.backends.skyrl.worker.config import (
     HELD_OUT_DATA,
     TRAIN_DATA,
     SkyRLSftConfig,
     SkyRLTrainStageConfig,
 )
+from xp.fields import support
+from xp.fields.field import Native, Refusal
+from xp.fields.sft import skyrl_ranks
+from xp.fields.shared import has_critic, is_colocated, is_megatron, is_on_cpu
+from xp.fields.skyrl import REMOVE_PADDING, can_pack, has_stub, is_packed, workers
+from xp.fields.support import FieldSupport, value_refusals, with_sft
 from xp.job import Job, Stage
 from xp.lib.nested import flat
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
-from xp.planning import rows
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.native_keys import NativeKeys, keys_of
-from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
-from xp.planning.shared_rows import with_sft
 from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
@@ -54,7 +47,6 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
-from xp.planning.values import value_refusals
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.places import RunPaths
 
@@ -75,11 +67,11 @@ CRITIC_PATH = "trainer.critic.model.path"
 def _install(spec: RunSpec) -> str | None:
     """Command that installs SkyRL, whose pins differ from those of xp's environments. None means its lock or
     checkout."""
-    if is_rehearsal(spec) and not IS_CLONE:
+    if is_on_cpu(spec) and not IS_CLONE:
         return "the steps for hardware=cpu: python -m xp install backend=skyrl hardware=cpu"
-    if is_rehearsal(spec) and not has_stub(spec):
+    if is_on_cpu(spec) and not has_stub(spec):
         return "make .venv-vllm/.done and backend.runtime.python=.venv-vllm/bin/python"
-    if is_rehearsal(spec):
+    if is_on_cpu(spec):
         return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
     if is_megatron(spec) and spec.backend.runtime.project_env is None:
         return (
@@ -91,7 +83,7 @@ def _install(spec: RunSpec) -> str | None:
 
 def native(spec: RunSpec) -> dict[str, Any]:
     """All keys of SkyRLTrainConfig that xp sets, without paths, then the user's own keys."""
-    return rows.render(ROWS, spec) | flat(spec.backend.overrides)
+    return support.render(COLUMNS, spec) | flat(spec.backend.overrides)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
@@ -151,9 +143,11 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     here = places.stage("sft")
     own = sft_overrides(spec)
     keys = {
-        key: value for key, value in rows.render(ROWS, spec).items() if not key.startswith(CRITIC)
+        key: value
+        for key, value in support.render(COLUMNS, spec).items()
+        if not key.startswith(CRITIC)
     }
-    keys |= rows.render(SFT, spec) | {
+    keys |= support.render(SFT_COLUMNS, spec) | {
         key: value for key, value in own.items() if key.startswith(POLICY)
     }
     paths = {
@@ -215,11 +209,11 @@ def _common(
     )
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
     if stage == "sft":
-        num_workers = ranks(spec)
+        num_workers = skyrl_ranks(spec)
     else:
         num_workers = workers(spec).total
     return {
-        "num_workers": num_workers if is_rehearsal(spec) else None,
+        "num_workers": num_workers if is_on_cpu(spec) else None,
         "stub": has_stub(spec),
         "native_keys": tuple(assignment(key, value) for key, value in sorted(keys.items())),
         "paths": paths,
@@ -235,18 +229,18 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
     argv = ("python", "-m", module, f"{here}/config.json")
     files = {"config.json": config}
     runtime = trainer_runtime(spec, packages, _install(spec))
-    if is_rehearsal(spec):
+    if is_on_cpu(spec):
         env = cpu_environment(spec.backend.num_threads)
     else:
         env = {}
     env |= cpu_engine(spec)
-    if is_rehearsal(spec) and spec.hardware.num_nodes > 1:
+    if is_on_cpu(spec) and spec.hardware.num_nodes > 1:
         env[PRETENDED_GPUS] = str(workers(spec).per_node)
     return trainer_job(spec, here, argv, files, outputs, runtime, env, _stubs(spec))
 
 
 def _stubs(spec: RunSpec) -> tuple[str, ...]:
-    if not is_rehearsal(spec):
+    if not is_on_cpu(spec):
         return ()
     if has_stub(spec):
         return "vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo"
@@ -255,9 +249,9 @@ def _stubs(spec: RunSpec) -> tuple[str, ...]:
 
 def check(spec: RunSpec) -> list[Refusal]:
     """See xp.planning.backend.Backend."""
-    row_refusals = rows.refusals(with_sft(ROWS, SFT, spec), spec)
+    field_refusals = support.refusals(with_sft(COLUMNS, SFT_COLUMNS, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [
+    return field_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, FSDP2)),
         *override_refusals(native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]),
         *override_refusals(sft_keys(spec), sft_overrides(spec), sft_catalog()),
@@ -276,12 +270,14 @@ def _padding_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SkyRLTrainConfig."""
-    return keys_of("backend.overrides", TABLE, catalog()["fields"], PINS, rows.owners(ROWS, spec))
+    return keys_of(
+        "backend.overrides", TABLE, catalog()["fields"], PINS, support.owners(COLUMNS, spec)
+    )
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
-    owners = rows.owners(ROWS, spec) | rows.owners(SFT, spec)
+    owners = support.owners(COLUMNS, spec) | support.owners(SFT_COLUMNS, spec)
     return keys_of("sft.overrides", TABLE, sft_catalog(), PINS, owners)
 
 
@@ -289,7 +285,7 @@ def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
     refused = [*value_refusals(spec), *check(spec)]
     replaced = native_keys(spec).replaced(flat(spec.backend.overrides))
-    return rows.meanings(with_sft(ROWS, SFT, spec), spec, refused, _written, replaced)
+    return support.meanings(with_sft(COLUMNS, SFT_COLUMNS, spec), spec, refused, _written, replaced)
 
 
 def override_lines(spec: RunSpec) -> list[str]:

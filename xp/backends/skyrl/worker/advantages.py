@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from xp.backends.skyrl.worker.config import XP_ESTIMATOR
 from xp.episode.advantages import EPSILON, AdvantageFn, of_valid
+from xp.worker.skyrl_names import XP_ESTIMATOR
 
 
 def register_estimator() -> None:

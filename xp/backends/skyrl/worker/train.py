@@ -17,7 +17,6 @@ from xp.backends.skyrl.worker.config import (
     TRAIN_DATA,
     SkyRLStageConfig,
     SkyRLTrainStageConfig,
-    warm_up_too_long,
 )
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.engines.teacher import check_teacher
@@ -28,6 +27,7 @@ from xp.lib.reading import config_of
 from xp.tasks.row import TaskRow
 from xp.worker.places import teacher_place
 from xp.worker.program import run_stage
+from xp.worker.skyrl_names import warm_up_too_long
 from xp.worker.tasks import policy_chat
 from xp.worker.training import TrainingProgram
 

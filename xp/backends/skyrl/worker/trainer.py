@@ -15,7 +15,7 @@ from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports, save_policy
-from xp.backends.skyrl.worker.config import AT_THE_END, SkyRLTrainStageConfig, has_native_correction
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import (
@@ -33,6 +33,7 @@ from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import metrics, weigh
 from xp.worker.played import PlayedEpisode
 from xp.worker.publish import seal
+from xp.worker.skyrl_names import AT_THE_END, has_native_correction
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.trained import never_filled
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placement
-from xp.spec import Placement, RunSpec
 
 SLIME_ARGUMENTS = "slime 0.3.1, slime/utils/arguments.py slime_validate_args"
 MEGATRON_MICRO_BATCHES = (
@@ -45,7 +44,3 @@ CONSTRAINTS = (
         MEGATRON_MICRO_BATCHES,
     ),
 )
-
-
-def is_colocated(spec: RunSpec) -> bool:
-    return spec.backend.engine.placement is Placement.COLOCATED

@@ -7,18 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.slime.control.architecture import (
-    SPARSE,
     architecture_flags,
     architecture_refusals,
     family_refusal,
 )
+from xp.backends.slime.control.columns import COLUMNS, PINS, SFT_COLUMNS
 from xp.backends.slime.control.constraints import CONSTRAINTS
 from xp.backends.slime.control.flags import Flags, catalog, fault, flags_of, override_flags, words
 from xp.backends.slime.control.overrides import TABLE, with_aliases
-from xp.backends.slime.control.rows import ROWS
-from xp.backends.slime.control.rows.model import PINS
-from xp.backends.slime.control.rows.sft import SFT
-from xp.backends.slime.control.rows.training import HELD_OUT
 from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
     HELD_OUT_VIEW,
@@ -30,17 +26,18 @@ from xp.backends.slime.worker.config import (
     SlimeSftConfig,
     SlimeTrainConfig,
 )
+from xp.fields import support
+from xp.fields.architecture import SPARSE
+from xp.fields.field import Native, Refusal
+from xp.fields.support import FieldSupport, value_refusals, with_sft
 from xp.job import Job, Stage
 from xp.lib.digest import text_digest
 from xp.lib.packages import IS_CLONE
-from xp.planning import rows
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import NOT_MEGATRON, batch_refusals, with_shared
 from xp.planning.native_keys import NativeKeys, keys_of
-from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
-from xp.planning.shared_rows import with_sft
 from xp.planning.stages import (
     model_stages,
     starts_private_ray,
@@ -49,7 +46,6 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
-from xp.planning.values import value_refusals
 from xp.spec import Reference, RunSpec
 from xp.worker.places import (
     RunPaths,
@@ -61,6 +57,8 @@ from xp.worker.places import (
 )
 from xp.worker.stage import AFTER, BEFORE
 
+HELD_OUT = "held_out"
+"""Name of the evaluation's data set within Slime."""
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 REHEARSE = "; `make rehearse-slime` plays its rollouts on a CPU, where checkouts of Slime and Megatron-LM are given"
 
@@ -91,7 +89,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     here = places.stage("train")
     teacher = _teacher(spec)
     return {
-        **flags_of(rows.render(ROWS, spec)),
+        **flags_of(support.render(COLUMNS, spec)),
         "--prompt-data": (f"{here}/{TASK_VIEW}",),
         "--eval-prompt-data": (HELD_OUT, f"{here}/{HELD_OUT_VIEW}")
         if spec.env.is_held_out
@@ -161,7 +159,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     here = places.stage("sft")
     checkpoints = f"{places.sft}_checkpoints"
     exports = f"{places.sft}_exports"
-    rendered = flags_of(rows.render(ROWS, spec) | rows.render(SFT, spec))
+    rendered = flags_of(support.render(COLUMNS, spec) | support.render(SFT_COLUMNS, spec))
     flags: Flags = {
         **{name: values for name, values in rendered.items() if not name.startswith("--sglang-")},
         **override_flags(spec.sft.overrides),
@@ -289,20 +287,15 @@ def _exports(places: RunPaths) -> str:
 
 def check(spec: RunSpec) -> list[Refusal]:
     """See xp.planning.backend.Backend."""
-    if spec.hardware.accelerator == "cpu":
-        return [
-            Refusal(
-                "hardware",
-                "Slime trains on GPUs only: choose for example hardware=h100x8"
-                + (REHEARSE if IS_CLONE else ""),
-            )
-        ]
+    no_gpu = COLUMNS["hardware"].refusal("hardware", spec)
+    if no_gpu is not None:
+        return [Refusal("hardware", no_gpu + (REHEARSE if IS_CLONE else ""))]
     family = family_refusal(spec)
     if family is not None:
         return [family]
     layout_refusals = [
         *architecture_refusals(spec),
-        *rows.refusals(with_sft(ROWS, SFT, spec), spec),
+        *support.refusals(with_sft(COLUMNS, SFT_COLUMNS, spec), spec),
     ]
     # The batch shape and the flags have a meaning only for a supported layout.
     return layout_refusals or [
@@ -319,7 +312,7 @@ def native_keys(spec: RunSpec) -> NativeKeys:
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the stage `sft`."""
-    owned = with_aliases(owners(spec) | rows.owners(SFT, spec))
+    owned = with_aliases(owners(spec) | support.owners(SFT_COLUMNS, spec))
     return keys_of("sft.overrides", TABLE, catalog().flags, PINS, owned)
 
 
@@ -327,7 +320,7 @@ def owners(spec: RunSpec) -> dict[str, str]:
     """Flag -> its field, even if this spec does not write it; empty if the flag is the same for every run."""
     # xp uses this flag for the critic; a user's own function needs another algorithm.
     user_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
-    return rows.owners(ROWS, spec) | {"--custom-advantage-function-path": user_function}
+    return support.owners(COLUMNS, spec) | {"--custom-advantage-function-path": user_function}
 
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
@@ -336,7 +329,7 @@ def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     replaced = native_keys(spec).replaced(
         {f"--{name}": content for name, content in spec.backend.overrides.items()}
     )
-    return rows.meanings(with_sft(ROWS, SFT, spec), spec, refused, _written, replaced)
+    return support.meanings(with_sft(COLUMNS, SFT_COLUMNS, spec), spec, refused, _written, replaced)
 
 
 def override_lines(spec: RunSpec) -> list[str]:

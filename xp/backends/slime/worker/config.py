@@ -13,6 +13,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
 from xp.lib.reading import config_of
 from xp.worker.sft import SftConfig
+from xp.worker.slime_names import STEPS_FLAG
 from xp.worker.stage import StageConfig, TrainConfig
 
 INPUT_KEY = "input"
@@ -25,7 +26,6 @@ ORDER = "order.jsonl"
 ROLES = "roles.yaml"
 """Files that the programs write for Slime in their stage's directory: steps x prompts_per_step tasks, one line per
 held-out episode, one line for each episode of each update of a fine-tuning, and the critic's own settings."""
-STEPS_FLAG = "--num-rollout"
 INTERVAL_FLAG = "--eval-interval"
 
 
@@ -191,26 +191,6 @@ def config_at(path: str) -> WorkerConfig:
     return config_of(Path(path), WorkerConfig.from_json)
 
 
-def train_program(max_staleness: int) -> str:
-    """Slime's program: train.py, or train_async.py, which samples each step during the updates before it."""
-    if max_staleness:
-        return "train_async.py"
-    return "train.py"
-
-
-def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
-    """Value of --lr-warmup-init with which Megatron's warm-up of N - 1 updates equals xp's of N, which begins at
-    1/N."""
-    if warmup_updates:
-        return learning_rate / warmup_updates
-    return 0.0
-
-
-def warm_up_too_long(updates: int) -> str:
-    """Returns why such a long warm-up is refused; called in planning, or when the steps of the epochs are known."""
-    return f"Megatron refuses a warm-up that is longer than the run of {updates} updates; set at most {updates}"
-
-
 WORKER_ATTRIBUTE = "xp_worker"
 """Attribute of Slime's `args` with the absolute path of a WorkerConfig, which the stage programs set by
 --custom-config-path."""
@@ -221,23 +201,8 @@ GENERATE = "xp.backends.slime.worker.rollout.generate"
 ADVANTAGES = "xp.backends.slime.worker.advantages.post_process"
 """--custom-reward-post-process-path: `(args, samples) -> (raw rewards, advantages)`, a void episode in no mean; divides
 by a group's standard deviation where args.grpo_std_normalization. With a critic: (raw rewards, rewards)."""
-OVER_TRAINED_TOKENS = "xp.backends.slime.worker.gae.over_trained_tokens"
-"""--custom-advantage-function-path: `(args, rollout_data) -> None` puts GAE's advantages and returns there."""
-SCORE_GROUP = "xp.backends.slime.worker.rollout.score_group"
-"""--custom-rm-path with --group-rm: `async (args, samples) -> rewards`, when the last sample of a group has ended."""
-HAS_VARIANCE = "xp.backends.slime.worker.advantages.has_variance"
-"""--dynamic-sampling-filter-path: `(args, group) -> DynamicFilterOutput`, over the group's valid episodes."""
-AHEAD_TASKS = "xp.backends.slime.worker.fresh_tasks.AheadTasks"
-"""--data-source-path with training.max_staleness."""
-FRESH_TASKS = "xp.backends.slime.worker.fresh_tasks.FreshTasks"
-"""--data-source-path with dynamic sampling: `(args) -> DataSource`, of any number of tasks."""
-EVALUATE = "xp.backends.slime.worker.rollout.evaluate"
-"""--eval-function-path: `(args, rollout_id, data_source, evaluation) -> RolloutFnEvalOutput`, without episodes if no
-evaluation is due."""
 LOG_ROLLOUT = "xp.backends.slime.worker.steps.log_rollout"
 """--custom-rollout-log-function-path: `(rollout_id, args, samples, extra_metrics, rollout_time) -> bool`."""
-LOG_EVALUATION = "xp.backends.slime.worker.steps.log_evaluation"
-"""--custom-eval-rollout-log-function-path: `(rollout_id, args, data, extra_metrics) -> bool`."""
 ENTER_TRAINING = "xp.backends.slime.worker.training.enter"
 """--custom-megatron-init-path: `(args) -> None` lets xp capture what the training process logs, at once and to the
 last step; Slime's event files come late and are never closed. Gives the critic the advantage function of the policy."""

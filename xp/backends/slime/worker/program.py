@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.backends.slime.worker import processes
-from xp.backends.slime.worker.config import (
-    WORKER_ATTRIBUTE,
-    SlimeCommand,
-    WorkerConfig,
-    train_program,
-)
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.processes import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
@@ -29,6 +24,7 @@ from xp.lib import loopback, private_ray
 from xp.lib.atomic import write_atomically
 from xp.lib.replaced import replaced
 from xp.worker.best import EarlyStop
+from xp.worker.slime_names import train_program
 
 XP_ERRORS: Final = (XpError, EarlyStop)
 """Classes of xp's own errors. Ray wraps an actor's exception in a class derived from both, which is none of these."""

@@ -14,10 +14,8 @@ from xp.backends.slime.worker.config import (
     INPUT_KEY,
     METADATA_KEY,
     ORDER,
-    STEPS_FLAG,
     SlimeSftConfig,
     WorkerConfig,
-    warm_up_too_long,
 )
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.program import run_train
@@ -30,6 +28,7 @@ from xp.worker.demonstrations import PHASE
 from xp.worker.facts import check_weights
 from xp.worker.program import run_stage
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, examples, write_examples
+from xp.worker.slime_names import STEPS_FLAG, warm_up_too_long
 from xp.worker.tasks import policy_chat
 from xp.worker.trained import check_trained
 

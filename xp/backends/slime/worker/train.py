@@ -18,8 +18,6 @@ from xp.backends.slime.worker.config import (
     TOOL_KEY,
     SlimeTrainConfig,
     WorkerConfig,
-    warm_up_start,
-    warm_up_too_long,
 )
 from xp.backends.slime.worker.models import (
     check_architecture,
@@ -42,6 +40,7 @@ from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.program import run_stage
+from xp.worker.slime_names import warm_up_start, warm_up_too_long
 from xp.worker.tasks import held_out_tasks, policy_chat
 from xp.worker.training import TrainingProgram
 

@@ -9,12 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.config import (
-    OVER_TRAINED_TOKENS,
-    WORKER_ATTRIBUTE,
-    WorkerConfig,
-    config_at,
-)
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig, config_at
 from xp.backends.slime.worker.means import distill_kl, factor, loss_factor
 from xp.backends.slime.worker.metric_names import (
     LOSSES,
@@ -31,6 +26,7 @@ from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
 from xp.spec import Estimator
 from xp.worker import importance
+from xp.worker.slime_names import OVER_TRAINED_TOKENS
 from xp.worker.step_log import StepLog, check_gap
 
 WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placement
-from xp.spec import EngineName, Placement, RunSpec, Strategy
 
 TRL_CONFIG = "trl 1.16.0, GRPOConfig.__post_init__"
 
@@ -51,31 +50,3 @@ CONSTRAINTS = (
         "the accumulation is rounded, so the number and the size of a step's updates differ from the spec",
     ),
 )
-
-
-def world_size(spec: RunSpec) -> int:
-    """Number of training processes on all nodes."""
-    return spec.hardware.num_nodes * node_size(spec)
-
-
-def node_size(spec: RunSpec) -> int:
-    """Number of training processes per node: one per accelerator not reserved for engines; on a CPU, as configured."""
-    if spec.hardware.accelerator == "cpu":
-        return max(1, spec.trainer_accelerators)
-    return max(1, spec.trainer_accelerators - (spec.backend.engine.accelerators or 0))
-
-
-def episodes_per_process(spec: RunSpec) -> int:
-    """Episodes of one rollout step on one process."""
-    return spec.training.episodes_per_step // world_size(spec)
-
-
-def is_sharded(spec: RunSpec) -> bool:
-    """Returns whether FSDP2 shards the policy; on one process the model is whole."""
-    return spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
-
-
-def is_colocated(spec: RunSpec) -> bool:
-    """Returns whether vLLM runs inside the training processes."""
-    engine = spec.backend.engine
-    return engine.name is EngineName.VLLM and engine.placement is Placement.COLOCATED

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.trl.control.constraints import world_size
+from xp.fields.shared import is_on_cpu
+from xp.fields.trl import world_size
 from xp.spec import DType, RunSpec, Strategy
 
 
@@ -26,7 +27,7 @@ def accelerate_config(spec: RunSpec) -> str:
         # Any free port, since two runs may share a machine.
         "main_process_port": 0,
         "mixed_precision": "bf16" if spec.model.dtype is DType.BFLOAT16 else "no",
-        "use_cpu": spec.hardware.accelerator == "cpu",
+        "use_cpu": is_on_cpu(spec),
     }
     if is_sharded:
         config["fsdp_config"] = {

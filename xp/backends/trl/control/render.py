@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.trl.control.constraints import CONSTRAINTS, is_sharded, node_size, world_size
+from xp.backends.trl.control.columns import COLUMNS, PINS, SFT_COLUMNS
+from xp.backends.trl.control.constraints import CONSTRAINTS
 from xp.backends.trl.control.overrides import SFT_CATALOG, TABLE, catalog, class_fault
 from xp.backends.trl.control.processes import accelerate_config
-from xp.backends.trl.control.rows import ROWS
-from xp.backends.trl.control.rows.model import PINS
-from xp.backends.trl.control.rows.sft import SFT
 from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
 from xp.engines.config import VLLMServer
+from xp.fields import support
+from xp.fields.field import Native, Refusal
+from xp.fields.support import FieldSupport, value_refusals, with_sft
+from xp.fields.trl import is_sharded, node_size, world_size
 from xp.job import Job, Stage
-from xp.planning import rows
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.engine import vllm_server
 from xp.planning.native_keys import NativeKeys, keys_of
-from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
-from xp.planning.shared_rows import with_sft
 from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
@@ -32,7 +31,6 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
-from xp.planning.values import value_refusals
 from xp.spec import DType, EngineName, RunSpec
 from xp.spec.training import Optimizer
 from xp.worker.places import RunPaths
@@ -42,7 +40,9 @@ PACKAGES = ("torch", "transformers", "trl", "openreward")
 
 def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """Keyword arguments of trl.GRPOConfig, without the address of a server, which is known when it starts."""
-    return rows.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
+    return (
+        support.render(COLUMNS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
+    )
 
 
 def memory(spec: RunSpec) -> MemoryUse:
@@ -100,10 +100,10 @@ SHARED = (
 
 def sft_arguments(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """Keyword arguments of trl.SFTConfig."""
-    training = rows.render(ROWS, spec)
+    training = support.render(COLUMNS, spec)
     return {
         **{name: training[name] for name in SHARED if name in training},
-        **rows.render(SFT, spec),
+        **support.render(SFT_COLUMNS, spec),
         "output_dir": f"{places.sft}_checkpoints",
         "max_length": None,
         "packing": False,
@@ -179,9 +179,9 @@ def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str
 
 def check(spec: RunSpec) -> list[Refusal]:
     """See xp.planning.backend.Backend."""
-    row_refusals = rows.refusals(with_sft(ROWS, SFT, spec), spec)
+    field_refusals = support.refusals(with_sft(COLUMNS, SFT_COLUMNS, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [
+    return field_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec)),
         *native_keys(spec).refusals(spec.backend.overrides, class_fault("GRPOConfig", catalog())),
         *sft_keys(spec).refusals(
@@ -192,17 +192,17 @@ def check(spec: RunSpec) -> list[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of GRPOConfig."""
-    return keys_of("backend.overrides", TABLE, catalog(), PINS, rows.owners(ROWS, spec))
+    return keys_of("backend.overrides", TABLE, catalog(), PINS, support.owners(COLUMNS, spec))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig."""
     shared = {
         key: field
-        for key, field in rows.owners(ROWS, spec).items()
+        for key, field in support.owners(COLUMNS, spec).items()
         if key in (*SHARED, "output_dir")
     }
-    owners = shared | rows.owners(SFT, spec)
+    owners = shared | support.owners(SFT_COLUMNS, spec)
     return keys_of("sft.overrides", TABLE, catalog(SFT_CATALOG), PINS, owners)
 
 
@@ -210,7 +210,7 @@ def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
     refused = [*value_refusals(spec), *check(spec)]
     replaced = native_keys(spec).replaced(spec.backend.overrides)
-    return rows.meanings(with_sft(ROWS, SFT, spec), spec, refused, _written, replaced)
+    return support.meanings(with_sft(COLUMNS, SFT_COLUMNS, spec), spec, refused, _written, replaced)
 
 
 def override_lines(spec: RunSpec) -> list[str]:

@@ -1,0 +1,1 @@
+"""The section `backend`: the trainer's own layout, and the engine."""

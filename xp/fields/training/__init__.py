@@ -1,0 +1,1 @@
+"""The section `training`, by subject."""

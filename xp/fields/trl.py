@@ -1,0 +1,37 @@
+"""How TRL sees a spec: its processes, and what several of its columns share."""
+
+from __future__ import annotations
+
+from xp.fields.shared import is_colocated, is_on_cpu, uses_vllm
+from xp.spec import RunSpec, Strategy
+
+
+def world_size(spec: RunSpec) -> int:
+    """Number of training processes on all nodes."""
+    return spec.hardware.num_nodes * node_size(spec)
+
+
+def node_size(spec: RunSpec) -> int:
+    """Number of training processes per node: one per accelerator not reserved for engines; on a CPU, as configured."""
+    if is_on_cpu(spec):
+        return max(1, spec.trainer_accelerators)
+    return max(1, spec.trainer_accelerators - (spec.backend.engine.accelerators or 0))
+
+
+def episodes_per_process(spec: RunSpec) -> int:
+    """Episodes of one rollout step on one process."""
+    return spec.training.episodes_per_step // world_size(spec)
+
+
+def is_sharded(spec: RunSpec) -> bool:
+    """Returns whether FSDP2 shards the policy; on one process the model is whole."""
+    return spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
+
+
+def has_colocated_engine(spec: RunSpec) -> bool:
+    """Returns whether vLLM runs inside the training processes."""
+    return uses_vllm(spec) and is_colocated(spec)
+
+
+TRL_MEANS = "xp.backends.trl.worker.means"
+NO_CRITIC = "nothing: GRPOTrainer has no critic"
