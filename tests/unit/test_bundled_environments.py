@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
 
 import pytest
 
 from xp.builtin.mystery import TOOLS, generate_case
 
-pytest.importorskip("openreward")
+pytestmark = pytest.mark.skipif(
+    find_spec("openreward") is None, reason="openreward is not installed"
+)
 
 
 def test_the_server_declares_the_tools_that_the_tiny_model_was_shown() -> None:
