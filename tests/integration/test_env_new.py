@@ -86,7 +86,7 @@ def test_the_list_says_what_each_environment_needs(capsys: pytest.CaptureFixture
     assert found["multiply"]["needs"] == []
     assert found["gsm8k"]["needs"] == ["OPENREWARD_API_KEY"]
     assert found["reasoning_gym"]["needs"] == ["package reasoning-gym"]
-    assert "give exactly one of target (URL" in found["openenv_atari"]["fault"]
+    assert "give exactly one of target (a URL)" in found["openenv_atari"]["fault"]
     assert found["whodunit_mini_multiply"]["providers"] == ["openreward", "local"]
 
 
