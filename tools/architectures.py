@@ -1,4 +1,4 @@
-"""Makes `xp/models/known_models.json`, the networks that a plan knows without a hub, from public sources:
+"""Makes `xp/lib/models/known_models.json`, the networks that a plan knows without a hub, from public sources:
 
     python -m tools.architectures SLIME_PATH AICONFIGURATOR_PATH
 
@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import yaml
 
-from xp.models import network
-from xp.models.network import network_of
+from xp.lib.models import network
+from xp.lib.models.network import network_of
 
 ROOT: Final = Path(__file__).parents[1]
-FILE: Final = ROOT / "xp/models/known_models.json"
+FILE: Final = ROOT / "xp/lib/models/known_models.json"
 BRIDGE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 QWEN: Final = f"{BRIDGE}/07d0d14aceb47916885f74abeace7ac5d167aa75/src/megatron/bridge/models/qwen/qwen_provider.py"
 GPT_OSS: Final = "transformers 5.23.0, models/gpt_oss/configuration_gpt_oss.py"
@@ -109,7 +109,7 @@ KEPT: Final = (
     *("depth", "num_heads", "patch_size", "out_hidden_size", "num_position_embeddings"),
     *("deepstack_visual_indexes", "spatial_merge_size", "temporal_patch_size", "image_size"),
 )
-"""Keys of a copy that are written, with those that `xp.models.network` reads."""
+"""Keys of a copy that are written, with those that `xp.lib.models.network` reads."""
 FLAGS: Final = {
     "num_hidden_layers": "--num-layers",
     "hidden_size": "--hidden-size",

@@ -24,15 +24,15 @@ from xp.composition import compose
 from xp.errors import XpError
 from xp.fields.field import Refusal
 from xp.fields.message_limits import with_proof
-from xp.models.files import known_config
-from xp.models.network import network_of, text_part
-from xp.models.weights import media_parameters
+from xp.lib.models.files import known_config
+from xp.lib.models.network import network_of, text_part
+from xp.lib.models.weights import media_parameters
 from xp.planning.backend import spec_refusals
-from xp.planning.extent import extent_refusals
 from xp.planning.memory.estimate import capacity_of, estimate
 from xp.planning.memory.fit import MemoryVerdict, fit, impossible_by, memory_refusals, works
 from xp.planning.memory.weights import weights_of
 from xp.planning.refusals import machine_refusals
+from xp.planning.run_size import extent_refusals
 from xp.spec import Architecture, RunSpec
 
 ROOT: Final = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ CHECKPOINTS: Final = DATA / "checkpoints.yaml"
 COUNTS: Final = DATA / "counts.json"
 ENGINES: Final = DATA / "engines.json"
 SIZES: Final = DATA / "sizes.json"
-TABLE: Final = ROOT / "xp/models/known_models.json"
+TABLE: Final = ROOT / "xp/lib/models/known_models.json"
 
 REPOSITORIES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "verl": ("volcengine/verl", ("examples", "recipe")),
@@ -514,7 +514,7 @@ def _sources() -> Iterator[str]:
     yield from (
         "## Sources of the sizes",
         "",
-        "A plan of these checkpoints needs no hub: their sizes are in `xp/models/known_models.json`, or in the option.",
+        "A plan of these checkpoints needs no hub: their sizes are in `xp/lib/models/known_models.json`, or in the option.",
         "",
         "| checkpoint | source |",
         "|---|---|",

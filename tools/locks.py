@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xp.cli.install import uv
-from xp.runtimes import LOCK, RuntimeLock, locks, versions_in
+from xp.planning.runtimes import LOCK, RuntimeLock, locks, versions_in
 
 PLATFORM = "x86_64-manylinux_2_28"
 

@@ -262,7 +262,7 @@ def vllm_outcomes(dialect: str, batch: Sequence[str]) -> list[Outcome]:
         return [
             _read([(call.name, call.arguments) for call in result.tool_calls]) for result in filters
         ]
-    tokenizer = AutoTokenizer.from_pretrained(ROOT / "xp/builtin/tiny")
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "xp/worker/tiny")
     tokenizer.add_special_tokens({"additional_special_tokens": [*TAGS]})
     parser = ToolParserManager.get_tool_parser(PARSERS[dialect][0])
 

@@ -50,7 +50,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
     except XpError as error:
         if "--debug" in arguments:
             raise
-        from xp.secrets.redaction import Redactor
+        from xp.lib.secrets.redaction import Redactor
 
         # A refused word is repeated in the message, and may be a URL with a password.
         print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xp.composition import compose as compose_overrides
 from xp.errors import ExitCode, XpError
+from xp.execution.held_out import HeldOutResult
+from xp.execution.record import read_record, status_of
 from xp.planning.plan import Plan, build_plan, new_run_id
-from xp.run_records.held_out import HeldOutResult
-from xp.run_records.record import read_record, status_of
 from xp.spec import RunSpec
 
 if TYPE_CHECKING:
-    from xp.evaluation.paired import PairedComparison
+    from xp.results.evaluation.paired import PairedComparison
 
 OUTPUTS: Final = "outputs"
 
@@ -74,7 +74,7 @@ def run(spec: RunSpec) -> Run:
 
 def load(name: str, outputs: Path | str = OUTPUTS) -> Run:
     """A run by its name, the beginning of its name, or its directory; raises XpError(RUN_DIR) if there is none."""
-    from xp.run_records.named import run_directory
+    from xp.execution.named import run_directory
 
     return Run(run_directory(Path(outputs), name))
 
@@ -86,7 +86,7 @@ def runs(*names: str, outputs: Path | str = OUTPUTS) -> Any:
         A pandas.DataFrame; without pandas a list of mappings. Columns: those of `xp runs compare`, and the keys in
         which the runs differ.
     """
-    from xp.run_records.leaderboard import PLAIN, leaderboard
+    from xp.execution.leaderboard import PLAIN, leaderboard
 
     rows = leaderboard(Path(outputs), names)
     return _table(
@@ -111,7 +111,7 @@ def evaluate(
         XpError: as the command.
     """
     from xp.cli.evaluation import evaluations
-    from xp.evaluation.driver import Allowance
+    from xp.results.evaluation.driver import Allowance
 
     chosen = evaluations(words, [Path(one) for one in config_dirs], Allowance(), again=again)
     return [one.run(again=again) for one in chosen]
@@ -134,9 +134,9 @@ def compare(
     Raises:
         XpError: PLAN if tasks or rewards differ.
     """
-    from xp.evaluation.records import evaluation_place
-    from xp.evaluation.results import compare_named, named, whole_names
-    from xp.evaluation.settings import default_margin
+    from xp.results.evaluation.records import evaluation_place
+    from xp.results.evaluation.results import compare_named, named, whole_names
+    from xp.results.evaluation.settings import default_margin
 
     sides = []
     for one in (first, second):
@@ -163,7 +163,7 @@ class Episodes:
     """
 
     def __init__(self, directory: Path) -> None:
-        from xp.report.episodes import EpisodeIndex
+        from xp.results.report.episodes import EpisodeIndex
 
         self._index = EpisodeIndex(directory)
         self._index.refresh()
@@ -203,7 +203,7 @@ class Run:
     def spec(self) -> RunSpec:
         """The spec of the last attempt."""
         from xp.composition.points import validated
-        from xp.run_records.leaderboard import spec_of
+        from xp.execution.leaderboard import spec_of
 
         return validated(
             spec_of(self.directory, len(read_record(self.directory).attempts)), self.name
@@ -224,7 +224,7 @@ class Run:
     @property
     def held_out(self) -> dict[str, HeldOutResult]:
         """`before` and `after` training -> result. Empty means that it was not evaluated."""
-        from xp.run_records.held_out import held_out
+        from xp.execution.held_out import held_out
 
         return held_out(self.directory)
 
@@ -242,8 +242,8 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """The verdict of `xp runs diagnose`, one of `xp.evaluation.verdict.RunVerdict`."""
-        from xp.evaluation.verdict import diagnose
+        """The verdict of `xp runs diagnose`, one of `xp.results.evaluation.verdict.RunVerdict`."""
+        from xp.results.evaluation.verdict import diagnose
 
         return diagnose(self.directory, read_record(self.directory)).verdict
 
@@ -252,7 +252,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         from xp.cli.progress import curves
-        from xp.run_records.progress import progress_of
+        from xp.execution.progress import progress_of
 
         progress = progress_of(self.directory, read_record(self.directory))
         lines = [

@@ -20,7 +20,7 @@ from tests.reliability import proxy as network
 from tests.reliability.proxy import Exchange, Fault, FaultProxy
 from xp.envs.local_server import LocalServer
 
-SERVE = "xp.builtin.whodunit_mini:WhodunitMini"
+SERVE = "xp.envs.builtin.whodunit_mini:WhodunitMini"
 Work = dict[str, float]
 """Stage -> seconds of processor time in the undisturbed run."""
 Play = Callable[[random.Random, Path, Work, int], tuple[Place, str]]

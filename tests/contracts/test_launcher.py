@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.launching import stage
+from xp.checks.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
-from xp.job import Runtime
-from xp.launchers.base import Context, Launcher
-from xp.launchers.local import LocalLauncher
-from xp.testing.launcher import LauncherSuite
+from xp.execution.launchers.base import Context, Launcher
+from xp.execution.launchers.local import LocalLauncher
+from xp.planning.job import Runtime
 
 
 class TestLocalLauncher(LauncherSuite):

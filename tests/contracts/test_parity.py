@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tools.pages import REFERENCE, parity_page
+from xp.checks.contracts.backend import BackendSuite
+from xp.checks.contracts.fields import ABOUT_THE_PLAN, changed, composed, dropped, rendered
 from xp.fields.field import columns_of
 from xp.fields.sft import SFT
 from xp.fields.support import Support, meant_fields
@@ -19,8 +21,6 @@ from xp.fields.table import BY_XP, FIELDS
 from xp.lib.nested import upwards
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, schema_fields
-from xp.testing.backend import BackendSuite
-from xp.testing.fields import ABOUT_THE_PLAN, changed, composed, dropped, rendered
 
 SPECS = {
     "experts": ("env=whodunit", "model=qwen3-30b-a3b", "hardware=h200x8"),

@@ -11,11 +11,11 @@ import pytest
 from tests.support.graded_rules import graded
 from tests.support.ors_server import COUNTER, QUIZ, rules, running
 from tests.support.sections import replace
+from xp.checks.contracts.provider import ProviderSuite, lent
 from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.errors import XpError
-from xp.testing.provider import ProviderSuite, lent
 
 
 def patient(**changes: Any) -> EnvConfig:

@@ -12,12 +12,16 @@ import torch
 from tests.support.architectures import VOCABULARY, tiny_model
 from tests.support.sections import sampling_of
 from xp.backends.trl.worker.policy import WholePolicy
-from xp.engines.conversation import Opening
-from xp.engines.kv_cache import without_padding_mask
-from xp.engines.transformers_engine import RecomputingEngine, TransformersEngine, check_decoding
 from xp.errors import XpError
 from xp.fields.model import OTHER_HEADS
-from xp.models.network import RECURRENT, has_own_decoding, stated
+from xp.lib.models.network import RECURRENT, has_own_decoding, stated
+from xp.worker.engines.conversation import Opening
+from xp.worker.engines.kv_cache import without_padding_mask
+from xp.worker.engines.transformers_engine import (
+    RecomputingEngine,
+    TransformersEngine,
+    check_decoding,
+)
 
 SAMPLING = sampling_of(64, 12, 64, temperature=0.7)
 FAST = ("granite", "cohere2", "gemma2", "gpt2", "qwen3")

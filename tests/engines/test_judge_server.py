@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.engines import needs_vllm
 from tests.support.tiny import leave_model
 from xp.composition import compose
-from xp.engines.config import JudgeServer, VLLMServer
+from xp.worker.engines.config import JudgeServer, VLLMServer
 
 pytestmark = needs_vllm
 PROGRAM = """
@@ -55,7 +55,7 @@ def test_a_program_beside_vllm_is_answered_with_the_key_alone(tmp_path: Path) ->
     command = [
         sys.executable,
         "-m",
-        "xp.engines.judge_server",
+        "xp.worker.engines.judge_server",
         str(tmp_path / "judge.json"),
         "-m",
         "a_program",

@@ -15,10 +15,10 @@ from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model
 from tests.support.vllm_on_cpu import configured
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.engines.completions import CompletionClient
-from xp.engines.conversation import GenerationRequest
-from xp.engines.server import RunningServer, running
 from xp.errors import ExitCode, XpError
+from xp.worker.engines.completions import CompletionClient
+from xp.worker.engines.conversation import GenerationRequest
+from xp.worker.engines.server import RunningServer, running
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 LENGTH = 24

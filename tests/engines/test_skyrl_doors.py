@@ -62,7 +62,7 @@ def doors(key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]
     from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
 
     from xp.backends.skyrl.worker import engine_key
-    from xp.engines.key_check import EngineKeyCheck
+    from xp.worker.engines.key_check import EngineKeyCheck
 
     server = uvicorn.Server(
         uvicorn.Config(EngineKeyCheck(_nothing), host="127.0.0.1", port=0, log_level="error")

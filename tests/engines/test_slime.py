@@ -28,9 +28,9 @@ from tests.trainers.slime_setup import (
     worker_config,
 )
 from xp.backends.slime.worker import engine_key
-from xp.engines.key_check import headers
 from xp.lib import loopback, private_ray
 from xp.lib.loopback import HOST, free_port
+from xp.worker.engines.key_check import headers
 
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -21,8 +21,8 @@ from tests.support.slime_engine import ON_CPU, needs_server
 from tests.support.slime_rehearsal import GROUP, PROMPTS, STEPS, run, spec_of, start
 from tests.trainers.slime_setup import needs_slime, tiny_directory
 from xp.backends.slime.worker.config import SlimeTrainConfig
-from xp.job import Job
 from xp.lib.loopback import free_port
+from xp.planning.job import Job
 from xp.planning.stages import prepare_stage, task_set_place
 from xp.worker.places import RunPaths
 

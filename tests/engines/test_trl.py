@@ -57,8 +57,8 @@ def trained(
 @contextmanager
 def served(directory: Path, environ: dict[str, str]) -> Iterator[dict[str, str]]:
     """A training with the server that the stage starts beside it."""
-    from xp.engines.key_check import KEY
-    from xp.engines.server import URL, running
+    from xp.worker.engines.key_check import KEY
+    from xp.worker.engines.server import URL, running
 
     config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     assert config.server is not None
@@ -142,7 +142,7 @@ SERVED = (
 
 def test_a_run_resumes_after_its_server_was_killed(tmp_path: Path) -> None:
     loss = lose_once(
-        tmp_path, lambda tree: process_with("xp.engines.key_check", tree).kill(), *SERVED
+        tmp_path, lambda tree: process_with("xp.worker.engines.key_check", tree).kill(), *SERVED
     )
     assert loss.exit_code == ExitCode.ENGINE
     assert "xp: the vLLM server ended with 137; the end of " in loss.log
@@ -161,7 +161,7 @@ def test_a_run_resumes_after_its_engine_hung(tmp_path: Path) -> None:
     """vLLM's HTTP process goes on to answer; the engine behind it does not."""
 
     def stop_engine(tree: list[psutil.Process]) -> None:
-        for child in process_with("xp.engines.key_check", tree).children(recursive=True):
+        for child in process_with("xp.worker.engines.key_check", tree).children(recursive=True):
             child.suspend()
 
     loss = lose_once(tmp_path, stop_engine, *SERVED, program=("-c", IMPATIENT))

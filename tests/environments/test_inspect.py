@@ -15,13 +15,13 @@ from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
 from tests.support.small_training import check_finds_no_fault, two_steps_are_played
 from xp.__main__ import main
+from xp.checks.contracts.provider import ProviderSuite, lent
 from xp.envs.base import Provider, Task
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
-from xp.testing.provider import ProviderSuite, lent
 
 FILE = ROOT / "tests/environments/packages/inspect_samples.py"
 OWN = (ROOT / "tests/environments/own_inspect.py").read_text()

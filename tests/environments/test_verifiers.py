@@ -15,13 +15,13 @@ from tests.environments.python import ROOT, python, told
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
 from tests.support.small_training import check_finds_no_fault, two_steps_are_played
+from xp.checks.contracts.provider import ProviderSuite, lent
 from xp.envs.base import ProtocolError, Provider, Task, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
-from xp.testing.provider import ProviderSuite, lent
 
 PACKAGES = ROOT / "tests/environments/packages"
 OWN = (ROOT / "tests/environments/own_rollouts.py").read_text()

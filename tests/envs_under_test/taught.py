@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.tiny import tokenizer_and_model
-from xp.builtin.mystery import generate_case
+from xp.envs.builtin.mystery import generate_case
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
 

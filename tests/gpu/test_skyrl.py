@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from xp.hardware import visible_gpus
+from xp.spec.hardware import visible_gpus
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.evaluations import evaluated
-from xp.hardware import visible_gpus
+from xp.spec.hardware import visible_gpus
 
 pytestmark = [
     pytest.mark.gpu,

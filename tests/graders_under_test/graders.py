@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xp.builtin.graders import ready
+from xp.envs.builtin.graders import ready
 
 
 def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -99,7 +99,7 @@ import importlib.metadata, sys
 import filelock, openreward, psutil, pyarrow, tqdm
 print("openreward", importlib.metadata.version("openreward"))
 sys.path.insert(0, sys.argv[1])
-import xp.backends.slime.worker.train, xp.engines.evaluate
+import xp.backends.slime.worker.train, xp.worker.engines.evaluate
 print("not the image's:", sorted({"torch", "ray", "sglang", "slime", "megatron"} & set(sys.modules)))
 """
 

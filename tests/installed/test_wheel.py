@@ -76,5 +76,8 @@ def test_it_prepares_tasks_of_an_environment_without_a_server(
 
 
 def test_it_finds_the_locks_of_the_trainers(installed: Path, tmp_path: Path) -> None:
-    said = run([installed, "-c", "from xp.runtimes import locks; print(sorted(locks()))"], tmp_path)
+    said = run(
+        [installed, "-c", "from xp.planning.runtimes import locks; print(sorted(locks()))"],
+        tmp_path,
+    )
     assert "'skyrl', 'trl'" in said

@@ -16,7 +16,7 @@ from tests.support.own_game import run as run
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import bytes_digest
-from xp.replay.recorded import RecordedRun
+from xp.results.replay.recorded import RecordedRun
 
 
 def bundle_of(run: Path) -> Path:

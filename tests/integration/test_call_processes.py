@@ -21,6 +21,7 @@ from tests.support.fake_session import with_limits
 from tests.support.launching import is_alive
 from tests.support.ors_server import rules
 from tests.support.waiting import wait_for
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.envs.base import Message, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.graded import GradedProvider
@@ -29,7 +30,6 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.spec.env import GraderForm
 from xp.spec.reward_fn import WeightedFnSpec
-from xp.testing.jobs import DEADLINE_S
 
 MODULE = "tests.graders_under_test.signals"
 MATH = "tests.graders_under_test.math_signals"
@@ -77,7 +77,7 @@ def played(config: EnvConfig, answers: Sequence[tuple[int, str]]) -> list[Episod
         ("trl_reward", GraderForm.TRL),
         ("trl_reward_later", GraderForm.TRL),
         ("trl.rewards:accuracy_reward", GraderForm.TRL),
-        ("xp.builtin.math_verified:math", GraderForm.XP),
+        ("xp.envs.builtin.math_verified:math", GraderForm.XP),
     ],
 )
 def test_a_grader_with_signals_scores_a_right_answer_in_each_form(

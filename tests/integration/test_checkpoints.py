@@ -38,9 +38,9 @@ from tools.checkpoints import (
 from xp.composition import compose
 from xp.errors import XpError
 from xp.fields.limits import claims, limits_of, proof_of
-from xp.models.files import known_config
-from xp.models.network import COUNTED, context_of, network_of, text_part
-from xp.models.weights import media_parameters
+from xp.lib.models.files import known_config
+from xp.lib.models.network import COUNTED, context_of, network_of, text_part
+from xp.lib.models.weights import media_parameters
 from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan
 from xp.spec import Architecture

@@ -17,15 +17,15 @@ from filelock import FileLock
 
 from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.arguments import COMMANDS, INSTEAD
 from xp.cli.parser import build, outputs_of, parse
 from xp.cli.run_plans import run_plans
 from xp.cli.table import Column, fitted, wrapped
 from xp.composition import GROUPS, compose, options
 from xp.errors import ExitCode, XpError
+from xp.execution.record import LOCK, RunRecord, RunStatus
 from xp.planning.plan import Plan, build_again
-from xp.run_records.record import LOCK, RunRecord, RunStatus
-from xp.testing.jobs import DEADLINE_S
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
 ROWS = [
@@ -275,7 +275,7 @@ def test_a_sweep_goes_on_without_its_output(
 ) -> None:
     begun: list[int] = []
     monkeypatch.setattr("xp.cli.run_plans.run_plan", lambda one, **_: begun.append(one.spec.seed))
-    monkeypatch.setattr("xp.doctor.template.check_template_on_tasks", lambda _: None)
+    monkeypatch.setattr("xp.checks.doctor.template.check_template_on_tasks", lambda _: None)
     with lost_stream(kind) as stream, redirect_stdout(stream):
         assert main(["prepare", "-m", "env=echo", "seed=1,2,3", f"outputs={tmp_path}"]) == 0
     assert begun == [1, 2, 3]
@@ -290,7 +290,7 @@ def test_the_code_of_the_work_remains_without_output(
         raise XpError(one.run_id, ExitCode.UNHEALTHY)
 
     monkeypatch.setattr("xp.cli.run_plans.run_plan", fail)
-    monkeypatch.setattr("xp.doctor.template.check_template_on_tasks", lambda _: None)
+    monkeypatch.setattr("xp.checks.doctor.template.check_template_on_tasks", lambda _: None)
     with (
         lost_stream(kind) as out,
         lost_stream(kind) as err,
@@ -305,7 +305,7 @@ def test_a_preparation_that_is_resumed_has_no_summary_of_a_training(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = RunRecord("R", RunStatus.SUCCEEDED, ())
-    monkeypatch.setattr("xp.run_records.supervise.dispatch", lambda *_, **__: record)
+    monkeypatch.setattr("xp.execution.supervise.dispatch", lambda *_, **__: record)
     plan = build_again(compose(["env=echo", f"outputs={tmp_path}"]), "R", 1, ["prepare"])
     run_plans([plan])
     assert "tuned" not in capsys.readouterr().out

@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.launching import CPU, eventually, stage
 from xp.errors import ExitCode, XpError
-from xp.hardware import visible_gpus
-from xp.job import Resources, Stage
-from xp.launchers.base import Context
-from xp.launchers.local import LocalLauncher
-from xp.launchers.node.gpus import claim
+from xp.execution.launchers.base import Context
+from xp.execution.launchers.local import LocalLauncher
+from xp.execution.launchers.node.gpus import claim
+from xp.planning.job import Resources, Stage
+from xp.spec.hardware import visible_gpus
 
 FOUR = "0, 9000\\n1, 0\\n2, 500\\n3, 0\\n"
 
@@ -71,8 +71,8 @@ def test_two_runs_get_different_gpus_and_a_third_is_refused(tmp_path: Path) -> N
 
 def test_the_gpus_of_a_run_that_was_killed_are_free(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from xp.job import Resources\n"
-        "from xp.launchers.node.gpus import claim\n"
+        "import sys, time; from pathlib import Path; from xp.planning.job import Resources\n"
+        "from xp.execution.launchers.node.gpus import claim\n"
         f"held = claim([{a100s(4)[0]!r}], Path({str(tmp_path)!r}))\n"
         f"Path({str(tmp_path / 'up')!r}).touch(); time.sleep(600)"
     )

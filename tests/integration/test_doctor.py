@@ -10,22 +10,22 @@ import pytest
 
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
+from xp.checks.contracts.jobs import DEADLINE_S
+from xp.checks.doctor.finding import Finding, Verdict, fault, ok
+from xp.checks.doctor.functions import functions
+from xp.checks.doctor.machine import accelerators, disk, versions
+from xp.checks.doctor.reach import environments, launcher, secrets
+from xp.checks.doctor.template import chat_template
 from xp.composition import compose
-from xp.doctor.finding import Finding, Verdict, fault, ok
-from xp.doctor.functions import functions
-from xp.doctor.machine import accelerators, disk, versions
-from xp.doctor.reach import environments, launcher, secrets
-from xp.doctor.template import chat_template
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan
-from xp.testing.jobs import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in (
-        "xp.doctor.program.TIMEOUT_S",
-        "xp.doctor.reach.DEADLINE_S",
+        "xp.checks.doctor.program.TIMEOUT_S",
+        "xp.checks.doctor.reach.DEADLINE_S",
         "xp.envs.slots.DEADLINE_S",
     ):
         monkeypatch.setattr(limit, DEADLINE_S)
@@ -236,10 +236,10 @@ def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(
 def test_json_has_every_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import xp.doctor
+    import xp.checks.doctor
 
     findings = [ok("plan", "train"), fault("disk", "too small", ExitCode.RESOURCE)]
-    monkeypatch.setattr(xp.doctor, "examine", lambda *_: iter(findings))
+    monkeypatch.setattr(xp.checks.doctor, "examine", lambda *_: iter(findings))
     assert main(["doctor", "--json"]) == ExitCode.RESOURCE
     assert json.loads(capsys.readouterr().out) == [
         {"subject": "plan", "verdict": "ok", "text": "train", "code": 0},

@@ -91,7 +91,7 @@ def test_the_evaluation_records_what_decides_its_rewards(outputs: Path) -> None:
     ]
     assert scored_by["env.reward_fn"] == {"my_rewards:by_length": 1.0}
     assert scored_by["env.reward.reduction"] == "sum"
-    for name in ("my_rewards:by_length", "xp.builtin.whodunit_mini:WhodunitMini"):
+    for name in ("my_rewards:by_length", "xp.envs.builtin.whodunit_mini:WhodunitMini"):
         assert len(scored_by[f"code of {name}"]) == 64
     record = json.loads(
         (the_run(outputs) / "attempt_1/evaluate/trajectories/after.jsonl")

@@ -19,13 +19,13 @@ from tests.envs_under_test.silent import Slow
 from tests.support.graded_rules import graded
 from tests.support.ors_server import COUNTER, QUIZ, rules
 from tests.support.sections import replace, reward_rule
+from xp.checks.env_check import watch
+from xp.checks.env_check.measure import measure
+from xp.checks.env_check.policy import Draw, arguments_of, faults_of
+from xp.checks.env_check.report import EnvReport, report
+from xp.checks.env_check.watch import Watch
 from xp.cli.environments import env_command, show_report
 from xp.cli.parser import parse
-from xp.env_check import watch
-from xp.env_check.measure import measure
-from xp.env_check.policy import Draw, arguments_of, faults_of
-from xp.env_check.report import EnvReport, report
-from xp.env_check.watch import Watch
 from xp.envs.base import ToolSpec
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
@@ -266,7 +266,7 @@ def test_answers_of_rows_are_graded_and_unset_variables_named(
 
 
 def test_the_solve_beside_a_class_is_played() -> None:
-    found = checked(rules(serve="xp.builtin.whodunit_mini:WhodunitMini", max_turns=12))
+    found = checked(rules(serve="xp.envs.builtin.whodunit_mini:WhodunitMini", max_turns=12))
     assert found.facts["`solve`"] == "2 of 2 episodes score 1"
     assert "slowest" in found.facts["turn takes"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.ors_server import rules
-from xp.env_check.measure import measure
-from xp.env_check.report import EnvReport, report
-from xp.env_check.watch import Watch
+from xp.checks.env_check.measure import measure
+from xp.checks.env_check.report import EnvReport, report
+from xp.checks.env_check.watch import Watch
 from xp.envs.load import load_provider
 from xp.spec.env import READY
 

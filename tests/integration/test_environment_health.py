@@ -14,7 +14,7 @@ from xp.envs import local_server
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter, trajectory
-from xp.run_records.health import EpisodeCount
+from xp.execution.health import EpisodeCount
 from xp.spec.dialect import Dialect
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow

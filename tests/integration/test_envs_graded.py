@@ -326,7 +326,9 @@ def test_the_text_of_a_tool_call_is_graded(package: Path) -> None:
     (package / "rows.jsonl").write_text(
         json.dumps({"prompt": "Call weather for Rome.", "answer": call})
     )
-    config = rules(provider="local", grader="xp.builtin.graders:exact", rows="lent_rows:rows.jsonl")
+    config = rules(
+        provider="local", grader="xp.envs.builtin.graders:exact", rows="lent_rows:rows.jsonl"
+    )
     outcome, _ = play(config, 0, f"<think>Rome.</think>{call}")
     assert outcome.status == EpisodeStatus.FINISHED
     assert outcome.reward == 1.0
@@ -453,7 +455,7 @@ def test_a_function_of_another_form_is_refused_since_it_could_score_nonsense(
 
 
 def test_a_ready_grader_refuses_rows_that_no_answer_could_equal() -> None:
-    config = replace(graded("equals"), grader="xp.builtin.graders:choice")
+    config = replace(graded("equals"), grader="xp.envs.builtin.graders:choice")
     with pytest.raises(
         XpError, match=r"row 1 of split train: its answer is '0'; expected a letter"
     ) as error:

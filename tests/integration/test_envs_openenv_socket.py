@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.envs.base import ResponseLost, SessionLost, UnsafeOrigin
 from xp.envs.openenv import Socket, client_of, connect
 from xp.envs.target import Target
-from xp.testing.jobs import DEADLINE_S
 
 ANSWER = json.dumps(
     {"type": "observation", "data": {"observation": {}, "reward": 1.0, "done": True}}

@@ -22,12 +22,12 @@ from tests.support.endpoint_evaluations import ROOT, knows_some, result_in, word
 from tests.support.endpoint_evaluations import outputs as outputs
 from tests.support.endpoint_evaluations import prepared as prepared
 from xp.__main__ import main
+from xp.checks.contracts.jobs import DEADLINE_S, eventually
 from xp.envs import server_events
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
-from xp.evaluation.records import EPISODES
 from xp.lib import loaded_code
-from xp.testing.jobs import DEADLINE_S, eventually
+from xp.results.evaluation.records import EPISODES
 
 
 def episodes_in(outputs: Path) -> list[tuple[str, int, int]]:
@@ -36,7 +36,7 @@ def episodes_in(outputs: Path) -> list[tuple[str, int, int]]:
 
 
 GRADER = """
-from xp.builtin.multiply import Multiply
+from xp.envs.builtin.multiply import Multiply
 
 TASKS_VERSION = "1"
 
@@ -230,7 +230,7 @@ def test_the_key_is_sent_and_stands_in_no_file_and_no_output(
 CHILDREN = """
 import os, sys
 import xp.__main__
-import xp.cli.evaluation, xp.evaluation.one, scipy.stats, pyarrow.parquet, xp.envs.graded
+import xp.cli.evaluation, xp.results.evaluation.evaluate, scipy.stats, pyarrow.parquet, xp.envs.graded
 for line in sys.stdin:
     pid = os.fork()
     if not pid:

@@ -19,9 +19,9 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
 from xp.episode.tool_calls import MalformedCall
 from xp.errors import ExitCode, XpError
-from xp.evaluation.play import Dialogue, play
-from xp.evaluation.settings import ToolCalls, settings
-from xp.evaluation.words import read
+from xp.results.evaluation.command_line import read
+from xp.results.evaluation.play import Dialogue, play
+from xp.results.evaluation.settings import ToolCalls, settings
 from xp.spec.dialect import Dialect
 
 SECRET = "sk-" + "a1B2c3D4" * 4

@@ -14,7 +14,7 @@ from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
-from xp.evaluation.records import EPISODES
+from xp.results.evaluation.records import EPISODES
 
 PLAY = (
     *(

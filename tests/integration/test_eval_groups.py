@@ -18,7 +18,7 @@ from tests.support.endpoint_evaluations import (
     words,
 )
 from xp.__main__ import main
-from xp.evaluation.records import EPISODES
+from xp.results.evaluation.records import EPISODES
 
 __all__ = ["outputs", "prepared"]
 FUNCTION = """

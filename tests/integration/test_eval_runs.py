@@ -15,9 +15,8 @@ from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose, to_yaml
 from xp.errors import ExitCode
-from xp.planning.stages import prepare_config
-from xp.run_records.held_out import held_out
-from xp.run_records.record import (
+from xp.execution.held_out import held_out
+from xp.execution.record import (
     Provenance,
     RunRecord,
     RunStatus,
@@ -25,6 +24,7 @@ from xp.run_records.record import (
     close_attempt,
     write_record,
 )
+from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
 
 TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=12")

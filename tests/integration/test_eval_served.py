@@ -29,15 +29,15 @@ from tests.support.smollm2 import smollm2
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
-from xp.engines import server
-from xp.engines.completions import CompletionClient
-from xp.engines.conversation import GenerationRequest
-from xp.engines.sglang import SGLangClient, running
 from xp.errors import ExitCode, XpError
-from xp.evaluation.local import ensure_made
 from xp.lib.loopback import HOST, free_port
 from xp.planning.engine import ON_CPU, sglang_arguments, vllm_server
+from xp.results.evaluation.local import ensure_made
 from xp.worker.adapters import load_policy
+from xp.worker.engines import server
+from xp.worker.engines.completions import CompletionClient
+from xp.worker.engines.conversation import GenerationRequest
+from xp.worker.engines.sglang import SGLangClient, running
 from xp.worker.places import model_place
 from xp.worker.token_budget import evaluation_sampling
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.launching import DEADLINE_S, eventually, is_alive
 from xp.composition import compose
 from xp.errors import ExitCode
-from xp.evaluation.local import ensure_made
+from xp.results.evaluation.local import ensure_made
 from xp.worker.places import model_place
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]

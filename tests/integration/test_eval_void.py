@@ -16,7 +16,7 @@ from tests.support.endpoint_evaluations import knows_some, result_in, words
 from tests.support.modules import alone
 from xp.__main__ import main
 from xp.errors import ExitCode
-from xp.evaluation.records import EPISODES
+from xp.results.evaluation.records import EPISODES
 
 
 def breaks_off_at(share: int) -> ChatServer:

@@ -12,16 +12,16 @@ import pytest
 
 from tests.support.http_server import Reply, Request, http_server
 from tests.support.sections import sampling_of
-from xp.engines.completions import CompletionClient
-from xp.engines.conversation import GenerationRequest
-from xp.engines.probe import is_answering
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.envs.base import ProtocolError
 from xp.envs.docker import _is_healthy
 from xp.envs.target import Target
 from xp.envs.transport import Transport, _encoded
 from xp.errors import XpError
 from xp.lib.exchange import direct_opener
-from xp.testing.jobs import DEADLINE_S
+from xp.worker.engines.completions import CompletionClient
+from xp.worker.engines.conversation import GenerationRequest
+from xp.worker.engines.probe import is_answering
 
 XP = Path(__file__).parents[2] / "xp"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.launching import Supervisor
 from xp.errors import ExitCode
-from xp.run_records.record import read_record
+from xp.execution.record import read_record
 
 pytestmark = pytest.mark.integration
 

@@ -27,7 +27,7 @@ from xp.episode.rewards import reward_steps
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
-from xp.replay.rescore import rescore
+from xp.results.replay.rescore import rescore
 from xp.tasks.request import scoring
 
 DEBATE = "tests.envs_under_test.counter:Debate"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.log import LogStream, drain
-from xp.secrets.redaction import Redactor
+from xp.execution.launchers.node.log import LogStream, drain
+from xp.lib.secrets.redaction import Redactor
 
 ROOT = str(Path(__file__).parents[2])
 WRITES_AT_ITS_END = "import sys; sys.stdin.read(); print('last', flush=True)"

@@ -16,13 +16,13 @@ import pytest
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
 from xp.__main__ import main
+from xp.checks.contracts.jobs import DEADLINE_S, eventually
+from xp.checks.contracts.provider import ProviderSuite, lent
 from xp.contrib.harbor import keeper, session
 from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.testing.jobs import DEADLINE_S, eventually
-from xp.testing.provider import ProviderSuite, lent
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.integration

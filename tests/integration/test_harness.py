@@ -23,14 +23,14 @@ from tests.support.harbor_tasks import left_over, write_task
 from tests.support.harness_programs import PROGRAMS, ROOT, SHELL, harness, play
 from tests.support.harness_programs import place as place
 from xp.__main__ import main
+from xp.checks.contracts.jobs import eventually
+from xp.checks.contracts.provider import ProviderSuite, lent
 from xp.contrib.harness import provider as harness_provider
 from xp.contrib.harness import session
 from xp.envs.base import PROMPT_LENGTH, EnvUnavailable, Message, Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
-from xp.testing.jobs import eventually
-from xp.testing.provider import ProviderSuite, lent
 
 HELLO = call("bash", command="echo hello > hello.txt")
 FINISHED = EpisodeStatus.FINISHED
@@ -246,7 +246,7 @@ def test_rows_are_scored_by_a_command_that_alone_sees_the_answer(tmp_path: Path)
 
 def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions() -> None:
     options = {"command": "python {program}/tools_agent.py {prompt_file}"}
-    config = harness(None, serve="xp.builtin.echo:Echo", options=options)
+    config = harness(None, serve="xp.envs.builtin.echo:Echo", options=options)
     outcome, episode = play(config, call("echo", text="no"), call("echo", text="hello"), "Done.")
     assert outcome.status == FINISHED
     assert outcome.reward == 1.0
@@ -259,7 +259,7 @@ def test_a_session_without_a_usable_prompt_is_closed_and_an_address_of_another_m
 ) -> None:
     options = {"command": "python {program}/tools_agent.py {prompt_file}"}
     provider: Any = load_provider(
-        harness(None, serve="xp.builtin.echo:Echo", options=options), os.environ
+        harness(None, serve="xp.envs.builtin.echo:Echo", options=options), os.environ
     )
     task = provider.tasks("train", [0])[0]
     with monkeypatch.context() as patch:

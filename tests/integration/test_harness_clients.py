@@ -49,7 +49,7 @@ def session() -> Iterator[Any]:
     """A session whose program plays an ORS server's task and waits for the policy."""
     options = {"command": "python {program}/tools_agent.py {prompt_file}"}
     provider = load_provider(
-        harness(None, serve="xp.builtin.echo:Echo", options=options), os.environ
+        harness(None, serve="xp.envs.builtin.echo:Echo", options=options), os.environ
     )
     with closing(provider.open(Task("x", "train", 0))) as opened:
         yield opened
@@ -154,7 +154,7 @@ def test_a_session_that_ended_is_finished_though_a_limit_ends_the_program(
     turns: list[str], status: EpisodeStatus, reward: float
 ) -> None:
     options = {"command": "python {program}/tools_agent.py {prompt_file}"}
-    outcome, _ = play(harness(None, serve="xp.builtin.echo:Echo", options=options), *turns)
+    outcome, _ = play(harness(None, serve="xp.envs.builtin.echo:Echo", options=options), *turns)
     assert outcome.status == status
     assert outcome.reward == reward
 
@@ -167,7 +167,9 @@ def test_the_published_mcp_client_wins_a_finished_episode() -> None:
         "env": {"NODE_PATH": str(SDK.parents[1])},
         "program": str(PROGRAMS),
     }
-    config = harness(None, serve="xp.builtin.echo:Echo", options=options, retries_per_episode=0)
+    config = harness(
+        None, serve="xp.envs.builtin.echo:Echo", options=options, retries_per_episode=0
+    )
     for more in ([], ["Done."]):
         outcome, _ = play(config, call("echo", text="hello"), *more)
         assert outcome.status == FINISHED
@@ -190,7 +192,9 @@ def test_a_published_program_gets_a_sessions_tools(agent: str, name: str, tool: 
     if shutil.which(name) is None:
         pytest.skip(f"needs {agent} on the PATH: make test-programs")
     options = {"agent": agent, "command": None, "program": None}
-    config = harness(None, serve="xp.builtin.echo:Echo", options=options, retries_per_episode=0)
+    config = harness(
+        None, serve="xp.envs.builtin.echo:Echo", options=options, retries_per_episode=0
+    )
     outcome, episode = play(config, call(tool, text="hello"), "Done.")
     assert outcome.status == FINISHED
     assert outcome.reward == 1.0

@@ -15,8 +15,6 @@ import pytest
 from tests.support.chat_templates import tokenizer_of
 from tests.support.harness_programs import harness, place
 from tests.support.sections import sampling_of
-from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
-from xp.engines.play import EpisodePlay, Rollout
 from xp.envs.base import Message, Task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
@@ -24,6 +22,14 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.engines.conversation import (
+    Done,
+    GeneratedTurn,
+    GenerationRequest,
+    Opening,
+    RequestEngine,
+)
+from xp.worker.engines.play import EpisodePlay, Rollout
 
 __all__ = ["place"]
 pytestmark = pytest.mark.integration

@@ -14,18 +14,18 @@ import pytest
 
 from tests.support.graded_rules import MODULE, graded
 from tests.support.waiting import wait_for
+from xp.checks.contracts.provider import ProviderSuite, lent
 from xp.composition import compose
 from xp.envs.base import ProtocolError, Provider, ResponseLost, Task
 from xp.envs.config import EpisodeConfig
 from xp.envs.hosted import HostedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
-from xp.job import Runtime
-from xp.launchers.preflight import python_variables
+from xp.execution.launchers.preflight import python_variables
 from xp.planning.episode import episode_config, user_modules
+from xp.planning.job import Runtime
 from xp.planning.plan import build_plan
 from xp.tasks.request import source_digest
-from xp.testing.provider import ProviderSuite, lent
 
 
 class HostedGrader(HostedProvider):

@@ -11,12 +11,12 @@ import pytest
 
 from tests.stubs.raw_server import raw_server, whole
 from tests.support.sections import sampling_of
-from xp.engines.completions import CompletionClient
-from xp.engines.conversation import GenerationRequest
 from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.errors import ExitCode, XpError
-from xp.evaluation.settings import settings
-from xp.models.files import _from_hub, hub_text
+from xp.lib.models.files import _from_hub, hub_text
+from xp.results.evaluation.settings import settings
+from xp.worker.engines.completions import CompletionClient
+from xp.worker.engines.conversation import GenerationRequest
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 DEEP = b"[" * 200_000
@@ -111,7 +111,7 @@ def test_an_answer_that_breaks_off_is_tried_again() -> None:
 def test_a_hub_that_answers_badly_leaves_a_model_unknown(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", 0.4)
+    monkeypatch.setattr("xp.lib.models.files.HUB_TIMEOUT_S", 0.4)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     began = time.monotonic()
     slow = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"

@@ -12,11 +12,11 @@ import pytest
 from xp.cli.install import install, install_sources, make_checkouts, python_above
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.job import Runtime
-from xp.launchers.preflight import checkouts, commit_of, interpreter, project
+from xp.execution.launchers.preflight import checkouts, commit_of, interpreter, project
+from xp.planning.job import Runtime
 from xp.planning.plan import build_plan
 from xp.planning.runtime import runtime_checkouts, trainer_runtime
-from xp.runtimes import Checkout, Checkouts, installed_checkouts
+from xp.planning.runtimes import Checkout, Checkouts, installed_checkouts
 
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
 PATCH = """--- a/text

@@ -22,7 +22,7 @@ from tests.support.fake_vllm import FAKE
 from tests.support.judges import by
 from xp.__main__ import main
 from xp.errors import ExitCode
-from xp.replay.rescore import rescore
+from xp.results.replay.rescore import rescore
 
 __all__ = ["outputs", "prepared"]
 pytestmark = pytest.mark.timeout(1800)

@@ -14,8 +14,8 @@ import requests
 
 from tests.support.http_server import HttpServer, http_server
 from xp.backends.slime.worker import engine_key as slime_key
-from xp.engines import key_check
 from xp.lib import loopback, private_ray
+from xp.worker.engines import key_check
 
 
 @pytest.mark.parametrize(

@@ -15,23 +15,23 @@ import pytest
 from filelock import FileLock
 
 from tests.support.launching import ROOT, eventually, launcher_spec, plan, stage
+from xp.checks.contracts.launcher import LauncherSuite
 from xp.cli.runs import cancel
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.job import Resources, Stage
-from xp.launchers import modal, slurm
-from xp.launchers.base import Context, Launcher
-from xp.launchers.cluster import TimedOut, ask
-from xp.launchers.modal import ModalLauncher
-from xp.launchers.node.job_spec import make_job_spec, read_result
-from xp.launchers.node.on_node import REQUEUE
-from xp.launchers.ray import RayLauncher
-from xp.launchers.slurm import SlurmLauncher
-from xp.launchers.slurm_job import array_script, batch_script
+from xp.execution.launchers import modal, slurm
+from xp.execution.launchers.base import Context, Launcher
+from xp.execution.launchers.cluster import TimedOut, ask
+from xp.execution.launchers.modal import ModalLauncher
+from xp.execution.launchers.node.job_spec import make_job_spec, read_result
+from xp.execution.launchers.node.on_node import REQUEUE
+from xp.execution.launchers.ray import RayLauncher
+from xp.execution.launchers.slurm import SlurmLauncher
+from xp.execution.launchers.slurm_job import array_script, batch_script
+from xp.execution.record import LOCK, RunStatus, read_record
+from xp.execution.supervise import dispatch
 from xp.lib.loopback import free_ports
-from xp.run_records.record import LOCK, RunStatus, read_record
-from xp.run_records.supervise import dispatch
-from xp.testing.launcher import LauncherSuite
+from xp.planning.job import Resources, Stage
 
 pytestmark = pytest.mark.integration
 
@@ -215,7 +215,7 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
         ["bash", "job.sh"], cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "7"}, timeout=200
     )
     assert (tmp_path / "seen").read_text() == repr(
-        ["-m", "xp.launchers.node.on_node", "7", str(order)]
+        ["-m", "xp.execution.launchers.node.on_node", "7", str(order)]
     )
     assert not list(tmp_path.rglob("pwned"))
 
@@ -230,7 +230,13 @@ def test_a_node_skips_a_stage_that_an_earlier_one_made(tmp_path: Path) -> None:
     (context.outputs / result).parent.mkdir(parents=True)
     (context.outputs / result).write_text("{}")
     (tmp_path / "job.json").write_text(spec.to_json())
-    command = [sys.executable, "-m", "xp.launchers.node.on_node", "7", str(tmp_path / "job.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "xp.execution.launchers.node.on_node",
+        "7",
+        str(tmp_path / "job.json"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     ended = read_result(context.outputs / "runs/run/attempt_1/evaluate")
@@ -299,10 +305,10 @@ def test_a_stage_that_is_queued_again_leaves_other_tasks_of_its_array(
 ) -> None:
     code = tmp_path / "code"
     programs = tmp_path / "bin"
-    (code / "xp/launchers/node").mkdir(parents=True)
-    for package in ("xp", "xp/launchers", "xp/launchers/node"):
+    (code / "xp/execution/launchers/node").mkdir(parents=True)
+    for package in ("xp", "xp/execution/launchers", "xp/execution/launchers/node"):
         (code / package / "__init__.py").touch()
-    (code / "xp/launchers/node/on_node.py").write_text(NODE)
+    (code / "xp/execution/launchers/node/on_node.py").write_text(NODE)
     programs.mkdir()
     (programs / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n')
     (programs / "scontrol").chmod(0o755)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from xp.errors import XpError
-from xp.evaluation.records import REQUEST, EvaluationIdentity, place_of
+from xp.execution.lock import Lock, check_resumed, complete_lock, inputs_of, read_lock
+from xp.execution.preflight import _loaded_before
 from xp.lib import loaded_code
 from xp.lib.code_files import place_digest
 from xp.lib.loaded_code import FILE, VARIABLE, changed, loaded
-from xp.run_records.lock import Lock, check_resumed, complete_lock, inputs_of, read_lock
-from xp.run_records.ready import _loaded_before
+from xp.results.evaluation.records import REQUEST, EvaluationIdentity, place_of
 from xp.worker.facts import FILE as FACTS
 
 MINE = """

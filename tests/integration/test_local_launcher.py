@@ -23,9 +23,9 @@ from tests.support.launching import (
     statuses,
 )
 from xp.errors import ExitCode, XpError
-from xp.launchers.local import LocalLauncher
-from xp.run_records.record import RunStatus, read_record
-from xp.tracking.base import tracked_places
+from xp.execution.launchers.local import LocalLauncher
+from xp.execution.record import RunStatus, read_record
+from xp.execution.tracking.base import tracked_places
 
 pytestmark = pytest.mark.integration
 
@@ -184,7 +184,7 @@ def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
 
 def test_with_a_terminal_the_job_is_told_to_draw_for_one(tmp_path: Path) -> None:
     code = "import os; print(os.environ.get('FORCE_COLOR'), os.environ.get('COLUMNS'), '\\x1b[31mred\\x1b[0m')"
-    from xp.run_records.supervise import dispatch
+    from xp.execution.supervise import dispatch
 
     screen: list[str] = []
     one = plan(stage("a", code))

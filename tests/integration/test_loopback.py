@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.lib import private_ray
-from xp.testing.jobs import DEADLINE_S
 
 PROGRAM = """
 import multiprocessing, socket

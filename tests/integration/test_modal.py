@@ -14,18 +14,18 @@ import pytest
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
+from xp.checks.contracts.jobs import DEADLINE_S
+from xp.checks.contracts.launcher import LauncherSuite
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.job import Job, Resources, Runtime, Stage
-from xp.launchers.base import Context, Launch, Launcher
-from xp.launchers.modal import ModalLauncher
-from xp.launchers.modal_app import app_text
-from xp.launchers.service import SubmittedStage
-from xp.run_records import detached
-from xp.run_records.record import RunStatus, read_record
-from xp.run_records.supervise import dispatch
-from xp.testing.jobs import DEADLINE_S
-from xp.testing.launcher import LauncherSuite
+from xp.execution import detached
+from xp.execution.launchers.base import Context, Launch, Launcher
+from xp.execution.launchers.modal import ModalLauncher
+from xp.execution.launchers.modal_app import app_text
+from xp.execution.launchers.service import SubmittedStage
+from xp.execution.record import RunStatus, read_record
+from xp.execution.supervise import dispatch
+from xp.planning.job import Job, Resources, Runtime, Stage
 
 pytestmark = pytest.mark.integration
 

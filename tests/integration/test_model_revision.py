@@ -16,15 +16,15 @@ from tests.support.http_server import HttpServer, Reply, Request, http_server
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.builtin.tiny_model import SHIPPED
+from xp.checks.contracts.fields import without_spec
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.models.files import hub_text, local_directory, pinned_place
+from xp.lib.models.files import hub_text, local_directory, pinned_place
 from xp.planning.plan import build_plan
-from xp.testing.fields import without_spec
 from xp.worker.facts import model_facts
 from xp.worker.places import teacher_place
 from xp.worker.stage import TrainConfig
+from xp.worker.tiny_model import SHIPPED
 
 OLD = "0" * 39 + "1"
 NEW = "0" * 39 + "2"
@@ -58,7 +58,7 @@ def hub_answer(request: Request) -> Reply:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpServer]:
     with http_server(hub_answer) as server:
-        monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", 30.0)
+        monkeypatch.setattr("xp.lib.models.files.HUB_TIMEOUT_S", 30.0)
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))

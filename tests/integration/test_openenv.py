@@ -22,6 +22,7 @@ from tests.support.fake_session import RULES
 from tests.support.openenv_counter import MODULE, counter, task
 from tests.support.ors_server import rules
 from tests.support.sections import replace
+from xp.checks.contracts.provider import lent
 from xp.envs.base import (
     DeadlineExceeded,
     EnvUnavailable,
@@ -36,7 +37,6 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 from xp.spec.dialect import Dialect
-from xp.testing.provider import lent
 
 pytestmark = pytest.mark.integration
 
@@ -182,8 +182,8 @@ def bundled(name: str) -> OpenEnvProvider:
     return OpenEnvProvider(
         rules(
             provider="openenv",
-            serve=f"xp.builtin.{module}:{CLASSES[name]}",
-            rows=f"xp.builtin:{name}.jsonl",
+            serve=f"xp.envs.builtin.{module}:{CLASSES[name]}",
+            rows=f"xp.envs.builtin:{name}.jsonl",
         ),
         os.environ,
     )

@@ -14,21 +14,21 @@ from tests.support.own_model import SMOLLM2, fault, model_at
 from tests.support.own_model import no_hub as no_hub
 from xp.__main__ import main
 from xp.backends.slime.control.architecture import architecture_flags
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.native import PlanKeys
 from xp.cli.options import first_sentence
 from xp.composition import compose, options
 from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
-from xp.models.clock import TEMPLATES
-from xp.models.network import COUNTED, RECURRENT, TEXT_TWINS, network_of, stated
+from xp.lib.models.clock import TEMPLATES
+from xp.lib.models.network import COUNTED, RECURRENT, TEXT_TWINS, network_of, stated
 from xp.planning.backend import backend_of
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import peft_adapters, weights_of
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_model_files
 from xp.spec import Architecture, LoraSpec
-from xp.testing.jobs import DEADLINE_S
 
 SLIME = ("backend=slime", "hardware=h100x8", "env=whodunit")
 
@@ -88,7 +88,7 @@ def test_the_hub_is_asked_once_and_without_a_token(
         )
 
     with http_server(answer) as server:
-        monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", DEADLINE_S)
+        monkeypatch.setattr("xp.lib.models.files.HUB_TIMEOUT_S", DEADLINE_S)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
         monkeypatch.setenv("HF_ENDPOINT", server.url)

@@ -22,7 +22,7 @@ from xp.episode.episode import Episode
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import ExitCode
 from xp.lib.verified import write_digests
-from xp.replay.publish import licence_of, model_files
+from xp.results.replay.publish import licence_of, model_files
 
 SECRET = "4f9d0c7be21a4a5fb3"
 TASKS = {f"multiply/test/{number}": [float(number % 4 > 0)] for number in range(40)}

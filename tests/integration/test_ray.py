@@ -21,13 +21,13 @@ import pytest
 from tests.support.detaching import DetachingContract
 from tests.support.launching import eventually, forms, is_alive, launcher_spec, plan, stage
 from tests.support.ray_cluster import ray_cluster
+from xp.checks.contracts.launcher import LauncherSuite
 from xp.errors import XpError
-from xp.launchers import ray_head
-from xp.launchers.base import Context, Launcher
-from xp.launchers.ray import RayLauncher
-from xp.launchers.ray_head import RayHead
-from xp.run_records.supervise import dispatch
-from xp.testing.launcher import LauncherSuite
+from xp.execution.launchers import ray_head
+from xp.execution.launchers.base import Context, Launcher
+from xp.execution.launchers.ray import RayLauncher
+from xp.execution.launchers.ray_head import RayHead
+from xp.execution.supervise import dispatch
 from xp.worker.nodes import interface_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

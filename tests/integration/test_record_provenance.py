@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from xp.errors import ExitCode, XpError
-from xp.job import Runtime
-from xp.launchers.files import copy_modules, copy_package, locate_modules
-from xp.run_records.ready import checkout_state, provenance
-from xp.run_records.record import is_held
+from xp.execution.launchers.files import copy_modules, copy_package, locate_modules
+from xp.execution.preflight import checkout_state, provenance
+from xp.execution.record import is_held
+from xp.planning.job import Runtime
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import ExitCode
 from xp.lib.verified import write_digests
 from xp.planning.episode import episode_config, episode_environ
-from xp.replay.recorded import RecordedRun
-from xp.replay.replay import Outcome, check_first_batch, check_tasks, check_weights
+from xp.results.replay.recorded import RecordedRun
+from xp.results.replay.replay import Outcome, check_first_batch, check_tasks, check_weights
 from xp.tasks.store import prove
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from tests.support.browser import Watched, chromium, needs_chromium
 from tests.support.report_run import ENV, episode, make_evaluation, make_run, write_episodes
-from xp.builtin.tiny_model import SHIPPED
 from xp.cli.report import write_page
 from xp.episode.metric_table import METRICS, find, title_of_metric
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.worker.tiny_model import SHIPPED
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 HOSTILE = (

@@ -13,9 +13,9 @@ import pytest
 from tests.support.launching import Supervisor, eventually, launcher_spec, plan, run, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Context, Echo, Launch
-from xp.run_records import detached
-from xp.run_records.record import RunStatus, read_record
+from xp.execution import detached
+from xp.execution.launchers.base import Context, Echo, Launch
+from xp.execution.record import RunStatus, read_record
 
 pytestmark = pytest.mark.integration
 
@@ -105,7 +105,7 @@ class Silent:
 def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xp.run_records.supervise import dispatch
+    from xp.execution.supervise import dispatch
 
     silent = Silent()
     monkeypatch.setattr(detached, "detachable", lambda *_: silent)
@@ -123,8 +123,8 @@ import sys
 from pathlib import Path
 from tests.support.launching import plan, stage
 from xp.errors import XpError
-from xp.launchers.local import LocalLauncher
-from xp.run_records.supervise import dispatch
+from xp.execution.launchers.local import LocalLauncher
+from xp.execution.supervise import dispatch
 one = plan(stage("a", "print('the reason'); raise SystemExit(7)"))
 try:
     dispatch(one, LocalLauncher(), Path(sys.argv[1]), replan=one.at)

@@ -13,11 +13,11 @@ import pytest
 from xp.cli.install import cannot_run_here, install_lock
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.job import Runtime
-from xp.launchers.preflight import interpreter
+from xp.execution.launchers.preflight import interpreter
+from xp.planning.job import Runtime
 from xp.planning.plan import build_plan
 from xp.planning.runtime import runtime_lock
-from xp.runtimes import LOCK, WHOLE, RuntimeLock, installed, locks
+from xp.planning.runtimes import LOCK, WHOLE, RuntimeLock, installed, locks
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ("env=whodunit", "hardware=a100x4")

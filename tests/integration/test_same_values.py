@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from xp.builtin.graders import exact
 from xp.composition import compose
+from xp.envs.builtin.graders import exact
 from xp.errors import ExitCode, XpError
 from xp.lib.arrow_values import rows_of_table
 from xp.lib.data_files import rows_of_file, rows_of_hub
-from xp.planning.extent import row_lines
+from xp.planning.run_size import row_lines
 from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
 

@@ -12,13 +12,13 @@ import pytest
 
 from tests.support.fake_vllm import FAKE
 from xp.composition import compose
-from xp.engines.config import JudgeServer, VLLMServer
 from xp.errors import ExitCode, XpError
-from xp.evaluation.local import check_engine
-from xp.evaluation.settings import settings
 from xp.fields.batch_shape import batch_shape
 from xp.planning.plan import build_plan
+from xp.results.evaluation.local import check_engine
+from xp.results.evaluation.settings import settings
 from xp.spec import RunSpec
+from xp.worker.engines.config import JudgeServer, VLLMServer
 
 JUDGE = "env.judge={rubric: Is it kind?, model: {serve: ORG/A-MODEL, accelerators: 2}}"
 SIZES = ("hardware=a100x4", "env=multiply", "model=qwen2.5-1.5b-instruct")
@@ -37,11 +37,11 @@ def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(bac
     assert batch_shape(spec).per_node == 2
     for name, program in (
         ("train", f"xp.backends.{backend}.worker."),
-        ("evaluate", "xp.engines.evaluate"),
+        ("evaluate", "xp.worker.engines.evaluate"),
     ):
         job = stages[name]
         assert job.resources.num_accelerators == 4
-        assert job.argv[:3] == ("python", "-m", "xp.engines.judge_server")
+        assert job.argv[:3] == ("python", "-m", "xp.worker.engines.judge_server")
         assert job.argv[4] == "-m"
         assert job.argv[5].startswith(program)
         server = JudgeServer.from_json(job.files[job.argv[3]])
@@ -54,13 +54,14 @@ def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(bac
         ]["judge"]
         assert judge["model"]["url"] is judge["model"]["key"] is None
         assert "XP_JUDGE_KEY" not in job.secrets
-    assert "xp.engines.judge_server" not in stages["prepare"].argv
+    assert "xp.worker.engines.judge_server" not in stages["prepare"].argv
 
 
 def test_a_run_without_a_served_judge_starts_its_program_itself() -> None:
     spec = compose([*SIZES, "backend=trl"])
     assert all(
-        "xp.engines.judge_server" not in stage.job.argv for stage in build_plan(spec, "run").stages
+        "xp.worker.engines.judge_server" not in stage.job.argv
+        for stage in build_plan(spec, "run").stages
     )
     assert batch_shape(spec).per_node == 4
 
@@ -176,7 +177,7 @@ def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(
     command = [
         sys.executable,
         "-m",
-        "xp.engines.judge_server",
+        "xp.worker.engines.judge_server",
         str(file),
         "-m",
         "a_program",

@@ -12,14 +12,14 @@ import pytest
 
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.launching import launcher_spec
+from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.contrib.skypilot.task import exit_code_in
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Context, Launch, Launcher
+from xp.execution.launchers.base import Context, Launch, Launcher
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
-from xp.testing.launcher import LauncherSuite
 
 pytestmark = pytest.mark.integration
 

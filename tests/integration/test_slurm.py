@@ -16,12 +16,12 @@ import pytest
 
 from tests.support.detaching import DetachingContract
 from tests.support.launching import eventually, forms, launcher_spec, plan, stage
+from xp.checks.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
-from xp.job import Resources, Runtime, Stage
-from xp.launchers.base import Context, Launcher
-from xp.launchers.slurm import SlurmLauncher, assumed_code
-from xp.run_records.supervise import dispatch
-from xp.testing.launcher import LauncherSuite
+from xp.execution.launchers.base import Context, Launcher
+from xp.execution.launchers.slurm import SlurmLauncher, assumed_code
+from xp.execution.supervise import dispatch
+from xp.planning.job import Resources, Runtime, Stage
 
 SETUP = Path(__file__).parent.parent / "slurm" / "setup.sh"
 

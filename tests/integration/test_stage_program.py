@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.episode.trajectory import (
     read_trajectories,
 )
 from xp.errors import ExitCode
-from xp.testing.jobs import DEADLINE_S
 
 PROGRAM = """
 import os, signal, sys, time

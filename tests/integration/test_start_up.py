@@ -12,12 +12,12 @@ import pytest
 
 from tests.support.bad_configs import FILES, head, lay, tree
 from xp.__main__ import main
-from xp.builtin.tiny_model import MANIFEST, PLACE, SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import damaged
 from xp.planning.stages import model_stages
 from xp.worker.places import RunPaths
+from xp.worker.tiny_model import MANIFEST, PLACE, SHIPPED
 
 PLANS = """
 import sys
@@ -144,7 +144,7 @@ print(json.dumps([[name for name in {HEAVY!r} if name in sys.modules], time.proc
 
 COPIES = """
 import sys
-from xp.builtin.tiny_model import main
+from xp.worker.tiny_model import main
 main(sys.argv[1:])
 print("HEAVY", sorted({"torch", "transformers", "trl"} & set(sys.modules)))
 """

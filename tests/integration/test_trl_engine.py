@@ -11,7 +11,8 @@ import torch
 
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
-from xp.engines.conversation import (
+from xp.spec import Sampling
+from xp.worker.engines.conversation import (
     Conversation,
     Done,
     GeneratedTurn,
@@ -20,8 +21,7 @@ from xp.engines.conversation import (
     RequestEngine,
     RolloutTurn,
 )
-from xp.engines.transformers_engine import TransformersEngine, draw
-from xp.spec import Sampling
+from xp.worker.engines.transformers_engine import TransformersEngine, draw
 
 SAMPLING = sampling_of(400, 12, 60)
 

@@ -21,10 +21,8 @@ from tests.support.modules import alone
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.composition import compose
-from xp.engines.conversation import Conversation
-from xp.engines.play import EpisodePlay, Rollout
-from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult, ToolSpec
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
@@ -36,7 +34,9 @@ from xp.lib.signals import StopSignal
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.testing.jobs import DEADLINE_S
+from xp.worker.engines.conversation import Conversation
+from xp.worker.engines.play import EpisodePlay, Rollout
+from xp.worker.engines.transformers_engine import TransformersEngine
 
 SAMPLING = sampling_of(400, 6, 400)
 TURNS = 3

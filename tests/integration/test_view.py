@@ -18,9 +18,9 @@ import pytest
 from tests.support.browser import Watched, chromium, needs_chromium
 from tests.support.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
-from xp.run_records.record import RunStatus, read_record, write_record
-from xp.run_records.sweep import write_sweep
-from xp.testing.jobs import DEADLINE_S
+from xp.checks.contracts.jobs import DEADLINE_S
+from xp.execution.record import RunStatus, read_record, write_record
+from xp.execution.sweep import write_sweep
 
 pytestmark = pytest.mark.integration
 HOSTILE = "<img src=x onerror='window.hurt = 1'>"

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[2]
 ROOMS = (
     "xp/planning",
     "xp/backends",
-    "xp/launchers",
-    "xp/engines",
+    "xp/execution/launchers",
+    "xp/worker/engines",
     "xp/worker",
-    "xp/models",
+    "xp/lib/models",
     "xp/envs/docker.py",
     "xp/contrib/skypilot",
 )

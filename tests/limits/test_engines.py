@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits.words import has, lacks, package
-from xp.models.network import HEAD_COUNTS, WITH_HEADS
+from xp.lib.models.network import HEAD_COUNTS, WITH_HEADS
 
 needs_vllm = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is not in this environment: make test-vllm"

@@ -36,8 +36,8 @@ def test_the_walk_finds_the_messages() -> None:
     for file in ("batch.py", "values.py", "refusals.py", "extent.py"):
         assert f"xp/planning/{file}" in found
     for file in (
-        "xp/engines/teacher.py",
-        "xp/launchers/modal_app.py",
+        "xp/worker/engines/teacher.py",
+        "xp/execution/launchers/modal_app.py",
         "xp/contrib/skypilot/task.py",
     ):
         assert file in found

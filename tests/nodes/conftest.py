@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.ray_cluster import DEFAULTS
+from xp.execution.launchers.node.ray_cluster import DEFAULTS
 from xp.lib import private_ray, processes
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))

@@ -12,12 +12,12 @@ import pytest
 
 from tests.nodes.conftest import DEADLINE_S
 from tests.support.launching import eventually, launcher_spec, plan, stage
+from xp.checks.contracts.launcher import LauncherSuite
 from xp.errors import XpError
-from xp.job import Resources, Runtime, Stage
-from xp.launchers.slurm import SlurmLauncher
-from xp.run_records.record import RunRecord
-from xp.run_records.supervise import dispatch
-from xp.testing.launcher import LauncherSuite
+from xp.execution.launchers.slurm import SlurmLauncher
+from xp.execution.record import RunRecord
+from xp.execution.supervise import dispatch
+from xp.planning.job import Resources, Runtime, Stage
 
 APPTAINER = Path("/opt/xp-apptainer")
 PYXIS = Path("/opt/xp-pyxis")

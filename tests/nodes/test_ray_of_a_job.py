@@ -17,9 +17,9 @@ from tests.support.job_clusters import home as home
 from tests.support.job_clusters import of_job
 from tests.support.launching import eventually, launcher_spec, plan, stage
 from xp.errors import XpError
-from xp.job import Resources, Runtime, Stage
-from xp.launchers.slurm import SlurmLauncher
-from xp.run_records.supervise import dispatch
+from xp.execution.launchers.slurm import SlurmLauncher
+from xp.execution.supervise import dispatch
+from xp.planning.job import Resources, Runtime, Stage
 
 COUNT = """
 import os, ray
@@ -69,7 +69,7 @@ def of_members() -> list[psutil.Process]:
     return [
         one
         for one in psutil.process_iter(["cmdline"])
-        if "xp.launchers.node.member" in (one.info["cmdline"] or ())
+        if "xp.execution.launchers.node.member" in (one.info["cmdline"] or ())
     ]
 
 

@@ -23,12 +23,12 @@ from tests.support.slime_rehearsal import GROUP, PROMPTS, STEPS, rehearsed, spec
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
-from xp.job import Job, Resources
-from xp.launchers.ray import RayLauncher
-from xp.launchers.slurm import SlurmLauncher
+from xp.execution.launchers.ray import RayLauncher
+from xp.execution.launchers.slurm import SlurmLauncher
+from xp.execution.supervise import dispatch
 from xp.lib.private_ray import PRETENDED_GPUS
+from xp.planning.job import Job, Resources
 from xp.planning.plan import Plan, build_plan
-from xp.run_records.supervise import dispatch
 
 pytestmark = needs_slime
 

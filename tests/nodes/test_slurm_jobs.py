@@ -17,10 +17,10 @@ import pytest
 
 from tests.nodes.conftest import DEADLINE_S, QUICK, SMALL, xp
 from tests.support.launching import eventually, launcher_spec, plan, stage
-from xp.job import Resources, Stage
-from xp.launchers.slurm import SlurmLauncher
-from xp.run_records.supervise import dispatch
-from xp.testing.launcher import LauncherSuite
+from xp.checks.contracts.launcher import LauncherSuite
+from xp.execution.launchers.slurm import SlurmLauncher
+from xp.execution.supervise import dispatch
+from xp.planning.job import Resources, Stage
 
 SWEEP = (
     "launcher=slurm",

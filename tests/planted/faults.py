@@ -11,7 +11,7 @@ from typing import Any
 
 from openreward.environments import ToolOutput, tool
 
-from xp.builtin.whodunit_mini import Interview, Search, WhodunitMini
+from xp.envs.builtin.whodunit_mini import Interview, Search, WhodunitMini
 
 SOLVED = 1.0
 QUICK = 2

@@ -13,10 +13,10 @@ from tests.support.foreign import contents, leave_programs, leave_run, make_ours
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.launchers.cluster import read_launches
-from xp.report.tokens import TokenReader
-from xp.run_records import sweep
-from xp.run_records.record import begin_attempt, is_ours, read_record, write_record
+from xp.execution import sweep
+from xp.execution.launchers.cluster import read_launches
+from xp.execution.record import begin_attempt, is_ours, read_record, write_record
+from xp.results.report.tokens import TokenReader
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from tests.planted.recorded import unpack
 from xp.__main__ import main
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
-from xp.evaluation.tables import markdown
+from xp.results.evaluation.tables import markdown
 
 SECONDS = 250
 """Longer than any command takes on a busy machine; what hangs would hang for ever."""

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.cases import few
 from tests.support.launching import Supervisor, eventually
-from xp.run_records.record import RunStatus, read_record
+from xp.execution.record import RunStatus, read_record
 
 STAGE = """
 import os, sys, time

@@ -13,9 +13,9 @@ from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.errors import ExitCode
-from xp.launchers.node.log import RESTORE, LogStream
+from xp.execution.launchers.node.log import RESTORE, LogStream
+from xp.lib.secrets.redaction import Redactor
 from xp.lib.terminal import Screen, redrawn, shown
-from xp.secrets.redaction import Redactor
 from xp.spec.section import local_path
 
 C0 = [chr(number) for number in range(32) if chr(number) not in "\t\n"]

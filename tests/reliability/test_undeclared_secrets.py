@@ -11,11 +11,11 @@ import pytest
 from tests.support.launching import plan, run, stage
 from xp.__main__ import main
 from xp.envs.local_server import _child_environ
-from xp.launchers import cluster
-from xp.launchers.base import Context
-from xp.launchers.node.log import LogStream
-from xp.secrets.environment import inherited
-from xp.secrets.redaction import MASK, Redactor, secret_values
+from xp.execution.launchers import cluster
+from xp.execution.launchers.base import Context
+from xp.execution.launchers.node.log import LogStream
+from xp.lib.secrets.environment import inherited
+from xp.lib.secrets.redaction import MASK, Redactor, secret_values
 
 SAMPLES = {
     "AWS_SECRET_ACCESS_KEY": "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from xp_sample.launcher import SampleLauncher
 
+from xp.checks.contracts.backend import BackendSuite
+from xp.checks.contracts.launcher import LauncherSuite
+from xp.checks.contracts.provider import ProviderSuite, lent, provider_of
 from xp.envs.base import Provider
-from xp.launchers.base import Launcher
-from xp.testing.backend import BackendSuite
-from xp.testing.launcher import LauncherSuite
-from xp.testing.provider import ProviderSuite, lent, provider_of
+from xp.execution.launchers.base import Launcher
 
 WORDS = (
     "backend=sample",

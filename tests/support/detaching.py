@@ -24,11 +24,11 @@ from tests.support.launching import (
 )
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers import secrets_files, service
-from xp.launchers.base import Launcher
-from xp.run_records import detached
-from xp.run_records.record import RunStatus, read_record
-from xp.run_records.supervise import dispatch
+from xp.execution import detached
+from xp.execution.launchers import secrets_files, service
+from xp.execution.launchers.base import Launcher
+from xp.execution.record import RunStatus, read_record
+from xp.execution.supervise import dispatch
 
 WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')"
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.stubs.chat_server import ChatServer
 from xp.composition import compose
-from xp.evaluation.records import EPISODES
 from xp.planning.stages import prepare_config
+from xp.results.evaluation.records import EPISODES
 from xp.tasks.prepare import prepare
 
 ROOT = Path(__file__).resolve().parents[2]

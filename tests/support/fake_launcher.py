@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.launching import FakePlan
 from xp.errors import XpError
-from xp.job import Stage
-from xp.launchers.base import Context, Echo, Launch
-from xp.run_records.record import RunRecord
-from xp.run_records.supervise import dispatch
+from xp.execution.launchers.base import Context, Echo, Launch
+from xp.execution.record import RunRecord
+from xp.execution.supervise import dispatch
+from xp.planning.job import Stage
 
 Play = Callable[[Stage, Context], int]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.composition import compose, to_yaml
-from xp.run_records.record import begun_here
+from xp.execution.record import begun_here
 from xp.spec import RunSpec
 
 PROGRAMS = ("scancel", "scontrol", "squeue", "sbatch", "modal", "ray", "docker", "kill")

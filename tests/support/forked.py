@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.support.jobs import leave_files
-from xp.job import Stage
+from xp.planning.job import Stage
 
 
 def run_forked(program: Callable[[], int], log: Path) -> None:

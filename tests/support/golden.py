@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from xp.job import Stage
+from xp.planning.job import Stage
 
 
 def native(backend: str, stages: Iterable[Stage]) -> Any:

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.backends.trl.worker.config import TRLTrainConfig as TrlConfig
-from xp.job import Job, Stage
 from xp.planning.backend import backend_of
+from xp.planning.job import Job, Stage
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 from xp.worker.stage import StageConfig

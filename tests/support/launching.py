@@ -15,17 +15,17 @@ from urllib.parse import quote
 
 import psutil
 
+from xp.checks.contracts.jobs import CPU as CPU
+from xp.checks.contracts.jobs import DEADLINE_S as DEADLINE_S
+from xp.checks.contracts.jobs import eventually as eventually
+from xp.checks.contracts.jobs import stage as stage
 from xp.errors import XpError
-from xp.job import Runtime, Stage
-from xp.launchers.local import LocalLauncher
+from xp.execution.launchers.local import LocalLauncher
+from xp.execution.record import RunRecord, read_record
+from xp.execution.supervise import dispatch
 from xp.lib import signals
-from xp.run_records.record import RunRecord, read_record
-from xp.run_records.supervise import dispatch
+from xp.planning.job import Runtime, Stage
 from xp.spec import LauncherSpec
-from xp.testing.jobs import CPU as CPU
-from xp.testing.jobs import DEADLINE_S as DEADLINE_S
-from xp.testing.jobs import eventually as eventually
-from xp.testing.jobs import stage as stage
 
 ROOT = Path(__file__).resolve().parents[2]
 

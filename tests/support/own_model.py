@@ -11,7 +11,7 @@ import pytest
 
 from xp.composition import compose
 from xp.errors import XpError
-from xp.models.files import hub_text
+from xp.lib.models.files import hub_text
 from xp.planning.plan import build_plan
 
 SMOLLM2: Mapping[str, Any] = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tests.support.launching import eventually
-from xp.launchers.ray_head import RayHead
+from xp.execution.launchers.ray_head import RayHead
 
 
 def ray_cluster(environ: Mapping[str, str]) -> RayHead:

@@ -11,7 +11,7 @@ from tests.support.evaluations import leave_evaluation
 from tests.support.sections import replace
 from tests.support.sweep_runs import leave_run, spec
 from xp.episode.metrics_file import read_metrics
-from xp.run_records.record import RunStatus, read_record, write_record
+from xp.execution.record import RunStatus, read_record, write_record
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 Line = dict[str, Any]

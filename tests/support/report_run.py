@@ -17,9 +17,7 @@ from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
-from xp.evaluation.records import EvaluationIdentity, played
-from xp.evaluation.summary import summary_of
-from xp.run_records.record import (
+from xp.execution.record import (
     Provenance,
     RunRecord,
     RunStatus,
@@ -28,6 +26,8 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
+from xp.results.evaluation.records import EvaluationIdentity, played
+from xp.results.evaluation.summary import summary_of
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 
 from tests.support.launching import ROOT, eventually
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.episode.metrics_file import read_metrics
-from xp.run_records.record import RunStatus, read_record
-from xp.testing.jobs import DEADLINE_S
+from xp.execution.record import RunStatus, read_record
 
 STEPS = 8
 """Rollout steps; the loss comes after the second, whose line says that the first one's checkpoint is whole."""

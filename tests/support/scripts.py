@@ -251,8 +251,8 @@ def under_trls_engine(
     **own: Any,
 ) -> list[Any]:
     """Groups of ROW, played with a model of this process; `own` as EpisodePlay takes it."""
-    from xp.engines.play import EpisodePlay
-    from xp.engines.transformers_engine import TransformersEngine
+    from xp.worker.engines.play import EpisodePlay
+    from xp.worker.engines.transformers_engine import TransformersEngine
 
     is_stop = chat.holds_one_of(sampling.stop)
 
@@ -265,7 +265,7 @@ def under_trls_engine(
 
 def resettled(record: Trajectory, script: Script) -> EpisodeResult:
     """The outcome of a written record by the script's own rule."""
-    from xp.replay.rescore import settled_again
+    from xp.results.replay.rescore import settled_again
 
     return settled_again(RewardSteps(script.rules.reward), json.loads(record.to_line()))
 

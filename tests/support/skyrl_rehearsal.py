@@ -15,7 +15,7 @@ from tests.support.tiny import leave_untrained
 from tests.trainers.skyrl_parts import REHEARSAL
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
-from xp.job import Stage
+from xp.planning.job import Stage
 from xp.planning.plan import build_plan
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from tests.support.jobs import train_config
 from tests.trainers.slime_setup import parsed
 from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
-from xp.models.network import KEYS
+from xp.lib.models.network import KEYS
 from xp.spec import RunSpec
 from xp.tasks.training_length import steps_of
 

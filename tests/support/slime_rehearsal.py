@@ -18,8 +18,8 @@ from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective
 from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.composition import compose
-from xp.job import Job
-from xp.launchers.files import write_files
+from xp.execution.launchers.files import write_files
+from xp.planning.job import Job
 from xp.spec import RunSpec
 
 STEPS = 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.evaluations import leave_evaluation
 from xp.composition import compose, to_yaml
-from xp.run_records.record import (
+from xp.execution.record import (
     Provenance,
     RunRecord,
     RunStatus,

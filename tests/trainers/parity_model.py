@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from tools.parity.model import make_model
-from xp.builtin.tiny_model import SHIPPED
 from xp.lib import private_directory
+from xp.worker.tiny_model import SHIPPED
 
 
 @cache

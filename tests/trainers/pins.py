@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from xp.launchers.preflight import differing
+from xp.execution.launchers.preflight import differing
 
 OPTIONS = Path(__file__).resolve().parents[2] / "conf" / "backend"
 

@@ -20,7 +20,7 @@ from tools.parity.model import make_model
 from tools.parity.options import NARROW_CRITIC, SEQUENCE_MEAN, Option
 from tools.parity.program import measured
 from tools.parity.recorded import ParityCase, RecordedEpisode, batch
-from xp.builtin.tiny_model import SHIPPED
+from xp.worker.tiny_model import SHIPPED
 
 PPO = ("algorithm=ppo", SEQUENCE_MEAN, *NARROW_CRITIC)
 RANKS = ("hardware.accelerators_per_node=2",)

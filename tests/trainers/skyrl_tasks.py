@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.support.listeners import Listener, listeners
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode, XpError
-from xp.testing.jobs import DEADLINE_S
 
 
 def look_around(
@@ -144,7 +144,7 @@ def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
     from skyrl.backends.skyrl_train.weight_sync.control_plane import SkyrlWeightSyncClient
 
     from xp.backends.skyrl.worker.engine_key import EngineClient
-    from xp.engines.key_check import EngineKeyCheck
+    from xp.worker.engines.key_check import EngineKeyCheck
 
     del cfg
     server = uvicorn.Server(

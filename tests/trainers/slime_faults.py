@@ -22,7 +22,7 @@ from tools.parity.recorded import ParityCase, RecordedEpisode, batch
 from xp.backends.slime.worker import means
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
-from xp.builtin.tiny_model import SHIPPED
+from xp.worker.tiny_model import SHIPPED
 
 SEQUENCE = ("algorithm.loss_aggregation=sequence_mean",)
 NARROW = ("algorithm.clip_low=0.01", "algorithm.clip_high=0.03")

@@ -26,7 +26,7 @@ from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.slime_update import batch_of, drawn
 from tools.parity.slime_rehearsal.megatron import packed_attention, without_cuda
 from xp.backends.slime.worker.rollout import _fill_experts
-from xp.models.network import KEYS, network_of
+from xp.lib.models.network import KEYS, network_of
 
 EXPERTS = {
     "model_type": "qwen3_moe",

@@ -174,7 +174,7 @@ def written_by_policy(sample: Any) -> list[int]:
 def detective(chooser: Any) -> Says:
     """Plays the bundled mysteries by words: one interview, then an accusation drawn by `chooser`."""
     tokenizer, _ = tokenizer_and_model()
-    from xp.builtin.mystery import ROOMS, SUSPECTS, WEAPONS
+    from xp.envs.builtin.mystery import ROOMS, SUSPECTS, WEAPONS
 
     def says(ids: list[int]) -> list[int]:
         text = tokenizer.decode(ids)

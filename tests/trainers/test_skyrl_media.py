@@ -15,7 +15,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.support.tiny_media import media_model
 from tests.trainers.skyrl_parts import REHEARSAL
 from xp.episode.metrics_file import read_metrics
-from xp.models.weights import is_of_text
+from xp.lib.models.weights import is_of_text
 
 ROOT = Path(__file__).parents[2]
 SMALL = (

@@ -17,7 +17,7 @@ pytest.importorskip("skyrl", reason="SkyRL is not in this environment: make test
 from xp.backends.skyrl.worker.adapters_probe import check_adapters, check_targets
 from xp.spec import LoraSpec, RunSpec
 
-TINY = Path(__file__).parents[2] / "xp/builtin/tiny"
+TINY = Path(__file__).parents[2] / "xp/worker/tiny"
 
 
 def planned(place: Path, targets: str, *more: str) -> RunSpec:

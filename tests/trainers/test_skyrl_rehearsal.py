@@ -23,9 +23,9 @@ from tests.trainers.skyrl_parts import REHEARSAL
 from xp.composition import compose
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
+from xp.execution.reuse import is_whole
 from xp.planning.plan import build_plan
 from xp.planning.stages import task_set_place
-from xp.run_records.reuse import is_whole
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
 from xp.worker.learning_rate import learning_rate_factor

@@ -15,8 +15,8 @@ from tests.support.tiny import leave_untrained
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.skyrl_rehearsal import SMALL, run
-from xp.builtin.tiny_model import SHIPPED
 from xp.episode.metrics_file import read_metrics
+from xp.worker.tiny_model import SHIPPED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

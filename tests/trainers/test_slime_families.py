@@ -13,7 +13,7 @@ import pytest
 from tests.trainers.slime_setup import needs_slime
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.fields.architecture import FAMILIES
-from xp.models.network import TEXT_TWINS, network_of
+from xp.lib.models.network import TEXT_TWINS, network_of
 from xp.spec import Architecture
 
 pytestmark = needs_slime

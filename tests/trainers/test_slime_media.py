@@ -25,7 +25,7 @@ from xp.backends.slime.worker.text_network import (
 )
 from xp.errors import ExitCode, XpError
 from xp.fields.slime_media import LOADED, TRIED
-from xp.models.network import TEXT_TWINS, text_part
+from xp.lib.models.network import TEXT_TWINS, text_part
 
 pytestmark = needs_slime
 TINY_TEXT = {**TEXT, "vocab_size": 96, "pad_token_id": 0, "tie_word_embeddings": False}

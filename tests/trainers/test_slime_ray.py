@@ -15,10 +15,10 @@ from tests.support.launching import forms
 from tests.support.ray_cluster import ray_cluster
 from tests.support.slime_rehearsal import spec_of
 from tests.trainers.slime_setup import tiny_directory
-from xp.launchers.ray import RayLauncher
-from xp.launchers.ray_head import RayHead
+from xp.execution.launchers.ray import RayLauncher
+from xp.execution.launchers.ray_head import RayHead
+from xp.execution.supervise import dispatch
 from xp.planning.plan import Plan, build_plan
-from xp.run_records.supervise import dispatch
 from xp.worker.slime_names import STEPS_FLAG
 
 pytestmark = [

@@ -35,8 +35,8 @@ from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from xp.backends.slime.control.render import render
 from xp.backends.slime.worker.config import WorkerConfig
+from xp.execution.reuse import is_whole
 from xp.planning.stages import prepare_stage, task_set_place
-from xp.run_records.reuse import is_whole
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 

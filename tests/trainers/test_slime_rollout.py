@@ -188,8 +188,8 @@ def whodunit(args: Any) -> Iterator[Any]:
 
 
 def mystery(index: int) -> TaskRow:
-    from xp.builtin.mystery import TOOLS, generate_case
     from xp.envs.base import Message
+    from xp.envs.builtin.mystery import TOOLS, generate_case
     from xp.episode.prompt import tool_schemas
 
     prompt = Message(role="user", content=generate_case("train", index).prompt)

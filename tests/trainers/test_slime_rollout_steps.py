@@ -29,8 +29,8 @@ from tests.trainers.slime_setup import (
     put_worker,
     worker_config,
 )
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode, XpError
-from xp.testing.jobs import DEADLINE_S
 
 __all__ = ["args", "arguments"]
 pytestmark = needs_slime

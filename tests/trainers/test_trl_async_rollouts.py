@@ -26,6 +26,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.composition import compose
 from xp.envs.base import EnvUnavailable, Task, ToolResult
 from xp.episode.episode import Episode
@@ -34,7 +35,6 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.planning.backend import spec_refusals
 from xp.tasks.row import TaskRow
-from xp.testing.jobs import DEADLINE_S
 from xp.worker.places import RunPaths
 
 STALE = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.expert_adapters import EXPERTS, SMALL, adapted, base_of
 from xp.errors import ExitCode, XpError
-from xp.models.network import network_of
+from xp.lib.models.network import network_of
 from xp.planning.memory.weights import peft_adapters
 from xp.spec import Architecture
 

@@ -15,8 +15,8 @@ from tools.parity.options import CORRECTED, Option
 from tools.parity.recorded import batch
 from tools.parity.trl_program import _trainer
 from xp.backends.trl.worker.means import trained
-from xp.builtin.tiny_model import SHIPPED
 from xp.worker.importance import weigh
+from xp.worker.tiny_model import SHIPPED
 
 NATIVE = ("token_truncate", "sequence_truncate")
 

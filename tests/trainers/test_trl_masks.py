@@ -10,7 +10,7 @@ import torch
 from trl import GRPOTrainer
 
 from tests.support.trl_groups import make
-from xp.engines.kv_cache import without_padding_mask
+from xp.worker.engines.kv_cache import without_padding_mask
 
 NUM_SCORED = 30
 

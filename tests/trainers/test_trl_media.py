@@ -11,7 +11,7 @@ import pytest
 from tests.support.media_commands import ROOT, SMALL, weights
 from tests.support.tiny_media import FAMILIES, media_model
 from xp.episode.metrics_file import read_metrics
-from xp.models.weights import is_of_text
+from xp.lib.models.weights import is_of_text
 from xp.worker.media import auto_class, load_network, placeholder_ids, text_layers
 
 
@@ -21,7 +21,7 @@ def test_the_engine_is_the_whole_model_and_adapters_are_on_its_text(
 ) -> None:
     import torch
 
-    from xp.engines.transformers_engine import check_decoding
+    from xp.worker.engines.transformers_engine import check_decoding
 
     model = load_network(media_model(family, tmp_path / family), torch.float32).eval()
     check_decoding(model)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.media_commands import ROOT, SMALL, weights
 from tests.support.tiny_media import media_model
-from xp.models.weights import is_of_text
+from xp.lib.models.weights import is_of_text
 from xp.worker.adapters import ADAPTER
 
 

@@ -17,12 +17,12 @@ from tests.support.tiny_media import FAMILIES, media_model
 from xp.backends.trl.worker.colocated import ColocatedEngine, set_vllm_arguments
 from xp.backends.trl.worker.generation import send_text_alone
 from xp.backends.trl.worker.lora import check_targets, merged_weights, start_policy
-from xp.engines.completions import CompletionClient
-from xp.engines.conversation import GenerationRequest, Opening
-from xp.engines.sglang import SGLangClient
 from xp.errors import XpError
-from xp.models.weights import tensors_of
+from xp.lib.models.weights import tensors_of
 from xp.spec import LoraSpec
+from xp.worker.engines.completions import CompletionClient
+from xp.worker.engines.conversation import GenerationRequest, Opening
+from xp.worker.engines.sglang import SGLangClient
 from xp.worker.media import load_network, media_names, placeholder_ids
 
 QWEN: Final = {
@@ -134,7 +134,7 @@ def test_a_layer_of_the_vision_part_is_no_target(tmp_path: Path) -> None:
 def test_tokens_of_pictures_are_those_of_config_json(family: str, tmp_path: Path) -> None:
     from transformers import AutoConfig
 
-    from xp.models.files import config_of
+    from xp.lib.models.files import config_of
 
     start = media_model(family, tmp_path / family)
     config = config_of(str(start), Path())

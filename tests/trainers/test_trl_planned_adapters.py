@@ -14,7 +14,7 @@ from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.refusals import check_model_files
 
-TINY = Path(__file__).parents[2] / "xp/builtin/tiny"
+TINY = Path(__file__).parents[2] / "xp/worker/tiny"
 COUNT = """
 import sys
 from xp.composition import compose

@@ -15,8 +15,8 @@ from tools.parity.model import make_model
 from tools.parity.options import Option
 from tools.parity.recorded import batch
 from tools.parity.trl_program import _trainer
-from xp.builtin.tiny_model import SHIPPED
 from xp.errors import XpError
+from xp.worker.tiny_model import SHIPPED
 
 
 @pytest.mark.parametrize(("every", "is_policy"), [("null", False), ("1", True), ("2", False)])

@@ -18,11 +18,11 @@ from tests.support.fake_vllm import FAKE, SAMPLING
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import is_alive
 from xp.backends.trl.worker.generation import let_trl_send_key
-from xp.engines.completions import CompletionClient
-from xp.engines.config import VLLMServer
-from xp.engines.conversation import GenerationRequest
-from xp.engines.server import running, split_devices
 from xp.errors import ExitCode, XpError
+from xp.worker.engines.completions import CompletionClient
+from xp.worker.engines.config import VLLMServer
+from xp.worker.engines.conversation import GenerationRequest
+from xp.worker.engines.server import running, split_devices
 
 
 def served(
@@ -88,8 +88,8 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
 STAGE = """
 import os, signal, sys, time
 from pathlib import Path
-from xp.engines import server
-from xp.engines.config import VLLMServer
+from xp.worker.engines import server
+from xp.worker.engines.config import VLLMServer
 server.LEAVE_S = 1.0
 with server.running(VLLMServer((), 0, 300.0, 600.0), "some/model", "", Path(sys.argv[1])) as served:
     guard = Path("/proc/self/task", str(os.getpid()), "children").read_text().strip()
@@ -125,7 +125,7 @@ def test_a_client_without_the_key_is_refused(
         told = json.loads(log.read_text().splitlines()[0])
         assert (
             told["argv"][told["argv"].index("--middleware") + 1]
-            == "xp.engines.key_check.EngineKeyCheck"
+            == "xp.worker.engines.key_check.EngineKeyCheck"
         )
         assert told["argv"][told["argv"].index("--host") + 1] == "127.0.0.1"
         assert key not in " ".join(told["argv"])

@@ -27,9 +27,9 @@ from tests.support.tiny import leave_model
 from xp.backends.trl.worker.colocated import choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.engines.completions import CompletionClient, ServerEngine
-from xp.engines.conversation import GenerationRequest, Opening
 from xp.errors import ExitCode, XpError
+from xp.worker.engines.completions import CompletionClient, ServerEngine
+from xp.worker.engines.conversation import GenerationRequest, Opening
 from xp.worker.places import RunPaths
 
 

@@ -26,8 +26,6 @@ from xp.backends.trl.worker.rollout import TASK_ID, Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.composition import compose
-from xp.engines.config import EvaluateConfig
-from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
@@ -36,6 +34,8 @@ from xp.errors import XpError
 from xp.spec.env import OnNoToolCall
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.engines.config import EvaluateConfig
+from xp.worker.engines.play import sample_numbers
 from xp.worker.places import RunPaths
 
 

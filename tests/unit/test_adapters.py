@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from xp.engines.completions import MODEL
-from xp.engines.config import VLLMServer
-from xp.engines.server import with_adapters
 from xp.worker.adapters import adapters_of
+from xp.worker.engines.completions import MODEL
+from xp.worker.engines.config import VLLMServer
+from xp.worker.engines.server import with_adapters
 
 SERVER = VLLMServer(("--dtype", "bfloat16"), 1, 1.0, 1.0)
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from xp.builtin.mystery import TOOLS, generate_case
+from xp.envs.builtin.mystery import TOOLS, generate_case
 
 pytestmark = pytest.mark.skipif(
     find_spec("openreward") is None, reason="openreward is not installed"
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_the_server_declares_the_tools_that_the_tiny_model_was_shown() -> None:
-    from xp.builtin.whodunit_mini import WhodunitMini
+    from xp.envs.builtin.whodunit_mini import WhodunitMini
 
     declared = WhodunitMini.list_tools().tools
     assert [(tool.name, tool.description, tool.input_schema) for tool in declared] == [
@@ -25,7 +25,7 @@ def test_the_server_declares_the_tools_that_the_tiny_model_was_shown() -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_task_is_the_same_by_list_by_index_and_by_range(split: str) -> None:
-    from xp.builtin.whodunit_mini import WhodunitMini
+    from xp.envs.builtin.whodunit_mini import WhodunitMini
 
     tasks = WhodunitMini.list_tasks(split)
     assert asyncio.run(WhodunitMini.num_tasks(split)) == len(tasks)
@@ -35,7 +35,7 @@ def test_a_task_is_the_same_by_list_by_index_and_by_range(split: str) -> None:
 
 
 def test_an_accusation_finishes_and_is_scored_and_an_interview_is_not() -> None:
-    from xp.builtin.whodunit_mini import Accusation, Interview, WhodunitMini
+    from xp.envs.builtin.whodunit_mini import Accusation, Interview, WhodunitMini
 
     case = generate_case("test", 2)
     session = WhodunitMini({"split": "test", "index": 2})
@@ -47,13 +47,13 @@ def test_an_accusation_finishes_and_is_scored_and_an_interview_is_not() -> None:
 
 
 def test_a_task_spec_holds_no_answer() -> None:
-    from xp.builtin.whodunit_mini import WhodunitMini
+    from xp.envs.builtin.whodunit_mini import WhodunitMini
 
     assert asyncio.run(WhodunitMini.get_task("test", 2)) == {"split": "test", "index": 2}
 
 
 def test_echo_rewards_the_right_word() -> None:
-    from xp.builtin.echo import Echo, Text
+    from xp.envs.builtin.echo import Echo, Text
 
     session = Echo(Echo.list_tasks("train")[0])
     assert asyncio.run(session.echo(Text(text="nonsense"))).reward == 0.0

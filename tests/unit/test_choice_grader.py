@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xp.builtin.graders import choice
+from xp.envs.builtin.graders import choice
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import transformers.utils.chat_template_utils as original
 
 from tests.support.chat_templates import folder, small_tokenizer, tokenizer_of
 from tests.support.sections import chat_model
-from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.composition.points import to_yaml
 from xp.envs.base import Message
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
-from xp.models.clock import CLOCK, with_date
-from xp.run_records.resume import spec_to_resume
-from xp.run_records.sweep import spec_digest
+from xp.execution.resume import spec_to_resume
+from xp.execution.sweep import spec_digest
+from xp.lib.models.clock import CLOCK, with_date
+from xp.worker.tiny_model import SHIPPED
 
 DATED = sorted(file.stem for file in folder().glob("*.jinja") if CLOCK in file.read_text())
 TEMPLATES = {

@@ -16,10 +16,8 @@ from tests.support.sections import replace
 from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError
-from xp.evaluation.ranking import sentence, settings_of
-from xp.report.comparison import _pairs
-from xp.run_records.held_out import HeldOutResult
-from xp.run_records.leaderboard import (
+from xp.execution.held_out import HeldOutResult
+from xp.execution.leaderboard import (
     PLAIN,
     RunRow,
     _basis,
@@ -30,8 +28,10 @@ from xp.run_records.leaderboard import (
     readable,
     text,
 )
-from xp.run_records.named import named_runs
-from xp.run_records.record import RunStatus
+from xp.execution.named import named_runs
+from xp.execution.record import RunStatus
+from xp.results.evaluation.ranking import sentence, settings_of
+from xp.results.report.comparison import _pairs
 
 RATE = "training.learning_rate"
 

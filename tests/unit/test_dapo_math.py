@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from xp.builtin import dapo_math
+from xp.envs.builtin import dapo_math
 
 
 def row(text: str, answer: str, number: int) -> dict[str, Any]:

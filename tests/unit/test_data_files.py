@@ -11,13 +11,13 @@ import pytest
 from xp.composition import compose
 from xp.envs.rows import load_rows
 from xp.errors import ExitCode, XpError
-from xp.launchers.files import copy_modules, locate_data
+from xp.execution.launchers.files import copy_modules, locate_data
 from xp.lib import data_files, packages
 from xp.lib.code_files import find_module
 from xp.lib.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
 from xp.planning.episode import episode_config
-from xp.planning.extent import row_lines
 from xp.planning.plan import build_plan
+from xp.planning.run_size import row_lines
 from xp.planning.stages import task_set_place
 from xp.tasks.request import source_digest
 from xp.worker.dialogues import of_messages
@@ -413,7 +413,7 @@ def test_a_copy_of_a_data_set_has_the_files_behind_its_links(hub: Path, tmp_path
 def test_a_data_set_that_is_too_large_for_a_copy_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("xp.launchers.files.MAX_DATA_BYTES", 10)
+    monkeypatch.setattr("xp.execution.launchers.files.MAX_DATA_BYTES", 10)
     with pytest.raises(
         XpError, match=r"would be copied into the run.*env\.rows=module:function"
     ) as error:

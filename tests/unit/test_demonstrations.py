@@ -16,8 +16,6 @@ from tests.support.chat_templates import tokenizer_of
 from tests.support.demonstrations import BUDGET, RULE, TOOL_SPECS, TOOLS
 from tests.support.fake_session import RULES, FakeSession, steady
 from tests.support.sections import chat_model, replace, run_spec
-from xp.engines.conversation import EpisodeEngine, RolloutTurn
-from xp.engines.play import EpisodePlay
 from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
 from xp.episode.dialects import SYNTAX, syntax_of
 from xp.episode.episode import Episode
@@ -45,6 +43,8 @@ from xp.worker.demonstrations import (
     turn_of,
 )
 from xp.worker.dialogues import of_messages
+from xp.worker.engines.conversation import EpisodeEngine, RolloutTurn
+from xp.worker.engines.play import EpisodePlay
 from xp.worker.sft import Updates
 
 MODELS = {

@@ -11,13 +11,13 @@ import pytest
 
 from tests.support.recorded_runs import FAULTS, Line, changed, good
 from tests.support.sections import replace, run_spec
-from xp.diagnosis.history import Facts, History, ToolUse
-from xp.diagnosis.live import SymptomWatch
-from xp.diagnosis.rules import RULES, symptoms
-from xp.diagnosis.symptom import Severity
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.spec.training import OnSymptom
+from xp.worker.diagnosis.history import Facts, History, ToolUse
+from xp.worker.diagnosis.live import SymptomWatch
+from xp.worker.diagnosis.rules import RULES, symptoms
+from xp.worker.diagnosis.symptom import Severity
 
 SPEC = run_spec(
     **{

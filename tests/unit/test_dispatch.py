@@ -14,12 +14,12 @@ from tests.support.fake_launcher import FakeLauncher, ends, failing, go
 from tests.support.launching import FakePlan, FakeSpec, Limits, plan, stage
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
-from xp.job import Stage
-from xp.launchers.base import Context, Launch
-from xp.launchers.cluster import write_launches
-from xp.launchers.node.exits import exit_code, is_restartable
-from xp.run_records.detached import current, fetch_results, live, stop
-from xp.run_records.record import RunStatus, read_record
+from xp.execution.detached import current, fetch_results, live, stop
+from xp.execution.launchers.base import Context, Launch
+from xp.execution.launchers.cluster import write_launches
+from xp.execution.launchers.node.exits import exit_code, is_restartable
+from xp.execution.record import RunStatus, read_record
+from xp.planning.job import Stage
 
 
 class FakeCluster(FakeLauncher):
@@ -66,8 +66,8 @@ def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) ->
         "spec.yaml",
     ]
     assert (run / "attempt_1/plan.json").read_text() == plan(stage("a", "")).to_json()
-    source = Path(__file__).parents[2] / "xp/run_records/supervise.py"
-    assert (run / "attempt_1/code/xp/run_records/supervise.py").read_text() == source.read_text()
+    source = Path(__file__).parents[2] / "xp/execution/supervise.py"
+    assert (run / "attempt_1/code/xp/execution/supervise.py").read_text() == source.read_text()
     assert not list((run / "attempt_1/code").rglob("__pycache__"))
 
 
@@ -362,7 +362,7 @@ def test_results_of_a_run_elsewhere_are_fetched_by_name(
     cloud = Cloud()
     go(detached(stage("a", ""), stage("b", "")), tmp_path, cluster)
     monkeypatch.setattr(cloud, "fetch", lambda launch: fetched.append(launch.key))
-    monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: cloud)
+    monkeypatch.setattr("xp.execution.detached.detachable", lambda *_: cloud)
     names = [
         f"runs/run/{name}"
         for name in ("model", "attempt_1/a/trajectories", "attempt_1/b/trajectories")
@@ -372,7 +372,7 @@ def test_results_of_a_run_elsewhere_are_fetched_by_name(
     assert fetch_results(run, read_record(run), with_checkpoints=True) == names
     assert fetched == ["run/1/a", "run/1/b"] * 2
     for launcher in (cluster, None):
-        monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_, one=launcher: one)
+        monkeypatch.setattr("xp.execution.detached.detachable", lambda *_, one=launcher: one)
         assert fetch_results(run, read_record(run), with_checkpoints=True) is None
     assert len(fetched) == 4
 
@@ -404,7 +404,7 @@ def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
         return codes.get(polled[-1])
 
     monkeypatch.setattr(launcher, "poll", poll)
-    monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: launcher)
+    monkeypatch.setattr("xp.execution.detached.detachable", lambda *_: launcher)
     run = tmp_path / "runs/run"
     record = current(run)
     assert record.status == status

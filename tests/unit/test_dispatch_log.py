@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.launchers.follow import Tail
-from xp.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream
+from xp.execution.launchers.follow import Tail
+from xp.execution.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream
+from xp.lib.secrets.redaction import Redactor
+from xp.lib.secrets.shapes import TOKENS as PREFIXES
 from xp.lib.terminal import plain, redrawn
-from xp.secrets.redaction import Redactor
-from xp.secrets.shapes import TOKENS as PREFIXES
 
 SECRET = "XPCANARY_0123456789"
 
@@ -80,7 +80,9 @@ def test_a_progress_bar_is_one_line_with_its_last_state() -> None:
 def test_a_long_progress_bar_is_in_the_file_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     logged = Logged()
     for second in range(100):
-        monkeypatch.setattr("xp.launchers.node.log.monotonic", lambda now=float(second): now)
+        monkeypatch.setattr(
+            "xp.execution.launchers.node.log.monotonic", lambda now=float(second): now
+        )
         logged.feed(f"\rat {second} s")
     assert len(logged.file.splitlines()) == 1 + int(100 // (PROGRESS_EVERY_S + 1))
 
@@ -88,7 +90,7 @@ def test_a_long_progress_bar_is_in_the_file_now_and_then(monkeypatch: pytest.Mon
 def test_the_last_state_of_a_bar_is_in_the_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logged = Logged().feed("50%\r")
     monkeypatch.setattr(
-        "xp.launchers.node.log.monotonic", lambda: time.monotonic() + PROGRESS_EVERY_S + 1
+        "xp.execution.launchers.node.log.monotonic", lambda: time.monotonic() + PROGRESS_EVERY_S + 1
     )
     logged.feed("\r100%\r", "\r100%\n", "the end\n")
     assert logged.file.splitlines() == ["50%", "100%", "the end"]
@@ -230,7 +232,7 @@ def test_however_it_arrives_nothing_is_lost_and_nothing_leaks(
 def test_a_log_is_read_in_pieces_of_whole_lines(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xp.launchers.follow.PIECE_BYTES", size)
+    monkeypatch.setattr("xp.execution.launchers.follow.PIECE_BYTES", size)
     text = "one ü→\n\ntwo\nthree is longer than a piece\nfour"
     tail = Tail(tmp_path / "log.txt")
     assert list(tail.read()) == []
@@ -269,7 +271,7 @@ TOKENS = (
 def test_a_token_by_shape_is_masked_wherever_a_long_line_is_cut(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xp.launchers.node.log.MAX_LINE", 100)
+    monkeypatch.setattr("xp.execution.launchers.node.log.MAX_LINE", 100)
     before = {0: " ", 1: '"', 2: "x.", 3: f"{SECRET} ", 4: "a "}
     for end in range(98, 104 + len(token)):
         start = before[end % len(before)]

@@ -12,7 +12,7 @@ import pytest
 from tests.support.fake_launcher import FakeLauncher, failing, go
 from tests.support.launching import Limits, plan, stage
 from xp.errors import ExitCode, XpError
-from xp.run_records.record import RunStatus
+from xp.execution.record import RunStatus
 
 
 def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from xp.cli.display import _made, _reward
 from xp.composition import compose
+from xp.execution.held_out import HeldOutResult
+from xp.execution.resume import other_length_lines
 from xp.planning.plan import build_plan
-from xp.run_records.held_out import HeldOutResult
-from xp.run_records.resume import other_length_lines
 
 
 def test_a_held_out_reward_stands_with_the_interval_over_its_tasks() -> None:

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tests.support.sections import PLACES, distill
-from xp.builtin.tiny_model import SHIPPED
+from xp.checks.contracts.fields import without_spec
 from xp.composition import compose
 from xp.errors import XpError
-from xp.models.vocabulary import read_vocabulary, vocabulary_fault
+from xp.lib.models.vocabulary import read_vocabulary, vocabulary_fault
 from xp.planning.backend import backend_of
 from xp.planning.duration import duration
 from xp.planning.memory.estimate import estimate
@@ -23,8 +23,8 @@ from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan
 from xp.spec import Architecture, RunSpec
-from xp.testing.fields import without_spec
 from xp.worker.distill import distilled
+from xp.worker.tiny_model import SHIPPED
 
 OPD = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher")
 SERVER = (
@@ -198,7 +198,7 @@ def test_megatrons_teacher_must_have_the_policys_network(tmp_path: Path) -> None
 
 
 def test_the_plan_counts_a_loaded_teacher(tmp_path: Path) -> None:
-    from xp.models.network import network_of
+    from xp.lib.models.network import network_of
 
     teacher = teacher_of(tmp_path / "teacher")
     network = network_of(NETWORK)

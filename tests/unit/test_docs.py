@@ -16,8 +16,8 @@ import xp
 from tools.pages import memory_page, metrics_page, reference_page
 from xp.cli.parser import parse
 from xp.composition import compose, compose_sweep
+from xp.execution.resume import split_off
 from xp.planning.plan import build_plan
-from xp.run_records.resume import split_off
 
 ROOT = Path(xp.__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.fake_session import RULES
 from tests.support.sections import replace
-from xp.builtin import gsm8k
-from xp.builtin.multiply import Multiply
-from xp.builtin.sums import Sums
+from xp.envs.builtin import gsm8k
+from xp.envs.builtin.multiply import Multiply
+from xp.envs.builtin.sums import Sums
 from xp.envs.load import load_provider
 from xp.errors import XpError
 
@@ -73,7 +73,7 @@ def test_math_verify_takes_an_answer_however_it_is_written(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    from xp.builtin import math_verified
+    from xp.envs.builtin import math_verified
 
     grade = math_verified.math
     assert grade(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
@@ -90,12 +90,12 @@ def test_an_interpreter_without_a_graders_package_says_so_before_the_first_episo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    monkeypatch.delitem(sys.modules, "xp.builtin.math_verified", raising=False)
+    monkeypatch.delitem(sys.modules, "xp.envs.builtin.math_verified", raising=False)
     rule = replace(
         RULES,
         provider="local",
-        grader="xp.builtin.math_verified:math",
-        rows="xp.builtin.gsm8k:made",
+        grader="xp.envs.builtin.math_verified:math",
+        rows="xp.envs.builtin.gsm8k:made",
     )
     with pytest.raises(
         XpError, match=f"math_verified:math cannot be loaded by {sys.executable}.*math_verify"

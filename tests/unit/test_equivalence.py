@@ -21,7 +21,7 @@ from tools.benchmarks.equivalence import (
 from tools.benchmarks.sweeps import TrainedRun, rewards_of
 from xp.composition import compose_sweep
 from xp.errors import ExitCode, XpError
-from xp.run_records.held_out import HeldOutResult
+from xp.execution.held_out import HeldOutResult
 
 NAMES = ("trl", "skyrl")
 

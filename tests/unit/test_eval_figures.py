@@ -20,16 +20,16 @@ from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
-from xp.evaluation.driver import Allowance, EvaluationStage, Health, play_local
-from xp.evaluation.entries import Entry
-from xp.evaluation.files import inspect_log
-from xp.evaluation.one import EvaluationRun
-from xp.evaluation.play import Dialogue, Usage, play
-from xp.evaluation.records import EvaluationIdentity
-from xp.evaluation.settings import ToolCalls, settings
-from xp.evaluation.summary import summary_of, usage, with_intervals
-from xp.evaluation.tables import latex, markdown, notes, rows
-from xp.evaluation.tracked import metrics_of
+from xp.results.evaluation.driver import Allowance, EvaluationStage, Health, play_local
+from xp.results.evaluation.entries import Entry
+from xp.results.evaluation.evaluate import EvaluationRun
+from xp.results.evaluation.files import inspect_log
+from xp.results.evaluation.play import Dialogue, Usage, play
+from xp.results.evaluation.records import EvaluationIdentity
+from xp.results.evaluation.settings import ToolCalls, settings
+from xp.results.evaluation.summary import summary_of, usage, with_intervals
+from xp.results.evaluation.tables import latex, markdown, notes, rows
+from xp.results.evaluation.tracked import metrics_of
 from xp.spec.dialect import Dialect
 
 
@@ -219,7 +219,7 @@ def test_only_missing_episodes_are_played_and_none_begins_after_a_limit(
         "recorded": done,
     }
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
-    monkeypatch.setattr("xp.evaluation.driver.EpisodePlay", Played)
+    monkeypatch.setattr("xp.results.evaluation.driver.EpisodePlay", Played)
     model: Any = SimpleNamespace(open_engine=None, chat=None)
     assert play_local(stage, model, todo, 2, lambda _: next(reasons, None)) == "spent"
     assert begun == [("e/test/3", 0), ("e/test/0", 1)]
@@ -241,10 +241,10 @@ def test_the_dialect_is_the_models_or_what_xp_writes_for_an_endpoint(
     own: Dialect, has_model: bool, expected: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EpisodeConfig({"e": replace(RULES, dialect=own)})
-    monkeypatch.setattr("xp.evaluation.one.episode_config", lambda _: config)
+    monkeypatch.setattr("xp.results.evaluation.evaluate.episode_config", lambda _: config)
     run = EvaluationRun.__new__(EvaluationRun)
     run.entry = SimpleNamespace(spec=None)  # type: ignore[assignment]
-    monkeypatch.setattr("xp.evaluation.one.detect", lambda *_: Dialect.GLM)
+    monkeypatch.setattr("xp.results.evaluation.evaluate.detect", lambda *_: Dialect.GLM)
     chat = SimpleNamespace(tokenizer=None, arguments={})
     model: Any = SimpleNamespace(chat=chat) if has_model else None
     assert run._rules(model).members["e"].dialect is expected

@@ -9,8 +9,8 @@ import pytest
 
 from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
-from xp.evaluation.entries import _identity, _in_mix, _local, _set, _steps, env_words
-from xp.evaluation.records import (
+from xp.results.evaluation.entries import _identity, _in_mix, _local, _set, _steps, env_words
+from xp.results.evaluation.records import (
     EPISODES,
     REQUEST,
     EvaluationIdentity,

@@ -13,8 +13,8 @@ from tests.support.sections import replace
 from tests.support.task_set import stage_config, write_manifest
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
-from xp.engines.config import EvaluateConfig
-from xp.planning.extent import (
+from xp.planning.plan import build_plan
+from xp.planning.run_size import (
     NumTasks,
     evaluation_line,
     expected_tasks,
@@ -24,12 +24,12 @@ from xp.planning.extent import (
     profile_lines,
     profile_refusals,
 )
-from xp.planning.plan import build_plan
 from xp.planning.stages import profiles
 from xp.spec import RunSpec
 from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.profile import Profile
+from xp.worker.engines.config import EvaluateConfig
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(
         (4, 0, 1),
     ]
     monkeypatch.setattr(
-        "xp.planning.extent.profiles", lambda spec: dict.fromkeys(spec.env.members, profile)
+        "xp.planning.run_size.profiles", lambda spec: dict.fromkeys(spec.env.members, profile)
     )
     own = ["env=multiply", "env.train.profile=x"]
     bounds = "with a pass rate of 0.25 to 0.5, 1 below, 1 above"

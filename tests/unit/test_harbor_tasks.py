@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from xp.checks.doctor.finding import Verdict
+from xp.checks.doctor.reach import environments
 from xp.composition import compose
 from xp.contrib.harbor.provider import resolved
-from xp.doctor.finding import Verdict
-from xp.doctor.reach import environments
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config

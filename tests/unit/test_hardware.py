@@ -9,8 +9,8 @@ import pytest
 from tests.support.tables import rows
 from xp.composition import compose, groups
 from xp.errors import XpError
-from xp.hardware import card_named, cards
 from xp.planning.refusals import card_refusals, machine_line
+from xp.spec.hardware import card_named, cards
 
 
 @pytest.mark.parametrize(("word", "fields"), rows("machines", "words"))

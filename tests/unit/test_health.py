@@ -10,8 +10,8 @@ import pytest
 from tests.support.report_run import ENV, episode, make_run, write_episodes
 from xp.cli.display import environment_lines
 from xp.cli.runs import show_diagnosis
-from xp.report.data import RunPage
-from xp.run_records.health import EpisodeCount
+from xp.execution.health import EpisodeCount
+from xp.results.report.data import RunPage
 
 CODE = "/home/me/outputs/runs/a/attempt_1/code/"
 HERE = "my_env.py"

@@ -12,18 +12,18 @@ from tests.support.fake_provider import FakeWorld
 from tests.support.fake_session import RULES
 from tests.support.sections import replace, run_spec, with_keys
 from xp.composition import compose, from_container
-from xp.engines.config import EvaluateConfig
-from xp.engines.evaluate import RunEvaluation
 from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import read_evaluation
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
-from xp.planning.extent import held_out_lines
+from xp.execution.held_out import held_out
 from xp.planning.plan import build_again, build_plan, build_preparation
+from xp.planning.run_size import held_out_lines
 from xp.planning.stages import prepare_config, task_set_place
-from xp.run_records.held_out import held_out
 from xp.tasks.prepare import prepare
+from xp.worker.engines.config import EvaluateConfig
+from xp.worker.engines.evaluate import RunEvaluation
 from xp.worker.places import RunPaths
 
 ON = {

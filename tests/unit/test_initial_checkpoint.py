@@ -12,10 +12,10 @@ from tests.support.jobs import CONFIGS
 from tests.support.own_model import fault, model_at
 from tests.support.own_model import no_hub as no_hub
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
-from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_plan
+from xp.worker.tiny_model import SHIPPED
 
 BACKENDS = {
     "trl": ("hardware=a100x1",),

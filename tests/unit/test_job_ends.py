@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.launching import launcher_spec, stage
 from xp.errors import ExitCode, XpError
-from xp.launchers import follow as following
-from xp.launchers import ray, secrets_files, slurm, slurm_array
-from xp.launchers.base import Context, Launch
-from xp.launchers.node.job_spec import RESULT
+from xp.execution.launchers import follow as following
+from xp.execution.launchers import ray, secrets_files, slurm, slurm_array
+from xp.execution.launchers.base import Context, Launch
+from xp.execution.launchers.node.job_spec import RESULT
 
 
 @pytest.mark.parametrize(

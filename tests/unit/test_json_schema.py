@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, Field, JsonValue, create_model
 
-from xp.env_check.policy import Draw, arguments_of, faults_of
+from xp.checks.env_check.policy import Draw, arguments_of, faults_of
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import SYNTAX
 from xp.episode.json_schema import _merged, properties, required

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.support.fake_launcher import FakeLauncher, at, ends, failing, go
 from tests.support.launching import FakePlan, plan, stage
-from xp.job import Stage
-from xp.launchers.base import Context
+from xp.execution.launchers.base import Context
+from xp.planning.job import Stage
 
 
 def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:

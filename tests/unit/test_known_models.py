@@ -10,8 +10,8 @@ import pytest
 from tests.support.tables import rows
 from xp.__main__ import main
 from xp.composition import compose
-from xp.models.files import known_config
-from xp.models.network import network_of
+from xp.lib.models.files import known_config
+from xp.lib.models.network import network_of
 from xp.planning.memory.weights import weights_of
 from xp.spec import Architecture
 

@@ -15,10 +15,8 @@ from xp.backends.skyrl.worker.train import check_warm_up as check_skyrls_warm_up
 from xp.backends.slime.worker.train import check_warm_up
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import now
-from xp.planning.extent import num_steps, training_line
-from xp.planning.plan import build_plan
-from xp.run_records.record import (
+from xp.execution.launchers.base import now
+from xp.execution.record import (
     AttemptRecord,
     Provenance,
     RunRecord,
@@ -28,6 +26,8 @@ from xp.run_records.record import (
     table,
     write_record,
 )
+from xp.planning.plan import build_plan
+from xp.planning.run_size import num_steps, training_line
 from xp.spec import RunSpec, Training
 from xp.tasks.training_length import settle, steps_of
 
@@ -189,7 +189,7 @@ def test_both_set_in_one_place_are_refused(tmp_path: Path) -> None:
 
 def test_a_run_of_epochs_resumes_with_steps_and_vice_versa(tmp_path: Path) -> None:
     from xp.composition import to_yaml
-    from xp.run_records.resume import spec_to_resume
+    from xp.execution.resume import spec_to_resume
 
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)
@@ -204,7 +204,7 @@ def test_a_run_of_epochs_resumes_with_steps_and_vice_versa(tmp_path: Path) -> No
 @pytest.mark.parametrize("before", ["training.epochs=3", "training.num_steps=9"])
 def test_a_resume_with_fewer_epochs_than_made_is_refused(before: str, tmp_path: Path) -> None:
     from xp.composition import to_yaml
-    from xp.run_records.resume import spec_to_resume
+    from xp.execution.resume import spec_to_resume
 
     run = tmp_path / "runs" / "r"
     stage = run / "attempt_1" / "train"

@@ -15,11 +15,11 @@ import pytest
 from tests.support.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.errors import ExitCode
-from xp.report.listing import Listing
-from xp.run_records.leaderboard import leaderboard
-from xp.run_records.notes import read_notes
-from xp.run_records.record import RunStatus, SettledLength, read_record, write_record
-from xp.run_records.sweep import write_sweep
+from xp.execution.leaderboard import leaderboard
+from xp.execution.notes import read_notes
+from xp.execution.record import RunStatus, SettledLength, read_record, write_record
+from xp.execution.sweep import write_sweep
+from xp.results.report.listing import Listing
 
 NO_CALL = "<tool_call>{broken"
 

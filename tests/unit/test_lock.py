@@ -14,7 +14,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from xp.runtimes import locks
+from xp.planning.runtimes import locks
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINERS = ("skyrl", "slime", "vllm")

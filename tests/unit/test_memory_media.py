@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.tiny_media import FAMILIES, QWEN_VISION, media_model
 from xp.composition import compose
-from xp.models.weights import media_parameters
+from xp.lib.models.weights import media_parameters
 from xp.planning.memory.estimate import estimate
 from xp.worker.media import load_network, media_names
 

@@ -21,9 +21,9 @@ from xp.envs.conversation import messages_of
 from xp.envs.graded import GradedProvider
 from xp.envs.messages import chat_messages
 from xp.episode.tokens import ChatTokens
-from xp.evaluation.play import Dialogue
-from xp.evaluation.settings import ToolCalls
 from xp.lib.data_files import rows_of_file
+from xp.results.evaluation.play import Dialogue
+from xp.results.evaluation.settings import ToolCalls
 from xp.tasks.config import Purpose
 from xp.tasks.questions import described, entry_of
 from xp.tasks.row import TaskRow, read_rows, write_rows

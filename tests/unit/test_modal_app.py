@@ -11,14 +11,14 @@ import pytest
 from tests.support.launching import launcher_spec
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.job import Job, Resources, Runtime, Stage
-from xp.launchers.base import Context
-from xp.launchers.modal import ModalLauncher, limit
-from xp.launchers.modal_app import app_text, gpu_string, image_text
-from xp.launchers.service import SubmittedStage, lock_of
+from xp.execution.launchers.base import Context
+from xp.execution.launchers.modal import ModalLauncher, limit
+from xp.execution.launchers.modal_app import app_text, gpu_string, image_text
+from xp.execution.launchers.service import SubmittedStage, lock_of
+from xp.planning.job import Job, Resources, Runtime, Stage
 from xp.planning.plan import build_plan
 from xp.planning.refusals import launcher_lines
-from xp.runtimes import locks
+from xp.planning.runtimes import locks
 
 TRAINS = ("torch", "transformers", "trl", "openreward")
 H100S = Resources("h100", 8, 1, 96, 1000.0)

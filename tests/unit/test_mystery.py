@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from xp.builtin.mystery import WEAPONS, Game, generate_case
-from xp.builtin.scripted_play import Player, play, transcript
+from xp.envs.builtin.mystery import WEAPONS, Game, generate_case
+from xp.envs.builtin.scripted_play import Player, play, transcript
 
 
 def test_a_case_is_the_same_every_time() -> None:

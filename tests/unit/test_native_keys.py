@@ -18,6 +18,7 @@ import yaml
 
 from tests.support.tables import rows
 from xp.backends.skyrl.control.render import override_lines
+from xp.checks.contracts.fields import without_spec
 from xp.cli.display import notice_lines
 from xp.composition import compose
 from xp.composition.faults import every_key
@@ -28,7 +29,6 @@ from xp.planning.backend import spec_refusals
 from xp.planning.native_keys import NativeKeys
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
-from xp.testing.fields import without_spec
 
 BACKENDS = ("trl", "skyrl", "slime")
 WORDS = (

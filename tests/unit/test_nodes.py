@@ -11,14 +11,14 @@ import pytest
 
 from tests.support.launching import stage
 from xp.errors import ExitCode
-from xp.job import Resources, Runtime
-from xp.launchers.base import Context
-from xp.launchers.cluster import spread_of
-from xp.launchers.node.job_spec import JobSpec, Result, make_job_spec
-from xp.launchers.node.spread import command, first_failure, node_address
-from xp.launchers.node.tracking import followed
+from xp.execution.launchers.base import Context
+from xp.execution.launchers.cluster import spread_of
+from xp.execution.launchers.node.job_spec import JobSpec, Result, make_job_spec
+from xp.execution.launchers.node.spread import command, first_failure, node_address
+from xp.execution.launchers.node.tracking import followed
+from xp.execution.tracking.base import NodeTracking
 from xp.lib import private_ray
-from xp.tracking.base import NodeTracking
+from xp.planning.job import Resources, Runtime
 from xp.worker.nodes import Nodes, free_port, interface_of, local_address
 
 
@@ -108,14 +108,20 @@ def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
     contained = spread_of(one, "srun", container=("apptainer", "exec", "a.sif"))
     words = command(replace(made, spread=contained), "job.json")
     assert words[:3] == ["srun", "--nodes=1", "--ntasks=1"]
-    assert words[-6:-1] == ["a.sif", "python3", "-m", "xp.launchers.node.member", "job.json"]
+    assert words[-6:-1] == [
+        "a.sif",
+        "python3",
+        "-m",
+        "xp.execution.launchers.node.member",
+        "job.json",
+    ]
     by_srun_alone = spread_of(one, "srun", srun=("--container-image=a.sqsh",))
     words = command(replace(made, spread=by_srun_alone), "job.json")
     assert words[-6:-1] == [
         "--container-image=a.sqsh",
         "python3",
         "-m",
-        "xp.launchers.node.member",
+        "xp.execution.launchers.node.member",
         "job.json",
     ]
 

@@ -18,7 +18,7 @@ from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.shaping import Shape, load_shape
 from xp.episode.trajectory import trajectory
 from xp.planning.backend import spec_refusals
-from xp.replay.rescore import _recorded
+from xp.results.replay.rescore import _recorded
 
 DAPO = overlong(20_480, 4_096, 1.0)
 OPENING = (Message(role="user", content="play"),)

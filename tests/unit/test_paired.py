@@ -14,7 +14,7 @@ import pytest
 from tests.support.tables import rows
 from xp.episode.clusters import clustered_stderr
 from xp.errors import XpError
-from xp.evaluation.paired import (
+from xp.results.evaluation.paired import (
     _enough_alike,
     _enough_tasks,
     _equivalence,
@@ -25,8 +25,8 @@ from xp.evaluation.paired import (
     holm,
     verdict,
 )
-from xp.evaluation.ranking import SeedGroup, _over_seeds, _paired
-from xp.evaluation.statistics import mean
+from xp.results.evaluation.ranking import SeedGroup, _over_seeds, _paired
+from xp.results.evaluation.statistics import mean
 
 
 @pytest.mark.parametrize("number", [2, 3, 10, 100, 5000])

@@ -17,9 +17,7 @@ from xp.cli.display import live_console
 from xp.cli.progress import LINES, Panel, screen
 from xp.composition import compose
 from xp.episode.metrics_file import MetricsFile
-from xp.lib.progress import LINE_EVERY_S, ProgressBar
-from xp.lib.terminal import Screen
-from xp.run_records.record import (
+from xp.execution.record import (
     Provenance,
     RunRecord,
     RunStatus,
@@ -28,6 +26,8 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
+from xp.lib.progress import LINE_EVERY_S, ProgressBar
+from xp.lib.terminal import Screen
 from xp.worker.places import NUM_UPDATES
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b5A\u202e"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.report_run import data_of, make_run
 from xp.__main__ import main
 from xp.cli.report import places_of_failed
-from xp.run_records.record import RunStatus, read_record, update_stage, write_record
+from xp.execution.record import RunStatus, read_record, update_stage, write_record
 
 
 @pytest.fixture(scope="module")

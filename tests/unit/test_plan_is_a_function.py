@@ -13,11 +13,11 @@ from xp.__main__ import main
 from xp.cli.display import files_lines
 from xp.composition import compose, options
 from xp.errors import ExitCode, XpError
-from xp.job import Resources
-from xp.launchers import slurm_array
-from xp.launchers.slurm_job import options as slurm_options
-from xp.planning.extent import training_line
+from xp.execution.launchers import slurm_array
+from xp.execution.launchers.slurm_job import options as slurm_options
+from xp.planning.job import Resources
 from xp.planning.plan import build_plan
+from xp.planning.run_size import training_line
 from xp.spec import TrackerName
 from xp.spec.place import LauncherSpec
 

@@ -16,10 +16,10 @@ from tests.support.task_set import write_manifest
 from xp.__main__ import main
 from xp.composition import compose, options
 from xp.errors import ExitCode
-from xp.job import Stage
+from xp.execution.reuse import _content
+from xp.planning.job import Stage
 from xp.planning.plan import build_plan
 from xp.planning.stages import task_set_place
-from xp.run_records.reuse import _content
 
 EMBEDDED = ("quickstart", "multiply-trl")
 """Recipes whose task set is prepared here in seconds."""

@@ -9,8 +9,8 @@ import pytest
 
 from tests.planted.recorded import RECORDED, unpack
 from tests.planted.runs import RUNS, complaints_of
-from xp.evaluation.verdict import diagnose
-from xp.run_records.record import read_record
+from xp.execution.record import read_record
+from xp.results.evaluation.verdict import diagnose
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in RECORDED.glob("*.json")))

@@ -9,7 +9,7 @@ import pytest
 
 from xp.composition import compose
 from xp.fields.support import value_refusals
-from xp.models.network import may_have_heads
+from xp.lib.models.network import may_have_heads
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.support.report_run import episode, write_episodes
 from xp.__main__ import main
 from xp.cli.display import symptom_lines
 from xp.cli.progress import bar, sparkline
-from xp.run_records.record import RunStatus, read_record, update_stage, write_record
+from xp.execution.record import RunStatus, read_record, update_stage, write_record
 
 
 def test_a_sparkline_goes_from_its_smallest_value_to_its_largest() -> None:

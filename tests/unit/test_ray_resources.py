@@ -12,9 +12,9 @@ import pytest
 
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.job import Job, Resources, Runtime, Stage
-from xp.launchers import ray
-from xp.launchers.ray import RayLauncher
+from xp.execution.launchers import ray
+from xp.execution.launchers.ray import RayLauncher
+from xp.planning.job import Job, Resources, Runtime, Stage
 
 
 class Client:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xp.builtin.graders import choice, contains, gsm8k, number, regex
+from xp.envs.builtin.graders import choice, contains, gsm8k, number, regex
 from xp.lib.load import load_object
 from xp.spec.env import READY
 

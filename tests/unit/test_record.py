@@ -15,10 +15,9 @@ import pytest
 
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import now
-from xp.lib.atomic import TEMPORARY, write_atomically
-from xp.run_records import detached
-from xp.run_records.record import (
+from xp.execution import detached
+from xp.execution.launchers.base import now
+from xp.execution.record import (
     AttemptRecord,
     Provenance,
     RunRecord,
@@ -35,7 +34,8 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
-from xp.run_records.run_directory import is_unborn, resource_errors
+from xp.execution.run_directory import is_unborn, resource_errors
+from xp.lib.atomic import TEMPORARY, write_atomically
 from xp.tasks.store import writing_below
 from xp.tasks.training_length import FILE as LENGTH_FILE
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.secrets.redaction import MASK, Redactor
+from xp.lib.secrets.redaction import MASK, Redactor
 
 SECRET = "sk-Canary+4711/ü \"quoted\" 'single' $(x)"
 

@@ -13,14 +13,14 @@ from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
-from xp.report.base import differences
-from xp.report.data import report
-from xp.report.detail import detail
-from xp.report.episodes import EpisodeIndex
-from xp.report.foreign import page_text
-from xp.report.selection import Extent, chosen
-from xp.report.web import as_json
-from xp.run_records.named import named_runs
+from xp.execution.named import named_runs
+from xp.results.report.data import report
+from xp.results.report.episode_detail import detail
+from xp.results.report.episodes import EpisodeIndex
+from xp.results.report.escaped_text import page_text
+from xp.results.report.recipe import differences
+from xp.results.report.selection import Extent, chosen
+from xp.results.report.web import as_json
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_an_index_takes_additions_and_waits_for_whole_lines(tmp_path: Path) -> N
     [
         (["seed=2"], "env=whodunit_mini model=tiny", {"seed"}),
         (
-            ["env=openreward", "env.serve=xp.builtin.sums:Sums"],
+            ["env=openreward", "env.serve=xp.envs.builtin.sums:Sums"],
             "env=openreward",
             {"env.members.sums.serve"},
         ),

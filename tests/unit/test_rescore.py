@@ -18,7 +18,7 @@ from xp.envs.base import EnvUnavailable, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import ExitCode, XpError
-from xp.replay.rescore import compared, rescore, steps
+from xp.results.replay.rescore import compared, rescore, steps
 
 OVERRIDES = (
     "env=multiply",

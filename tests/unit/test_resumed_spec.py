@@ -14,10 +14,10 @@ from tests.support.fake_launcher import FakeLauncher
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.job import Stage
-from xp.launchers.base import Context
-from xp.run_records.lock import is_changeable
-from xp.run_records.resume import _change, _check_length, split_off
+from xp.execution.launchers.base import Context
+from xp.execution.lock import is_changeable
+from xp.execution.resume import _change, _check_length, split_off
+from xp.planning.job import Stage
 
 Say = Callable[..., tuple[int, list[str]]]
 
@@ -29,7 +29,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
 
     def told(*words: str, failing: str = "") -> tuple[int, list[str]]:
         launcher = FakeLauncher(lambda made, context: played(made, context, failing))
-        monkeypatch.setattr("xp.launchers.choice.make_launcher", lambda *_: launcher)
+        monkeypatch.setattr("xp.execution.launchers.choice.make_launcher", lambda *_: launcher)
         code = main([*words, f"outputs={tmp_path}"])
         return code, [key.partition("/")[2] for key in launcher.submitted]
 

@@ -14,9 +14,7 @@ from xp.composition import compose, from_container, to_yaml
 from xp.composition.points import validated
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
-from xp.lib.verified import DIGESTS
-from xp.planning.plan import Plan, build_again, build_plan, build_sft
-from xp.run_records.record import (
+from xp.execution.record import (
     Provenance,
     RunRecord,
     RunStatus,
@@ -26,7 +24,9 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
-from xp.run_records.reuse import finished, reusable_stages
+from xp.execution.reuse import finished, reusable_stages
+from xp.lib.verified import DIGESTS
+from xp.planning.plan import Plan, build_again, build_plan, build_sft
 from xp.spec.recorded import recorded_spec
 from xp.tasks.training_length import FILE as LENGTH_FILE
 

@@ -14,15 +14,15 @@ import pytest
 from tests.support.fake_session import with_limits
 from tests.support.ors_server import rules
 from tests.support.tables import rows
-from xp.builtin import graders
 from xp.composition import compose
 from xp.envs.base import Task
+from xp.envs.builtin import graders
 from xp.envs.graded import TIMED_OUT, GradedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
+from xp.execution.held_out import limits_of
 from xp.lib.load import load_object
 from xp.planning.stages import prepare_config
-from xp.run_records.held_out import limits_of
 from xp.spec.env import READY
 from xp.tasks.prepare import prepare
 
@@ -50,7 +50,7 @@ def test_math_verifys_own_pairs_are_scored_as_it_scores_them_with_and_without_do
     share: int, most: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    from xp.builtin import math_verified
+    from xp.envs.builtin import math_verified
 
     monkeypatch.setattr(math_verified, "parse", lru_cache(None)(math_verified.parse))
 
@@ -76,7 +76,7 @@ def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
     import sympy
 
-    from xp.builtin.math_verified import LATEX, PLAIN, parse
+    from xp.envs.builtin.math_verified import LATEX, PLAIN, parse
 
     texts = {bare(one) for pair in PAIRS for one in pair[:2] if len(one) < 60}
     numbers = {text: graders._number_of(text, is_right=True) for text in texts}

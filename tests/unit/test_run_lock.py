@@ -17,20 +17,20 @@ from tests.support.fake_launcher import FakeLauncher
 from tests.support.fake_provider import FakeWorld
 from tests.support.sections import chat_model, distill, run_spec
 from xp.__main__ import main
-from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.job import Stage
-from xp.launchers import files
-from xp.launchers.base import Context
+from xp.execution.launchers import files
+from xp.execution.launchers.base import Context
+from xp.execution.lock import LockInputs, differences, inputs_of, planned_facts, read_lock
+from xp.execution.sweep import ledger
 from xp.planning.episode import user_modules
-from xp.run_records.lock import LockInputs, differences, inputs_of, planned_facts, read_lock
-from xp.run_records.sweep import ledger
+from xp.planning.job import Stage
 from xp.tasks.prepare import prepare
 from xp.worker.facts import FILE, record_facts
 from xp.worker.places import RunPaths
 from xp.worker.stage import StageConfig
+from xp.worker.tiny_model import SHIPPED
 
 ENVIRONMENT = '"""An environment."""\n\nclass Env:\n    pass\n'
 GRADER = '"""A grader."""\nimport lock_points\n\ndef score(answer, row):\n    return 1.0\n'
@@ -96,7 +96,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     shutil.copytree(files.PACKAGE / "lib", tmp_path / "xp/lib")
     (tmp_path / "xp/__init__.py").touch()
     monkeypatch.setattr(files, "PACKAGE", tmp_path / "xp")
-    monkeypatch.setattr("xp.run_records.lock.PACKAGE", tmp_path / "xp")
+    monkeypatch.setattr("xp.execution.lock.PACKAGE", tmp_path / "xp")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("torch", "transformers"):
         pytest.importorskip(name, reason=f"{name} is not installed (extra trl)")
@@ -199,7 +199,9 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
         return 9 if made.name == "train" else 0
 
     def told(*words: str) -> int:
-        monkeypatch.setattr("xp.launchers.choice.make_launcher", lambda *_: FakeLauncher(played))
+        monkeypatch.setattr(
+            "xp.execution.launchers.choice.make_launcher", lambda *_: FakeLauncher(played)
+        )
         return main([*words, f"outputs={tmp_path / 'outputs'}"])
 
     return told

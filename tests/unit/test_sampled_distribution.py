@@ -14,8 +14,8 @@ from tests.support.sections import PLACES, replace, sampling_of
 from xp.backends.skyrl.control.render import native
 from xp.backends.trl.control.render import grpo_config
 from xp.composition import compose
-from xp.engines.transformers_engine import draw
 from xp.spec import Sampling
+from xp.worker.engines.transformers_engine import draw
 from xp.worker.token_budget import evaluation_sampling
 
 PLAIN = sampling_of(64, 8, 32, temperature=0.7)

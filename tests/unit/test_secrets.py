@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from xp.errors import ExitCode, XpError
-from xp.secrets.redaction import resolve, secret_values
-from xp.secrets.shapes import looks_like_secret
+from xp.lib.secrets.redaction import resolve, secret_values
+from xp.lib.secrets.shapes import looks_like_secret
 
 
 def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from tests.support.jobs import PLACES
 from xp.backends.skyrl.control.render import meanings, native, render
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
+from xp.execution.launchers.preflight import check_machine
 from xp.fields.skyrl import workers
-from xp.launchers.preflight import check_machine
 from xp.planning.backend import spec_refusals
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]

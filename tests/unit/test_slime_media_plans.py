@@ -13,7 +13,7 @@ from tests.support.tiny_media import GATED_DELTA, QWEN_VISION, TEXT
 from xp.backends.slime.control.render import check, memory, render, train_flags
 from xp.composition import compose
 from xp.fields.slime_media import FROZEN, media_note
-from xp.models.network import network_of
+from xp.lib.models.network import network_of
 from xp.planning.batch import batch_shape
 from xp.planning.memory.estimate import _media_bytes, _media_parameters
 from xp.spec import RunSpec

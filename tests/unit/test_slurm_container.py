@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import launcher_spec, stage
+from xp.checks.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
-from xp.job import Runtime, Stage
-from xp.launchers.base import Context
-from xp.launchers.slurm import SlurmLauncher
-from xp.launchers.slurm_job import apptainer_words, check_container, srun_options
-from xp.testing.launcher import LauncherSuite
+from xp.execution.launchers.base import Context
+from xp.execution.launchers.slurm import SlurmLauncher
+from xp.execution.launchers.slurm_job import apptainer_words, check_container, srun_options
+from xp.planning.job import Runtime, Stage
 
 ROOT = ["/shared/out", "/home/me/.xp/secrets/r"]
 

@@ -14,8 +14,16 @@ from tests.support.sections import replace
 from xp.episode.clusters import clustered_stderr, reward_limits
 from xp.episode.evaluation import figures, rewards_of
 from xp.errors import XpError
-from xp.evaluation.paired import compare, holm
-from xp.evaluation.statistics import Estimate, mean, mix_of, pass_at_k, pass_hat_k, share, summarize
+from xp.results.evaluation.paired import compare, holm
+from xp.results.evaluation.statistics import (
+    Estimate,
+    mean,
+    mix_of,
+    pass_at_k,
+    pass_hat_k,
+    share,
+    summarize,
+)
 
 TASKS = 40
 SAMPLES = 8

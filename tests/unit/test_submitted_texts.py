@@ -50,7 +50,7 @@ def test_slurm_prepares_in_its_own_partition_after_the_lines_of_setup(tmp_path: 
     for script in scripts.values():
         before, _, after = script.partition("module load cuda/12.8\nexport A=1\n")
         assert "python" not in before.splitlines()[-1]
-        assert "xp.launchers.node.on_node" in after
+        assert "xp.execution.launchers.node.on_node" in after
     spec = compose(["launcher=slurm", "launcher.setup=[module load cuda/12.8]"])
     assert "would run in each job of Slurm: module load cuda/12.8" in named_code(spec)
 
@@ -68,7 +68,7 @@ def test_slurms_script_of_several_nodes_says_how_srun_starts_the_program(tmp_pat
     assert said.startswith("# ")
     assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2" in said
     assert (
-        f"xp.launchers.node.member {tmp_path}/runs/r/attempt_1/train/job.json MAIN_NODE:PORT"
+        f"xp.execution.launchers.node.member {tmp_path}/runs/r/attempt_1/train/job.json MAIN_NODE:PORT"
         in said
     )
     assert "srun" not in found["runs/r/attempt_1/prepare/job.sh"]
@@ -98,7 +98,7 @@ def test_slurms_array_is_the_script_of_a_task(tmp_path: Path) -> None:
 def test_rays_jobs_are_what_its_client_is_told(tmp_path: Path) -> None:
     found = texts(tmp_path, "launcher=ray")
     job = json.loads(found["runs/r/attempt_1/train/ray_job.json"])
-    assert "xp.launchers.node.on_node" in job["entrypoint"]
+    assert "xp.execution.launchers.node.on_node" in job["entrypoint"]
     assert job["runtime_env"]["working_dir"] == f"{tmp_path}/runs/r/attempt_1/code"
 
 

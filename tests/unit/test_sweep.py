@@ -15,13 +15,13 @@ from tests.support.fake_launcher import FakeLauncher
 from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError
-from xp.job import Stage
-from xp.launchers.base import Context
-from xp.run_records.record import (
+from xp.execution.launchers.base import Context
+from xp.execution.record import (
     RunStatus,
 )
-from xp.run_records.run_directory import hold
-from xp.run_records.sweep import RunState, held_out_reward, ledger, open_points, spec_digest
+from xp.execution.run_directory import hold
+from xp.execution.sweep import RunState, held_out_reward, ledger, open_points, spec_digest
+from xp.planning.job import Stage
 
 
 def test_done_work_is_left_and_cut_work_goes_on(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_sweep_that_is_repeated_runs_no_stage_that_succeeded(
 
     def sweep(*failed: str) -> tuple[int, list[str]]:
         launcher = FakeLauncher(lambda made, context: _written(made, context, failed))
-        monkeypatch.setattr("xp.launchers.choice.make_launcher", lambda *_: launcher)
+        monkeypatch.setattr("xp.execution.launchers.choice.make_launcher", lambda *_: launcher)
         code = main(["-m", "seed=1,2", f"outputs={tmp_path}"])
         return code, [key.partition("/")[2] for key in launcher.submitted]
 
@@ -122,7 +122,9 @@ def test_the_hint_after_an_interrupted_sweep_is_the_sweeps_command(
         signal.raise_signal(signal.SIGINT)
         return _written(made, context, ())
 
-    monkeypatch.setattr("xp.launchers.choice.make_launcher", lambda *_: FakeLauncher(pressed))
+    monkeypatch.setattr(
+        "xp.execution.launchers.choice.make_launcher", lambda *_: FakeLauncher(pressed)
+    )
     assert (
         main(["-m", "seed=1,2", "env.train.split=[train]", f"outputs={tmp_path}", "--again"]) == 130
     )

@@ -185,7 +185,11 @@ def test_no_prompt_that_is_held_out_is_trained_on(
         for split, rows in splits.items():
             Path(files[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
         env = rules(
-            name=name, provider="local", grader="xp.builtin.graders:exact", rows=files, serve=None
+            name=name,
+            provider="local",
+            grader="xp.envs.builtin.graders:exact",
+            rows=files,
+            serve=None,
         )
         config[name] = member_of(env, selection(("train",)), held_out, weight=1.0)
     task_set = prepare(prepare_of(config, 0.0, 8), {}, tmp_path)

@@ -22,7 +22,7 @@ from tests.support.sections import (
 )
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.errors import ExitCode, XpError
-from xp.launchers.files import copy_modules, locate_modules
+from xp.execution.launchers.files import copy_modules, locate_modules
 from xp.spec.dialect import Dialect
 from xp.spec.env import GraderForm, OnNoToolCall, PromptSource, Reduction, SandboxKind
 from xp.spec.judge import JudgeScoring
@@ -324,11 +324,11 @@ def test_an_environment_of_xp_counts_by_its_own_package(tmp_path: Path) -> None:
     for name in ("__init__.py", "other.py", "builtin/__init__.py", "builtin/sums.py"):
         (tmp_path / "xp" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "xp" / name).write_text("one")
-    before = found_at(tmp_path, code_digest, "xp.builtin.sums:grade")
+    before = found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade")
     (tmp_path / "xp/other.py").write_text("two")
-    assert found_at(tmp_path, code_digest, "xp.builtin.sums:grade") == before
-    (tmp_path / "xp/builtin/__init__.py").write_text("two")
-    assert found_at(tmp_path, code_digest, "xp.builtin.sums:grade") != before
+    assert found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade") == before
+    (tmp_path / "xp/envs/builtin/__init__.py").write_text("two")
+    assert found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade") != before
 
 
 def test_code_that_is_not_here_or_is_no_file_is_named(tmp_path: Path) -> None:

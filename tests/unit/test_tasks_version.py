@@ -10,8 +10,8 @@ import pytest
 from tests.support.fake_session import RULES
 from tests.support.modules import found_at
 from tests.support.sections import replace
-from xp.builtin.mystery import TOOLS, generate_case
-from xp.builtin.whodunit_mini import NUM_TASKS, TASKS_VERSION
+from xp.envs.builtin.mystery import TOOLS, generate_case
+from xp.envs.builtin.whodunit_mini import NUM_TASKS, TASKS_VERSION
 from xp.envs.config import EnvConfig
 from xp.tasks.request import source_digest
 

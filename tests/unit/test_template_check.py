@@ -14,9 +14,9 @@ from tests.support.chat_templates import MODELS, Shows, shipped, tokenizer_of
 from tests.support.sections import chat_model
 from tests.support.tiny import tokenizer_and_model
 from tests.support.tool_results import BY_XP, RESULTS
+from xp.checks.doctor.finding import Verdict
+from xp.checks.doctor.template import chat_template, check_template_on_tasks
 from xp.composition import compose
-from xp.doctor.finding import Verdict
-from xp.doctor.template import chat_template, check_template_on_tasks
 from xp.envs.base import Message
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
@@ -209,7 +209,7 @@ def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) 
 def test_a_template_that_does_not_end_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xp.doctor.program.TIMEOUT_S", 0.01)
+    monkeypatch.setattr("xp.checks.doctor.program.TIMEOUT_S", 0.01)
     tokens("smollm2").tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "model.safetensors").touch()

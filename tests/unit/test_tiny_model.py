@@ -15,11 +15,11 @@ from tools.tiny_model.__main__ import build_model, make_model, make_tokenizer, s
 from tools.tiny_model.build import Build
 from tools.tiny_model.tokenizer import SPECIAL, chat_template
 from tools.tiny_model.warm_up import Warmup, render_demonstration
-from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS
-from xp.builtin.tiny_model import MANIFEST, PLACE, SHIPPED, publish
 from xp.composition import compose
+from xp.envs.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS
 from xp.lib.digest import file_digest
-from xp.models.network import mismatches
+from xp.lib.models.network import mismatches
+from xp.worker.tiny_model import MANIFEST, PLACE, SHIPPED, publish
 
 BUILD = Build(
     hidden_size=16,

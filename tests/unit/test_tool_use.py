@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from xp.diagnosis.history import ToolUse
-from xp.run_records.health import EpisodeCount
+from xp.execution.health import EpisodeCount
+from xp.worker.diagnosis.history import ToolUse
 
 USER = {"role": "user", "content": "?"}
 

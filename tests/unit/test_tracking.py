@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.launching import DEADLINE_S, eventually
 from xp.errors import ExitCode, XpError
-from xp.tracking.base import Opener, TrackedRun, check_trackers, tracked_places
-from xp.tracking.mirror import MetricsLine, Mirror, parse_line
-from xp.tracking.trackers import openers
+from xp.execution.tracking.base import Opener, TrackedRun, check_trackers, tracked_places
+from xp.execution.tracking.mirror import MetricsLine, Mirror, parse_line
+from xp.execution.tracking.trackers import openers
 
 LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
 
@@ -204,7 +204,7 @@ def test_wandb_gets_the_steps_of_an_earlier_attempt_once(
 def test_a_missing_tracker_is_refused_with_the_way_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("xp.tracking.base.find_spec", lambda _: None)
+    monkeypatch.setattr("xp.execution.tracking.base.find_spec", lambda _: None)
     with pytest.raises(XpError, match="pip install tensorboard") as caught:
         check_trackers(["tensorboard"])
     assert caught.value.code == ExitCode.RUNTIME

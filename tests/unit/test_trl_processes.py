@@ -13,15 +13,15 @@ from tests.support.trl_choices import GPUS, LORA, SEPARATE
 from xp.backends.trl.control.render import grpo_config, render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.engines.config import EvaluateConfig
 from xp.errors import ExitCode, XpError
 from xp.fields.support import value_refusals
-from xp.job import Job, Resources
 from xp.planning.batch import arithmetic
+from xp.planning.job import Job, Resources
 from xp.planning.plan import build_plan
 from xp.planning.sft import sft_fields
 from xp.planning.stages import starts_private_ray
 from xp.spec import Reference, RunSpec
+from xp.worker.engines.config import EvaluateConfig
 from xp.worker.places import policy_start, reference_place, start_place
 
 
@@ -124,7 +124,7 @@ def test_where_the_episodes_of_a_fine_tuning_are_from(tmp_path: Path) -> None:
     assert [one["is_messages"] for one in (solve, named, talks)] == [False, False, True]
     assert [one["files"] for one in (solve, named, talks)] == [(), (), ("hf:org/talks",)]
     assert [one["solvers"] for one in (solve, named, talks)] == [
-        {"multiply": "xp.builtin.multiply:Multiply.solve"},
+        {"multiply": "xp.envs.builtin.multiply:Multiply.solve"},
         {"multiply": "my_env:play"},
         {},
     ]

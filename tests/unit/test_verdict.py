@@ -13,7 +13,7 @@ from tests.support.recorded_runs import FAULTS, MIXED, leave
 from xp.__main__ import main
 from xp.cli.display import symptom_lines
 from xp.errors import ExitCode
-from xp.run_records.record import RunStatus, read_record, update_stage, write_record
+from xp.execution.record import RunStatus, read_record, update_stage, write_record
 
 
 def diagnosed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -11,10 +11,10 @@ from tests.support.fake_launcher import FakeLauncher, at, go
 from tests.support.launching import plan, stage
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.evaluation.local import ensure_made
-from xp.job import Stage
-from xp.launchers.base import Context
+from xp.execution.launchers.base import Context
 from xp.lib.verified import DIGESTS, damaged, write_digests
+from xp.planning.job import Stage
+from xp.results.evaluation.local import ensure_made
 from xp.worker.places import model_place
 from xp.worker.publish import check_there, publish
 

@@ -12,11 +12,11 @@ import pytest
 
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.models.weights import weight_faults
+from xp.lib.models.weights import weight_faults
 from xp.planning.refusals import check_model_files
 from xp.worker.facts import check_weights
 
-TINY = Path(__file__).parents[2] / "xp/builtin/tiny"
+TINY = Path(__file__).parents[2] / "xp/worker/tiny"
 
 
 def copy_of(directory: Path, keys: dict[str, Any], *, other_head: bool = False) -> Path:

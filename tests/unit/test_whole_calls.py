@@ -10,7 +10,7 @@ import pytest
 from tests.support.calls_of_texts import read
 from tests.support.tables import rows
 from xp.envs.base import ToolSpec
-from xp.episode.call_data import MAX_FAILED
+from xp.envs.call_data import MAX_FAILED
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import MalformedCall, ToolCall, read_json
 from xp.spec.dialect import Dialect

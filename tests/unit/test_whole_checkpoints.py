@@ -11,11 +11,11 @@ import pytest
 
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.models.files import missing_parts
+from xp.lib.models.files import missing_parts
 from xp.planning.refusals import check_model_files
 from xp.worker.facts import check_weights
 
-TINY = Path(__file__).parents[2] / "xp/builtin/tiny"
+TINY = Path(__file__).parents[2] / "xp/worker/tiny"
 SMALL: dict[str, Any] = {
     "vocab_size": 128,
     "hidden_size": 32,

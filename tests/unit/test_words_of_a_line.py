@@ -87,7 +87,7 @@ def test_each_point_of_a_sweep_is_named_by_what_was_typed(
         """The runs themselves are no part of this test."""
 
     monkeypatch.setattr("xp.cli.run_plans.run_plan", stop)
-    monkeypatch.setattr("xp.doctor.template.check_template_on_tasks", stop)
+    monkeypatch.setattr("xp.checks.doctor.template.check_template_on_tasks", stop)
     monkeypatch.setenv("COLUMNS", "200")
     words = ["env=multiply,gsm8k_mini", "preparation.concurrency=2,4", f"outputs={tmp_path}"]
     assert main([command, "-m", *words]) == 0

@@ -16,11 +16,11 @@ from typing import Any
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.lora import peft_config
 from xp.backends.trl.worker.train import settled_reward
-from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.planning.memory.estimate import GIB, estimate
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
+from xp.worker.tiny_model import SHIPPED
 
 QWEN_05B = (
     "model=qwen2.5-1.5b-instruct model.architecture.hidden_size=896 model.architecture.num_layers=24"

@@ -25,15 +25,15 @@ from tests.support.fake_session import RULES, FakeSession
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.process import quiet_trainer
-from xp.engines.conversation import OpenEngine, Opening
-from xp.engines.play import Ended, EpisodePlay
-from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.engines.conversation import OpenEngine, Opening
+from xp.worker.engines.play import Ended, EpisodePlay
+from xp.worker.engines.transformers_engine import TransformersEngine
 
 MEDIAN_S = 0.2
 P99_S = 5.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from xp.run_records.held_out import held_out
+from xp.execution.held_out import held_out
 
 SEEDS = (1, 2, 3)
 

@@ -37,12 +37,12 @@ from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.colocated import ColocatedEngine, choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.engines.conversation import Done, GenerationRequest, Opening
-from xp.engines.play import EpisodePlay
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
+from xp.worker.engines.conversation import Done, GenerationRequest, Opening
+from xp.worker.engines.play import EpisodePlay
 from xp.worker.places import RunPaths
 
 BAR = 0.9
@@ -198,8 +198,8 @@ class Bench:
         from transformers import AutoTokenizer
 
         from xp.backends.trl.worker.process import quiet_trainer
-        from xp.builtin.tiny_model import SHIPPED
         from xp.episode.tokens import ChatTokens
+        from xp.worker.tiny_model import SHIPPED
 
         words = [
             "backend.engine.name=vllm",

@@ -60,7 +60,7 @@ async def waits_async(answer: str, row: Mapping[str, Any]) -> float:
 GRADERS = {
     "equal": f"{PROGRAM}:equal",
     "counts": f"{PROGRAM}:counts",
-    "math": "xp.builtin.math_verified:math",
+    "math": "xp.envs.builtin.math_verified:math",
     "waits": f"{PROGRAM}:waits",
     "waits_async": f"{PROGRAM}:waits_async",
 }

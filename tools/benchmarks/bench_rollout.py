@@ -92,7 +92,7 @@ class Bench:
         for path, text in files.items():
             (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
             (self.directory / path).write_text(text)
-        program = [sys.executable, "-m", "xp.builtin.tiny_model", next(iter(files))]
+        program = [sys.executable, "-m", "xp.worker.tiny_model", next(iter(files))]
         subprocess.run(
             program,
             cwd=self.directory,

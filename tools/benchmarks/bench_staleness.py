@@ -52,7 +52,7 @@ import asyncio
 
 from openreward.environments import ToolOutput, tool
 
-from xp.builtin.whodunit_mini import Accusation, Interview, Search, WhodunitMini
+from xp.envs.builtin.whodunit_mini import Accusation, Interview, Search, WhodunitMini
 
 
 class Slow(WhodunitMini):

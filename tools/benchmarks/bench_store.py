@@ -15,8 +15,8 @@ import yaml
 from tests.support.report_run import make_run
 from tools.benchmarks import spent
 from xp.composition import compose
+from xp.execution.record import read_record, write_record
 from xp.planning.stages import prepare_config
-from xp.run_records.record import read_record, write_record
 from xp.tasks.prepare import prepare
 
 NUM_RUNS = 2000

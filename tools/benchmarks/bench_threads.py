@@ -3,7 +3,7 @@
     python -m tools.benchmarks.bench_threads [--episodes 64] [--tokens 40] [--rounds 3]
 
 The models have random weights; their prompts have 300 tokens, eight episodes share one. `SMALL` in
-xp/engines/transformers_engine.py is chosen by these figures.
+xp/worker/engines/transformers_engine.py is chosen by these figures.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from xp.engines import transformers_engine as engine
-from xp.engines.conversation import Opening
 from xp.spec import Sampling
+from xp.worker.engines import transformers_engine as engine
+from xp.worker.engines.conversation import Opening
 
 SHAPES = ((96, 2), (192, 4), (256, 4), (320, 6), (576, 12))
 """Hidden size and number of layers; the first is the embedded default's, the last SmolLM2-135M's width."""

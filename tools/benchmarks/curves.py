@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from xp.evaluation.statistics import mean
+from xp.results.evaluation.statistics import mean
 
 WINDOW = 6
 """Steps of the moving average."""

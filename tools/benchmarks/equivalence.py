@@ -27,10 +27,10 @@ import yaml
 
 from tools.benchmarks.curves import WINDOW, draw, windows
 from tools.benchmarks.sweeps import TrainedRun, sweep, trained_runs
-from xp.builtin.tiny_model import SHIPPED
 from xp.errors import XpError
-from xp.evaluation.paired import PairedComparison, compare, p_text
-from xp.evaluation.statistics import bootstrap, interval
+from xp.results.evaluation.paired import PairedComparison, compare, p_text
+from xp.results.evaluation.statistics import bootstrap, interval
+from xp.worker.tiny_model import SHIPPED
 
 MARGIN: Final = 0.03
 """Largest difference of mean rewards that counts as none."""

@@ -56,7 +56,7 @@ def write_model(directory: Path, vocabulary: int) -> None:
     """A Qwen3 of one thin layer with a wide vocabulary, and the embedded default's tokenizer."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    from xp.builtin.tiny_model import SHIPPED
+    from xp.worker.tiny_model import SHIPPED
 
     sizes = {
         "num_hidden_layers": 1,

@@ -11,9 +11,9 @@ from pathlib import Path
 from xp.composition import compose_sweep
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
-from xp.run_records.held_out import HeldOutResult, held_out
-from xp.run_records.named import run_directory
-from xp.run_records.sweep import RunState, ledger, spec_digest
+from xp.execution.held_out import HeldOutResult, held_out
+from xp.execution.named import run_directory
+from xp.execution.sweep import RunState, ledger, spec_digest
 
 REWARD = "reward/avg_raw_reward"
 

@@ -50,7 +50,7 @@ ENDING_S = 20
 BY_HAND = "tools.benchmarks.first_gpu_by_hand"
 SMALL = {
     BY_HAND: (
-        "xp/builtin/tiny",
+        "xp/worker/tiny",
         "--steps",
         "2",
         "--prompts",
@@ -59,8 +59,8 @@ SMALL = {
         "8",
         "--cpu",
     ),
-    "tools.gpu.drift": ("xp/builtin/tiny",),
-    "tools.gpu.speculation": ("--cpu", "xp/builtin/tiny"),
+    "tools.gpu.drift": ("xp/worker/tiny",),
+    "tools.gpu.speculation": ("--cpu", "xp/worker/tiny"),
     "tools.benchmarks.bench_engine": ("--episodes", "16", "--at-once", "8", "--rounds", "1"),
 }
 """Arguments of the modules beside xp in a rehearsal."""

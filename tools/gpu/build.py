@@ -32,7 +32,7 @@ from pathlib import Path
 
 from tools.gpu.prune import prune
 from tools.gpu.unpack import PARTS
-from xp.runtimes import LOCKS, locks, versions_in
+from xp.planning.runtimes import LOCKS, locks, versions_in
 
 OF_TRL = ("trl", "transformers", "huggingface-hub", "peft")
 """Packages of which TRL's lock has another version than SkyRL's, in a folder of their own."""

@@ -89,7 +89,7 @@ TURNS = (
 )
 PROGRAM = (
     "env=harness",
-    "env.serve=xp.builtin.whodunit_mini:WhodunitMini",
+    "env.serve=xp.envs.builtin.whodunit_mini:WhodunitMini",
     "env.sandbox=none",
     "env.train.num_tasks=64",
     "env.held_out.num_tasks=8",

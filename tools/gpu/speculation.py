@@ -20,11 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from xp.builtin.sums import Sums
 from xp.composition import compose
-from xp.engines.completions import MODEL
-from xp.engines.server import RunningServer, running
+from xp.envs.builtin.sums import Sums
 from xp.planning.engine import vllm_server
+from xp.worker.engines.completions import MODEL
+from xp.worker.engines.server import RunningServer, running
 
 SEQUENCES = 64
 NUM_TOKENS = 3

@@ -21,12 +21,12 @@ from tools.parity.options import (
     Option,
 )
 from tools.parity.recorded import BAR, CriticRule, DistillRule, ParityCase, UpdateRule, Work
-from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
+from xp.worker.tiny_model import SHIPPED
 
 PROGRAMS = {name: f"tools.parity.{name}_program" for name in ("trl", "skyrl", "slime")}
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,11 +15,11 @@ from typing import Any, Final
 from tools.tiny_model.build import Build
 from tools.tiny_model.tokenizer import train_tokenizer
 from tools.tiny_model.warm_up import Warmup, render_demonstration
-from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, TOOLS, WEAPONS
-from xp.builtin.tiny_model import MANIFEST, PLACE, SHIPPED
 from xp.composition import compose
+from xp.envs.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, TOOLS, WEAPONS
 from xp.episode.prompt import tool_schemas
 from xp.lib.digest import file_digest
+from xp.worker.tiny_model import MANIFEST, PLACE, SHIPPED
 
 NUM_TOKENIZER_TEXTS: Final = 400
 NUM_LAST: Final = 50
@@ -123,6 +123,6 @@ if __name__ == "__main__":
     loss = ship()
     weights = file_digest(SHIPPED / "model.safetensors")
     print(
-        f"{SHIPPED}: warm-up loss {loss:.4f}; in xp/builtin/tiny_model.py, {PLACE} becomes models/tiny-{weights[:12]}"
+        f"{SHIPPED}: warm-up loss {loss:.4f}; in xp/worker/tiny_model.py, {PLACE} becomes models/tiny-{weights[:12]}"
     )
     sys.exit(0)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tools.tiny_model.tokenizer import END, render
-from xp.builtin.mystery import ROOMS, SUSPECTS, WEAPONS, generate_case
-from xp.builtin.scripted_play import Player, play, transcript
+from xp.envs.builtin.mystery import ROOMS, SUSPECTS, WEAPONS, generate_case
+from xp.envs.builtin.scripted_play import Player, play, transcript
 
 if TYPE_CHECKING:
     import torch

@@ -26,7 +26,7 @@ from xp.lib.digest import text_digest
 from xp.lib.facts import one_reading
 from xp.lib.text import counted
 from xp.planning.plan import Plan, build_preparation, build_sft, new_run_id
-from xp.replay.recorded import recorded_file
+from xp.results.replay.recorded import recorded_file
 from xp.spec import RunSpec
 
 
@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
             return run_recorded(file, args)
         return run_plans(plans_of(args), has_panel=not args.lines)
     from xp.cli.compare import compare_existing
-    from xp.run_records.sweep import write_sweep
+    from xp.execution.sweep import write_sweep
 
     plans, left = plans_of_sweep(args)
     write_sweep(outputs_of(args.overrides), args.overrides, [*left, *plans.run_ids])
@@ -64,7 +64,7 @@ def _planned(args: Namespace, point: Point, build: Callable[[RunSpec, str], Plan
 
 def prepare(args: Namespace) -> int:
     """Prepares tasks; checks the model's chat template against them if the model is on this machine."""
-    from xp.doctor.template import check_template_on_tasks
+    from xp.checks.doctor.template import check_template_on_tasks
 
     points = points_of(args)
     plans = [_planned(args, point, build_preparation) for point in points]
@@ -129,7 +129,7 @@ def plan(args: Namespace) -> int:
 def search(args: Namespace) -> int:
     """Searches the given ranges with Optuna for the highest held-out reward, one run after the other."""
     from xp.composition.search import search as run_trials
-    from xp.run_records.sweep import held_out_reward, write_sweep
+    from xp.execution.sweep import held_out_reward, write_sweep
 
     digest = text_digest("\n".join(sorted(args.overrides)))[:12]
     directory = outputs_of(args.overrides) / "searches" / digest
@@ -147,7 +147,7 @@ def search(args: Namespace) -> int:
 
 def doctor(args: Namespace) -> int:
     """Checks this machine against the plan; the exit code is that of the first fault."""
-    from xp.doctor import examine, exit_code
+    from xp.checks.doctor import examine, exit_code
     from xp.planning.refusals import check_model_files
 
     spec = compose(args.overrides, args.config_dir)

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.cli.table import Column, show_table, wrapped
-from xp.evaluation.ranking import sentence, settings_of
-from xp.lib.terminal import one_line
-from xp.lib.text import counted, shortened
-from xp.run_records.leaderboard import (
+from xp.execution.leaderboard import (
     MAX_SHOWN,
     PLAIN,
     RunRow,
@@ -22,8 +19,11 @@ from xp.run_records.leaderboard import (
     leaderboard,
     text,
 )
-from xp.run_records.lock import FILE as LOCK
-from xp.run_records.lock import differences, facts_and_inputs
+from xp.execution.lock import FILE as LOCK
+from xp.execution.lock import differences, facts_and_inputs
+from xp.lib.terminal import one_line
+from xp.lib.text import counted, shortened
+from xp.results.evaluation.ranking import sentence, settings_of
 
 RANKS: Final = (
     *(

@@ -10,24 +10,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.builtin.tiny_model import PLACE
 from xp.cli.table import labelled, wrapped
 from xp.episode.metrics import FULL_REWARD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
+from xp.execution.health import EpisodeCount
+from xp.execution.held_out import HeldOutResult, held_out
+from xp.execution.record import read_record, time_text
+from xp.execution.resume import other_length_lines
+from xp.execution.run_directory import xp_command
+from xp.execution.tracking.base import tracked_places
 from xp.lib.facts import one_reading
+from xp.lib.secrets.redaction import resolve
 from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted
 from xp.planning.episode import named_code
-from xp.report.result import interval_of
-from xp.run_records.health import EpisodeCount
-from xp.run_records.held_out import HeldOutResult, held_out
-from xp.run_records.record import read_record, time_text
-from xp.run_records.resume import other_length_lines
-from xp.run_records.run_directory import xp_command
-from xp.secrets.redaction import resolve
+from xp.results.report.result import interval_of
 from xp.tasks.profile import pass_share
-from xp.tracking.base import tracked_places
+from xp.worker.tiny_model import PLACE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,9 +80,9 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.planning.backend import backend_of
     from xp.planning.duration import disk_line, sft_time_lines, time_lines
-    from xp.planning.extent import held_out_lines, profile_lines, row_lines
     from xp.planning.memory.fit import memory_lines
     from xp.planning.refusals import check_model_files, machine_line
+    from xp.planning.run_size import held_out_lines, profile_lines, row_lines
 
     out = console()
     out.print(title(plan), style="bold")
@@ -187,8 +187,8 @@ def plan_json(plan: Plan) -> str:
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
     """Files that the launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
-    from xp.launchers.base import Context, PreviewLauncher
-    from xp.launchers.choice import make_launcher
+    from xp.execution.launchers.base import Context, PreviewLauncher
+    from xp.execution.launchers.choice import make_launcher
 
     launcher = make_launcher(plan.spec.launcher, outputs)
     if not isinstance(launcher, PreviewLauncher):
@@ -211,9 +211,9 @@ def title(plan: Plan) -> str:
 def notice_lines(plan: Plan) -> list[str]:
     """Important facts about a run: replaced parts, and commands without isolation."""
     from xp.fields.support import value_warnings
-    from xp.hardware import gpu_rows
     from xp.planning.backend import backend_of, untried_lines
     from xp.planning.refusals import launcher_lines, sandbox_lines
+    from xp.spec.hardware import gpu_rows
 
     if plan.spec.hardware.accelerator == "cpu":
         unused = gpu_rows("name", "index")
@@ -251,7 +251,7 @@ def _strange_tools(spec: RunSpec) -> list[str]:
     strange = [
         name
         for name, member in spec.env.members.items()
-        if member.serve != "xp.builtin.whodunit_mini:WhodunitMini"
+        if member.serve != "xp.envs.builtin.whodunit_mini:WhodunitMini"
     ]
     is_taught = spec.sft.data is not None or spec.training.initial_checkpoint is not None
     if spec.model.path != PLACE or is_taught or not strange:
@@ -265,7 +265,7 @@ def _strange_tools(spec: RunSpec) -> list[str]:
 def arithmetic(plan: Plan) -> list[str]:
     """The batch shape as text; the second line is the size of the run."""
     from xp.planning.batch import arithmetic as batch_arithmetic
-    from xp.planning.extent import evaluation_line, ineffective_lines, training_line
+    from xp.planning.run_size import evaluation_line, ineffective_lines, training_line
 
     training = plan.spec.training
     if not plan.trains:
@@ -287,7 +287,7 @@ def arithmetic(plan: Plan) -> list[str]:
 def show_summary(plan: Plan, outputs: Path) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
     from xp.cli.report import episodes_line, report_line, write_report
-    from xp.planning.extent import held_out_lines
+    from xp.planning.run_size import held_out_lines
 
     out = console()
     run = outputs / "runs" / plan.run_id
@@ -356,7 +356,7 @@ MADE = {"episodes/num": "episode", "training/updates": "update", RATE: ""}
 
 def _learnable(run: Path) -> str:
     """Share of the held-out tasks that the fine-tuned model wins sometimes: the others give a group no advantage."""
-    from xp.evaluation.results import of_run
+    from xp.results.evaluation.results import of_run
 
     result = of_run(run, run.name, "after")
     if max(map(len, result.rewards.values()), default=0) < 2:
@@ -372,8 +372,8 @@ def _learnable(run: Path) -> str:
 
 def symptom_lines(run: Path) -> list[str]:
     """Symptoms in the metrics and the tool calls of a training; rewards that never varied come first."""
-    from xp.diagnosis.symptom import Severity
-    from xp.evaluation.verdict import RunVerdict, diagnose
+    from xp.results.evaluation.verdict import RunVerdict, diagnose
+    from xp.worker.diagnosis.symptom import Severity
 
     diagnosis = diagnose(run, read_record(run))
     lines = []

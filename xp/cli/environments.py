@@ -15,18 +15,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from xp.checks.env_check.measure import Measured, measure
+from xp.checks.env_check.report import EnvReport, report
+from xp.checks.env_check.watch import CLOSE_S, Watch, close_within
 from xp.composition import compose, options
-from xp.env_check.measure import Measured, measure
-from xp.env_check.report import EnvReport, report
-from xp.env_check.watch import CLOSE_S, Watch, close_within
 from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.load import load_provider
 from xp.envs.slots import num_slots_of
 from xp.errors import ExitCode, XpError, nearest
-from xp.evaluation.entries import CLASS
+from xp.execution.resume import split_off
+from xp.execution.run_directory import resource_errors
 from xp.planning.episode import episode_config, episode_environ, spec_in_job
-from xp.run_records.resume import split_off
-from xp.run_records.run_directory import resource_errors
+from xp.results.evaluation.entries import CLASS
 from xp.spec import RunSpec
 
 NUM_TASKS: Final = 4

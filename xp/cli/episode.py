@@ -11,7 +11,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.text import counted, first_of
 
 if TYPE_CHECKING:
-    from xp.report.episodes import EpisodeIndex
+    from xp.results.report.episodes import EpisodeIndex
 
 TRAIN = "train"
 COLOURS = {"assistant": "cyan", "tool": "green", "system": "magenta", "user": "yellow"}
@@ -20,8 +20,8 @@ COLOURS = {"assistant": "cyan", "tool": "green", "system": "magenta", "user": "y
 def show_episode(args: Namespace) -> int:
     """Prints the first episode that matches the arguments."""
     from xp.cli.display import console
-    from xp.report.episodes import EpisodeIndex
-    from xp.run_records.named import EVALUATIONS, RUNS, named_runs
+    from xp.execution.named import EVALUATIONS, RUNS, named_runs
+    from xp.results.report.episodes import EpisodeIndex
 
     places = named_runs(args.outputs, [args.run], rooms=(RUNS, EVALUATIONS))
     index = EpisodeIndex(places[0])
@@ -52,7 +52,7 @@ def show_episode(args: Namespace) -> int:
 
 def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
     """Number of the chosen episode, and number of further matches."""
-    from xp.report.selection import ranked
+    from xp.results.report.selection import ranked
 
     rows = index.rows
     if not rows:
@@ -88,7 +88,7 @@ def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
 
 def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Style and text of each part, in order; a call follows the message that contains it."""
-    from xp.report.detail import detail
+    from xp.results.report.episode_detail import detail
 
     shown_record = detail(record)
     for message in shown_record["messages"]:

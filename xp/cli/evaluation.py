@@ -18,19 +18,19 @@ from xp.cli.progress import bar
 from xp.cli.table import wrapped
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.evaluation import records, tables
-from xp.evaluation.driver import Allowance
-from xp.evaluation.entries import entries
-from xp.evaluation.logged import logged_rates
-from xp.evaluation.one import EvaluationRun
-from xp.evaluation.paired import PairedComparison, p_text
-from xp.evaluation.results import compare_all
-from xp.evaluation.settings import default_margin
-from xp.evaluation.words import read
+from xp.execution.run_directory import xp_command
 from xp.lib.signals import stopping
 from xp.lib.terminal import shown
 from xp.lib.text import counted
-from xp.run_records.run_directory import xp_command
+from xp.results.evaluation import records, tables
+from xp.results.evaluation.command_line import read
+from xp.results.evaluation.driver import Allowance
+from xp.results.evaluation.entries import entries
+from xp.results.evaluation.evaluate import EvaluationRun
+from xp.results.evaluation.logged import logged_rates
+from xp.results.evaluation.paired import PairedComparison, p_text
+from xp.results.evaluation.results import compare_all
+from xp.results.evaluation.settings import default_margin
 from xp.spec import RunSpec
 from xp.tasks.profile import pass_share
 from xp.tasks.report import UNLIMITED

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
+from xp.execution.launchers.preflight import commit_of, differing, probe
 from xp.fields.shared import is_on_cpu
-from xp.launchers.preflight import commit_of, differing, probe
 from xp.lib.atomic import write_atomically
 from xp.lib.packages import IS_CLONE
 from xp.lib.text import counted
 from xp.planning.runtime import runtime_checkouts, runtime_lock, trainer_runtime
-from xp.runtimes import (
+from xp.planning.runtimes import (
     AFTER_LOCK,
     LOCKS,
     PLACES,
@@ -148,7 +148,7 @@ def why_not(spec: RunSpec) -> str:
 
 def cannot_run_here(spec: RunSpec) -> str | None:
     """Reason why a run of this spec does not use this machine's environments. None means that it uses them."""
-    from xp.hardware import visible_gpus
+    from xp.spec.hardware import visible_gpus
 
     if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
         return f"launcher={spec.launcher.name} makes the job's Python where it runs"

@@ -48,7 +48,7 @@ def options_command(args: Namespace) -> int:
         name: first_sentence(file) for name, file in options(group, args.config_dir).items()
     }
     if group == "hardware":
-        from xp.hardware import cards
+        from xp.spec.hardware import cards
 
         sentences["auto"] = "This machine"
         sentences["8xB200"] = (

@@ -16,20 +16,20 @@ from typing import Any, Final
 
 from xp.cli.display import live_console
 from xp.composition import from_container
-from xp.diagnosis.rules import symptoms
-from xp.diagnosis.symptom import Severity
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Echo
-from xp.launchers.files import inside
+from xp.execution.diagnose import metrics_history
+from xp.execution.launchers.base import Echo
+from xp.execution.launchers.files import inside
+from xp.execution.leaderboard import spec_of
+from xp.execution.progress import RunProgress, averaged, progress_of
+from xp.execution.record import FILE, RunRecord, RunStatus, StageRecord, read_record
+from xp.execution.run_directory import xp_command
 from xp.lib.reading import opened
 from xp.lib.terminal import plain, shown, write_to_screen
 from xp.lib.text import counted
 from xp.planning.duration import duration
-from xp.run_records.diagnose import metrics_history
-from xp.run_records.leaderboard import spec_of
-from xp.run_records.progress import RunProgress, averaged, progress_of
-from xp.run_records.record import FILE, RunRecord, RunStatus, StageRecord, read_record
-from xp.run_records.run_directory import xp_command
+from xp.worker.diagnosis.rules import symptoms
+from xp.worker.diagnosis.symptom import Severity
 
 LAST_BYTES: Final = 4096
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError
+from xp.execution.record import number_of
+from xp.execution.run_directory import xp_command
 from xp.lib.digest import text_digest
-from xp.run_records.record import number_of
-from xp.run_records.run_directory import xp_command
 
 REPORT: Final = "report.html"
 ROOM: Final = "reports"
@@ -28,7 +28,7 @@ def report_command(args: Namespace) -> int:
 
 def view_command(args: Namespace) -> int:
     """Serves the page of some runs, or the start page, until Ctrl-C."""
-    from xp.report.server import serve
+    from xp.results.report.server import serve
 
     serve(args.outputs, _named(args), args.port)
     return ExitCode.OK
@@ -36,7 +36,7 @@ def view_command(args: Namespace) -> int:
 
 def _named(args: Namespace) -> list[Path]:
     """The runs and evaluations of a command line."""
-    from xp.run_records.named import EVALUATIONS, RUNS, named_runs
+    from xp.execution.named import EVALUATIONS, RUNS, named_runs
 
     return named_runs(args.outputs, args.runs, rooms=(RUNS, EVALUATIONS))
 
@@ -57,8 +57,8 @@ def write_page(
             tokenizer is missing; RESOURCE if the file cannot be written.
     """
     from xp.lib.atomic import write_atomically
-    from xp.report.data import report
-    from xp.report.web import page
+    from xp.results.report.data import report
+    from xp.results.report.web import page
 
     title, data, chunks = report(runs, episodes, tokens=tokens)
     text = page(title, data, chunks)

@@ -15,15 +15,15 @@ from xp.errors import ExitCode
 from xp.lib.atomic import write_atomically
 from xp.lib.terminal import shown
 from xp.planning.plan import build_plan, new_run_id
-from xp.replay.recorded import RecordedRun
+from xp.results.replay.recorded import RecordedRun
 
 if TYPE_CHECKING:
-    from xp.replay.replay import Check
+    from xp.results.replay.replay import Check
 
 
 def write_bundle(run: Path, target: Path | None, *, has_tasks: bool, has_episodes: bool) -> None:
     """Makes the bundle of a run and prints its place, and what it is without."""
-    from xp.replay.bundle import make_bundle
+    from xp.results.replay.bundle import make_bundle
 
     target = target or Path(f"{run.name}.zip")
     for line in make_bundle(run, target, has_tasks=has_tasks, has_episodes=has_episodes):
@@ -60,8 +60,8 @@ def show_differences(recorded: RecordedRun, run: Path) -> None:
 
 def replay_command(args: Namespace) -> int:
     """Does a recorded run again, and prints and writes what is the same and what differs."""
-    from xp.replay.replay import Outcome
-    from xp.run_records.named import run_directory
+    from xp.execution.named import run_directory
+    from xp.results.replay.replay import Outcome
 
     is_bundle = args.run.endswith(".zip")
     if is_bundle:
@@ -87,7 +87,7 @@ def replay_command(args: Namespace) -> int:
 
 def _checks(recorded: RecordedRun, outputs: Path, *, trains: bool) -> Iterator[Check]:
     from xp.cli.run_plans import run_plans, tell_code
-    from xp.replay.replay import check_first_batch, check_tasks, check_weights
+    from xp.results.replay.replay import check_first_batch, check_tasks, check_weights
 
     if recorded.source.suffix == ".zip":
         tell_code(recorded.name, recorded.spec)
@@ -106,7 +106,7 @@ def _checks(recorded: RecordedRun, outputs: Path, *, trains: bool) -> Iterator[C
 
 def publish_run(run: Path, target: str, *, has_episodes: bool, is_dry: bool) -> None:
     """Publishes a run's model and episodes, or prints what would be published."""
-    from xp.replay.publish import CARD, HUB, episode_files, listing, model_files, publish
+    from xp.results.replay.publish import CARD, HUB, episode_files, listing, model_files, publish
 
     parts = {"model": model_files(run)}
     if has_episodes:

@@ -25,10 +25,10 @@ def rescore_command(args: Namespace) -> int:
     """Settles recorded episodes of one run, or of two to compare them, by another rule; the exit code is UNHEALTHY if
     it cannot score more of them than training.max_void_fraction."""
     from xp.composition.points import parse_assignments, validated
-    from xp.evaluation.settings import default_margin
-    from xp.replay.rescore import compared, rescore, steps
-    from xp.run_records.named import named_runs
-    from xp.run_records.resume import split_off
+    from xp.execution.named import named_runs
+    from xp.execution.resume import split_off
+    from xp.results.evaluation.settings import default_margin
+    from xp.results.replay.rescore import compared, rescore, steps
     from xp.spec.recorded import recorded_spec
 
     named, words = split_off(("outputs",), args.overrides)

@@ -12,19 +12,19 @@ from pathlib import Path
 from xp.composition import Point, compose, compose_sweep, faults_of_points
 from xp.composition.known_names import unread_variables
 from xp.errors import ExitCode, XpError
-from xp.job import Stage
-from xp.launchers.base import Launcher, SweepLauncher
+from xp.execution.launchers.base import Launcher, SweepLauncher
+from xp.execution.record import RunStatus, is_ours
+from xp.execution.resume import spec_to_resume, split_off
+from xp.execution.run_directory import xp_command
+from xp.execution.tracking.base import tracked_places
 from xp.lib.facts import one_reading
 from xp.lib.packages import require
 from xp.lib.terminal import shown
 from xp.planning.episode import named_code, user_modules
+from xp.planning.job import Stage
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
-from xp.replay.recorded import RecordedRun, recorded_file
-from xp.run_records.record import RunStatus, is_ours
-from xp.run_records.resume import spec_to_resume, split_off
-from xp.run_records.run_directory import xp_command
+from xp.results.replay.recorded import RecordedRun, recorded_file
 from xp.spec import RunSpec
-from xp.tracking.base import tracked_places
 
 
 def run_plans(
@@ -70,7 +70,7 @@ def run_plans(
 
 def _grouped(plans: Sequence[Plan]) -> list[tuple[SweepLauncher, dict[str, Sequence[Stage]]]]:
     """Launchers of the runs that are submitted together, each with the stages of its runs."""
-    from xp.launchers.choice import make_launcher
+    from xp.execution.launchers.choice import make_launcher
 
     sweeps: dict[str, tuple[SweepLauncher, dict[str, Sequence[Stage]]]] = {}
     for plan in plans:
@@ -102,11 +102,11 @@ def run_plan(
     """
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.progress import screen
-    from xp.launchers.choice import make_launcher
-    from xp.planning.extent import row_lines
+    from xp.execution.launchers.choice import make_launcher
+    from xp.execution.reuse import finished
+    from xp.execution.supervise import dispatch
     from xp.planning.refusals import check_model_files
-    from xp.run_records.reuse import finished
-    from xp.run_records.supervise import dispatch
+    from xp.planning.run_size import row_lines
 
     outputs = Path(plan.spec.outputs)
     check_model_files(plan.spec)
@@ -232,7 +232,7 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
         args: the command line; with `again`, finished points run again.
     """
     from xp.cli.display import console
-    from xp.run_records.sweep import open_points
+    from xp.execution.sweep import open_points
 
     todo, left = open_points([point.spec for point in points], again=args.again)
     for entry in left:

@@ -16,20 +16,16 @@ from typing import Any, Final
 from xp.cli.progress import bar
 from xp.cli.table import Column, labelled, show_table, wrapped
 from xp.errors import ExitCode, XpError
-from xp.evaluation.records import ListedEvaluation, line_of, summaries
-from xp.evaluation.verdict import diagnose
-from xp.launchers.files import inside
-from xp.launchers.follow import LOOK_S, Tail
-from xp.lib.reading import check_below
-from xp.lib.terminal import is_read, plain, shown, write_to_screen
-from xp.run_records import detached
-from xp.run_records.leaderboard import is_match, row_of
-from xp.run_records.lock import accept, read_lock
-from xp.run_records.named import EVALUATIONS, named_runs, run_directory
-from xp.run_records.named import RUNS as ROOM
-from xp.run_records.notes import change_notes, listed_notes
-from xp.run_records.progress import progress_of
-from xp.run_records.record import (
+from xp.execution import detached
+from xp.execution.launchers.files import inside
+from xp.execution.launchers.follow import LOOK_S, Tail
+from xp.execution.leaderboard import is_match, row_of
+from xp.execution.lock import accept, read_lock
+from xp.execution.named import EVALUATIONS, named_runs, run_directory
+from xp.execution.named import RUNS as ROOM
+from xp.execution.notes import change_notes, listed_notes
+from xp.execution.progress import progress_of
+from xp.execution.record import (
     FOREIGN,
     KILLED,
     RunRecord,
@@ -39,8 +35,12 @@ from xp.run_records.record import (
     status_of,
     table,
 )
-from xp.run_records.run_directory import SPEC, resume_command
-from xp.run_records.run_directory import cancel as stop_supervisor
+from xp.execution.run_directory import SPEC, resume_command
+from xp.execution.run_directory import cancel as stop_supervisor
+from xp.lib.reading import check_below
+from xp.lib.terminal import is_read, plain, shown, write_to_screen
+from xp.results.evaluation.records import ListedEvaluation, line_of, summaries
+from xp.results.evaluation.verdict import diagnose
 
 RUNS: Final = (
     *(Column("run", 0), Column("status", 1)),

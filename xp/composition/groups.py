@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from xp import plugins
 from xp.composition.files import FileFault
 from xp.composition.known_names import option_alias
 from xp.composition.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
 from xp.composition.values import unescaped, with_texts
 from xp.errors import XpError, nearest
-from xp.hardware import AUTO, machine_of, this_machine
+from xp.lib import plugins
+from xp.spec.hardware import AUTO, machine_of, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,11 +14,11 @@ from typing import Any, Final
 from xp.composition.faults import Fault
 from xp.errors import nearest
 from xp.lib.data_files import HUB, path_in
+from xp.lib.models.clock import CLOCK, TODAY, asks_clock
+from xp.lib.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
+from xp.lib.models.network import context_of, mismatches, network_of, not_causal
 from xp.lib.names import is_name
 from xp.lib.text import first_of
-from xp.models.clock import CLOCK, TODAY, asks_clock
-from xp.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
-from xp.models.network import context_of, mismatches, network_of, not_causal
 from xp.planning.sft import ROOMS, places_of
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS

@@ -20,8 +20,8 @@ from omegaconf._utils import get_yaml_loader
 from xp.composition.files import FileFault, read_file
 from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
 from xp.composition.values import escaped, with_texts
-from xp.hardware import AUTO, machine_of, this_machine
 from xp.lib.yaml_loader import over_libyaml
+from xp.spec.hardware import AUTO, machine_of, this_machine
 
 XP_FILES = "xp-own"
 USER_FILES = "xp-user"

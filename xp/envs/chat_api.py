@@ -18,8 +18,8 @@ from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 from xp.lib.reading import is_count
+from xp.lib.secrets.redaction import Redactor
 from xp.lib.text import counted, shortened, valid_text, valid_value
-from xp.secrets.redaction import Redactor
 from xp.spec.judge import Endpoint
 
 SLACK_S: Final = 5.0

@@ -23,7 +23,7 @@ from xp.envs.rpc_server import place_kind
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.lib.private_directory import PREFIX
-from xp.secrets.environment import inherited
+from xp.lib.secrets.environment import inherited
 
 
 class ChildProcess:
@@ -32,7 +32,7 @@ class ChildProcess:
     Args:
         program: module that runs a `xp.envs.rpc_server`.
         config: configuration of the environment.
-        environ: variables, of which the child gets those in `xp.secrets.environment` and the declared secrets.
+        environ: variables, of which the child gets those in `xp.lib.secrets.environment` and the declared secrets.
     """
 
     def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str]) -> None:

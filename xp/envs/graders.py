@@ -35,7 +35,7 @@ class GraderConversation:
     close: Callable[[], None] = lambda: None
 
 
-CHECKED: Final = "xp.builtin.graders:"
+CHECKED: Final = "xp.envs.builtin.graders:"
 """Beginning of the names of ready graders that a plan may run."""
 NUM_LIMITED: Final = 4
 """Right answers that are checked at the same time."""

@@ -9,7 +9,7 @@ from xp.envs.config import EnvConfig
 from xp.errors import XpError
 from xp.lib.load import load_object
 from xp.lib.packages import fix
-from xp.plugins import BUILT_IN, Kind
+from xp.lib.plugins import BUILT_IN, Kind
 
 
 def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:

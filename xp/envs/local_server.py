@@ -23,7 +23,7 @@ from xp.lib.code_files import find_module, place_digest, with_imports
 from xp.lib.digest import digest_of
 from xp.lib.exchange import direct_opener
 from xp.lib.packages import fix
-from xp.secrets.environment import inherited
+from xp.lib.secrets.environment import inherited
 
 START_S: Final = 180.0
 PING_S = 5.0
@@ -36,7 +36,7 @@ class LocalServer:
 
     Args:
         serve: `module:Class` of an environment of the openreward SDK.
-        environ: variables, of which the child gets those in `xp.secrets.environment`.
+        environ: variables, of which the child gets those in `xp.lib.secrets.environment`.
         report: receives what the child reports of its calls (`WatchedCalls`) and its replacements, in a thread.
         call_timeout_s: time limit of a call, in seconds.
         kind: protocol of `serve`: `openreward` or `openenv`.

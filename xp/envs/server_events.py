@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from xp.secrets.redaction import Redactor, secret_values
+from xp.lib.secrets.redaction import Redactor, secret_values
 
 VARIABLE: Final = "XP_SERVER_EVENTS"
 """Variable with the file of the record, for child processes too. Without it nothing is recorded."""

@@ -21,8 +21,8 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.tool_calls import ToolCall
 from xp.errors import XpError
 from xp.lib.atomic import write_atomically
+from xp.lib.models.clock import dated
 from xp.lib.reading import config_of
-from xp.models.clock import dated
 from xp.spec.dialect import Dialect
 
 FILE: Final = "dialect.json"

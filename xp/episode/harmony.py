@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.episode.call_data import Tags, json_value
+from xp.envs.call_data import Tags, json_value
 from xp.episode.tool_calls import MalformedCall, ParsedCall, call_of, read_json, with_calls
 
 FORM: Final = "<|channel|>commentary to=functions.<tool> <|constrain|>json<|message|>{...}<|call|>"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from xp.episode.call_data import Data, json_value, up_to, without_thinking
+from xp.envs.call_data import Data, json_value, up_to, without_thinking
 from xp.episode.tool_calls import (
     CLOSE,
     MAX_CALL_CHARS,

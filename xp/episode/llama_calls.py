@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.episode.call_data import MAX_FAILED, Data, json_value, without_thinking
+from xp.envs.call_data import MAX_FAILED, Data, json_value, without_thinking
 from xp.episode.tool_calls import (
     ARGUMENT_KEYS,
     MAX_CALL_CHARS,

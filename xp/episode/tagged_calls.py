@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.episode.call_data import up_to
+from xp.envs.call_data import up_to
 from xp.episode.json_schema import (
     Schema,
     allowed_types,

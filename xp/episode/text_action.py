@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from xp.envs.base import ToolSpec
-from xp.episode.call_data import Tags, json_value, without_thinking
+from xp.envs.call_data import Tags, json_value, without_thinking
 from xp.episode.json_schema import TYPES, allowed_types, branches, properties, required
 from xp.episode.tagged_calls import is_omitted, value_of
 from xp.episode.tool_calls import (

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from xp.envs.base import Message, ToolSpec
+from xp.envs.call_data import THINK_CLOSE, THINK_OPEN
 from xp.envs.messages import call_id, with_text_arguments
-from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.prompt import as_user, tool_schemas, with_tools
 from xp.episode.turn_ends import (
     ASKED,
@@ -29,7 +29,7 @@ from xp.episode.turn_ends import (
 )
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
-from xp.models.clock import CLOCK, dated
+from xp.lib.models.clock import CLOCK, dated
 from xp.spec.dialect import Dialect
 from xp.spec.model import Model, ToolsPrompt
 

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
+from xp.envs.call_data import THINK_CLOSE, THINK_OPEN, Data, Tags, without_thinking
 from xp.envs.messages import call_id
-from xp.episode.call_data import THINK_CLOSE, THINK_OPEN, Data, Tags, without_thinking
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from xp.fields.field import Column, Field, Native
-from xp.models.network import SHARED_GATE, TEXT_TWINS
+from xp.lib.models.network import SHARED_GATE, TEXT_TWINS
 from xp.spec import Architecture, RunSpec
 from xp.spec.model import LatentAttention, Router
 

@@ -180,7 +180,7 @@ EVALUATION = (
             proof="skyrl::batches_are_evaluated_one_by_one",
         ),
         slime=Column(
-            implemented_by="xp.engines.evaluate",
+            implemented_by="xp.worker.engines.evaluate",
             note="Of the evaluate stage; the train stage plays as many as in a rollout.",
             proof="slime::evaluations_share_the_rollouts_limit",
         ),

@@ -93,7 +93,7 @@ CONSTRAINTS: Final = (
 
 PLAN: Final = (
     *(
-        Limit("xp/planning/extent.py", words, OWN)
+        Limit("xp/planning/run_size.py", words, OWN)
         for words in (
             "held-out tasks",
             "leaves no tasks to evaluate",
@@ -181,7 +181,7 @@ TRAINERS: Final = (
     Limit("xp/backends/slime/worker/rollout.py", "the engine returned the experts", OWN),
     Limit("xp/worker/trained.py", "without an error", OWN),
     Limit(
-        "xp/models/weights.py",
+        "xp/lib/models/weights.py",
         "its weights are quantized",
         f"{TRL}quantized_weights_are_not_trained",
     ),
@@ -189,32 +189,32 @@ TRAINERS: Final = (
 """Of trainers, beside their columns."""
 
 LAUNCHED: Final = (
-    Limit("xp/launchers/choice.py", "no jobs that run on alone", OWN),
-    Limit("xp/launchers/local.py", "has this machine alone", OWN),
-    Limit("xp/launchers/modal.py", "gives a stage one container", OWN),
-    Limit("xp/launchers/modal_app.py", "of a Modal Secret", OWN),
-    Limit("xp/launchers/modal_app.py", "launcher=modal has", OWN),
-    Limit("xp/launchers/node/ray_cluster.py", "is not complete", OWN),
-    Limit("xp/launchers/ray.py", "a cluster of this machine alone", OWN),
-    Limit("xp/launchers/ray.py", "choose a smaller hardware option", OWN),
+    Limit("xp/execution/launchers/choice.py", "no jobs that run on alone", OWN),
+    Limit("xp/execution/launchers/local.py", "has this machine alone", OWN),
+    Limit("xp/execution/launchers/modal.py", "gives a stage one container", OWN),
+    Limit("xp/execution/launchers/modal_app.py", "of a Modal Secret", OWN),
+    Limit("xp/execution/launchers/modal_app.py", "launcher=modal has", OWN),
+    Limit("xp/execution/launchers/node/ray_cluster.py", "is not complete", OWN),
+    Limit("xp/execution/launchers/ray.py", "a cluster of this machine alone", OWN),
+    Limit("xp/execution/launchers/ray.py", "choose a smaller hardware option", OWN),
     Limit(
-        "xp/launchers/ray.py",
+        "xp/execution/launchers/ray.py",
         "keeps what it is given in plain text",
         f"{LAUNCHERS}ray_keeps_a_jobs_variables_in_plain_text",
     ),
-    Limit("xp/launchers/slurm_array.py", "allows no job arrays", OWN),
-    Limit("xp/launchers/slurm_job.py", "knows no --container-image", OWN),
-    Limit("xp/launchers/slurm_job.py", "GPUs per node; set the type", OWN),
-    Limit("xp/launchers/slurm_job.py", "it has a comma or a colon", OWN),
+    Limit("xp/execution/launchers/slurm_array.py", "allows no job arrays", OWN),
+    Limit("xp/execution/launchers/slurm_job.py", "knows no --container-image", OWN),
+    Limit("xp/execution/launchers/slurm_job.py", "GPUs per node; set the type", OWN),
+    Limit("xp/execution/launchers/slurm_job.py", "it has a comma or a colon", OWN),
     Limit("xp/contrib/skypilot/task.py", "gives a stage one node", OWN),
     Limit("xp/contrib/skypilot/task.py", "launcher=skypilot has", OWN),
     Limit(
-        "xp/engines/local.py",
+        "xp/worker/engines/local.py",
         "adapters on accelerators alone",
         f"{ENGINES}sglang_pins_the_memory_of_adapters",
     ),
     Limit(
-        "xp/engines/teacher.py",
+        "xp/worker/engines/teacher.py",
         "a vLLM server is needed",
         f"{ENGINES}sglang_answers_no_prompt_logprobs",
     ),

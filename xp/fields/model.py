@@ -183,7 +183,7 @@ def _no_router_replay(spec: RunSpec) -> str | None:
 
 
 MODEL = (
-    Field("model.name", xp="xp.run_records"),
+    Field("model.name", xp="xp.execution"),
     Field(
         "model.path",
         trl=Column(

@@ -8,8 +8,8 @@ from xp.spec import RunSpec
 
 
 def num_steps(spec: RunSpec) -> int | None:
-    """Rollout steps of the run (xp.planning.extent). None means that they are not known yet."""
-    steps: int | None = import_module("xp.planning.extent").num_steps(spec)
+    """Rollout steps of the run (xp.planning.run_size). None means that they are not known yet."""
+    steps: int | None = import_module("xp.planning.run_size").num_steps(spec)
     return steps
 
 

@@ -26,11 +26,11 @@ RUN = (
             proof="slime::each_engine_has_a_seed_of_its_own",
         ),
     ),
-    Field("outputs", xp="xp.run_records"),
-    Field("project", skyrl="trainer.project_name", xp="xp.tracking"),
+    Field("outputs", xp="xp.execution"),
+    Field("project", skyrl="trainer.project_name", xp="xp.execution.tracking"),
     *by_xp(
         {
-            "tracking": "xp.tracking",
+            "tracking": "xp.execution.tracking",
             "upload_rollouts": "xp.worker.stage",
             "record_prompts": "xp.worker.tasks",
             "preparation": "xp.tasks",
@@ -44,9 +44,11 @@ RUN = (
             proof="slime::its_actors_need_a_gpu",
         ),
     ),
-    Field("hardware.name", xp="xp.hardware"),
+    Field("hardware.name", xp="xp.spec.hardware"),
     Field(
-        "hardware.accelerator", trl=Column(lambda s: {"use_cpu": is_on_cpu(s)}), xp="xp.hardware"
+        "hardware.accelerator",
+        trl=Column(lambda s: {"use_cpu": is_on_cpu(s)}),
+        xp="xp.spec.hardware",
     ),
     Field(
         "hardware.accelerators_per_node",
@@ -92,7 +94,7 @@ RUN = (
         {
             "hardware.num_cpus": "xp.planning.stages",
             "hardware.memory_gb": "xp.planning.stages",
-            "launcher": "xp.launchers",
+            "launcher": "xp.execution.launchers",
         }
     ),
     Field("launcher.container", xp=Column(proof=OWN)),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.models.files import config_of
-from xp.models.network import MEDIA, stated
+from xp.lib.models.files import config_of
+from xp.lib.models.network import MEDIA, stated
 from xp.spec import (
     AdvantageScale,
     EngineName,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from xp.models.files import config_of
-from xp.models.network import MEDIA, TEXT_TWINS
+from xp.lib.models.files import config_of
+from xp.lib.models.network import MEDIA, TEXT_TWINS
 from xp.spec import RunSpec
 
 LOADED: Final[Mapping[str, str]] = {

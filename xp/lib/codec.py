@@ -56,7 +56,7 @@ def from_value(kind: type[T], value: Any) -> T:
 
 @cache
 def _adapter(kind: Any) -> Any:
-    """The validator of a type. pydantic is imported here, since xp.launchers.node runs without it."""
+    """The validator of a type. pydantic is imported here, since xp.execution.launchers.node runs without it."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

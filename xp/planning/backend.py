@@ -10,8 +10,8 @@ from typing import Protocol, cast
 from xp.fields.field import Refusal
 from xp.fields.shared import is_on_cpu
 from xp.fields.support import FieldSupport, value_refusals
-from xp.job import Stage
-from xp.plugins import Kind, load
+from xp.lib.plugins import Kind, load
+from xp.planning.job import Stage
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 

@@ -14,17 +14,17 @@ from typing import Any, Final
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
 from xp.fields.batch_shape import batch_shape
-from xp.hardware import Card, cards
 from xp.lib.facts import fact
+from xp.lib.models.network import MIXED
 from xp.lib.text import counted
-from xp.models.network import MIXED
 from xp.planning.backend import backend_of
-from xp.planning.extent import evaluation_episodes, expected_steps
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
 from xp.planning.memory.weights import cache_width, weights_of
+from xp.planning.run_size import evaluation_episodes, expected_steps
 from xp.spec import Architecture, BackendName, EngineName, RunSpec, Strategy
+from xp.spec.hardware import Card, cards
 
 UTILIZATION: Final = 0.35
 """Share of a card's dense peak in forward and backward passes. Measured with TRL 1.16 on one H200: an update with 128

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from xp.engines.config import VLLMServer
-from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
 from xp.fields.shared import longest_in_engine
 from xp.spec import EngineName, RunSpec
+from xp.worker.engines.config import VLLMServer
+from xp.worker.engines.probe import DEADLINE_S, START_TIMEOUT_S
 
 ON_CPU = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),

@@ -6,19 +6,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from xp.engines.config import JudgeServer, VLLMServer
-from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
 from xp.errors import XpError
 from xp.lib.data_files import is_data
-from xp.models.clock import CLOCK
-from xp.plugins import Kind, in_job, shipped
-from xp.secrets.redaction import resolve
+from xp.lib.models.clock import CLOCK
+from xp.lib.plugins import Kind, in_job, shipped
+from xp.lib.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
 from xp.spec.judge import JudgeModel
 from xp.tasks.request import is_found
+from xp.worker.engines.config import JudgeServer, VLLMServer
+from xp.worker.engines.probe import DEADLINE_S, START_TIMEOUT_S
 
 CATALOG_KEY = "OPENREWARD_API_KEY"
 

@@ -11,7 +11,7 @@ from xp.errors import nearest
 from xp.lib.code_files import find_module
 from xp.lib.data_files import is_data
 from xp.lib.facts import fact
-from xp.planning.extent import member_key
+from xp.planning.run_size import member_key
 from xp.spec import RunSpec
 from xp.spec.env import READY, GraderForm
 from xp.spec.sft import SOLVE

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 
 from xp.errors import ExitCode, XpError
 from xp.fields.message_limits import with_proof
-from xp.job import Stage
 from xp.lib.facts import one_reading
 from xp.planning.backend import backend_of, spec_refusals
-from xp.planning.extent import extent_refusals, row_lines
 from xp.planning.functions import function_faults
+from xp.planning.job import Stage
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.refusals import check_limits, check_variables, machine_refusals
+from xp.planning.run_size import extent_refusals, row_lines
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths, start_place

@@ -11,22 +11,22 @@ from xp.envs.docker import NO_SANDBOX
 from xp.errors import ExitCode, XpError
 from xp.fields.field import Refusal
 from xp.fields.message_limits import with_proof
-from xp.hardware import cards
-from xp.job import Job, Stage
 from xp.lib.data_files import HUB
-from xp.models.files import config_of, local_directory, missing_parts
-from xp.models.network import mismatches
-from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
-from xp.models.weights import DEQUANTIZED, quantization_fault, weight_faults
+from xp.lib.models.files import config_of, local_directory, missing_parts
+from xp.lib.models.network import mismatches
+from xp.lib.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
+from xp.lib.models.weights import DEQUANTIZED, quantization_fault, weight_faults
+from xp.lib.plugins import CONTRIB, Kind, load
 from xp.planning.episode import episode_config
-from xp.planning.extent import member_key
+from xp.planning.job import Job, Stage
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.probe import answer_of
+from xp.planning.run_size import member_key
 from xp.planning.stages import starts_private_ray
-from xp.plugins import CONTRIB, Kind, load
 from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED, SandboxKind
+from xp.spec.hardware import cards
 from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
 from xp.worker.places import model_place, start_place, teacher_place

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from xp.fields.shared import is_megatron
-from xp.job import Runtime
-from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, installed, locks
+from xp.planning.job import Runtime
+from xp.planning.runtimes import Checkouts, RuntimeLock, checkouts_of, installed, locks
 from xp.spec import Attention, RunSpec
 
 

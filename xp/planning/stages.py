@@ -8,12 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xp.builtin.tiny_model import MANIFEST, PLACE
-from xp.engines.config import EvaluateConfig
 from xp.episode.evaluation import RECORD
-from xp.job import Job, Resources, Runtime, Stage
 from xp.lib.facts import fact
-from xp.models.files import pinned_place
+from xp.lib.models.files import pinned_place
 from xp.planning.engine import evaluation_server
 from xp.planning.episode import (
     episode_config,
@@ -22,6 +19,7 @@ from xp.planning.episode import (
     needs_catalog_key,
     spec_in_job,
 )
+from xp.planning.job import Job, Resources, Runtime, Stage
 from xp.spec import (
     EngineName,
     LauncherName,
@@ -32,9 +30,11 @@ from xp.tasks.config import MemberConfig, PrepareConfig, Reader
 from xp.tasks.manifest import Manifest, read_manifest
 from xp.tasks.profile import Profile, read_profile
 from xp.tasks.request import canonical_request, request_key, with_sources
+from xp.worker.engines.config import EvaluateConfig
 from xp.worker.hub_model import SOURCES
 from xp.worker.places import RunPaths, model_place, policy_start, start_place, teacher_place
 from xp.worker.stage import AFTER, BEFORE
+from xp.worker.tiny_model import MANIFEST, PLACE
 
 QUIET = {
     # No telemetry, no update checks, no unnecessary look-ups on the hub.
@@ -95,7 +95,7 @@ def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     if spec.model.path != PLACE:
         return _fetched(spec, places, "model", spec.model.path, spec.model.revision)
     return (
-        _model_stage(spec, places, "model", "xp.builtin.tiny_model", {"target": PLACE}, MANIFEST),
+        _model_stage(spec, places, "model", "xp.worker.tiny_model", {"target": PLACE}, MANIFEST),
     )
 
 
@@ -177,7 +177,7 @@ def _clients(spec: RunSpec) -> set[str]:
     ]
     ors = [one for one in served if one.provider == "openreward"]
     has_sdk = any(
-        needs_catalog_key(one) or (one.serve or "").startswith("xp.builtin.") for one in ors
+        needs_catalog_key(one) or (one.serve or "").startswith("xp.envs.builtin.") for one in ors
     )
     return {*(["aiohttp"] if served else ()), *(["openreward"] if has_sdk else ())}
 
@@ -290,7 +290,7 @@ def trainer_job(
         is_sglang = spec.backend.engine.name is EngineName.SGLANG
         server = judge_server(spec, spec.served_judge, f"{here}/judge.log", is_sglang=is_sglang)
         files = {**files, "judge.json": server.to_json()}
-        argv = ("python", "-m", "xp.engines.judge_server", f"{here}/judge.json", *argv[1:])
+        argv = ("python", "-m", "xp.worker.engines.judge_server", f"{here}/judge.json", *argv[1:])
     return Job(
         argv=argv,
         files={f"{here}/{name}": text for name, text in files.items()},
@@ -318,7 +318,7 @@ def evaluate_stage(
         models=models,
         server=evaluation_server(spec, spec.backend.engine.name),
     )
-    argv = ("python", "-m", "xp.engines.evaluate", f"{here}/config.json")
+    argv = ("python", "-m", "xp.worker.engines.evaluate", f"{here}/config.json")
     # Without the module `ray`, a launcher reserves the accelerators, which the program takes as they are.
     runtime = replace(
         trainer.runtime,

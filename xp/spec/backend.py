@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from xp.plugins import Kind
+from xp.lib.plugins import Kind
 from xp.spec.open_name import OpenName
 from xp.spec.section import (
     Count,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from xp.plugins import Kind
+from xp.lib.plugins import Kind
 from xp.spec.open_name import OpenName
 
 

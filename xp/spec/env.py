@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from xp.errors import nearest
 from xp.lib.codec import IN_JOB
-from xp.plugins import Kind
-from xp.secrets.shapes import looks_like_secret
+from xp.lib.plugins import Kind
+from xp.lib.secrets.shapes import looks_like_secret
 from xp.spec.dialect import DialectName
 from xp.spec.judge import JudgeScoring, JudgeSpec, with_defaults
 from xp.spec.open_name import checked_name, checked_options
@@ -43,9 +43,9 @@ from xp.spec.section import (
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
 READY = {
-    name: f"xp.builtin.graders:{name}"
+    name: f"xp.envs.builtin.graders:{name}"
     for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k", "none")
-} | {"math": "xp.builtin.math_verified:math"}
+} | {"math": "xp.envs.builtin.math_verified:math"}
 """Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
     "openreward": (

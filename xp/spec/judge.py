@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from xp.lib.codec import IN_JOB
-from xp.secrets.shapes import SHAPE
+from xp.lib.secrets.shapes import SHAPE
 from xp.spec.section import (
     Count,
     EnvVarName,
@@ -151,8 +151,8 @@ def with_defaults(value: Any, info: ValidationInfo) -> Any:
         return value
     import yaml
 
-    from xp.hardware import TABLE
     from xp.lib.yaml_loader import LOADER
+    from xp.spec.hardware import TABLE
 
     defaults: dict[str, Any] = yaml.load(
         TABLE.with_name("judge.yaml").read_text(encoding="utf-8"), Loader=LOADER

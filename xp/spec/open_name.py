@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from xp.errors import nearest
 from xp.lib.codec import IN_JOB
-from xp.plugins import CONTRIB, Kind, is_built_in, load, names
+from xp.lib.plugins import CONTRIB, Kind, is_built_in, load, names
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from xp.lib.codec import IN_JOB
-from xp.plugins import Kind
+from xp.lib.plugins import Kind
 from xp.spec.open_name import OpenName, checked_options
 from xp.spec.section import (
     MOST_COUNT,

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from xp.lib.data_files import HUB, is_data
+from xp.lib.secrets.shapes import holds_token
 from xp.lib.terminal import shown
-from xp.secrets.shapes import holds_token
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Address of a store elsewhere (`s3://bucket/x`): as a path it would make a directory of that name here."""

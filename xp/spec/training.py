@@ -176,7 +176,7 @@ class Training(Sampling):
     """Largest mean difference between the engine's and the trainer's log-probabilities of a step's tokens; above it the
     run stops, since the engine then has other weights than the trainer. None: the difference is only recorded."""
     on_symptom: OnSymptom
-    """Answer to a sign of a training that goes wrong (xp.diagnosis): nothing, a line in the log, or the run's end."""
+    """Answer to a sign of a training that goes wrong (xp.worker.diagnosis): nothing, a line in the log, or the run's end."""
     deterministic: bool
     """Uses the trainer's and the engine's deterministic kernels, which are slower, so that a run gives the same numbers
     again on the same machine."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from xp.lib.atomic import write_atomically
 from xp.lib.grouping import grouped
-from xp.models.files import local_directory
+from xp.lib.models.files import local_directory
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.row import TaskRow, some_rows
 from xp.tasks.store import TaskSet

@@ -18,7 +18,7 @@ from xp.errors import XpError
 from xp.lib.code_files import code_files, code_places, find_module, with_imports
 from xp.lib.data_files import data_of, files_in, is_data, path_in
 from xp.lib.digest import digest_of, file_digest
-from xp.plugins import CONTRIB, Kind, load
+from xp.lib.plugins import CONTRIB, Kind, load
 from xp.spec import HeldOutSpec, SelectionSpec
 from xp.spec.dialect import Dialect
 from xp.spec.env import GraderForm

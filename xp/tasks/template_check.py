@@ -24,7 +24,7 @@ from xp.episode.prompt import tool_schemas
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode
-from xp.models.clock import CLOCK
+from xp.lib.models.clock import CLOCK
 from xp.spec.dialect import Dialect
 from xp.spec.model import Model, ToolsPrompt
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from xp.models.weights import (
+from xp.lib.models.weights import (
     EMBEDDING,
     HEAD,
     NOT_TIED,

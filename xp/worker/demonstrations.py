@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, ToolSpec
-from xp.episode.call_data import THINK_CLOSE, THINK_OPEN, without_thinking
+from xp.envs.call_data import THINK_CLOSE, THINK_OPEN, without_thinking
 from xp.episode.dialects import SYNTAX, Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture

@@ -22,9 +22,9 @@ from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of, file_digest, text_digest
+from xp.lib.models.files import PARTS, local_directory
+from xp.lib.models.weights import DEQUANTIZED, weight_faults
 from xp.lib.reading import config_of, json_of
-from xp.models.files import PARTS, local_directory
-from xp.models.weights import DEQUANTIZED, weight_faults
 from xp.spec import BackendName
 from xp.tasks.config import PrepareConfig
 from xp.tasks.manifest import read_manifest

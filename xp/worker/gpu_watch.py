@@ -8,7 +8,7 @@ import time
 from statistics import fmean
 from typing import Final
 
-from xp.hardware import gpu_rows
+from xp.spec.hardware import gpu_rows
 
 POLL_S: Final = 2.0
 COLUMNS: Final = ("index", "uuid", "memory.used", "utilization.gpu")

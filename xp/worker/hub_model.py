@@ -16,8 +16,8 @@ from typing import Final
 
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
+from xp.lib.models.files import missing_parts
 from xp.lib.reading import config_of
-from xp.models.files import missing_parts
 from xp.worker.program import run_stage
 from xp.worker.publish import link_or_copy
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode
+from xp.lib.models.network import MEDIA, text_part
+from xp.lib.models.weights import UNPACKED, quantization_of, tensors_of
 from xp.lib.reading import json_of
-from xp.models.network import MEDIA, text_part
-from xp.models.weights import UNPACKED, quantization_of, tensors_of
 
 PROCESSOR_FILES: Final = (
     "preprocessor_config.json",

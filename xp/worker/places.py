@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from xp.models.files import pinned_place
+from xp.lib.models.files import pinned_place
 from xp.spec import Distill, Model, Reference, RunSpec
 
 NUM_UPDATES: Final = "num_updates.json"

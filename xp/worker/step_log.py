@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.diagnosis.live import SymptomWatch
 from xp.episode.finite import FiniteUpdates
 from xp.episode.metrics import TOKENS
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import step_bar
+from xp.worker.diagnosis.live import SymptomWatch
 from xp.worker.gpu_watch import GpuWatch
 from xp.worker.program import BEGAN
 from xp.worker.stage import StageConfig

@@ -10,7 +10,7 @@ from typing import Any, Final
 from xp.episode.auto_dialect import resolve
 from xp.episode.tokens import ChatTokens
 from xp.lib.atomic import write_atomically
-from xp.models.clock import CLOCK, with_date
+from xp.lib.models.clock import CLOCK, with_date
 from xp.spec import RunSpec
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow

@@ -9,8 +9,8 @@ from typing import Any
 
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
+from xp.lib.models.files import local_directory
 from xp.lib.text import counted
-from xp.models.files import local_directory
 from xp.worker.best import BestKeeper
 from xp.worker.stage import StageConfig
 

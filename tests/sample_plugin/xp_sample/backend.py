@@ -9,9 +9,9 @@ from xp.errors import ExitCode, XpError
 from xp.fields import support
 from xp.fields.field import Column, Refusal
 from xp.fields.support import MEANT, FieldSupport, refusals
-from xp.job import Job, Stage
 from xp.planning.backend import MemoryUse
 from xp.planning.episode import episode_config, episode_secrets
+from xp.planning.job import Job, Stage
 from xp.planning.runtime import trainer_runtime
 from xp.planning.stages import QUIET, prepare_config, trainer_resources
 from xp.spec import RunSpec

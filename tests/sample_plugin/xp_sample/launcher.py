@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from xp.job import Stage
-from xp.launchers.base import Context, Launch
-from xp.launchers.local import LocalLauncher
-from xp.launchers.preflight import interpreter
+from xp.execution.launchers.base import Context, Launch
+from xp.execution.launchers.local import LocalLauncher
+from xp.execution.launchers.preflight import interpreter
+from xp.planning.job import Stage
 from xp.planning.refusals import needs_one_node
 from xp.spec import LauncherSpec
 

@@ -23,19 +23,24 @@ from xp.contrib.skypilot.task import (
     task_text,
 )
 from xp.errors import ExitCode, XpError
-from xp.job import Stage
-from xp.launchers.base import Context, Echo, Launch
-from xp.launchers.cluster import ask, identity, inherited
-from xp.launchers.service import ServiceLauncher, StageContext, SubmittedStage, run_unattended
+from xp.execution.launchers.base import Context, Echo, Launch
+from xp.execution.launchers.cluster import ask, identity, inherited
+from xp.execution.launchers.service import (
+    ServiceLauncher,
+    StageContext,
+    SubmittedStage,
+    run_unattended,
+)
 from xp.lib.atomic import write_atomically
+from xp.lib.secrets.redaction import resolve
+from xp.planning.job import Stage
 from xp.planning.refusals import check_limits
-from xp.secrets.redaction import resolve
 from xp.spec.place import LauncherSpec
 
 __all__ = ["Options", "SkypilotLauncher", "limit", "make_launcher"]
 
 Options = SkypilotOptions
-"""See xp.launchers.base.LauncherModule."""
+"""See xp.execution.launchers.base.LauncherModule."""
 
 ANSWER_S = 120.0
 SUBMIT_S = 1800.0
@@ -48,7 +53,7 @@ OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED"})
 
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
-    """See xp.launchers.base.LauncherModule."""
+    """See xp.execution.launchers.base.LauncherModule."""
     del spec
     return limit_of(stage)
 
@@ -178,7 +183,7 @@ class SkypilotLauncher(ServiceLauncher):
 
 
 make_launcher = SkypilotLauncher
-"""See xp.launchers.base.LauncherModule."""
+"""See xp.execution.launchers.base.LauncherModule."""
 
 
 def _program() -> str | None:

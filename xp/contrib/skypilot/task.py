@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from xp.job import Job, Resources, Stage
-from xp.launchers import service
-from xp.launchers.modal_app import BY_ADDRESS, LOCKED, PYTHON
-from xp.launchers.node.job_spec import JOB_SPEC
-from xp.launchers.service import LOCKS, MOUNT, SubmittedStage, lock_of
+from xp.execution.launchers import service
+from xp.execution.launchers.modal_app import BY_ADDRESS, LOCKED, PYTHON
+from xp.execution.launchers.node.job_spec import JOB_SPEC
+from xp.execution.launchers.service import LOCKS, MOUNT, SubmittedStage, lock_of
+from xp.planning.job import Job, Resources, Stage
 from xp.planning.refusals import needs_one_node
-from xp.runtimes import AFTER_LOCK, added_to_image
+from xp.planning.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
 
 TASK_FILE = "skypilot.yaml"
@@ -135,7 +135,7 @@ def _document(
     lines = (
         "code=0",
         f"export PYTHONPATH={CODE}",
-        f'{program} -m xp.launchers.node.on_node "$SKYPILOT_TASK_ID" {JOB_SPECS}/{name}.json || code=$?',
+        f'{program} -m xp.execution.launchers.node.on_node "$SKYPILOT_TASK_ID" {JOB_SPECS}/{name}.json || code=$?',
         f'[ $code = 0 ] || echo "{EXIT_CODE} $code"',
         "exit $code",
     )

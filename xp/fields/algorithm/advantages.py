@@ -81,7 +81,7 @@ def _other_estimator(spec: RunSpec) -> str | None:
 
 
 ADVANTAGES = (
-    Field("algorithm.name", xp="xp.run_records"),
+    Field("algorithm.name", xp="xp.execution"),
     Field(
         "algorithm.estimator",
         trl=Column(
@@ -180,8 +180,8 @@ ADVANTAGES = (
     *by_xp(
         {
             "algorithm.distill.revision": "xp.planning.stages",
-            "algorithm.distill.url": "xp.engines.teacher",
-            "algorithm.distill.key": "xp.engines.teacher",
+            "algorithm.distill.url": "xp.worker.engines.teacher",
+            "algorithm.distill.key": "xp.worker.engines.teacher",
         }
     ),
     Field(

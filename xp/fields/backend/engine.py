@@ -25,8 +25,8 @@ from xp.fields.shared import (
 )
 from xp.fields.skyrl import cpu_servers, has_stub, not_on_cpu
 from xp.fields.trl import episodes_per_process, has_colocated_engine, node_size, world_size
-from xp.models.files import config_of
-from xp.models.network import may_have_heads
+from xp.lib.models.files import config_of
+from xp.lib.models.network import may_have_heads
 from xp.spec import DType, EngineName, Placement, RunSpec, SpeculativeMethod
 
 

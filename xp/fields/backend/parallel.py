@@ -213,8 +213,8 @@ def _reference_note(spec: RunSpec) -> str:
 PARALLEL = (
     *by_xp(
         {
-            "backend.name": "xp.plugins",
-            "backend.pins": "xp.doctor",
+            "backend.name": "xp.lib.plugins",
+            "backend.pins": "xp.checks.doctor",
             "backend.commits": "xp.planning.runtime",
             "backend.runtime": "xp.planning.runtime",
         }

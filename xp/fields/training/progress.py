@@ -139,7 +139,7 @@ PROGRESS = (
             proof="engines::vllms_log_probabilities_are_cut",
         ),
     ),
-    Field("training.on_symptom", xp="xp.diagnosis.live"),
+    Field("training.on_symptom", xp="xp.worker.diagnosis.live"),
     Field(
         "training.deterministic",
         trl=Column(

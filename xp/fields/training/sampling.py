@@ -183,7 +183,7 @@ SAMPLING = (
             refuse=_read_as_flag,
             proof="slime::a_stop_text_is_a_word_of_the_command_line",
         ),
-        xp="xp.engines.conversation",
+        xp="xp.worker.engines.conversation",
     ),
     Field(
         "training.max_response_tokens",

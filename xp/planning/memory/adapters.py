@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.lib.facts import fact
-from xp.models.files import local_directory
+from xp.lib.models.files import local_directory
 from xp.planning.memory.weights import peft_adapters
 from xp.planning.probe import answer_of
 from xp.planning.runtime import trainer_python

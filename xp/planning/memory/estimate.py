@@ -18,9 +18,9 @@ from pathlib import Path
 from xp.fields.batch_shape import BatchShape, batch_shape
 from xp.fields.shared import is_megatron
 from xp.lib.facts import fact
-from xp.models.files import config_of, local_directory, pinned_place
-from xp.models.network import network_of
-from xp.models.weights import media_parameters
+from xp.lib.models.files import config_of, local_directory, pinned_place
+from xp.lib.models.network import network_of
+from xp.lib.models.weights import media_parameters
 from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.lengths import EpisodeLengths, at_limit

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from xp.fields.field import Refusal
 from xp.fields.shared import is_on_cpu
+from xp.lib.models.network import COUNTED, MIXED
 from xp.lib.nested import set_at
 from xp.lib.text import as_yaml
-from xp.models.network import COUNTED, MIXED
 from xp.planning.backend import spec_refusals
 from xp.planning.memory.estimate import (
     BY_LENGTH,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from xp.models.network import OUTPUT_GATE, POST_NORMS, SHARED_GATE, WIDE_NORMS
+from xp.lib.models.network import OUTPUT_GATE, POST_NORMS, SHARED_GATE, WIDE_NORMS
 from xp.spec import Architecture
 
 

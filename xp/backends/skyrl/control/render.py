@@ -28,12 +28,12 @@ from xp.fields.sft import skyrl_ranks
 from xp.fields.shared import has_critic, is_colocated, is_megatron, is_on_cpu
 from xp.fields.skyrl import REMOVE_PADDING, can_pack, has_stub, is_packed, workers
 from xp.fields.support import FieldSupport, value_refusals, with_sft
-from xp.job import Job, Stage
 from xp.lib.nested import flat
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
+from xp.planning.job import Job, Stage
 from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs

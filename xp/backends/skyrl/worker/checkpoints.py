@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.lib.atomic import write_atomically
-from xp.models.files import local_directory
+from xp.lib.models.files import local_directory
 from xp.worker.adapters import merge_adapters
 from xp.worker.media import restore_media
 from xp.worker.publish import step_directories

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.skyrl.worker.engine_watch import EngineWatch, lost
-from xp.engines.probe import is_lost_process
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import private_ray
+from xp.worker.engines.probe import is_lost_process
 
 UPSTREAM_SECRETS = (
     "WANDB_API_KEY",

@@ -16,8 +16,8 @@ from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import
 )
 from skyrl.backends.skyrl_train.weight_sync.control_plane import SkyrlWeightSyncClient
 
-from xp.engines.key_check import engine_key, headers
-from xp.engines.probe import is_answering
+from xp.worker.engines.key_check import engine_key, headers
+from xp.worker.engines.probe import is_answering
 
 
 class GenerateClient(RemoteGenerateClient):  # type: ignore[misc]

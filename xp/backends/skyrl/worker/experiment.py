@@ -18,7 +18,6 @@ from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import UncountedPrompts, XpGenerator
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
-from xp.engines.config import EvaluateConfig
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import advantage_rule
 from xp.episode.metrics_file import MetricsFile
@@ -27,6 +26,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.worker.best import BestKeeper
+from xp.worker.engines.config import EvaluateConfig
 from xp.worker.publish import publish
 from xp.worker.tasks import TASK_ORDER
 

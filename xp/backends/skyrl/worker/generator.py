@@ -27,17 +27,17 @@ from skyrl.train.generators.utils import (
 )
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
-from xp.engines.completions import biases
-from xp.engines.conversation import Conversation
-from xp.engines.rows import Rows, play_turns, tokens_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.lib.grouping import grouped
-from xp.models.files import config_of
+from xp.lib.models.files import config_of
 from xp.spec import RunSpec, Sampling
+from xp.worker.engines.completions import biases
+from xp.worker.engines.conversation import Conversation
+from xp.worker.engines.rows import Rows, play_turns, tokens_of
 from xp.worker.media import placeholder_ids
 from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed, is_cut
@@ -224,7 +224,9 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         begun = self._begun[phase][1]
         name = f"{task_id}/{sample}"
         begun[name] += 1
-        if batch.is_held_out and step == 0:  # of a whole model, as xp.engines.evaluate plays it
+        if (
+            batch.is_held_out and step == 0
+        ):  # of a whole model, as xp.worker.engines.evaluate plays it
             return f"{evaluation_seed(self._spec)}/{task_id}/{begun[name] - 1}"
         return f"{self._spec.seed}/{phase}/{step}/{name}/{begun[name]}"
 

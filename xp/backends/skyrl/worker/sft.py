@@ -10,8 +10,8 @@ from typing import Any, Final
 from xp.backends.skyrl.worker.adapters_probe import check_adapters
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.train import check_warm_up, prepare
+from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
-from xp.models.files import local_directory
 from xp.worker.demonstrations import PHASE
 from xp.worker.facts import check_weights
 from xp.worker.program import run_stage

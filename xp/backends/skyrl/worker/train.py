@@ -19,19 +19,19 @@ from xp.backends.skyrl.worker.config import (
     SkyRLTrainStageConfig,
 )
 from xp.backends.skyrl.worker.process import prepare_process
-from xp.engines.teacher import check_teacher
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import replacing
 from xp.lib.reading import config_of
 from xp.tasks.row import TaskRow
+from xp.worker.engines.teacher import check_teacher
 from xp.worker.places import teacher_place
 from xp.worker.program import run_stage
 from xp.worker.skyrl_names import warm_up_too_long
 from xp.worker.tasks import policy_chat
 from xp.worker.training import TrainingProgram
 
-MIDDLEWARE = "xp.engines.key_check.EngineKeyCheck"
+MIDDLEWARE = "xp.worker.engines.key_check.EngineKeyCheck"
 
 
 def main(argv: Sequence[str]) -> None:

@@ -30,11 +30,11 @@ from xp.fields import support
 from xp.fields.architecture import SPARSE
 from xp.fields.field import Native, Refusal
 from xp.fields.support import FieldSupport, value_refusals, with_sft
-from xp.job import Job, Stage
 from xp.lib.digest import text_digest
 from xp.lib.packages import IS_CLONE
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import NOT_MEGATRON, batch_refusals, with_shared
+from xp.planning.job import Job, Stage
 from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from xp.engines.conversation import GeneratedTurn
 from xp.errors import ExitCode, XpError
+from xp.worker.engines.conversation import GeneratedTurn
 
 TURN_S: Final = 3600.0
 """Seconds that a turn may take, in the engine's queue too, after which the engine counts as hanging."""

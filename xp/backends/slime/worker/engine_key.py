@@ -11,9 +11,9 @@ from functools import partial, wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from xp.engines.key_check import OPEN, EngineKeyCheck, engine_key, headers
 from xp.lib import loopback
 from xp.lib.after_import import after_import
+from xp.worker.engines.key_check import OPEN, EngineKeyCheck, engine_key, headers
 
 FOREIGN_SERVERS: Final = ("--rollout-external-engine-addrs", "--sglang-router-ip")
 """Slime's flags for engines or a router that this run does not start, which therefore have no key of xp's."""

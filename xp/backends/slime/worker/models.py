@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
-from xp.models.network import mismatches
+from xp.lib.models.network import mismatches
 from xp.worker.hub_model import fetched
 from xp.worker.publish import link_or_copy, publish
 

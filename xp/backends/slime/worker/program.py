@@ -17,13 +17,13 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, Work
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.processes import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
-from xp.engines.probe import is_lost_process
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import write_atomically
 from xp.lib.replaced import replaced
 from xp.worker.best import EarlyStop
+from xp.worker.engines.probe import is_lost_process
 from xp.worker.slime_names import train_program
 
 XP_ERRORS: Final = (XpError, EarlyStop)

@@ -17,14 +17,14 @@ from xp.backends.slime.worker.rollout_process import (
     worker_of,
     write_played,
 )
-from xp.engines.conversation import Conversation
-from xp.engines.rows import Rows, play_turns, tokens_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.spec import Sampling
+from xp.worker.engines.conversation import Conversation
+from xp.worker.engines.rows import Rows, play_turns, tokens_of
 from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
 from xp.worker.token_budget import evaluation_sampling, is_cut
 

@@ -15,18 +15,18 @@ from typing import Any, Final
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.processes import close_on_request
-from xp.engines.completions import biases
-from xp.engines.config import EvaluateConfig
-from xp.engines.evaluate import RunEvaluation
-from xp.engines.teacher import TeacherApi
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import EpisodeFacts, check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
+from xp.lib.models.files import config_of as model_config
 from xp.lib.reading import config_of
-from xp.models.files import config_of as model_config
+from xp.worker.engines.completions import biases
+from xp.worker.engines.config import EvaluateConfig
+from xp.worker.engines.evaluate import RunEvaluation
+from xp.worker.engines.teacher import TeacherApi
 from xp.worker.media import placeholder_ids
 from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE

@@ -22,8 +22,8 @@ from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
+from xp.lib.models.weights import DEQUANTIZED
 from xp.lib.reading import config_of
-from xp.models.weights import DEQUANTIZED
 from xp.worker.demonstrations import PHASE
 from xp.worker.facts import check_weights
 from xp.worker.program import run_stage

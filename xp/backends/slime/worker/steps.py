@@ -22,11 +22,11 @@ from xp.backends.slime.worker.rollout_process import (
     read_played,
     worker_of,
 )
-from xp.engines.evaluate import evaluated_while_training
 from xp.episode.metrics import all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.lib.atomic import write_atomically
 from xp.worker.best import BestKeeper
+from xp.worker.engines.evaluate import evaluated_while_training
 from xp.worker.stage import BEFORE
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.models.network import TEXT_TWINS, text_part
+from xp.lib.models.weights import EMBEDDING, HEAD, media_tensors, tensors_of
 from xp.lib.reading import json_of
-from xp.models.network import TEXT_TWINS, text_part
-from xp.models.weights import EMBEDDING, HEAD, media_tensors, tensors_of
 from xp.worker.media import has_media, restore_media
 
 STEM: Final = "model."

@@ -27,7 +27,6 @@ from xp.backends.slime.worker.models import (
 )
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
-from xp.engines.teacher import check_teacher
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.metrics_file import MetricsFile
@@ -39,6 +38,7 @@ from xp.spec import Evaluation, Training
 from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
+from xp.worker.engines.teacher import check_teacher
 from xp.worker.program import run_stage
 from xp.worker.slime_names import warm_up_start, warm_up_too_long
 from xp.worker.tasks import held_out_tasks, policy_chat

@@ -10,15 +10,14 @@ from xp.backends.trl.control.constraints import CONSTRAINTS
 from xp.backends.trl.control.overrides import SFT_CATALOG, TABLE, catalog, class_fault
 from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
-from xp.engines.config import VLLMServer
 from xp.fields import support
 from xp.fields.field import Native, Refusal
 from xp.fields.support import FieldSupport, value_refusals, with_sft
 from xp.fields.trl import is_sharded, node_size, world_size
-from xp.job import Job, Stage
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.engine import vllm_server
+from xp.planning.job import Job, Stage
 from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
@@ -33,6 +32,7 @@ from xp.planning.stages import (
 )
 from xp.spec import DType, EngineName, RunSpec
 from xp.spec.training import Optimizer
+from xp.worker.engines.config import VLLMServer
 from xp.worker.places import RunPaths
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")

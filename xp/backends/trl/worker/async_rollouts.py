@@ -19,10 +19,10 @@ from transformers import TrainerCallback
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.backends.trl.worker.rollout import Rollouts, StepSamples
-from xp.engines.play import EpisodePlay, sample_numbers
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import decode
 from xp.tasks.row import TaskRow
+from xp.worker.engines.play import EpisodePlay, sample_numbers
 
 S = TypeVar("S")
 

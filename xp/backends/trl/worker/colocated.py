@@ -8,10 +8,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from xp.engines.completions import sampling_parameters
-from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.lib.loopback import HOST, free_port
 from xp.spec import Sampling
+from xp.worker.engines.completions import sampling_parameters
+from xp.worker.engines.conversation import (
+    Done,
+    GeneratedTurn,
+    GenerationRequest,
+    Opening,
+    RequestEngine,
+)
 
 IDLE_S = 0.002
 """Seconds between two checks of the group, while all its episodes wait for their environments."""

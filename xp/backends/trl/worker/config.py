@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from xp.engines.config import VLLMServer
+from xp.worker.engines.config import VLLMServer
 from xp.worker.sft import SftConfig
 from xp.worker.stage import StageConfig, TrainConfig
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.process import Ranks
-from xp.engines.conversation import OpenEngine
-from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
 from xp.lib.loopback import HOST
 from xp.spec import Sampling
+from xp.worker.engines.conversation import OpenEngine
+from xp.worker.engines.key_check import KEY
 from xp.worker.media import placeholder_ids
 
 EngineOf = Callable[[Sampling, str], OpenEngine]
@@ -63,7 +63,7 @@ class Generation:
 
     @contextmanager
     def _transformers(self) -> Iterator[EngineOf]:
-        from xp.engines.transformers_engine import over_model
+        from xp.worker.engines.transformers_engine import over_model
 
         model = self._model
         was_training = model.training
@@ -74,7 +74,7 @@ class Generation:
     @contextmanager
     def _vllm(self, trainer: Any) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.colocated import ColocatedEngine, awake
-        from xp.engines.completions import CompletionClient, ServerEngine
+        from xp.worker.engines.completions import CompletionClient, ServerEngine
 
         vllm = trainer.vllm_generation
         end_ids = self._chat.end_ids

@@ -11,16 +11,16 @@ from typing import Any
 
 from xp.backends.trl.worker.generation import EngineOf
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
-from xp.engines.config import EvaluateConfig
-from xp.engines.conversation import OpenEngine
-from xp.engines.evaluate import RunEvaluation, evaluated_while_training
-from xp.engines.play import EpisodePlay
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
 from xp.lib.progress import evaluation_bar
 from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
+from xp.worker.engines.config import EvaluateConfig
+from xp.worker.engines.conversation import OpenEngine
+from xp.worker.engines.evaluate import RunEvaluation, evaluated_while_training
+from xp.worker.engines.play import EpisodePlay
 from xp.worker.played import record, with_group_rewards
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
-from xp.models.network import KEYS
+from xp.lib.models.network import KEYS
 from xp.spec import LoraSpec
 from xp.worker.adapters import adapters_of, base_of, check_names, check_untied, number_of
 from xp.worker.dropout import disable_dropout

@@ -11,13 +11,13 @@ from typing import Any
 from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import TrainingProcess
-from xp.engines.conversation import Conversation
-from xp.engines.play import EpisodePlay, Rollout, sample_numbers
 from xp.episode.advantages import without_variance
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.tasks.row import TaskRow
+from xp.worker.engines.conversation import Conversation
+from xp.worker.engines.play import EpisodePlay, Rollout, sample_numbers
 from xp.worker.played import record
 
 

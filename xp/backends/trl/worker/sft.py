@@ -26,8 +26,8 @@ from xp.backends.trl.worker.process import (
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.lib.imports import import_large
+from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
-from xp.models.files import local_directory
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler

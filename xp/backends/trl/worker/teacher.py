@@ -9,9 +9,9 @@ import torch
 from trl.models import prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head
 
-from xp.engines.teacher import TeacherApi, check_teacher
 from xp.spec import Distill
 from xp.worker.dropout import disable_dropout
+from xp.worker.engines.teacher import TeacherApi, check_teacher
 from xp.worker.media import load_network
 from xp.worker.places import teacher_place
 

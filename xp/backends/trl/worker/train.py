@@ -29,9 +29,6 @@ from xp.backends.trl.worker.process import (
     quiet_trainer,
     stay_here,
 )
-from xp.engines.config import EvaluateConfig
-from xp.engines.key_check import KEY
-from xp.engines.server import URL
 from xp.episode.advantages import advantage_rule
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
@@ -39,9 +36,12 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.imports import import_large
 from xp.lib.loopback import free_port
+from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
-from xp.models.files import local_directory
 from xp.worker.best import EarlyStop
+from xp.worker.engines.config import EvaluateConfig
+from xp.worker.engines.key_check import KEY
+from xp.worker.engines.server import URL
 from xp.worker.facts import record_facts
 from xp.worker.media import media_names
 from xp.worker.program import run_stage

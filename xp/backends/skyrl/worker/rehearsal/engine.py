@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 
-from xp.engines.conversation import Opening
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
+from xp.worker.engines.conversation import Opening
 from xp.worker.media import has_media, load_network, text_weights
 
 QUIET_S = 0.004
@@ -55,7 +55,7 @@ class Sampler:
     def __init__(self, directory: str, num_threads: int) -> None:
         from transformers import AutoTokenizer
 
-        from xp.engines.transformers_engine import check_decoding
+        from xp.worker.engines.transformers_engine import check_decoding
 
         torch.set_num_threads(num_threads)
         self._chat = ChatTokens(AutoTokenizer.from_pretrained(directory))

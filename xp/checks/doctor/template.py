@@ -1,0 +1,88 @@
+"""Checks that the model's chat template renders tools and tool results, if its tokenizer is on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xp.checks.doctor.finding import Finding, Verdict, fault, ok, unknown
+from xp.checks.doctor.program import answer_of
+from xp.composition import ROOT
+from xp.errors import ExitCode, XpError
+from xp.execution.launchers.preflight import interpreter
+from xp.lib.models.files import local_directory
+from xp.planning.episode import spec_in_job
+from xp.planning.runtime import trainer_runtime
+from xp.planning.stages import task_set_place
+from xp.spec import RunSpec
+from xp.tasks.manifest import TABLE
+from xp.worker.places import start_place
+
+PROGRAM = "xp.tasks.template_check"
+
+
+def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
+    """Checks the template with the trainer's own transformers, offline."""
+    directory = local_directory(start_place(spec), outputs, file="tokenizer_config.json")
+    if directory is None:
+        where = start_place(spec)
+        yield unknown(
+            "template",
+            f"the tokenizer of {where} is not on this machine; it is looked at once it is",
+        )
+        return
+    place = str(directory)
+    try:
+        python = interpreter(trainer_runtime(spec, ()))
+    except XpError:
+        yield unknown("template", "there is no Python with transformers to ask")
+        return
+    try:
+        words = (
+            "-m",
+            PROGRAM,
+            place,
+            spec_in_job(spec).model.model_dump_json(),
+            *_prepared(spec, outputs),
+        )
+        done = answer_of(python, words, {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
+    except subprocess.TimeoutExpired as late:
+        message = f"{place}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
+        fix = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
+        yield fault(
+            "template", f"{message}; {fix}; if only this machine is slow, try again", ExitCode.PLAN
+        )
+        return
+    if done.returncode:
+        yield unknown(
+            "template",
+            f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}",
+        )
+        return
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if answer["faults"]:
+        yield fault("template", f"{place}: {'; '.join(answer['faults'])}", ExitCode.PLAN)
+    else:
+        yield ok("template", f"{place}: {answer['line']}")
+
+
+def check_template_on_tasks(specs: Sequence[RunSpec]) -> None:
+    """Prints how each model's template renders its prepared tasks; raises XpError(PLAN) if it leaves out tools."""
+    findings = {str(one): one for spec in specs for one in chat_template(spec, Path(spec.outputs))}
+    faults = [finding for finding in findings.values() if finding.verdict is Verdict.FAULT]
+    if faults:
+        raise XpError(
+            "\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code
+        )
+    for line in findings:
+        print(line, flush=True)
+
+
+def _prepared(spec: RunSpec, outputs: Path) -> list[str]:
+    """Path of the prepared task set, whose tools the template must render; empty if there is none."""
+    place = outputs / task_set_place(spec)
+    if (place / TABLE).is_file():
+        return [str(place.absolute())]
+    return []

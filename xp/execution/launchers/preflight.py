@@ -1,0 +1,180 @@
+"""Checks that this machine can run a job, before anything is created; faults say how to fix them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from xp.envs.pythons import HASH_SEED
+from xp.errors import ExitCode, XpError
+from xp.lib.packages import install_command
+from xp.planning.job import Runtime, Stage
+from xp.planning.runtimes import installed, installed_checkouts
+
+_PROBE = """
+import importlib.metadata, importlib.util, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+modules, packages = json.loads(sys.argv[1])
+is_there = {name: importlib.util.find_spec(name) is not None for name in modules}
+print(json.dumps([is_there, {name: version(name) for name in packages}, "%d.%d.%d" % sys.version_info[:3]]))
+"""
+
+
+def check_machine(stages: Sequence[Stage]) -> None:
+    """Raises XpError(RUNTIME) for a missing interpreter or module; each interpreter is started once."""
+    by_python: dict[str, dict[str, str]] = {}
+    for stage in stages:
+        modules = by_python.setdefault(interpreter(stage.job.runtime), {})
+        for name in stage.job.runtime.packages:
+            modules.setdefault(name.partition(".")[0], stage.name)
+    for python, modules in by_python.items():
+        is_there, _, _ = probe(python, tuple(modules), ())
+        missing = [module for module in modules if not is_there[module]]
+        if missing:
+            name = modules[missing[0]]
+            install = next(stage.job.runtime.install for stage in stages if stage.name == name)
+            if install is None and python == sys.executable:
+                install = f"install: {install_command(*missing)}"
+            raise XpError(
+                f"stage {name} needs {', '.join(missing)}, which {python} cannot import;"
+                f" {install or f'install: {python} -m pip install ' + ' '.join(missing)}",
+                ExitCode.RUNTIME,
+            )
+
+
+def interpreter(runtime: Runtime) -> str:
+    """Path of the interpreter for `python` in a job's argv."""
+    if runtime.python is not None:
+        path = shutil.which(os.path.expanduser(runtime.python))
+        if path is None:
+            raise XpError(
+                f"backend.runtime.python: {runtime.python} is not an executable on this machine",
+                ExitCode.RUNTIME,
+            )
+        return os.path.abspath(path)
+    checkout = project(runtime)
+    if checkout is not None and (checkout / ".venv/bin/python").exists():
+        return str(checkout / ".venv/bin/python")
+    for key in (runtime.lock, runtime.checkouts):
+        python = None if key is None else installed(key)
+        if python is not None and python.exists():
+            return str(python)
+    return sys.executable
+
+
+def project(runtime: Runtime) -> Path | None:
+    """Path of the runtime's checkout; None if it has none."""
+    if runtime.project is None:
+        return None
+    value = os.environ.get(runtime.project) or checkouts(runtime).get(runtime.project, "")
+    if not value or not Path(value).is_dir():
+        if value:
+            state = f"is {value!r}, which is not a directory"
+        else:
+            state = "is not set"
+        raise XpError(
+            f"backend.runtime needs a checkout and {runtime.project} {state};"
+            f" set it with `export {runtime.project}=/path/to/checkout`"
+            + (
+                f", or make one: {runtime.install}" if runtime.install and runtime.checkouts else ""
+            ),
+            ExitCode.RUNTIME,
+        )
+    return Path(value).absolute()
+
+
+def checkouts(runtime: Runtime) -> dict[str, str]:
+    """Variable -> path of checkouts that `install` made, for variables that are not set."""
+    made = installed_checkouts(runtime.checkouts)
+    return {variable: place for variable, place in made.items() if not os.environ.get(variable)}
+
+
+def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
+    """Variables by which a job finds its code: the run's copy, its checkout, and directories of the user's.
+
+    Args:
+        runtime: the job's Python; one that the user names does not get the user's directories.
+        code: parent directory of the run's copy of xp.
+        path: the user's PYTHONPATH.
+    """
+    places = [str(code)]
+    checkout = project(runtime)
+    if checkout is not None:
+        places.append(str(checkout))
+    if runtime.python is None:
+        places += [os.path.abspath(part) for part in path.split(os.pathsep) if part]
+    return {
+        **checkouts(runtime),
+        "PYTHONPATH": os.pathsep.join(places),
+        "PYTHONUNBUFFERED": "1",
+        **HASH_SEED,
+    }
+
+
+def probe(
+    python: str, modules: Sequence[str], packages: Sequence[str]
+) -> tuple[Mapping[str, bool], Mapping[str, str | None], str]:
+    """Returns which modules an interpreter can find, its packages' versions, and its own version; imports nothing."""
+    question = json.dumps([list(modules), list(packages)])
+    try:
+        # -P: the job does not find modules of the current directory.
+        run = subprocess.run(
+            [python, "-P", "-c", _PROBE, question]
+            if python == sys.executable
+            else [python, "-c", _PROBE, question],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        is_there, versions, version = json.loads(run.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise XpError(
+            f"{python} does not work as an interpreter: {error}", ExitCode.RUNTIME
+        ) from error
+    return is_there, versions, version
+
+
+def commit_of(checkout: Path) -> str | None:
+    """The commit of a checkout; None if git does not report it."""
+    return git(checkout, "rev-parse", "HEAD")
+
+
+def git(directory: Path, *words: str) -> str | None:
+    """Output of git in a checkout; None if it fails."""
+    command = ["git", "--no-optional-locks", "-C", str(directory), *words]
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """One sentence for each checkout that is not at its pinned commit: found, expected, and remedies.
+
+    Args:
+        commits: variable that names a checkout -> its pinned commit (`backend.commits`).
+        environ: environment with the variables; variables that are not set are not checked.
+    """
+    for variable, pin in commits.items():
+        checkout = Path(environ.get(variable, ""))
+        if environ.get(variable):
+            there = commit_of(checkout)
+        else:
+            there = None
+        if there is not None and not there.startswith(pin):
+            yield (
+                f"{variable}: {checkout} is at {there[:9]}, and xp's rendering was proven with {pin[:9]};"
+                f" git -C {checkout} checkout {pin}, or backend.commits.{variable}={there} takes it as it is"
+            )

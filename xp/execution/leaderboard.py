@@ -1,0 +1,324 @@
+"""Facts of runs in one row each, for every listing; `python -m xp runs compare` ranks them by held-out reward."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from xp.errors import ExitCode, XpError
+from xp.execution.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
+from xp.execution.named import named_runs
+from xp.execution.notes import listed_notes
+from xp.execution.record import RunRecord, read_record, status_of
+from xp.lib.nested import leaves
+from xp.lib.reading import json_of
+from xp.lib.terminal import markdown_cell
+from xp.lib.text import shortened
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run. Numbers are None and texts empty if the run cannot be read."""
+
+    run: str
+    env: str = ""
+    model: str = ""
+    algorithm: str = ""
+    backend: str = ""
+    seed: int | None = None
+    steps: int | None = None
+    """Rollout steps. None means that they follow from the epochs, and the run ended before it computed them."""
+    before: float | None = None
+    """Held-out reward of the untrained model. None means that it was not evaluated."""
+    after: float | None = None
+    stderr: float | None = None
+    """Standard error of `after`."""
+    minutes: float | None = None
+    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts."""
+    status: str = "unreadable"
+    note: str = ""
+    """Remark if the tasks of `before` and `after` are trained on as well; for an unreadable run, the reason."""
+    tags: str = ""
+    """The user's tags, separated by spaces."""
+    passes: float | None = None
+    """Share of the held-out episodes of `after` that pass by the environment's own reward."""
+    ranked_by: str = "reward"
+    """`reward`; `passes`, if only `env.reward_fn` differs among the runs of an environment; else `nothing`."""
+    incomparable: str = ""
+    """Reason why the rewards of these runs are not on one scale. Empty means that they are."""
+    result: HeldOutResult | None = None
+    """Result of the trained model. None means that it was not evaluated."""
+    untrained: HeldOutResult | None = None
+    """Result of the untrained model."""
+    differs: Mapping[str, Any] = field(default_factory=dict)
+    """Key in which the runs on this environment differ -> this run's value."""
+
+
+PLAIN: Final = tuple(
+    one.name for one in fields(RunRow) if one.name not in ("differs", "result", "untrained")
+)
+"""Columns of every table."""
+
+
+def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
+    """Rows of the named runs (`named_runs`), or of all runs, by environment: best first, as far as they are comparable,
+    and runs without a result last.
+
+    Raises:
+        XpError: RUN_DIR if a named run does not exist.
+    """
+    groups: dict[str, list[tuple[Any, RunRow]]] = {}
+    broken: list[RunRow] = []
+    for run in named_runs(outputs, names, takes_several=True):
+        try:
+            spec, row = row_of(run)
+        except XpError as error:
+            if names:
+                raise
+            broken.append(RunRow(run.name, note=str(error)))
+            continue
+        groups.setdefault(row.env, []).append((spec, row))
+    lines = []
+    for group in groups.values():
+        differs = differing([spec for spec, _ in group])
+        basis, reason = _basis([row for _, row in group])
+        pairs = zip([row for _, row in group], differs, strict=True)
+        rows = [
+            replace(row, differs=values, ranked_by=basis, incomparable=reason)
+            for row, values in pairs
+        ]
+        lines += sorted(rows, key=_place)
+    return lines + broken
+
+
+def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
+    """The `ranked_by` of the runs of one environment, and their `incomparable`."""
+    results = [row.result for row in rows if row.result is not None]
+    differences = scoring_differences([result.scoring for result in results])
+    reasons = list(differences.values())
+    if len({result.tasks for result in results if result.tasks is not None}) > 1:
+        reasons.append("the held-out tasks")
+    if not reasons:
+        return "reward", ""
+    reason = f"{' and '.join(reasons)} differ{'s' * (len(reasons) == 1 and differences != {})}"
+    is_shaping = all(
+        any(is_of_reward_fn(key, result.scoring) for result in results) for key in differences
+    )
+    is_alike = (
+        is_shaping
+        and len(reasons) == len(differences)
+        and len({result.pass_threshold for result in results}) == 1
+    )
+    has_passes = all(result.env_pass_share is not None for result in results)
+    return "passes" if is_alike and has_passes else "nothing", reason
+
+
+def _place(row: RunRow) -> tuple[bool, float, str]:
+    value = {"reward": row.after, "passes": row.passes}.get(row.ranked_by)
+    return row.after is None, -(value or 0.0), row.run
+
+
+def as_csv(lines: Sequence[RunRow]) -> str:
+    """CSV with a header; numbers are not rounded."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = head(lines)
+    writer.writerow(names)
+    writer.writerows(_values(line, names) for line in lines)
+    return text.getvalue()
+
+
+def as_markdown(lines: Sequence[RunRow]) -> str:
+    """Markdown table; numbers are rounded, and long values cut."""
+    names = head(lines)
+    rows = [names, ["---"] * len(names), *(readable(line, names) for line in lines)]
+    return "".join(f"| {' | '.join(map(markdown_cell, row))} |\n" for row in rows)
+
+
+def readable(line: RunRow, names: Sequence[str]) -> list[str]:
+    """Cells of a row under these columns, rounded and cut."""
+    return [_cell(value) for value in _values(line, names)]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return shortened(str(value), MAX_SHOWN)
+
+
+def head(lines: Sequence[RunRow]) -> list[str]:
+    """Names of the columns: `PLAIN` and the keys that differ."""
+    return [*PLAIN, *dict.fromkeys(key for line in lines for key in line.differs)]
+
+
+def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
+    values = {
+        **{name: getattr(line, name) for name in PLAIN},
+        **{key: text(one) for key, one in line.differs.items()},
+    }
+    return [values.get(name) for name in names]
+
+
+def spec_of(directory: Path, attempt: int) -> Any:
+    """The run's spec, from the plan of its last attempt, since JSON is read ten times as fast as YAML."""
+    from xp.spec.recorded import recorded_spec
+
+    plan = directory / f"attempt_{attempt}" / "plan.json"
+    spec = None
+    with suppress(XpError, LookupError, TypeError):  # a damaged plan
+        spec = json_of(plan, ExitCode.RUN_DIR, below=directory)["spec"]
+    if isinstance(spec, dict) and "env" in spec:
+        return spec
+    return recorded_spec(directory / "spec.yaml")
+
+
+def row_of(directory: Path, record: RunRecord | None = None) -> tuple[Any, RunRow]:
+    """A run's spec, and its row without `differs`; raises XpError(RUN_DIR) for an unreadable run."""
+    record = record or read_record(directory)
+    try:
+        spec = spec_of(directory, len(record.attempts))
+        return spec, _row(directory, record, spec)
+    except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise XpError(
+            f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR
+        ) from error
+
+
+def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
+    results = held_out(directory)
+    before = results.get("before")
+    after = results.get("after")
+    return RunRow(
+        run=record.run_id,
+        env="+".join(spec["env"]["members"]),
+        model=spec["model"]["name"],
+        algorithm=spec["algorithm"]["name"],
+        backend=spec["backend"]["name"],
+        seed=spec["seed"],
+        steps=record.num_steps or spec["training"]["num_steps"],
+        before=None if before is None else before.reward_mean,
+        after=None if after is None else after.reward_mean,
+        stderr=None if after is None else after.reward_stderr,
+        minutes=record.minutes,
+        status=status_of(directory, record),
+        note=next((result.label for result in results.values() if result.label), ""),
+        tags=" ".join(listed_notes(directory).tags),
+        passes=None if after is None else after.env_pass_share,
+        result=after,
+        untrained=before,
+    )
+
+
+def is_match(row: RunRow, spec: Any, words: Sequence[str], *texts: str) -> bool:
+    """Returns whether a run has every word: `key=value`, or a text in its name, environment, model, tags or `texts`.
+
+    Args:
+        row: the run's row; its columns are keys too, and `tag=WORD` is one of its tags.
+        spec: its dumped spec, or the request of an evaluation.
+        words: conditions. A key may be shortened from the left (`learning_rate=1e-5`); a value may be a pattern.
+        texts: further texts, such as the note.
+    """
+    searched = " ".join(
+        (row.run, row.env, row.model, row.algorithm, row.backend, row.status, row.tags, *texts)
+    ).lower()
+    return all(_has(row, spec, word) if "=" in word else word.lower() in searched for word in words)
+
+
+def _has(row: RunRow, spec: Any, word: str) -> bool:
+    key, _, expected = word.partition("=")
+    if key in ("tag", "tags"):
+        return any(fnmatchcase(tag, expected) for tag in row.tags.split())
+    values = [getattr(row, key)] if key in PLAIN else []
+    values += [value for path, value in leaves(spec) if path == key or path.endswith(f".{key}")]
+    for section in ("env", "model", "hardware"):
+        if key == section:
+            values += [_at(spec, (section, "name"))]
+    return any(_equals(value, expected) for value in values)
+
+
+def _equals(value: Any, expected: str) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return value == float(expected)
+    return fnmatchcase(text(value).lower(), expected.lower())
+
+
+INCIDENTAL: Final = (
+    "outputs",
+    "project",
+    "tracking",
+    "upload_rollouts",
+    "record_prompts",
+    "preparation",
+    "launcher",
+)
+"""Sections of a spec that change nothing about its result."""
+NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
+"""Keys that a listing of runs has as columns of their own."""
+FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
+"""Section -> the key that chooses its option; where it differs, the section's other differences are not listed."""
+
+
+def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Lists for each spec its values of the keys in which the specs differ; a key that a spec lacks is None.
+
+    Excluded are keys without effect on a result, the keys in `NAMED`, and sections whose option differs.
+
+    Args:
+        specs: dumped RunSpecs.
+    """
+    varied = {".".join(path): path for path in _varied((), specs)}
+    paths = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
+    return [{key: _at(spec, path) for key, path in paths.items()} for spec in specs]
+
+
+MAX_SHOWN: Final = 200
+"""Largest number of a value's characters in a table."""
+
+
+def text(value: Any) -> str:
+    """A value in the syntax of an override."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(text, value)) + "]"
+    return str(value)
+
+
+def _at(spec: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        spec = spec.get(part) if isinstance(spec, dict) else None
+    return spec
+
+
+def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...]]:
+    """Paths of the values that are not all equal; equal sections are compared as a whole."""
+    first = values[0] if values else None
+    if all(value == first for value in values):
+        return []
+    sections = [value for value in values if isinstance(value, dict) and value]
+    keys = dict.fromkeys(key for section in sections for key in section)
+    paths = [
+        one
+        for key in keys
+        for one in _varied((*path, key), [_at(value, (key,)) for value in values])
+    ]
+    is_section = all(value is None or isinstance(value, dict) for value in values)
+    if sections and is_section:
+        return paths
+    return [path, *paths]
+
+
+def _is_left_out(key: str, varied: Collection[str]) -> bool:
+    section = key.partition(".")[0]
+    return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in varied

@@ -1,0 +1,1 @@
+"""What is made of finished runs: evaluations and their statistics, the page, a run done again."""

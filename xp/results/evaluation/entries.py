@@ -1,0 +1,251 @@
+"""Lists the evaluations of a command line: each model on each environment, with its spec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.composition import compose, options, parse_assignments, with_assignments
+from xp.errors import ExitCode, XpError
+from xp.execution.named import run_directory
+from xp.lib.nested import set_at
+from xp.planning.refusals import check_model_files
+from xp.results.evaluation.command_line import ENDPOINT, EvalRequest
+from xp.results.evaluation.settings import BEST
+from xp.spec import EngineName, RunSpec
+from xp.worker.places import start_place
+
+CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_OF_A_RUN: Final = (
+    *(
+        "env.",
+        "evaluation.",
+        "preparation.",
+        "project",
+        "seed",
+        "tracking",
+        "training.max_",
+        "training.stop",
+    ),
+    "backend.engine.memory_fraction",
+)
+"""Keys that an evaluation of a run may set; the rest of its spec is the run's."""
+WEIGHTS: Final = ("config.json", "*.safetensors", "adapter_config.json")
+SFT: Final = "sft"
+_START: Final = "training.initial_checkpoint"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model on one environment or mixture."""
+
+    name: str
+    """Name of the model, in tables and directories."""
+    env: str
+    spec: RunSpec
+    model: Mapping[str, Any]
+    """Identity of the model, for records."""
+    directory: str | None = None
+    """Hugging Face directory or id. None means that the model is behind an endpoint."""
+    run: str | None = None
+
+
+def entries(request: EvalRequest) -> list[Entry]:
+    """Every model on every environment; raises XpError for a name that does not exist."""
+    of_models = [entry for env in request.envs or (None,) for entry in _models(request, env)]
+    return of_models + [
+        _of_run(request, name, env) for env in request.envs or (None,) for name in request.runs
+    ]
+
+
+def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
+    of_env = env_words(env) if env else []
+    words = [*of_env, *request.overrides]
+    for model in request.models:
+        if model == ENDPOINT:
+            spec = compose(words, request.config_dirs)
+            if spec.training.initial_checkpoint is not None:
+                raise XpError(f"{_START}: an endpoint has the weights that it serves; leave it out")
+            for name in ("top_k", "max_tokens_per_turn", "max_response_tokens"):
+                if getattr(spec.evaluation, name) is not None:
+                    fix = "set null; model.max_tokens limits each answer of an endpoint"
+                    raise XpError(f"evaluation.{name}: the chat API has no such setting; {fix}")
+            engine = request.settings.eval.engine
+            is_alone = {*request.models} == {ENDPOINT} and not request.runs
+            if engine is not EngineName.TRANSFORMERS and is_alone and spec.served_judge is None:
+                fix = "an endpoint has an engine of its own: leave it out"
+                raise XpError(f"eval.engine={engine} plays models of this machine; {fix}")
+            url = request.settings.model.url
+            for name in request.endpoint_names:
+                yield Entry(
+                    name,
+                    "+".join(spec.env.members),
+                    spec,
+                    {"kind": "endpoint", "name": name, "url": url},
+                )
+            continue
+        is_known = model in options("model", request.config_dirs)
+        if is_known:
+            chosen = [f"model={model}"]
+        else:
+            chosen = _hugging_face(model, request.config_dirs)
+        spec = compose([*of_env, *chosen, *request.overrides], request.config_dirs)
+        check_model_files(spec, trains=False)
+        where = start_place(spec)
+        start = spec.training.initial_checkpoint
+        if start is None:
+            name = spec.model.name
+        else:
+            name = f"{spec.model.name}:{Path(start).name}"
+        directory = _local(Path(spec.outputs), where)
+        yield Entry(
+            name, "+".join(spec.env.members), spec, _identity(name, where, directory), directory
+        )
+
+
+def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
+    from xp.planning.backend import backend_of
+    from xp.planning.stages import task_set_place
+    from xp.worker.places import RunPaths, policy_start
+
+    run, _, step = name.partition("@")
+    root = next(
+        (word.partition("=")[2] for word in request.overrides if word.startswith("outputs=")),
+        "outputs",
+    )
+    directory = run_directory(Path(root), run)
+    spec = _spec_of_run(directory, request, env)
+    outputs = directory.parent.parent
+    places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
+    if step in ("", BEST):
+        if not step:
+            where = places.model
+        else:
+            where = f"{places.checkpoints}/{BEST}"
+    elif step == SFT:
+        where = places.sft
+    elif step.isdigit():
+        if int(step):
+            where = backend_of(spec).checkpoint(spec, places, int(step))
+        else:
+            where = policy_start(spec, places)
+    else:
+        raise XpError(
+            f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}"
+        )
+    place = _local(outputs, where)
+    has_model = any((Path(place) / file).is_file() for file in ("config.json", WEIGHTS[2]))
+    if where.startswith(f"{places.run}/") and not has_model:
+        raise XpError(
+            f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR
+        )
+    if step:
+        label = f"{directory.name}@{step}"
+    else:
+        label = directory.name
+    return Entry(
+        label,
+        "+".join(spec.env.members),
+        spec,
+        _identity(label, where, place),
+        place,
+        directory.name,
+    )
+
+
+def _spec_of_run(directory: Path, request: EvalRequest, env: str | None) -> RunSpec:
+    """The run's spec, with another environment and the keys that an evaluation may set."""
+    from xp.composition.points import validated
+    from xp.spec.recorded import recorded_spec
+
+    container = recorded_spec(directory / "spec.yaml")
+    validated(container, directory.name)
+    container["outputs"] = str(directory.parent.parent)
+    words = [word for word in request.overrides if not word.startswith("outputs=")]
+    if env is not None:
+        of_env = [word for word in words if word.startswith("env.")]
+        container["env"] = compose([*env_words(env), *of_env], request.config_dirs).env.model_dump(
+            mode="json"
+        )
+        words = [word for word in words if word not in of_env]
+    values = {
+        _in_mix(key, container["env"]): value for key, value in parse_assignments(words).items()
+    }
+    return with_assignments(container, values, _set)
+
+
+def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
+    if not key.startswith(_OF_A_RUN):
+        settable = "env, evaluation, preparation, seed, tracking, token limits and backend.engine.memory_fraction"
+        return f"{key}: the run's own; an evaluation of a run sets {settable}"
+    if set_at(container, key, value):
+        return None
+    return f"{key}: unknown key"
+
+
+def _in_mix(key: str, env: Mapping[str, Any]) -> str:
+    """Path in the mixture of a key of a single environment."""
+    members = list(env.get("members", ()))
+    if key.startswith("env.") and not key.startswith("env.members.") and len(members) == 1:
+        return f"env.members.{members[0]}.{key.removeprefix('env.')}"
+    return key
+
+
+def _steps(directory: Path) -> str:
+    """Existing models, for a message."""
+    if (directory / SFT).is_dir():
+        return f"; the fine-tuned model is run={directory.name}@{SFT}"
+    names = [path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()]
+    ordered = sorted(
+        names, key=lambda name: (len(name), name)
+    )  # checkpoint-9 is before checkpoint-13
+    if ordered:
+        return f"; its checkpoints: {', '.join(ordered)}"
+    return "; did the run get that far?"
+
+
+def env_words(env: str) -> list[str]:
+    """Overrides for an environment by its option, class, address or catalog's name."""
+    if CLASS.fullmatch(env):
+        return ["env=openreward", f"env.serve='{env}'"]
+    if "/" in env:
+        return ["env=openreward", f"env.target='{env}'"]
+    return [f"env={env}"]
+
+
+def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
+    if "/" not in model and not Path(model).is_dir():
+        known = ", ".join(options("model", config_dirs))
+        raise XpError(
+            f"model={model}: no option of the group ({known}), no directory, and no ORG/NAME"
+        )
+    return ["model=hf", f"model.path='{model}'"]
+
+
+def _local(outputs: Path, where: str) -> str:
+    """Path of a model in the outputs; a hub's id is returned unchanged."""
+    if where.startswith(("runs/", "models/")):
+        return str(outputs / where)
+    return where
+
+
+def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
+    """Identity of a model, which distinguishes it from others of the same name.
+
+    Args:
+        where: a hub's id, or the path below the outputs root.
+        directory: the same as a path. A user's directory is identified by its files' sizes and times; a model that xp
+            made has a digest in its name.
+    """
+    place = Path(directory)
+    is_made = where.startswith("models/") or not place.is_dir()
+    if is_made:
+        files = []
+    else:
+        files = sorted(file for pattern in WEIGHTS for file in place.glob(pattern))
+    states = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+    content = {"files": states} if states else {"id": where}
+    return {"kind": "transformers", "name": name, **content}

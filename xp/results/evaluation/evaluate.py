@@ -1,0 +1,325 @@
+"""Evaluates one model on one environment: prepares tasks, plays or resumes episodes, writes the summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from xp.envs import server_events
+from xp.envs.chat_api import Api
+from xp.envs.config import EnvConfig, EpisodeConfig
+from xp.episode.auto_dialect import detect
+from xp.episode.evaluation import RECORD, read_evaluation
+from xp.episode.judge import JUDGE, JudgeLog
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.trajectory import TrajectoryWriter
+from xp.errors import XpError
+from xp.execution.run_directory import check_writable
+from xp.execution.tracking.base import check_trackers
+from xp.lib import loaded_code
+from xp.lib.atomic import write_atomically
+from xp.lib.digest import digest_of
+from xp.lib.secrets.redaction import resolve
+from xp.planning.episode import episode_config, episode_environ
+from xp.planning.run_size import row_lines
+from xp.planning.stages import prepare_config
+from xp.results.evaluation import records
+from xp.results.evaluation.driver import (
+    Allowance,
+    EndpointPlay,
+    EvaluationStage,
+    Health,
+    Todo,
+    play_local,
+)
+from xp.results.evaluation.entries import Entry
+from xp.results.evaluation.files import write_files
+from xp.results.evaluation.local import LocalModel, check_engine, local_model, served_judge
+from xp.results.evaluation.progress import EvaluationProgress
+from xp.results.evaluation.records import EvaluationIdentity
+from xp.results.evaluation.settings import Settings, Tasks
+from xp.results.evaluation.summary import summary_of
+from xp.results.evaluation.tracked import track
+from xp.spec import EngineName
+from xp.spec.dialect import Dialect
+from xp.tasks.evaluated import evaluated_tasks
+from xp.tasks.load import check_unchanged, within_limit
+from xp.tasks.prepare import prepare
+from xp.tasks.request import request_key, scoring
+from xp.tasks.row import TaskRow
+from xp.tasks.store import TaskSet
+from xp.worker.engines.evaluate import playing
+
+
+class EvaluationRun:
+    """One evaluation of a command.
+
+    Args:
+        entry: the model and its environment.
+        settings: settings of the command.
+        allowance: limit of cost of all episodes of the command.
+    """
+
+    def __init__(self, entry: Entry, settings: Settings, allowance: Allowance) -> None:
+        self.entry = entry
+        self._settings = settings
+        self._allowance = allowance
+        self._outputs = Path(entry.spec.outputs)
+        self._environ = episode_environ(entry.spec)
+        self._tracker_keys = check_trackers(entry.spec.tracking)
+        self.requested = self._requested(request_key(prepare_config(entry.spec)))
+        self._place: Path | None = None
+        self._task_set: TaskSet
+        self._rows: list[TaskRow]
+
+    @property
+    def title(self) -> str:
+        return f"{self.entry.env} / {self.entry.name}"
+
+    def check(self, *, again: bool) -> None:
+        """Checks what unplayed episodes need, before anything is made.
+
+        Raises:
+            XpError: (SECRET) the model's key has no value, or would be sent in the clear; (RUNTIME) the engine is not
+                installed; (RESOURCE) the outputs root cannot be written.
+        """
+        if _finished(records.place_of(self._outputs, self.requested, again=again)) is not None:
+            return
+        if self.entry.directory is None:
+            self._connect()
+        check_engine(
+            self.entry.spec, self._settings.eval, is_local=self.entry.directory is not None
+        )
+        check_writable(self._outputs)
+
+    def run(self, *, again: bool) -> dict[str, Any]:
+        """Plays missing episodes and writes eval.json; the result of a finished evaluation is only read.
+
+        Raises:
+            XpError: the model cannot be loaded or does not answer; played episodes stay recorded.
+        """
+        self._place = place = records.place_of(self._outputs, self.requested, again=again)
+        done = _finished(place)
+        if done is not None:
+            return done
+        self.check(again=again)
+        for line in row_lines(self.entry.spec):
+            print(line, file=sys.stderr, flush=True)
+        self._task_set = prepare(prepare_config(self.entry.spec), self._environ, self._outputs)
+        self._rows = _rows(self._task_set, self._settings.eval.tasks)
+        with records.locked(place, self.requested), self._model(place) as model:
+            todo = self._todo(model)
+            rules = self._rules(model)
+            stopped = self._play(place, model, rules, todo)
+            episodes = records.played(place)
+            if model is None:
+                prices = self._settings.model.price_in, self._settings.model.price_out
+            else:
+                prices = None, None
+            result = summary_of(
+                self.requested, self.entry.spec, todo, episodes, stopped, prices, place.name
+            )
+            write_files(place, result, [episodes[episode] for episode in sorted(episodes)])
+            write_atomically(place / RECORD, json.dumps(result, indent=2) + "\n")
+            track(place, result, self.entry.spec, self._tracker_keys)
+        return result
+
+    def num_played(self) -> int:
+        """Number of episodes on record, of this call of `run` and of those before that it resumed."""
+        if self._place is None:
+            return 0
+        return len(records.played(self._place))
+
+    def _model(self, place: Path) -> AbstractContextManager[LocalModel | None]:
+        if self.entry.directory is None:
+            return nullcontext()
+        return local_model(self.entry, self._settings.eval, place)
+
+    def _todo(self, model: LocalModel | None) -> Todo:
+        """All episodes of the evaluation: each task once, then each task again."""
+        rows = self._rows
+        if model is not None:
+            rows = within_limit(
+                self._task_set.path, rows, model.chat, self.entry.spec.training.max_prompt_tokens
+            )
+        rule = self.entry.spec.evaluation
+        chosen = evaluated_tasks(rule, rows)
+        if (
+            self.entry.spec.env.scores_groups
+        ):  # an interruption loses the groups that have begun: as few as possible
+            return [(row, sample) for row in chosen for sample in range(rule.samples_per_task)]
+        return [(row, sample) for sample in range(rule.samples_per_task) for row in chosen]
+
+    def _rules(self, model: LocalModel | None) -> EpisodeConfig:
+        """The episodes' rules, with the model's dialect; for an endpoint, xp writes the calls."""
+        config = episode_config(self.entry.spec)
+
+        def fitting(dialect: Dialect | str) -> Dialect | str:
+            if model is None:
+                if dialect is Dialect.ACTION:
+                    return Dialect.ACTION
+                return Dialect.HERMES
+            if dialect is Dialect.AUTO:
+                return detect(model.chat.tokenizer, model.chat.arguments)
+            return dialect
+
+        members = config.members.items()
+        return EpisodeConfig(
+            {
+                name: one.model_copy(update={"dialect": fitting(one.dialect)})
+                for name, one in members
+            }
+        )
+
+    def _play(
+        self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo
+    ) -> str | None:
+        """Plays missing episodes; returns the reason of an early stop, else None."""
+        episodes = records.played(place)
+        for record in episodes.values():
+            self._spend(records.recorded_usage(record))
+        recorded = frozenset(episodes)
+        missing = [one for one in todo if (one[0].task_id, one[1]) not in recorded]
+        if not missing:
+            return None
+        if self.entry.spec.env.scores_groups:
+            torn = {row.task_id for row, _ in missing}
+        else:
+            torn = set()
+        done = frozenset(one for one in recorded if one[0] not in torn)
+        rows = {row.task_id: row for row, _ in missing}
+        check_unchanged(
+            self._task_set.path, prepare_config(self.entry.spec), list(rows.values()), self._environ
+        )
+        num_void = sum(record["outcome"]["reward"] is None for record in episodes.values())
+        health = Health(self.entry.spec.training.max_void_fraction, len(todo), num_void)
+        reason = self._allowance.spent() or health.passed()
+        if reason is not None:
+            return reason
+        record = {
+            one.VARIABLE: str((place / one.FILE).absolute()) for one in (loaded_code, server_events)
+        }
+        board = EvaluationProgress(self.title, len(todo), episodes.values(), self._cost)
+        with (
+            _variables(record),
+            served_judge(self.entry.spec, self._settings.eval, place) as judge,
+            EnvironmentMixture(
+                rules,
+                self._environ | judge | record,
+                JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl")),
+            ) as mix,
+            TrajectoryWriter(place / records.EPISODES) as writer,
+            board,
+        ):
+            size = self.entry.spec.evaluation.samples_per_task
+            stage = EvaluationStage(
+                place.name, mix, rules, writer, board, health, done, recorded, size
+            )
+            concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
+            if model is not None:
+                return play_local(stage, model, todo, concurrency, self._spend)
+            how = self.entry.spec.evaluation
+            tools = self._settings.model.tools
+            play = EndpointPlay(
+                stage, self._connect, tools, how.temperature, how.top_p, self._spend
+            )
+            return play(todo, concurrency, mix.max_sessions())
+
+    def _connect(self, pause: Callable[[float], None] = time.sleep) -> Api:
+        name = self._settings.model.key
+        key = resolve([name])[name] if name else None
+        return Api(
+            self._settings.model,
+            self.entry.name,
+            key,
+            pause,
+            max_attempts=self._settings.model.max_attempts,
+        )
+
+    def _spend(self, usage: Mapping[str, Any]) -> str | None:
+        self._allowance.spend(usage, self._settings.model.price_in, self._settings.model.price_out)
+        return self._allowance.spent()
+
+    def _cost(self) -> str:
+        is_known = self._settings.model.price_in is not None or self._allowance.cost_usd > 0
+        if is_known:
+            return f"${self._allowance.cost_usd:.3f}"
+        return ""
+
+    def _requested(self, task_set: str) -> EvaluationIdentity:
+        spec = self.entry.spec
+        model = self._settings.model
+        evaluation = spec.evaluation
+        if self.entry.directory is None:
+            how: dict[str, Any] = {
+                **evaluation.model_dump(
+                    include={"num_tasks", "samples_per_task", "temperature", "pass_threshold"}
+                ),
+                **model.model_dump(mode="json", include={"tools", "max_tokens", "seed"}),
+                **({"top_p": evaluation.top_p} if evaluation.top_p < 1 else {}),
+            }
+        else:
+            how = playing(spec)
+            how["dtype"] = spec.model.dtype.value
+            engine = self._settings.eval.engine
+            if engine is not EngineName.TRANSFORMERS:
+                how["engine"] = engine.value
+        how["tasks"] = self._settings.eval.tasks.value
+        config = episode_config(spec)
+        rules = digest_of(
+            [{name: rules_of(one) for name, one in config.members.items()}, scoring(config)]
+        )
+        return EvaluationIdentity(
+            self.entry.env, self.entry.model, self.entry.run, task_set, rules, how
+        )
+
+
+def rules_of(config: EnvConfig) -> dict[str, Any]:
+    """Everything of an environment that its episodes depend on, as JSON values."""
+    selection = {"train", "held_out", "weight"}
+    server = {"model": {"serve", "accelerators"}}
+    values: dict[str, Any] = config.model_dump(
+        mode="json", exclude={**dict.fromkeys(selection, True), "judge": server}
+    )
+    return values
+
+
+def _finished(place: Path) -> dict[str, Any] | None:
+    """Result of an evaluation. None means that it is not finished, or does not exist."""
+    summary = place / RECORD
+    if summary.exists():
+        result = dict(read_evaluation(summary))
+    else:
+        result = {}
+    if result.get("status") == "finished":
+        return result
+    return None
+
+
+def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:
+    rows = list(task_set.rows(None if tasks is Tasks.ALL else tasks.value))
+    if not rows:
+        others = ", ".join(Task.value for Task in Tasks if Task is not tasks)
+        raise XpError(
+            f"there are no {tasks.value} tasks in {task_set.path}; eval.tasks takes also {others}"
+        )
+    return rows
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Context manager: sets variables of this process, which may go on with something else afterwards."""
+    before = dict(os.environ)
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name)
+        os.environ |= {name: before[name] for name in values.keys() & before.keys()}

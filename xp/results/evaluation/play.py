@@ -1,0 +1,256 @@
+"""Plays one episode with a model behind an API, with native tool calls or calls in text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xp.envs.base import NEW_PROMPT, Message
+from xp.envs.call_data import THINK_CLOSE, THINK_OPEN
+from xp.envs.chat_api import Answer, DialogueFails, TooLong
+from xp.envs.config import EnvConfig
+from xp.envs.messages import chat_call, with_text_arguments
+from xp.episode.dialects import syntax_of
+from xp.episode.episode import Episode
+from xp.episode.outcome import Reply, Tokens
+from xp.episode.prompt import as_user, with_tools
+from xp.episode.tool_calls import ParsedCall, parse_call, read_json, with_calls
+from xp.episode.trajectory import Trajectory, trajectory
+from xp.lib.text import valid_text
+from xp.results.evaluation.settings import ToolCalls
+from xp.spec.dialect import Dialect
+from xp.spec.env import ToolCallsPerTurn
+from xp.tasks.row import TaskRow
+
+
+@dataclass
+class Usage:
+    """Tokens and cost of an episode."""
+
+    prompt_tokens: int = 0
+    """Input tokens over all requests, as providers bill them."""
+    completion_tokens: int = 0
+    requests: int = 0
+    is_counted: bool = True
+    """False if the API did not count tokens."""
+    first_prompt: int = 0
+    last_prompt: int = 0
+    before_last: int = 0
+    """Generated tokens before the last request."""
+
+    def add(self, answer: Answer) -> None:
+        self.requests += 1
+        if answer.prompt_tokens is None or answer.completion_tokens is None:
+            self.is_counted = False
+            return
+        self.first_prompt = self.first_prompt or answer.prompt_tokens
+        self.last_prompt = answer.prompt_tokens
+        self.before_last = self.completion_tokens
+        self.prompt_tokens += answer.prompt_tokens
+        self.completion_tokens += answer.completion_tokens
+
+    def tokens(self) -> Tokens | None:
+        """Counts for the trajectory. None means that the API did not count tokens."""
+        if not self.is_counted:
+            return None
+        observed = max(0, self.last_prompt - self.first_prompt - self.before_last)
+        return Tokens(self.first_prompt, self.completion_tokens, observed)
+
+    def on_record(self) -> dict[str, Any]:
+        counted = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
+        return {"requests": self.requests, **(counted if self.is_counted else {})}
+
+
+@dataclass
+class Dialogue:
+    """The messages in the API's format.
+
+    Args:
+        row: the task.
+        rules: rules of its environment.
+        tools: format of tool calls.
+    """
+
+    row: TaskRow
+    rules: EnvConfig
+    tools: ToolCalls
+    messages: list[dict[str, Any]] = field(init=False)
+    schemas: list[Any] = field(init=False)
+    """Schemas of the tools, sent with each request."""
+
+    def __post_init__(self) -> None:
+        self._turns: list[tuple[list[dict[str, Any]], Mapping[str, Any]]] = []
+        """The messages before each turn, and the turn."""
+        self._open(self.row.messages, self.row.tools)
+
+    def _open(self, messages: Sequence[Message], tools: str) -> None:
+        if self.rules.dialect is not Dialect.ACTION:
+            schemas = json.loads(tools)
+        else:
+            schemas = []
+        self.is_native = self.tools is ToolCalls.NATIVE and bool(schemas)
+        self.schemas = schemas if self.is_native else []
+        if self.is_native:
+            opening = messages
+        else:
+            opening = with_tools(messages, schemas, self.rules.dialect)
+        self.messages = with_text_arguments(opening)
+
+    def written(self, message: Mapping[str, Any]) -> str:
+        """The model's message as text for the Episode, with native calls in the rules' dialect."""
+        text = message.get("content")
+        calls = self._calls(message)
+        if isinstance(text, str) and text:
+            parts = [valid_text(text)]
+        else:
+            parts = []
+        if calls and parts and parts[0].rfind(THINK_OPEN) > parts[0].rfind(THINK_CLOSE):
+            parts[0] += THINK_CLOSE  # else the calls after it would be thinking
+        for call in calls:
+            name = call["function"]["name"]
+            arguments = _arguments(call["function"]["arguments"])
+            # Only JSON has a form for arguments that are no object.
+            if isinstance(arguments, dict):
+                dialect = self.rules.dialect
+            else:
+                dialect = Dialect.HERMES
+            parts.append(syntax_of(dialect).write(name, arguments))
+        return "\n".join(parts)
+
+    def native_calls(self, message: Mapping[str, Any]) -> tuple[ParsedCall, ...] | None:
+        """The API's own calls, for the Episode. None means that calls are read from the text."""
+        if self.is_native:
+            calls = [call["function"] for call in self._calls(message)]
+        else:
+            calls = []
+        bodies = (
+            json.dumps({**call, "arguments": _arguments(call["arguments"])}, ensure_ascii=False)
+            for call in calls
+        )
+        return with_calls(bodies, parse_call) or None
+
+    def add(self, message: Mapping[str, Any], reply: Reply) -> None:
+        """Adds the assistant's message and the reply; calls that were not executed are left out.
+
+        The reply may follow an earlier turn, or be a new prompt.
+        """
+        self._turns.append((list(self.messages), message))
+        if reply.follows == NEW_PROMPT:
+            self._open(reply.messages, reply.tools)
+            return
+        self.messages, message = self._turns[-1 if reply.follows is None else reply.follows]
+        self.messages = list(self.messages)
+        calls = self._calls(message)
+        answers = [one for one in reply.messages if one["role"] == "tool"]
+        taken = calls[: len(answers)]
+        text = message.get("content")
+        turn: dict[str, Any] = {
+            "role": "assistant",
+            "content": valid_text(text) if isinstance(text, str) else "",
+        }
+        if self.is_native and taken and len(taken) == len(answers):
+            turn["tool_calls"] = taken
+            results = [
+                {**answer, "tool_call_id": call["id"]}
+                for call, answer in zip(taken, answers, strict=True)
+            ]
+            others = [one for one in reply.messages if one["role"] != "tool"]
+            self.messages += [turn, *results, *map(dict, others)]
+            return
+        if calls:
+            turn["content"] = self.written(message)
+        self.messages += [turn, *map(dict, as_user(list(reply.messages)))]
+
+    def _calls(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The native calls that have a name, each with an id; only the first if the rules allow one per turn.
+
+        Some servers (transformers serve) parse calls from the text although the request has no tools.
+        """
+        listed = message.get("tool_calls")
+        calls: list[dict[str, Any]] = []
+        for number, call in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(call, dict):
+                function = call.get("function")
+            else:
+                function = None
+            if isinstance(function, dict) and isinstance(function.get("name"), str):
+                name = call.get("id")
+                if isinstance(name, str) and name:
+                    known = name
+                else:
+                    known = f"call_{len(self.messages)}_{number}"
+                calls.append(chat_call(known, function["name"], _text(function.get("arguments"))))
+        if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST:
+            return calls[:1]
+        return calls
+
+
+def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode) -> Usage:
+    """Plays an episode to its end, and settles it.
+
+    Args:
+        ask: function that requests the model's next message (`Api.ask`).
+
+    Raises:
+        XpError: from `ask`. A dialogue that becomes too long truncates the episode; one that fails, or is too long
+            before the model was asked, makes it void.
+    """
+    usage = Usage()
+    episode.count_by(usage.tokens)
+    episode.start()
+    try:
+        while not episode.is_over:
+            try:
+                answer = ask(dialogue)
+            except TooLong as fault:
+                if not usage.requests:
+                    episode.give_up(
+                        f"the task's prompt and model.max_tokens exceed the model's context: {fault}"
+                    )
+                return usage
+            except DialogueFails as fault:
+                episode.give_up(str(fault))
+                return usage
+            usage.add(answer)
+            text = dialogue.written(answer.message)
+            calls = dialogue.native_calls(answer.message)
+            reply = episode.step(text, calls=calls, is_cut=answer.is_cut)
+            if reply.is_done:
+                return usage
+            dialogue.add(answer.message, reply)
+        return usage
+    finally:
+        episode.settle()
+
+
+def record(episode: Episode, tools: str, usage: Usage, *, run: str, sample: int) -> Trajectory:
+    """The trajectory of a settled episode."""
+    extra = {"usage": usage.on_record()}
+    return trajectory(
+        episode,
+        run=run,
+        phase="eval",
+        step=0,
+        sample=sample,
+        tools=tools,
+        tokens=usage.tokens(),
+        extra=extra,
+    )
+
+
+def _arguments(value: Any) -> Any:
+    """The arguments of a call, parsed if they are a JSON object; else unchanged, for the Episode's check."""
+    if not isinstance(value, str):
+        return value if isinstance(value, dict) else {}
+    parsed = read_json(value) if value.strip() else {}
+    if isinstance(parsed, dict):
+        return parsed
+    return value
+
+
+def _text(arguments: Any) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return json.dumps({} if arguments is None else arguments)

@@ -1,0 +1,151 @@
+"""Compares the settings of several runs: paired by seed if there are several seeds, else task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from xp.episode.clusters import Limits, clustered_stderr, within
+from xp.errors import XpError
+from xp.execution.leaderboard import MAX_SHOWN, RunRow, text
+from xp.lib.text import counted, shortened
+from xp.results.evaluation.paired import PairedComparison, compare, holm, verdict
+from xp.results.evaluation.results import compare_all
+from xp.results.evaluation.settings import default_margin
+from xp.results.evaluation.statistics import CONFIDENCE, interval
+
+OPTIONS: Final = ("model", "algorithm", "backend")
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Runs of one spec, which differ only by their seeds."""
+
+    label: str
+    """The group's values of what differs, as overrides."""
+    runs: tuple[RunRow, ...]
+    rewards: Mapping[int, Sequence[float]]
+    """Seed -> held-out rewards after training, adjusted by the values before it."""
+
+    @property
+    def seeds(self) -> list[float]:
+        """The reward of each seed."""
+        return [fmean(values) for values in self.rewards.values()]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.seeds)
+
+    @property
+    def stderr(self) -> float | None:
+        """Standard error over seeds. None means that there is one seed."""
+        return clustered_stderr([[seed] for seed in self.seeds])
+
+
+def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
+    """The settings of comparable runs on one environment, highest mean first.
+
+    A reward is adjusted by the difference of its run's value before training from the mean of all; if a run was not
+    evaluated before training, none is adjusted.
+    """
+    scored = [row for row in rows if row.after is not None and row.ranked_by == "reward"]
+    varied = [name for name in OPTIONS if len({getattr(row, name) for row in scored}) > 1]
+    before = [row.before for row in scored if row.before is not None]
+    is_adjusted = len(before) == len(scored)
+    groups: dict[str, list[RunRow]] = {}
+    for row in scored:
+        values = {**{name: getattr(row, name) for name in varied}, **row.differs}
+        groups.setdefault(
+            " ".join(f"{key}={text(value)}" for key, value in values.items()), []
+        ).append(row)
+    ranked = []
+    for words, runs in groups.items():
+        rewards: dict[int, list[float]] = {}
+        for row in runs:
+            if is_adjusted:
+                change = fmean(before) - (row.before or 0.0)
+            else:
+                change = 0.0
+            rewards.setdefault(row.seed or 0, []).append((row.after or 0.0) + change)
+        ranked.append(SeedGroup(shortened(words, MAX_SHOWN) or runs[0].run, tuple(runs), rewards))
+    return sorted(ranked, key=lambda one: -one.mean)
+
+
+def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
+    """Compares runs on one environment. None means that fewer than two have a held-out reward.
+
+    Args:
+        outputs: the outputs root.
+        rows: best first.
+    """
+    scored = [row for row in rows if row.after is not None]
+    if len(scored) < 2:
+        return None
+    reason = scored[0].incomparable
+    if reason:
+        order = {"passes": "ranked by passes of the environment's own reward"}.get(
+            scored[0].ranked_by, "not ranked"
+        )
+        return f"{order}, without a verdict: the rewards are not on one scale, since {reason}"
+    best, *others = settings_of(scored)
+    if not others:
+        if scored[0].result:
+            limits = scored[0].result.limits
+        else:
+            limits = None, None
+        of = f"{counted(len(best.rewards), 'seed')} of one spec"
+        over = _over_seeds(best, limits)
+        if len(best.rewards) == len(scored):
+            what = of
+        else:
+            what = f"{len(scored)} runs with {of}"
+        return f"{what}: mean held-out reward {best.mean:.3f}{over and f', {over}'}"
+    # A setting is named as the best one only if the test shows it.
+    means = f"mean held-out rewards are {others[-1].mean:.3f} to {best.mean:.3f}"
+    try:
+        pairs = holm([_paired(outputs, other, best) for other in others])
+    except XpError as error:
+        return f"{means}, without further statistics: {str(error).splitlines()[0]}"
+    p_value = pairs[0].p_holm
+    is_shown = p_value is not None and p_value < 1 - CONFIDENCE
+    if is_shown:
+        text = f"{best.label} is highest with {best.mean:.3f}"
+    else:
+        text = means
+    is_adjusted = len(best.seeds) > 1 and all(row.before is not None for row in scored)
+    return f"{text}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
+
+
+def _over_seeds(group: SeedGroup, limits: Limits) -> str:
+    if group.stderr is None:
+        return ""
+    if not group.stderr:
+        return "the same for each"
+    low, high = (
+        within(value, limits) for value in interval(group.mean, group.stderr, len(group.seeds))
+    )
+    return f"95 % {low:.3f} to {high:.3f} over seeds"
+
+
+def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedComparison:
+    """Compares the best setting with another one on their common seeds; on one seed task by task.
+
+    Raises:
+        XpError: there is no common seed, or the tasks cannot be compared.
+    """
+    margin = default_margin()
+    common = [seed for seed in best.rewards if seed in other.rewards]
+    if len(common) > 1:
+        first, second = ({str(seed): one.rewards[seed] for seed in common} for one in (other, best))
+        return compare((other.label, best.label), first, second, 1.0, margin, unit="seed")
+    if not common:
+        raise XpError(f"no seed of {best.label} was run with {other.label} too")
+    runs = [
+        next(row.run for row in one.runs if row.seed in (common[0], None)) for one in (other, best)
+    ]
+    (paired,) = compare_all(outputs, runs, margin)
+    paired = replace(paired, first=other.label, second=best.label)
+    return replace(paired, verdict=verdict(paired))

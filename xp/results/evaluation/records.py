@@ -1,0 +1,198 @@
+"""An evaluation's directory: the request, a record of each episode, and the summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.episode.evaluation import RECORD, SCHEMA_VERSION, read_evaluation
+from xp.episode.trajectory import read_trajectories
+from xp.errors import ExitCode, XpError
+from xp.execution.run_directory import resource_errors
+from xp.lib.atomic import write_atomically
+from xp.lib.digest import digest_of
+from xp.lib.loaded_code import FILE, changed
+from xp.lib.locks import try_lock
+from xp.lib.names import is_name
+from xp.lib.text import counted
+from xp.tasks import profile
+
+ROOM: Final = profile.ROOM
+REQUEST: Final = "request.json"
+EPISODES: Final = "trajectories/episodes.jsonl"
+LOCK: Final = ".lock"
+JUDGES: Final = "judges_cost_usd"
+"""Key of an episode's usage: cost of its judges in US dollars, if their prices are known."""
+
+Number = tuple[str, int]
+"""A task's id and the number of its sample."""
+
+
+@dataclass(frozen=True)
+class EvaluationIdentity:
+    """Identity of one evaluation, by its digest; without secrets and a machine's paths."""
+
+    env: str
+    """Name of the environment or mixture."""
+    model: Mapping[str, Any]
+    """Kind, name, and identity of its weights or its endpoint."""
+    run: str | None
+    """Run under which it is listed. None means that it belongs to no run."""
+    tasks: str
+    """Key of the task set."""
+    rules: str
+    """sha256 of the episodes' rules."""
+    playing: Mapping[str, Any]
+    """Tasks, number of samples, temperature, limits and seed."""
+
+    def digest(self) -> str:
+        return digest_of(asdict(self))[:8]
+
+
+def place_of(outputs: Path, requested: EvaluationIdentity, *, again: bool) -> Path:
+    """Directory of this evaluation: an existing one, finished or not; a new one with `again`."""
+    name = f"{_word(requested.env)}-{_word(str(requested.model['name']))}-{requested.digest()}"
+    first = outputs / ROOM / name
+    place = first
+    number = 1
+    while ((following := first.with_name(f"{name}-{number + 1}")) / REQUEST).exists():
+        place = following
+        number = number + 1
+    # An interrupted evaluation is resumed, also by a command with `again`, but not by code that changed unseen.
+    if (again and (place / RECORD).exists()) or changed(place / FILE):
+        return following
+    return place
+
+
+@contextmanager
+def locked(place: Path, requested: EvaluationIdentity) -> Iterator[None]:
+    """Makes the directory if necessary, and locks it; the lock ends with its process.
+
+    Raises:
+        XpError: RUN_DIR if another process holds it.
+    """
+    with ExitStack() as stack:
+        with resource_errors(place):
+            place.mkdir(parents=True, exist_ok=True)
+            if not stack.enter_context(try_lock(place / LOCK)):
+                raise XpError(f"{place} is being played by another process", ExitCode.RUN_DIR)
+            stack.callback(_remove_unplayed, place)
+            if not (place / REQUEST).exists():
+                value = {"schema_version": SCHEMA_VERSION, **asdict(requested)}
+                write_atomically(place / REQUEST, json.dumps(value, indent=2) + "\n")
+        yield
+
+
+def _is_begun(place: Path) -> bool:
+    """Returns whether an evaluation has an episode or a summary on record."""
+    episodes = place / EPISODES
+    return os.path.lexists(place / RECORD) or (episodes.is_file() and episodes.stat().st_size > 0)
+
+
+def _remove_unplayed(place: Path) -> None:
+    """Removes the directory of an evaluation without an episode; an engine's log stays, since messages name it."""
+    if _is_begun(place):
+        return
+    with suppress(OSError):
+        for file in (EPISODES, REQUEST, LOCK):
+            (place / file).unlink(missing_ok=True)
+        (place / EPISODES).parent.rmdir()
+    with suppress(OSError):
+        place.rmdir()
+
+
+def played(place: Path) -> dict[Number, Mapping[str, Any]]:
+    """The recorded episodes; if an episode has several records, the first one."""
+    file = place / EPISODES
+    if not file.exists():
+        return {}
+    records: dict[Number, Mapping[str, Any]] = {}
+    try:
+        for record in read_trajectories(file):
+            records.setdefault((task_of(record), int(record["sample"])), record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise XpError(f"{file} is not a record of episodes: {error}", ExitCode.RUN_DIR) from None
+    return records
+
+
+def task_of(record: Mapping[str, Any]) -> str:
+    """Id of a recorded episode's task."""
+    return f"{record['env']}/{record['split']}/{record['index']}"
+
+
+def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Input and output tokens of an episode, by the endpoint's count or the tokenizer's, and the cost of its judges."""
+    counts = record["tokens"]
+    judges = {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)}
+    if "usage" in record["extra"] or counts is None:
+        return {**record["extra"].get("usage", {}), **judges}
+    return {
+        "prompt_tokens": counts["prompt"] + counts["observed"],
+        "completion_tokens": counts["generated"],
+        **judges,
+    }
+
+
+def evaluation_place(outputs: Path, name: str) -> Path | None:
+    """Directory of an evaluation by name or path. None means that there is none."""
+    place = Path(name) if "/" in name else outputs / ROOM / name
+    if is_name(place.name) and (place / REQUEST).is_file():
+        return place
+    return None
+
+
+@dataclass(frozen=True)
+class ListedEvaluation:
+    """One evaluation below the outputs root."""
+
+    place: Path
+    summary: Mapping[str, Any] | None
+    """Content of its eval.json. None means that it does not exist yet, or is unreadable."""
+    fault: str = ""
+    """Reason why its eval.json cannot be read. Empty means that it is readable or absent."""
+
+
+def summaries(outputs: Path) -> list[ListedEvaluation]:
+    """Every evaluation with an episode below the outputs root, with its eval.json, oldest first."""
+    files = sorted((outputs / ROOM).glob(f"*/{REQUEST}"), key=lambda file: file.lstat().st_mtime)
+    return [listed(file.parent) for file in files if _is_begun(file.parent)]
+
+
+def listed(place: Path) -> ListedEvaluation:
+    """The evaluation in a directory."""
+    if not os.path.lexists(place / RECORD):
+        return ListedEvaluation(place, None)
+    try:
+        return ListedEvaluation(place, read_evaluation(place / RECORD))
+    except XpError as error:
+        return ListedEvaluation(place, None, str(error))
+
+
+def line_of(evaluation: ListedEvaluation) -> str:
+    """Line of one evaluation in a list."""
+    place = evaluation.place
+    summary = evaluation.summary
+    if evaluation.fault:
+        return f"{place.name}  unreadable: {evaluation.fault}"
+    if summary is None:
+        return f"{place.name}  not finished: the same command continues it"
+    reward = summary["summary"]["reward"]
+    if reward is None:
+        text = "no reward"
+    else:
+        text = f"{reward['value']:.3f}"
+    if reward is not None and reward.get("low") is not None:
+        text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
+    of = f"{counted(summary['summary']['num_tasks'], 'task')} of {summary['env']}"
+    return f"{place.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
+
+
+def _word(text: str) -> str:
+    """A text made legal as a part of a directory's name."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:48] or "x"

@@ -1,0 +1,145 @@
+"""Finds the rewards of an evaluation by name (of `xp eval`, or of a run) for comparisons task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xp.episode.evaluation import RECORD, read_evaluation
+from xp.errors import ExitCode, XpError
+from xp.execution.held_out import ScoreChoice, evaluation_files, scoring_differences
+from xp.execution.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
+from xp.lib.text import counted, first_of
+from xp.results.evaluation.paired import SHOWN, PairedComparison, compare, holm
+from xp.results.evaluation.records import evaluation_place
+from xp.results.evaluation.statistics import Rewards
+
+
+@dataclass(frozen=True)
+class NamedResult:
+    """Rewards of one evaluation."""
+
+    name: str
+    rewards: Rewards
+    hashes: Mapping[str, str]
+    """Task -> digest of its content."""
+    pass_threshold: float
+    scoring: ScoreChoice
+    of_run: str | None = None
+    """`RUN` or `RUN@0`, if it is of a run's own evaluation."""
+
+
+def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[PairedComparison]:
+    """Compares each evaluation with the first one; for a single run, its trained model with the untrained one.
+
+    Raises:
+        XpError: RUN_DIR for a name that does not exist, PLAN if the tasks differ.
+    """
+    full_names = whole_names(outputs, names)
+    if len(full_names) == 1:
+        if evaluation_place(outputs, full_names[0]) is not None:
+            raise XpError(
+                f"compare --paired: {full_names[0]} is one evaluation; name another one, or a run, beside it"
+            )
+        full_names = [f"{full_names[0]}@0", full_names[0]]
+    first, *others = [named(outputs, name) for name in full_names]
+    return holm([compare_named(first, other, margin) for other in others])
+
+
+def before_and_after(run: Path, margin: float) -> PairedComparison:
+    """Compares a run's trained model with the untrained one; raises XpError as `compare_all` does.
+
+    The run is given by its directory, since finding a name lists all runs.
+    """
+    sides = (of_run(run, f"{run.name}@0", "before"), of_run(run, run.name, "after"))
+    return compare_named(*sides, margin)
+
+
+def compare_named(first: NamedResult, other: NamedResult, margin: float) -> PairedComparison:
+    """Compares two evaluations; raises XpError(PLAN) if the tasks, their contents, or what decides the rewards
+    differ."""
+    differences = scoring_differences([first.scoring, other.scoring])
+    if differences:
+        raise XpError(
+            f"{first.name} and {other.name}: their rewards are not on one scale, so that nothing is compared: these"
+            f" differ: {', '.join(differences.values())}\nevaluate both with one reward: python -m xp eval run=RUN,RUN"
+            " env.reward_fn=null, or with the same env.reward and code",
+            ExitCode.PLAN,
+        )
+    check_content(first, other)
+    return compare(
+        (first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin
+    )
+
+
+def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
+    """Full names of runs and evaluations, from names, beginnings, patterns or directories; each name once.
+
+    Raises:
+        XpError: (RUN_DIR) a word matches no name, or is the beginning of several.
+    """
+    rooms = (RUNS, EVALUATIONS)
+    known = known_names(outputs, rooms)
+    full_names: list[str] = []
+    for word in words:
+        base, at, step = word.partition("@")
+        is_place = "/" in base and evaluation_place(outputs, word) is not None
+        full_names += (
+            [word]
+            if is_place
+            else [f"{name}{at}{step}" for name in chosen(outputs, base, known, rooms)]
+        )
+    return list(dict.fromkeys(full_names))
+
+
+def named(outputs: Path, name: str) -> NamedResult:
+    """Rewards of an evaluation or a run; `RUN@0` means its model before training."""
+    place = evaluation_place(outputs, name)
+    if place is not None:
+        if not (place / RECORD).exists():
+            raise XpError(f"{name} is not finished; call the same `eval` again", ExitCode.RUN_DIR)
+        return _of_file(name, place / RECORD)
+    run, _, step = name.partition("@")
+    if step not in ("", "0"):
+        raise XpError(
+            f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}"
+        )
+    return of_run(run_directory(outputs, run), name, "before" if step else "after")
+
+
+def of_run(directory: Path, name: str, which: str) -> NamedResult:
+    """The newest result of the run's own evaluations with each task's rewards."""
+    file = evaluation_files(directory).get(which)
+    if file is None:
+        text = f"the run has no evaluation {which} training; make one: python -m xp eval run={name}"
+        raise XpError(f"{name}: {text}", ExitCode.RUN_DIR)
+    return _of_file(name, file, of_run=name)
+
+
+def _of_file(name: str, file: Path, of_run: str | None = None) -> NamedResult:
+    value = read_evaluation(file)
+    rewards = {task: one["rewards"] for task, one in value["tasks"].items()}
+    hashes = {task: one["hash"] for task, one in value["tasks"].items()}
+    return NamedResult(
+        name, rewards, hashes, value["summary"]["pass_threshold"], value["scoring"], of_run
+    )
+
+
+def check_content(first: NamedResult, other: NamedResult) -> None:
+    """Raises XpError(PLAN) if tasks of the same name differ in content."""
+    tasks = first.rewards.keys() & other.rewards.keys()
+    changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
+    if changed:
+        runs = ",".join(one.of_run for one in (first, other) if one.of_run is not None)
+        if runs:
+            again = f"\nplay the tasks as they are now: python -m xp eval run={runs}"
+        else:
+            again = ""
+        raise XpError(
+            f"{first.name} and {other.name}: {counted(len(changed), 'task')} have another content under the same name,"
+            f" so that nothing is paired: {first_of(changed, SHOWN)}\n"
+            f"the environment changed between the two; evaluate both on one version of it, and compare these"
+            f" evaluations{again}",
+            ExitCode.PLAN,
+        )

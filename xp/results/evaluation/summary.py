@@ -1,0 +1,153 @@
+"""Makes eval.json from the recorded episodes: statistics of each environment and of the mixture, and all rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from xp import __version__
+from xp.episode.clusters import Limits, reward_limits
+from xp.episode.evaluation import evaluation_record
+from xp.episode.metrics import EpisodeFacts
+from xp.episode.outcome import EpisodeResult
+from xp.execution.held_out import limits_of
+from xp.lib.codec import from_value
+from xp.planning.episode import episode_config
+from xp.results.evaluation.records import EvaluationIdentity, Number, recorded_usage, task_of
+from xp.results.evaluation.statistics import (
+    CONFIDENCE,
+    Estimate,
+    Rewards,
+    bounded,
+    mix_of,
+    summarize,
+)
+from xp.spec import RunSpec
+from xp.tasks.request import scoring
+from xp.tasks.row import TaskRow
+
+
+def summary_of(
+    requested: EvaluationIdentity,
+    spec: RunSpec,
+    episodes: Sequence[tuple[TaskRow, int]],
+    records: Mapping[Number, Mapping[str, Any]],
+    stopped: str | None,
+    prices: tuple[float | None, float | None],
+    name: str,
+) -> dict[str, Any]:
+    """The content of eval.json.
+
+    Args:
+        episodes: all episodes of the evaluation.
+        records: records of the played episodes.
+        stopped: reason of an early stop. None means that all episodes were played.
+        prices: US dollars per million input tokens, and per million output tokens.
+        name: name of the evaluation.
+    """
+    numbers = sorted((row.task_id, sample) for row, sample in episodes)
+    taken = [records[number] for number in numbers if number in records]
+    hashes = {row.task_id: row.task_hash for row, _ in episodes}
+    about = {
+        "xp": __version__,
+        "id": name,
+        "env": requested.env,
+        "model": dict(requested.model),
+        "run": requested.run,
+        "task_set": requested.tasks,
+        "playing": dict(requested.playing),
+        "confidence": CONFIDENCE,
+    }
+    rules = scoring(episode_config(spec))
+    played = [_played(one) for one in taken]
+    record = evaluation_record(about, played, hashes, rules, len(numbers), stopped)
+    record["usage"] |= usage(taken, prices)
+    return with_intervals(record, are_counted=all(one["tokens"] is not None for one in taken))
+
+
+def _played(record: Mapping[str, Any]) -> EpisodeFacts:
+    """An episode of its record."""
+    tokens = record["tokens"] or {}
+    outcome = from_value(EpisodeResult, record["outcome"])
+    read = tokens.get("prompt", 0) + tokens.get("observed", 0)
+    times = record["started_at"], record["elapsed_s"]
+    return EpisodeFacts(
+        record["env"], task_of(record), outcome, tokens.get("generated", 0), read, *times
+    )
+
+
+def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str, Any]:
+    """A record with the intervals of its figures.
+
+    Args:
+        are_counted: whether the tokens of all episodes are known.
+    """
+    threshold = record["playing"]["pass_threshold"]
+    rules = record["scoring"]
+    rewards = {task: one["rewards"] for task, one in record["tasks"].items()}
+    envs = {}
+    for name, own in record["environments"].items():
+        summary = summarize(
+            {task: one for task, one in rewards.items() if task.split("/")[0] == name},
+            threshold,
+            limits_of(rules[name]),
+        )
+        envs[name] = {**own, **asdict(summary), "bootstrap_differs": summary.bootstrap_differs}
+    whole = next(iter(envs.values()))
+    if len(envs) > 1:
+        limits = {limits_of(rule) for rule in rules.values()}
+        whole = _mix(
+            record["summary"], rewards, threshold, envs, *(limits if len(limits) == 1 else ())
+        )
+    for one in (*envs.values(), whole) if not are_counted else ():
+        one["tokens_mean"] = None
+    return {**record, "summary": whole, "environments": envs}
+
+
+def usage(
+    records: Sequence[Mapping[str, Any]], prices: tuple[float | None, float | None]
+) -> dict[str, Any]:
+    """Tokens over all episodes, and their price if it is known; None if an endpoint does not count tokens."""
+    counts = [recorded_usage(record) for record in records]
+    if not counts or any("prompt_tokens" not in count for count in counts):
+        return {"prompt_tokens": None, "completion_tokens": None, "cost_usd": None}
+    read, written = (
+        sum(count[name] for count in counts) for name in ("prompt_tokens", "completion_tokens")
+    )
+    price_in, price_out = prices
+    if price_in is None or price_out is None:
+        cost = None
+    else:
+        cost = (read * price_in + written * price_out) / 1e6
+    return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
+
+
+def _mix(
+    own: Mapping[str, Any],
+    rewards: Rewards,
+    threshold: float,
+    envs: Mapping[str, Mapping[str, Any]],
+    limits_of_all: Limits = (None, None),
+) -> dict[str, Any]:
+    """Figures over all environments as strata, weighted by their numbers of scored episodes."""
+    summary = {**own, **asdict(summarize(rewards, threshold, limits_of_all))}
+    limits = reward_limits((one for task in rewards.values() for one in task), limits_of_all)
+    for figure in ("reward", "passes", "avg_at_k"):
+        parts = [
+            (env[figure], env["num_episodes"] - env["num_void"])
+            for env in envs.values()
+            if env[figure]
+        ]
+        if parts:
+            estimates = [Estimate(**part) for part, _ in parts]
+            weights = [
+                part["num_tasks"] if figure == "avg_at_k" else count for part, count in parts
+            ]
+            mixed = bounded(
+                mix_of(estimates, weights), (0.0, 1.0) if figure == "passes" else limits
+            )
+            summary[figure] = mixed and asdict(mixed)
+    bounds = [env["void_bounds"] for env in envs.values()]
+    kept = summary["void_bounds"] if any(bounds) else None
+    return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": kept}

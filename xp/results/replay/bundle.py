@@ -1,0 +1,225 @@
+"""Makes the bundle of a run: one zip file with which somebody else does the run again (xp.results.replay.recorded)."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from xp import __version__
+from xp.composition.points import to_yaml, validated
+from xp.episode.evaluation import RECORD
+from xp.errors import ExitCode, XpError
+from xp.execution.held_out import evaluation_files
+from xp.execution.launchers.files import PACKAGE, data_places, inside
+from xp.execution.lock import FILE as LOCK
+from xp.execution.lock import Lock, read_lock
+from xp.execution.record import read_record
+from xp.execution.run_directory import SPEC, resource_errors
+from xp.lib.atomic import replacing
+from xp.lib.data_files import HUB, shipped_name
+from xp.lib.reading import json_of
+from xp.lib.secrets.redaction import MASK, Redactor, known_values
+from xp.lib.secrets.shapes import holds_token
+from xp.lib.verified import DIGESTS
+from xp.planning.episode import needs_catalog_key
+from xp.results.evaluation.results import of_run
+from xp.results.evaluation.statistics import summarize
+from xp.results.replay.recorded import ABOUT
+from xp.spec import RunSpec
+from xp.spec.recorded import recorded_spec
+from xp.spec.sft import SOLVE
+
+MAX_TASKS_BYTES: Final = 200_000_000
+MAX_EPISODES_BYTES: Final = 500_000_000
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+"""Time of every entry, so that the same run gives the same bytes."""
+
+
+def make_bundle(
+    run: Path, target: Path, *, has_tasks: bool = True, has_episodes: bool = True
+) -> list[str]:
+    """Writes the bundle of a run.
+
+    Args:
+        run: directory of the run.
+        target: the file, which must not exist.
+        has_tasks: whether the task set may be handed on, if its size and its environment's account permit it.
+        has_episodes: whether the recorded episodes are in it.
+
+    Returns:
+        One line for each part that is left out, with the reason.
+
+    Raises:
+        XpError: (CONFIG) the name does not end with .zip; (RUN_DIR) the run has no lock, or the file exists; (SECRET) a
+            file has the value of a secret.
+    """
+    if target.suffix != ".zip":
+        raise XpError(
+            f"--to {target}: the name of a bundle ends with .zip; write --to {target}.zip"
+        )
+    if target.exists():
+        raise XpError(
+            f"{target} exists, and nothing is overwritten; give another name: --to FILE",
+            ExitCode.RUN_DIR,
+        )
+    lock = read_lock(run)
+    spec = validated(recorded_spec(run / SPEC), run.name)
+    attempt = run / f"attempt_{lock.attempt}"
+    left_out: list[str] = []
+    files: dict[str, Path | str] = {SPEC: to_yaml(spec), LOCK: lock.to_json()}
+    files |= _records(run, attempt, left_out, has_episodes=has_episodes)
+    files |= {f"{attempt.name}/code/{name}": file for name, file in _code(attempt / "code")}
+    files |= _tasks(run, attempt, spec, left_out, has_tasks=has_tasks)
+    left_out += _on_this_machine(spec)
+    left_out += _without_copy(lock, attempt / "code")
+    record = read_record(run)
+    data = {str(place): attempt / "code" / shipped_name(place) for place in data_places(spec)}
+    about = {
+        "format": 1,
+        "run": run.name,
+        "xp": __version__,
+        "commit": record.attempts[lock.attempt - 1].provenance.commit,
+        "secrets": list(record.secrets),
+        "data": {
+            place: str(copy.relative_to(run)) for place, copy in data.items() if copy.exists()
+        },
+        "figures": figures_of(run),
+        "left_out": left_out,
+    }
+    files[ABOUT] = json.dumps(about, indent=2) + "\n"
+    refuse_secrets(files, record.secrets)
+    with (
+        resource_errors(target),
+        replacing(target) as temporary,
+        zipfile.ZipFile(temporary, "w") as archive,
+    ):
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, _TIME)
+            content = files[name]
+            entry.external_attr = 0o100644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content if isinstance(content, str) else content.read_bytes())
+    return left_out
+
+
+def _without_copy(lock: Lock, code: Path) -> list[str]:
+    """Modules that a run has loaded and has no copy of."""
+    copied = {f"code.{place.name.removesuffix('.py')}" for place in code.iterdir()}
+    return [
+        f"{name}: no statement imports it, so that the run has no copy"
+        for name in lock.facts
+        if name.startswith("code.") and name not in copied
+    ]
+
+
+def _on_this_machine(spec: RunSpec) -> Iterator[str]:
+    """Models, and data of a fine-tuning, that a bundle does not have."""
+    distill = spec.algorithm.distill
+    if distill is not None and distill.url is None:
+        teacher = distill.teacher
+    else:
+        teacher = None
+    models = {
+        "model": spec.model.path,
+        "start": spec.training.initial_checkpoint,
+        "teacher": teacher,
+    }
+    for what, place in models.items():
+        if place is not None and Path(place).is_absolute():
+            yield f"{what}: {place} is a directory of this machine; send it too"
+    if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
+        yield f"sft.data: {spec.sft.data} is on this machine; send it too"
+
+
+def _records(
+    run: Path, attempt: Path, left_out: list[str], *, has_episodes: bool
+) -> Iterator[tuple[str, Path]]:
+    """Plan, metrics, evaluations, facts and episodes, at their places in the run."""
+    episodes = [file for file in run.glob("attempt_*/*/trajectories/**/*") if file.is_file()]
+    size = sum(file.stat().st_size for file in episodes)
+    if not has_episodes or size > MAX_EPISODES_BYTES:
+        left_out.append(
+            f"episodes: {f'{size / 1e6:.0f} MB' if has_episodes else 'by --no-episodes'}"
+        )
+        episodes = []
+    small = (
+        "plan.json",
+        f"evaluate/*/{RECORD}",
+        "train/facts.json",
+        "train/dialect.json",
+        "train/length.json",
+    )
+    files = [
+        run / "metrics.jsonl",
+        run / "model" / DIGESTS,
+        *(file for pattern in small for file in run.glob(f"attempt_*/{pattern}")),
+    ]
+    assert attempt / "plan.json" in files
+    for file in (*files, *episodes):
+        if file.is_file() and not file.is_symlink():
+            yield str(file.relative_to(run)), file
+
+
+def _code(code: Path) -> Iterator[tuple[str, Path]]:
+    """The user's modules and the environments' files, as the run copied them; xp itself is named by its digest."""
+    for top in sorted(code.iterdir()):
+        if top.name != PACKAGE.name:
+            for file in sorted(top.rglob("*")) if top.is_dir() else (top,):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    yield str(file.relative_to(code)), file
+
+
+def _tasks(
+    run: Path, attempt: Path, spec: RunSpec, left_out: list[str], *, has_tasks: bool
+) -> Iterator[tuple[str, Path]]:
+    plan = json_of(attempt / "plan.json", ExitCode.RUN_DIR, below=run)
+    places = [inside(run.parent.parent, name) for name in plan["stages"][0]["job"]["outputs"]]
+    files = [place for place in places if place.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    reason = None
+    if not has_tasks:
+        reason = "by --no-tasks"
+    elif any(needs_catalog_key(member) for member in spec.env.members.values()):
+        reason = "the environment's tasks are behind an account"
+    elif not files or size > MAX_TASKS_BYTES:
+        if files:
+            reason = f"{size / 1e6:.0f} MB"
+        else:
+            reason = "it is not in the store any more"
+    if reason is None:
+        yield from ((f"tasks/{file.parent.name}/{file.name}", file) for file in files)
+    else:
+        left_out.append(f"task set: {reason}; its request is in {SPEC}")
+
+
+def figures_of(run: Path) -> dict[str, Any]:
+    """Held-out reward and pass rate of each model, with their intervals."""
+    figures = {}
+    for name in evaluation_files(run):
+        result = of_run(run, run.name, name)
+        summary = asdict(summarize(result.rewards, result.pass_threshold))
+        figures[name] = {key: summary[key] for key in ("reward", "passes")}
+    return figures
+
+
+def refuse_secrets(files: Mapping[str, Path | str], names: tuple[str, ...]) -> None:
+    """Raises XpError(SECRET) for a file with the value of a secret of the run or of this process, and for code with a
+    token."""
+    masked = Redactor(known_values(names))
+    plain = Redactor()
+    for name, content in files.items():
+        if isinstance(content, str):
+            text = content
+        else:
+            text = content.read_text(encoding="utf-8", errors="replace")
+        known = masked.redact(text).count(MASK) > plain.redact(text).count(MASK)
+        if known or ("/code/" in name and holds_token(text)):
+            raise XpError(
+                f"{name} has the value of a secret, and a bundle has only names of secrets; read it from a variable"
+                " (env.secrets), and make a new run",
+                ExitCode.SECRET,
+            )

@@ -1,0 +1,126 @@
+"""Data of one episode for a page: messages, calls, results, rewards; all texts are escaped and cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from xp.results.report.escaped_text import MAX_CHARACTERS, page_name, page_text
+
+MAX_INLINE: Final = 120
+"""Largest number of characters of arguments on one line."""
+
+
+def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict[str, Any]:
+    """The record for a page.
+
+    Args:
+        record: a line of a file of trajectories.
+        most: largest number of characters of one message. None means all.
+    """
+    messages = [_message(one, most) for one in record["messages"]]
+    outcome = record["outcome"]
+    rows, undelivered = rows_of(record)
+    has_tree = len(rows) > 1 or bool(undelivered)
+    row_of = {at: n for n, row in enumerate(rows) for at in row["turns"]}
+    for turn, place in enumerate(own_turns(record)):
+        if has_tree:
+            more = {"row": row_of[turn], "is_untrained": turn in undelivered}
+        else:
+            more = {}
+        messages[place] |= {"turn": turn, **more}
+    void = outcome["void_reason"]
+    return {
+        "messages": messages,
+        "calls": [_call(one, record["messages"], most) for one in record["tool_calls"]],
+        "rows": rows,
+        "step_rewards": outcome["step_rewards"],
+        "reward_steps": [
+            [page_name(step), reward] for step, reward in outcome["reward_steps"].items()
+        ],
+        "void_reason": None if void is None else page_text(void, most),
+        "metrics": {page_name(name): value for name, value in outcome["metrics"].items()},
+        **{name: record[name] for name in ("env_s", "open_s", "started_at")},
+        "tokens": record["tokens"] or {},
+        "extra": _written(record["extra"], most) if record["extra"] else "",
+    }
+
+
+def own_turns(record: Mapping[str, Any]) -> list[int]:
+    """Positions of the policy's own messages; the first messages may include others of the role assistant."""
+    places = [place for place, one in enumerate(record["messages"]) if one["role"] == "assistant"]
+    turns = record["outcome"]["num_turns"]
+    return places[-turns:] if turns else []
+
+
+def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
+    """Rows of tokens of an episode, several if its program rewrote its history; and the turns that it did not wait for.
+
+    Returns:
+        Each row's turns, and the turn that it `follows` (-1 is a new prompt); and the turns that are not trained on.
+    """
+    follows = dict[int, int]()
+    undelivered = set[int]()
+    for call in record["tool_calls"]:
+        result = call.get("result") or {}
+        if result.get("follows") is not None:
+            follows[call["turn"] + 1] = result["follows"]
+        undelivered |= set(result.get("undelivered", ()))
+    rows: list[dict[str, Any]] = []
+    for turn in range(record["outcome"]["num_turns"]):
+        before = follows.get(turn, turn - 1)
+        row = next((one for one in rows if one["turns"][-1] == before), None)
+        if row is None:
+            row = {"follows": before, "turns": []}
+            rows.append(row)
+        row["turns"].append(turn)
+    return rows, undelivered
+
+
+def said_in(record: Mapping[str, Any]) -> str:
+    """Text of all messages of an episode, for a search."""
+    texts = [str(one["content"]) for one in record["messages"]]
+    return "\n".join([*texts, record["outcome"]["void_reason"] or ""])
+
+
+def _message(message: Mapping[str, Any], most: int | None) -> dict[str, Any]:
+    content = message["content"]
+    parts = [content if isinstance(content, str) else json.dumps(content)]
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        parts.append(
+            f"call {function['name']} {json.dumps(function['arguments'], ensure_ascii=False)}"
+        )
+    text = "\n".join(filter(None, parts))
+    left_out = 0 if most is None else max(0, len(text) - most)
+    more = {"left_out": left_out} if left_out else {}
+    return {"role": page_name(message["role"]), "content": page_text(text, most), **more}
+
+
+def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) -> dict[str, Any]:
+    call_data: dict[str, Any] = {"turn": call.get("turn"), "message": call.get("message")}
+    if "malformed" in call:
+        call_data["malformed"] = page_text(str(call["malformed"]), most)
+    elif call.get("answer"):
+        call_data["answer"] = True
+    else:
+        call_data |= {
+            "name": page_name(call.get("name", "")),
+            "arguments": _written(call.get("arguments"), most),
+        }
+    result = call.get("result")
+    if result is not None:
+        flags = {name: True for name in ("finished", "is_call_error") if result.get(name) is True}
+        call_data["result"] = {"reward": result["reward"], **flags}
+        place = call.get("message")
+        if place is None or messages[place]["content"] != result["text"]:
+            call_data["result"]["text"] = page_text(result["text"], most)
+    return call_data
+
+
+def _written(value: Any, most: int | None) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return page_text(
+        text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most
+    )

@@ -1,0 +1,309 @@
+"""Rows of the start page: every run and evaluation below an outputs root, read again when its files change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Any, Final
+
+from xp.episode.evaluation import RECORD
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode, XpError
+from xp.execution.health import EpisodeCount
+from xp.execution.leaderboard import MAX_SHOWN, RunRow, differing, is_match, row_of, text
+from xp.execution.named import EVALUATIONS, RUNS, known_names
+from xp.execution.notes import FILE as NOTES
+from xp.execution.notes import listed_notes
+from xp.execution.progress import REWARD, RunProgress, averaged, progress_of
+from xp.execution.record import FILE, RunRecord, RunStatus, read_record
+from xp.execution.sweep import read_sweeps
+from xp.lib.reading import is_finite, json_of
+from xp.lib.text import shortened
+from xp.results.evaluation.records import REQUEST, listed
+from xp.results.evaluation.verdict import RunVerdict, diagnose
+from xp.results.report.escaped_text import as_dict, page_name
+from xp.results.report.result import interval_of
+
+MAX_POINTS: Final = 32
+"""Largest number of points of a row's curve; more steps are averaged."""
+
+
+@dataclass
+class _Entry:
+    stamp: tuple[int, ...]
+    spec: Any
+    row: RunRow
+    record: RunRecord | None
+    """The run's record; None for an evaluation or an unreadable run."""
+    data: dict[str, Any]
+    """The row as the page shows it; all texts are escaped."""
+    version: int = 0
+    is_judged: bool = True
+    """True if its verdict is known."""
+
+
+class Listing:
+    """Runs and evaluations below an outputs root.
+
+    Args:
+        outputs: the outputs root.
+    """
+
+    def __init__(self, outputs: Path) -> None:
+        self._outputs = outputs
+        self._entries: dict[str, _Entry] = {}
+        self._version = 0
+        self._lock = Lock()
+
+    def data(self, seconds: float, since: int = 0, words: Sequence[str] = ()) -> dict[str, Any]:
+        """The rows that changed after a version, and the names of all rows that match, newest first.
+
+        Args:
+            seconds: time for reading. The newest rows are read first, then the verdicts are made; `left` is the number
+                of those that a later call reads.
+            since: version of the caller's rows. 0 means that it has none.
+            words: conditions, as of `is_match`.
+        """
+        with self._lock:
+            left = self._refresh(seconds)
+            entries = sorted(
+                self._entries.items(),
+                key=lambda one: (one[1].data["started"], one[0]),
+                reverse=True,
+            )
+            return {
+                "version": self._version,
+                "left": left,
+                "total": len(entries) + left,
+                "names": [
+                    name
+                    for name, one in entries
+                    if is_match(one.row, one.spec, words, one.data["note"])
+                ],
+                "rows": [one.data for _, one in entries if one.version > since],
+                "sweeps": [
+                    {
+                        "name": page_name(sweep.name),
+                        "words": page_name(
+                            " ".join(
+                                word for word in sweep.words if not word.startswith("outputs=")
+                            )
+                        ),
+                        "runs": list(sweep.runs),
+                        "points": self._points(sweep.runs),
+                    }
+                    for sweep in read_sweeps(self._outputs)
+                ],
+            }
+
+    def _points(self, runs: Sequence[str]) -> dict[str, str]:
+        """Run of a sweep -> its values of the keys in which the runs differ, the seed included."""
+        known = {
+            name: self._entries[name]
+            for name in runs
+            if name in self._entries and self._entries[name].record
+        }
+        points: dict[str, str] = {}
+        has_seeds = len({one.row.seed for one in known.values()}) > 1
+        for (name, entry), values in zip(
+            known.items(), differing([one.spec for one in known.values()]), strict=True
+        ):
+            pairs = [
+                f"{key.rpartition('.')[2]} {shortened(text(value), MAX_SHOWN)}"
+                for key, value in values.items()
+            ]
+            points[name] = page_name(
+                ", ".join([*pairs, *([f"seed {entry.row.seed}"] if has_seeds else [])])
+            )
+        return points
+
+    def _refresh(self, seconds: float) -> int:
+        """Reads what changed; returns the number of rows that are not read, or have no verdict yet."""
+        places = known_names(self._outputs, (RUNS, EVALUATIONS))
+        self._entries = {name: one for name, one in self._entries.items() if name in places}
+        stamps = {name: _stamp(place) for name, place in places.items()}
+        newest = sorted(places, key=lambda name: stamps[name], reverse=True)
+        unread = [
+            name
+            for name in newest
+            if name not in self._entries or self._entries[name].stamp != stamps[name]
+        ]
+        running = [
+            name
+            for name in newest
+            if name not in unread and self._entries[name].data["status"] == "running"
+        ]
+        end = monotonic() + seconds
+        while (unread or running) and monotonic() < end:
+            name = unread.pop(0) if unread else running.pop(0)
+            self._keep(name, _read(places[name], stamps[name]))
+        unjudged = [
+            name for name in newest if name in self._entries and not self._entries[name].is_judged
+        ]
+        while unjudged and not unread and monotonic() < end:
+            name = unjudged.pop(0)
+            self._keep(name, _judged(places[name], self._entries[name]))
+        return len(unread) + len(unjudged)
+
+    def _keep(self, name: str, entry: _Entry) -> None:
+        known = self._entries.get(name)
+        if known is None or known.data != entry.data:
+            self._version += 1
+            entry.version = self._version
+        else:
+            entry.version = known.version
+        self._entries[name] = entry
+
+
+def _stamp(place: Path) -> tuple[int, ...]:
+    """Times and sizes of the files that change with a run's record, an evaluation's result, or notes."""
+    is_run = place.parent.name == RUNS
+    numbers: list[int] = []
+    for name in (FILE if is_run else RECORD, NOTES):
+        try:
+            one = (place / name).stat()
+            numbers += [one.st_mtime_ns, one.st_size]
+        except OSError:
+            numbers += [0, 0]
+    return tuple(numbers)
+
+
+def _read(place: Path, stamp: tuple[int, ...]) -> _Entry:
+    try:
+        if (place / REQUEST).is_file():
+            return _of_evaluation(place, stamp)
+        return _of_run(place, stamp)
+    except (XpError, KeyError, TypeError, ValueError) as error:
+        row = RunRow(place.name, note=str(error))
+        return _Entry(stamp, {}, row, None, _data(place, row, RunVerdict.BROKEN))
+
+
+def _of_run(place: Path, stamp: tuple[int, ...]) -> _Entry:
+    record = read_record(place)
+    spec, row = row_of(place, record)
+    lines = read_metrics(place / "metrics.jsonl", "train")
+    last = record.attempts[-1]
+    running = row.status == RunStatus.RUNNING
+    if running:
+        now = (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds()
+    else:
+        now = 0.0
+    hardware = as_dict(spec.get("hardware"))
+    data = _data(place, row, None) | {
+        "before": None if row.before is None else [row.before, None, None],
+        "after": None if row.after is None else [row.after, None, None],
+        "curve": _curve(line.get(REWARD) for line in lines),
+        "progress": _progress_text(progress_of(place, record)) if running else "",
+        "seconds": round((row.minutes or 0.0) * 60 + now),
+        "started": record.attempts[0].started,
+        "machine": page_name(hardware.get("name", "")),
+        "host": page_name(last.host or ""),
+    }
+    return _Entry(stamp, spec, row, record, data, is_judged=running)
+
+
+def _progress_text(progress: RunProgress | None) -> str:
+    """Step, number of steps, and time left, of a run that goes on."""
+    if progress is None:
+        return ""
+    if progress.num_steps:
+        total = f" of {progress.num_steps}"
+    else:
+        total = ""
+    left = progress.seconds_left
+    if not left:
+        time_left = ""
+    elif left >= 90:
+        time_left = f", {left / 60:.0f} min left"
+    else:
+        time_left = f", {left:.0f} s left"
+    return f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{time_left}"
+
+
+def _judged(place: Path, entry: _Entry) -> _Entry:
+    """The entry with verdict and intervals. Trajectories, which may be large, are read only if they may change the
+    verdict."""
+    if entry.record is None:
+        return replace(entry, is_judged=True)
+    changes: dict[str, Any] = {}
+    try:
+        diagnosis = diagnose(place, entry.record, EpisodeCount())
+        if diagnosis.verdict is RunVerdict.FLAT:
+            diagnosis = diagnose(place, entry.record)
+        is_killed = entry.record.status is RunStatus.RUNNING
+        if is_killed:
+            reason = f"the run is {entry.row.status}"
+        else:
+            reason = diagnosis.reason
+        changes = {"verdict": diagnosis.verdict.value, "sentence": page_name(reason)}
+    except XpError as error:
+        changes = {"verdict": RunVerdict.INCOMPLETE.value, "sentence": page_name(error)}
+    for name, result in (("before", entry.row.untrained), ("after", entry.row.result)):
+        if result is not None:
+            changes[name] = [result.reward_mean, *interval_of(result)]
+    return replace(entry, data=entry.data | changes, is_judged=True)
+
+
+def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
+    request = as_dict(json_of(place / REQUEST, ExitCode.RUN_DIR, below=place))
+    evaluation = listed(place)
+    summary = evaluation.summary or {}
+    if evaluation.fault:
+        status = "unreadable"
+    else:
+        status = summary.get("status", "unfinished")
+    reward = as_dict(as_dict(summary.get("summary")).get("reward"))
+    began = summary.get("started")
+    ended = summary.get("ended")
+    model = as_dict(request.get("model")).get("name")
+    row = RunRow(
+        place.name,
+        env=str(request["env"]),
+        model=str(model),
+        status=str(status),
+        note=evaluation.fault,
+    )
+    row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(place).tags))
+    data = _data(place, row, None) | {
+        "after": [reward["value"], reward.get("low"), reward.get("high")] if reward else None,
+        "of": page_name(request.get("run") or ""),
+    }
+    if isinstance(began, float) and isinstance(ended, float):
+        started = datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds")
+        data |= {"seconds": round(ended - began), "started": started}
+    return _Entry(stamp, request, row, None, data)
+
+
+def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
+    """Fields of every row."""
+    notes = listed_notes(place)
+    is_run = place.parent.name == RUNS
+    title = [
+        one
+        for one in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
+        if one
+    ]
+    seed = [] if row.seed is None else [f"seed {row.seed}"]
+    return {
+        "name": place.name,
+        "kind": "run" if is_run else "evaluation",
+        "status": page_name(row.status),
+        "verdict": verdict,
+        "sentence": "",
+        "title": page_name(" · ".join([*title, *seed])),
+        "tags": [page_name(tag) for tag in notes.tags],
+        "note": page_name(notes.note),
+        "remark": page_name(row.note),
+        "started": "",
+        "machine": "",
+    }
+
+
+def _curve(values: Iterable[Any]) -> list[float]:
+    """The finite values, at most `MAX_POINTS`: more are averaged over equal parts."""
+    known = [float(value) for value in values if is_finite(value)]
+    return [float(f"{one:.4g}") for one in averaged(known, MAX_POINTS)]

@@ -1,0 +1,145 @@
+"""Facts of a run's record and spec, and its plan compared with measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean
+from typing import Any
+
+from xp.composition import from_container
+from xp.episode.metric_table import title_of_metric
+from xp.errors import XpError
+from xp.execution.record import RunRecord, minutes_between
+from xp.planning.memory.fit import memory_lines
+from xp.results.report.escaped_text import as_dict, page_name
+
+
+def title_of(spec: Mapping[str, Any]) -> str:
+    """One line about the run."""
+    parts = ["+".join(as_dict(as_dict(spec.get("env")).get("members")))]
+    parts += [
+        str(as_dict(spec.get(name)).get("name"))
+        for name in ("model", "algorithm", "backend", "hardware")
+    ]
+    return page_name(" · ".join([*parts, f"seed {spec.get('seed')}"]))
+
+
+def facts(record: RunRecord) -> list[tuple[str, str]]:
+    """Times, attempts, code and packages."""
+    if not record.attempts:
+        return []
+    first = record.attempts[0]
+    last = record.attempts[-1]
+    origin = last.provenance
+    if origin.commit:
+        commit = f", commit {origin.commit[:10]}"
+    else:
+        commit = ""
+    changed = " (with changes)" if origin.is_dirty else ""
+    versions = ", ".join(
+        f"{name} {version or 'absent'}" for name, version in origin.versions.items()
+    )
+    rows = [
+        ("started", first.started),
+        ("ended", last.ended or "not yet"),
+        ("attempts", str(len(record.attempts))),
+        ("code", f"xp {origin.xp}{commit}{changed}, Python {origin.python}"),
+        ("packages", versions),
+    ]
+    return [(name, page_name(value)) for name, value in rows]
+
+
+def stages(record: RunRecord) -> list[dict[str, Any]]:
+    """All stages of all attempts, with their durations."""
+    return [
+        {
+            "attempt": attempt.number,
+            "stage": page_name(stage.name),
+            "status": stage.status.value,
+            "seconds": stage.started and round(60 * minutes_between(stage.started, stage.ended), 1),
+            "exit_code": stage.exit_code,
+            "log": page_name(stage.log or ""),
+        }
+        for attempt in record.attempts
+        for stage in attempt.stages
+    ]
+
+
+def plan_and_measured(
+    spec: Mapping[str, Any], record: RunRecord, train: Mapping[str, Any]
+) -> list[tuple[str, ...]]:
+    """Rows of planned and measured values.
+
+    Args:
+        spec: the run's spec.
+        record: the run's record.
+        train: the training's curves.
+    """
+    training = as_dict(spec.get("training"))
+    values = as_dict(train.get("values"))
+    members = as_dict(as_dict(spec.get("env")).get("members"))
+    limits = {name: f"at most {as_dict(one).get('max_turns')}" for name, one in members.items()}
+    if len(set(limits.values())) == 1:
+        turns = next(iter(limits.values()))
+    else:
+        turns = None
+    turns = turns or ", ".join(f"{page_name(name)} {limit}" for name, limit in limits.items())
+    episodes = f"{training.get('prompts_per_step')} x {training.get('group_size')}"
+    written = f"at most {training.get('max_response_tokens')}"
+    rows = [
+        (
+            "rollout steps",
+            _text(record.num_steps or training.get("num_steps")),
+            str(len(train.get("step", []))),
+        ),
+        ("episodes a step", episodes, _mean(values, "episodes/num")),
+        ("tokens written in an episode", written, _mean(values, "episodes/tokens")),
+        ("turns of an episode", turns or "-", _mean(values, "environment/turns")),
+        ("seconds of a step", "not planned", _mean(values, "time/step_s")),
+    ]
+    others = ("time/step_s", "time/start_s")
+    parts = [
+        name
+        for name in sorted(values)
+        if name.startswith("time/") and name.endswith("_s") and name not in others
+    ]
+    rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in parts]
+    last = {
+        stage["stage"]: stage["seconds"] for stage in stages(record) if stage["seconds"] is not None
+    }
+    rows += [
+        (f"seconds of {name}", "not planned", _text(seconds)) for name, seconds in last.items()
+    ]
+    return [*rows, *_memory(spec, values)]
+
+
+def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    try:
+        lines = memory_lines(from_container({**spec}))
+    except (XpError, KeyError, TypeError, ValueError):
+        lines = []
+    known = {
+        name: [one for one in column if one is not None]
+        for name, column in values.items()
+        if "memory" in name
+    }
+    measured = [
+        f"{title_of_metric(name)} {max(column):.2f}" for name, column in known.items() if column
+    ]
+    planned = "\n".join(map(page_name, lines)) or "no accelerator: nothing to estimate"
+    yield "memory", planned, "\n".join(measured) or "not recorded by this backend"
+
+
+def _mean(values: Mapping[str, Any], name: str) -> str:
+    column = [one for one in values.get(name, ()) if one is not None]
+    if column:
+        return f"{fmean(column):.4g} in the mean"
+    return "not recorded"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int | float):
+        return f"{value:,.0f}"
+    return str(value)

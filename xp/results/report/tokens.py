@@ -1,0 +1,145 @@
+"""An episode's text as tokens, with the mask: only the policy's own tokens are trained on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import TOOLS
+from xp.errors import ExitCode, XpError
+from xp.lib.packages import require
+from xp.lib.reading import text_of
+from xp.planning.episode import spec_in_job
+from xp.results.report.episode_detail import own_turns, rows_of
+from xp.results.report.escaped_text import page_text
+from xp.results.report.recipe import trusted_spec
+from xp.worker.places import start_place
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class TokenReader:
+    """Tokenizes the texts of a run's episodes again, with the run's own tokenizer.
+
+    Args:
+        run: directory of the run.
+
+    Raises:
+        XpError: the run was begun elsewhere, or its model's tokenizer is not on this machine.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._chat = _chat(run)
+        self._names: dict[int, str] = {}
+
+    def tokens(self, record: Mapping[str, Any], file: Path) -> dict[str, Any]:
+        """Ids in order, alternating lengths of masked and trained parts (masked first), and a note on the method.
+
+        Args:
+            record: record of the episode.
+            file: its file; the tools are beside it.
+        """
+        if len(rows_of(record)[0]) > 1:
+            return no_tokens(
+                "The episode has several rows of tokens, which are not tokenized again; see its tree."
+            )
+        digest = str(record.get(TOOLS) or "")
+        named = file.parent / TOOLS / f"{digest}.json"
+        if _DIGEST.fullmatch(digest):
+            tools = text_of(named, ExitCode.RUN_DIR, below=file.parent)
+        else:
+            tools = "[]"
+        try:
+            pieces = list(_pieces(self._chat, record, tools))
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            XpError,
+        ) as error:  # as a lone surrogate, which tokenizers refuse
+            return no_tokens(
+                page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}")
+            )
+        num_trained = sum(own for _, own in pieces)
+        counted = record.get("tokens") or {}
+        written, prompt, observed = (
+            counted.get(name, "?") for name in ("generated", "prompt", "observed")
+        )
+        note = (
+            f"Tokenized again from the text, since the ids are not on record: {num_trained} trained on,"
+            f" {len(pieces) - num_trained} masked. Counted while it was played: {written} written, {prompt} of the"
+            f" prompt, {observed} of the environment."
+        )
+        return {"ids": [one for one, _ in pieces], "stretches": _stretches(pieces), "note": note}
+
+    def names(self, ids: Iterable[int]) -> dict[int, str]:
+        """Id -> text of each token."""
+        for one in set(ids) - self._names.keys():
+            self._names[one] = page_text(self._chat.tokenizer.decode([one]))
+        return {one: self._names[one] for one in sorted(set(ids))}
+
+
+def no_tokens(note: str) -> dict[str, Any]:
+    """An answer with the reason why there are no tokens."""
+    return {"ids": [], "stretches": [], "names": {}, "note": note}
+
+
+def _stretches(pieces: Sequence[tuple[int, bool]]) -> list[int]:
+    lengths = [0]
+    is_trained = False
+    for _, own in pieces:
+        if own != is_trained:
+            lengths.append(0)
+            is_trained = own
+        lengths[-1] += 1
+    return lengths
+
+
+def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator[tuple[int, bool]]:
+    messages: Sequence[Any] = record["messages"]
+    turns = own_turns(record)
+    yield from (
+        (one, False) for one in chat.prompt(messages[: turns[0] if turns else len(messages)], tools)
+    )
+    for turn, place in enumerate(turns):
+        written = list(
+            chat.tokenizer(messages[place]["content"], add_special_tokens=False)["input_ids"]
+        )
+        yield from ((one, True) for one in (*written, chat.end_id))
+        if turn + 1 < len(turns):
+            names = [
+                str(call["name"])
+                for call in record["tool_calls"]
+                if call.get("turn") == turn and "name" in call
+            ]
+            replies = messages[place + 1 : turns[turn + 1]]
+            yield from (
+                (one, False) for one in chat.reply(replies, last_id=chat.end_id, tools=names)
+            )
+
+
+@lru_cache(maxsize=4)
+def _chat(run: Path) -> ChatTokens:
+    """The tokenizer of the trained model, else of the initial model, which is the same."""
+    spec = trusted_spec(run, "its tokenizer is not loaded")
+    places = [run / "model", run.parent.parent / start_place(spec)]
+    directory = next(
+        (place for place in places if (place / "tokenizer_config.json").is_file()), None
+    )
+    if directory is None:
+        looked = " and ".join(map(str, places))
+        name = spec.model.path or spec.model.name
+        raise XpError(
+            f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME
+        )
+    require("a page with tokens", "transformers")
+    from transformers import AutoTokenizer
+
+    return ChatTokens(
+        AutoTokenizer.from_pretrained(str(directory), local_files_only=True),
+        spec_in_job(spec).model,
+    )

@@ -1,0 +1,149 @@
+"""Rows of an episode whose program rewrites its history: the tokens of each turn of the policy are in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from xp.envs.base import NEW_PROMPT
+from xp.episode.episode import Episode
+from xp.episode.outcome import Reply, Tokens
+from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.spec import Sampling
+from xp.worker.engines.conversation import Conversation
+from xp.worker.token_budget import reply_ids
+
+WriteTurn = Callable[[Conversation, Sequence[int]], Awaitable[tuple[Sequence[int], bool]]]
+"""Function that appends the environment's reply to a row, then the policy's next turn; returns the tokens of the turn,
+and whether a token limit ended it."""
+RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Function that calls a function in another thread."""
+
+
+class Rows:
+    """Conversations of one episode. The history of a row that branches off is another row's, and masked here.
+
+    Args:
+        first: the conversation of the first turn.
+    """
+
+    def __init__(self, first: Conversation) -> None:
+        self.all = [first]
+        self.current = first
+        """The row of the next turn."""
+        self._turns: list[tuple[Conversation, int, int]] = []
+        """Row of each turn, and the positions of its tokens in the completion."""
+
+    def end_turn(self, num_tokens: int) -> None:
+        """Notes that the policy has ended a turn, with the last tokens of the current row."""
+        end = len(self.current.completion_ids)
+        self._turns.append((self.current, end - num_tokens, end))
+
+    def next(
+        self, chat: ChatTokens, episode: Episode, reply: Reply, sampling: Sampling
+    ) -> list[int] | None:
+        """Chooses the row of the turn after a reply, which becomes the current one.
+
+        Returns:
+            Tokens of the reply, to be appended to it. None ends the episode.
+        """
+        ids: list[int] | None = []
+        if reply.follows == NEW_PROMPT:
+            row = _new_prompt(chat, reply, sampling)
+            if row is None:
+                return None
+        else:
+            row = self._after(len(self._turns) - 1 if reply.follows is None else reply.follows)
+            room = sampling.room(len(row.completion_ids))
+            last_id = row.completion_ids[-1] if row.completion_ids else None
+            ids = reply_ids(chat, episode, reply, room, last_id)
+            if ids is None:
+                return None
+        if all(known is not row for known in self.all):
+            self.all.append(row)
+        row.num_turns = len(self._turns)
+        self.current = row
+        return ids
+
+    def leave_out(self, turns: Iterable[int]) -> None:
+        """Removes turns that end a row, and masks others; what is left of a row may be the history of another one."""
+        for number in sorted(turns, reverse=True):
+            row, start, end = self._turns[number]
+            if end < len(row.completion_ids):
+                row.mask[start:end] = [0] * (end - start)
+                continue
+            before = max((last for one, _, last in self._turns[:number] if one is row), default=0)
+            for tokens in (row.completion_ids, row.logprobs, row.mask):
+                del tokens[before:]
+            self._join(row)
+
+    def _join(self, row: Conversation) -> None:
+        """Moves the trained tokens of a row to one that has all of its tokens as its history; removes an empty one."""
+        size = len(row.completion_ids)
+        others = [one for one in self.all if one is not row]
+        for other in others:
+            is_history = not any(other.mask[:size]) and other.prompt_ids == row.prompt_ids
+            if is_history and other.completion_ids[:size] == row.completion_ids:
+                other.mask[:size] = row.mask
+                other.logprobs[:size] = row.logprobs
+                self.all = others
+                return
+        if others and not size:
+            self.all = others
+
+    def _after(self, turn: int) -> Conversation:
+        """The row of a turn, or a new one with its history if that row has gone on."""
+        row, _, end = self._turns[turn]
+        if end == len(row.completion_ids):
+            return row
+        branch = Conversation(list(row.prompt_ids))
+        branch.append_env_tokens(row.completion_ids[:end])
+        return branch
+
+
+async def play_turns(
+    rows: Rows,
+    episode: Episode,
+    chat: ChatTokens,
+    sampling: Sampling,
+    write: WriteTurn,
+    run: RunBlocking,
+) -> None:
+    """Plays the turns of an episode, the same on every trainer; settling it is left to the caller.
+
+    Args:
+        rows: begins with the prompt.
+        episode: the episode, whose session opens before the first turn is written.
+        chat: the policy's tokenizer.
+        sampling: limits of tokens.
+        write: generates the policy's next turn of a row.
+        run: calls a function that may wait for the environment.
+    """
+    reply_tokens: Sequence[int] | None = ()
+    while reply_tokens is not None and not episode.is_over:
+        ids, is_cut = await write(rows.current, reply_tokens)
+        rows.end_turn(len(ids))
+        reply = await run(partial(episode.step, chat.text(ids), is_cut=is_cut))
+        if reply.is_done:
+            return
+        reply_tokens = rows.next(chat, episode, reply, sampling)
+
+
+def tokens_of(rows: Sequence[Conversation]) -> Tokens:
+    """Token counts of an episode, over its rows."""
+    num_generated = sum(sum(row.mask) for row in rows)
+    num_all = sum(len(row.mask) for row in rows)
+    return Tokens(sum(len(row.prompt_ids) for row in rows), num_generated, num_all - num_generated)
+
+
+def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversation | None:
+    limit = sampling.max_prompt_tokens
+    try:
+        length = chat.prompt_length(reply.messages, reply.tools, limit)
+        is_short = length is not None and length <= limit
+        if is_short:
+            return Conversation(chat.prompt(reply.messages, reply.tools))
+        return None
+    except TemplateFault:
+        return None

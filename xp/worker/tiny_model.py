@@ -1,0 +1,53 @@
+"""The model of `model=tiny`, which xp ships, and the program of the `model` stage that puts it into the outputs.
+
+`python -m xp.worker.tiny_model <config.json>`. `make tiny-model` trained it (tools/tiny_model).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from xp.lib.reading import config_of
+from xp.lib.verified import damaged
+from xp.worker.program import run_stage
+
+MANIFEST: Final = "manifest.json"
+SHIPPED: Final = Path(__file__).with_name("tiny")
+PLACE: Final = "models/tiny-2c74c8ae42f3"
+"""Place of the model in the outputs, named by the digest of its weights."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Copies the model into a sibling directory and renames it into place."""
+    target = config_of(Path(argv[0]), lambda text: Path(json.loads(text)["target"]))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        shutil.copytree(SHIPPED, unfinished, dirs_exist_ok=True)
+        unfinished.chmod(0o755)
+        publish(unfinished, target)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    print(f"model: {target}, copied from xp", flush=True)
+
+
+def publish(unfinished: Path, target: Path) -> None:
+    """Renames a model into place; if another process was faster, its model stays, unless it is damaged."""
+    if target.exists() and damaged(target / MANIFEST) is not None:
+        shutil.rmtree(target)
+    try:
+        os.rename(unfinished, target)
+    except OSError:
+        if damaged(target / MANIFEST) is not None:
+            raise
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))
