@@ -18,8 +18,8 @@ OTHER_HEADS = (
 """Families whose head TRL 1.16 computes wrongly, or not at all (trl/trainer/utils.py `add_fused_lm_head`)."""
 NOISE = "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
 NOT_TRIED_MEDIA = (
-    "Not tried: vLLM on accelerators with a model that has parts for pictures; the names that TRL sends are those that"
-    " vLLM maps."
+    "Not tried: vLLM on accelerators with a model that has parts for pictures. On a CPU it takes Gemma 4's weights after"
+    " each update; for Qwen3-VL, Qwen3.5 and Gemma 3, the names that TRL sends are those that vLLM maps."
 )
 ADAPTERS = (
     "TRL sends vLLM merged weights in bfloat16, which lack small updates. Adapters of the start are trained on if they"
