@@ -65,7 +65,8 @@ def put_in(trainer: Any, faults: dict[str, str]) -> None:
 
 
 def head_of(generation: Any) -> Any:
-    return generation.llm.llm_engine.model_executor.driver_worker.model_runner.model.lm_head
+    model = generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
+    return getattr(model, "language_model", model).lm_head
 
 
 def packed_head(head: Any) -> Any:

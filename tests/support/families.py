@@ -144,7 +144,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "layer_types": ["sliding_attention", "full_attention"] * 2,
             "num_kv_shared_layers": 2,
             "sliding_window": 16,
-            "global_head_dim": 16,
+            "head_dim": 32,
+            "global_head_dim": 32,
             "hidden_size_per_layer_input": 8,
         },
         {

@@ -42,8 +42,8 @@ OTHER_HEADS = (
 """Families whose head TRL 1.16 computes wrongly, or not at all (trl/trainer/utils.py `add_fused_lm_head`)."""
 NOISE = "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
 NOT_TRIED_MEDIA = (
-    "Not tried: vLLM on accelerators with a model that has parts for pictures; the names that TRL sends are those that"
-    " vLLM maps."
+    "Not tried: vLLM on accelerators with a model that has parts for pictures. On a CPU it takes Gemma 4's weights after"
+    " each update; for Qwen3-VL, Qwen3.5 and Gemma 3, the names that TRL sends are those that vLLM maps."
 )
 ADAPTERS = (
     "TRL sends vLLM merged weights in bfloat16, which lack small updates. Adapters of the start are trained on if they"
@@ -64,8 +64,16 @@ MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Families of which peft adapts no out_proj (peft/tuners/tuners_utils.py `_check_lora_target_modules_mamba`)."""
 OUTSIDE_TEXT = r"(?!.*\b(language_model|text_model)\b).*"
 """Pattern for peft of the modules outside the text network of a checkpoint with media, by transformers' names."""
-READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")
-"""Families for which transformers 5.16 computes other log-probabilities with padding on the left."""
+READ_PADDING = (
+    "deepseek_v32",
+    "deepseek_v4",
+    "glm_moe_dsa",
+    "llama4_text",
+    "recurrent_gemma",
+    "rwkv",
+)
+"""Families for which transformers 5.16 computes other log-probabilities with padding on the left; the indexer of sparse
+attention then also reads the tokens after its own."""
 
 
 def _text_alone(spec: RunSpec) -> Native:
