@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import xp.envs.builtin
+import xp.worker
 
 SPREAD: Final = 0.05
 """Standard deviation of the weights with which each part of a network changes its log-probabilities by more than 1e-5
 nats, the largest difference that the tests allow in float32."""
-TINY: Final = Path(xp.envs.builtin.__file__).parent / "tiny"
+TINY: Final = Path(xp.worker.__file__).parent / "tiny"
 TEXT: Final = {
     "hidden_size": 32,
     "intermediate_size": 64,
