@@ -262,7 +262,7 @@ MODEL = (
         ),
         xp="xp.episode.tokens",
     ),
-    Field("model.template", xp="xp.episode.tokens, and xp.worker.publish for the trained model"),
+    Field("model.template", xp="xp.episode.tokens"),
     Field("model.tools_prompt", xp="xp.episode.tokens"),
     Field(
         "model.lora",
