@@ -99,7 +99,7 @@ def words(model: Path) -> list[str]:
 def test_a_run_of_nothing_but_the_plugins_things_ends_well(
     site: Path, model: Path, tmp_path: Path
 ) -> None:
-    chosen = [*words(model), "tracking=sample"]
+    chosen = [*words(model), "tracking=sample", "training.prompts_per_step=6"]
     planned, done = xps(["plan", *chosen], chosen, path=site, cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "python -m xp_sample.train" in planned.stdout

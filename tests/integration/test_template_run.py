@@ -42,7 +42,7 @@ def test_every_stage_and_every_model_of_a_run_has_it_without_the_file(tmp_path: 
     file.unlink()
     for place in (run / "model", run / "sft", *run.glob("checkpoints/checkpoint-*")):
         assert AutoTokenizer.from_pretrained(place).chat_template == text
-    words = (f"run={run.name}@0", f"run={run.name}", "eval.tasks=1", f"outputs={outputs}")
+    words = (f"run={run.name}@0", f"run={run.name}", "evaluation.num_tasks=1", f"outputs={outputs}")
     xp("eval", *words)
     assert len(list((outputs / "evaluations").iterdir())) == 2
     prompts = [path.read_text() for path in outputs.rglob("trajectories/prompts/*.txt")]
