@@ -36,8 +36,10 @@ class MlflowTracker(Tracker):
         os.environ.update({name: run.secrets[name] for name in self.secrets if name in run.secrets})
         self._client = MlflowClient(_store(run.directory))
         experiment = self._client.get_experiment_by_name(run.project)
-        number = experiment and experiment.experiment_id
-        number = number or self._client.create_experiment(run.project)
+        if experiment is None:
+            number = self._client.create_experiment(run.project)
+        else:
+            number = experiment.experiment_id
         earlier = self._client.search_runs([number], f"tags.`{RUN_ID}` = '{run.run_id}'")
         if earlier:
             self._id = earlier[0].info.run_id
