@@ -6,7 +6,7 @@ AUDIT_VENV ?= .venv-audit
 ## Locks
 
 # Extras of .venv; requirements/all.lock pins them, requirements/demo.lock the part that the demo needs.
-EXTRAS := trl openenv math tensorboard wandb optuna ray modal checkout dev
+EXTRAS := trl openenv math tensorboard wandb trackio optuna ray modal checkout dev
 DEMO_EXTRAS := trl checkout
 # torch's own dependencies differ by its build (TORCH_INDEX_URL), so they are in no lock.
 TORCHS := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cccl nvidia-cuda-cupti nvidia-cuda-nvrtc \

@@ -99,7 +99,8 @@ def words(model: Path) -> list[str]:
 def test_a_run_of_nothing_but_the_plugins_things_ends_well(
     site: Path, model: Path, tmp_path: Path
 ) -> None:
-    planned, done = xps(["plan", *words(model)], words(model), path=site, cwd=tmp_path)
+    chosen = [*words(model), "tracking=sample", "training.prompts_per_step=6"]
+    planned, done = xps(["plan", *chosen], chosen, path=site, cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "python -m xp_sample.train" in planned.stdout
     assert done.returncode == 0, done.stderr + done.stdout
@@ -111,6 +112,7 @@ def test_a_run_of_nothing_but_the_plugins_things_ends_well(
     assert [(line["episodes/num"], line["reward/avg_raw_reward"]) for line in metrics] == [
         (6.0, 1.0)
     ]
+    assert (run / "steps.txt").read_text().splitlines() == [f"1 {len(metrics[0]) - 4}", "True"]
     assert (run / "model/config.json").read_bytes() == (model / "config.json").read_bytes()
     assert (run / "attempt_1/code/xp_sample/train.py").is_file()
     assert json.loads((run / "attempt_1/train/episode.json").read_text())["members"]["sample_sums"][

@@ -76,7 +76,12 @@ def sampling_of(prompt: int, turn: int, response: int, **changes: Any) -> Sampli
 
 def chat_model(**changes: Any) -> Model:
     """A model's section with the fields that its chat needs."""
-    values = {"chat_template": {}, "tools_prompt": ToolsPrompt.TEMPLATE, "dialect": Dialect.HERMES}
+    values: dict[str, Any] = {
+        "chat_template": {},
+        "template": None,
+        "tools_prompt": ToolsPrompt.TEMPLATE,
+        "dialect": Dialect.HERMES,
+    }
     return Model.model_construct(**values | changes)
 
 

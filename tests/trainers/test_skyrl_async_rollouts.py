@@ -25,7 +25,7 @@ class SlowGroups:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
-        self.chat = SimpleNamespace(end_ids=(0,))
+        self.chat = SimpleNamespace(end_ids=(0,), template=None)
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
         uid = input_batch["trajectory_ids"][0].instance_id

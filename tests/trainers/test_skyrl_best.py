@@ -66,7 +66,7 @@ def test_shared_accelerators_have_room_while_the_best_model_is_kept(tmp_path: Pa
         tokenizer=None,
         inference_engine_client=SimpleNamespace(sleep=lambda: note("sleep")),
         dispatch=SimpleNamespace(save_hf_model=save, save_weights_for_sampler=lambda: note("sync")),
-        generator=SimpleNamespace(chat=SimpleNamespace(end_ids=(2, 0))),
+        generator=SimpleNamespace(chat=SimpleNamespace(end_ids=(2, 0), template=None)),
         cfg=SimpleNamespace(
             trainer=SimpleNamespace(
                 max_training_steps=None,

@@ -231,7 +231,7 @@ class AnyOrder:
         held: groups that end after a transfer of weights.
     """
 
-    chat = SimpleNamespace(end_ids=(0,))
+    chat = SimpleNamespace(end_ids=(0,), template=None)
 
     def __init__(self, rewards: Rewards, held: Collection[int]) -> None:
         self._rewards = rewards

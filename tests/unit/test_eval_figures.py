@@ -265,8 +265,12 @@ def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
     }
     for directory, engine, more in (
         (None, "transformers", {"tools", "max_tokens"}),
-        ("model", "transformers", limits | {"dtype", "chat_template", "tools_prompt"}),
-        ("model", "vllm", limits | {"dtype", "chat_template", "tools_prompt", "engine"}),
+        ("model", "transformers", limits | {"dtype", "chat_template", "template", "tools_prompt"}),
+        (
+            "model",
+            "vllm",
+            limits | {"dtype", "chat_template", "template", "tools_prompt", "engine"},
+        ),
     ):
         run.entry = Entry(
             "m", "e", compose(["seed=7", "model.dtype=float32"]), {"kind": "k"}, directory, "r"

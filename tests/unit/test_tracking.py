@@ -14,9 +14,15 @@ import pytest
 
 from tests.support.launching import DEADLINE_S, eventually
 from xp.errors import ExitCode, XpError
-from xp.execution.tracking.base import Opener, TrackedRun, check_trackers, tracked_places
+from xp.execution.tracking.base import (
+    Opener,
+    TrackedRun,
+    check_trackers,
+    openers,
+    secrets_of,
+    tracked_places,
+)
 from xp.execution.tracking.mirror import MetricsLine, Mirror, parse_line
-from xp.execution.tracking.trackers import openers
 
 LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
 
@@ -201,12 +207,16 @@ def test_wandb_gets_the_steps_of_an_earlier_attempt_once(
     assert sent == [(2, 1), (2, 2), (3, 3)]
 
 
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny"), ("trackio", "trackio")],
+)
 def test_a_missing_tracker_is_refused_with_the_way_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xp.execution.tracking.base.find_spec", lambda _: None)
-    with pytest.raises(XpError, match="pip install tensorboard") as caught:
-        check_trackers(["tensorboard"])
+    with pytest.raises(XpError, match=f"pip install {package}$") as caught:
+        check_trackers([name])
     assert caught.value.code == ExitCode.RUNTIME
 
 
@@ -239,3 +249,32 @@ def test_the_end_of_a_run_says_where_files_are(tmp_path: Path) -> None:
     assert f"tensorboard --logdir {run}/tensorboard" in tensorboard
     assert tracked_places([], run) == []
     assert tracked_places(["wandb", "tensorboard"], tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"TRACKIO_SPACE_ID": "a/b"}, "set HF_TOKEN"),
+        ({"TRACKIO_SERVER_URL": "http://127.0.0.1:1"}, "export TRACKIO_WRITE_TOKEN="),
+        ({"TRACKIO_SERVER_URL": "http://a/?write_token=1"}, "to the address alone"),
+    ],
+)
+def test_trackio_elsewhere_needs_a_key(
+    variables: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "TRACKIO_WRITE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("xp.execution.tracking.base.find_spec", lambda _: True)
+    with pytest.raises(XpError, match=words) as caught:
+        check_trackers(["trackio"])
+    assert caught.value.code == ExitCode.SECRET
+
+
+def test_no_stage_inherits_a_trackers_key() -> None:
+    names = secrets_of(["wandb", "tensorboard", "mlflow", "trackio"])
+    assert {"WANDB_API_KEY", "MLFLOW_TRACKING_TOKEN", "TRACKIO_WRITE_TOKEN"} <= set(names)

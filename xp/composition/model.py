@@ -17,6 +17,7 @@ from xp.lib.data_files import HUB, path_in
 from xp.lib.models.clock import CLOCK, TODAY, asks_clock
 from xp.lib.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
 from xp.lib.models.network import context_of, mismatches, network_of, not_causal
+from xp.lib.models.template import template_fault
 from xp.lib.names import is_name
 from xp.lib.text import first_of
 from xp.planning.sft import ROOMS, places_of
@@ -28,6 +29,7 @@ GENERAL: Final = "hf"
 """The option for any model."""
 LOCAL: Final = LauncherName.LOCAL.value
 _KEY: Final = "model.path"
+_TEMPLATE: Final = "model.template"
 NO_DIRECTORY: Final = "no such directory with a config.json; a hub's model is ORG/NAME"
 _FILES: Final = ("config.json", "adapter_config.json")
 """Files of which a model's directory has one."""
@@ -132,6 +134,32 @@ def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
             )
 
 
+def complete_template(container: dict[str, Any]) -> Iterator[Fault]:
+    """Replaces the file of a chat template by its text, in place, so that the spec needs the file no more."""
+    model = _below(container, "model")
+    arguments = model.get("chat_template")
+    if isinstance(arguments, str):
+        fix = "these are the arguments of a template, {KEY: VALUE}; a file with a template is model.template=FILE"
+        yield _fault("model.chat_template", arguments, fix)
+    name = model.get("template")
+    if not isinstance(name, str):
+        return
+    text = name
+    if "{" not in name:  # else it is the text already
+        try:
+            text = Path(name).expanduser().read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            fix = "give a file with a chat template, such as a model's chat_template.jinja"
+            yield _fault(_TEMPLATE, name, f"cannot be read ({reason}); {fix}")
+            return
+    fault = template_fault(text)
+    if fault:
+        yield _fault(_TEMPLATE, name.partition("\n")[0], fault)
+    else:
+        model["template"] = text
+
+
 def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
     """Fills in the date for a chat template that asks for it, of the model or of a served judge, in place."""
     model = _below(container, "model")
@@ -144,13 +172,19 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         is_new = (
             options["model"].get("architecture") is None and model.get("architecture") is not None
         )
-        names = [(model.get("path"), model.get("revision"), is_new)]
-        names += [(section.get("serve"), None, True) for _, section in _judges(container)]
+        names = [(section.get("serve"), None, True) for _, section in _judges(container)]
         asking = (
             isinstance(one, str) and asks_clock(one, outputs, at, asks_hub=is_new)
             for one, at, is_new in names
         )
-        day = TODAY if any(asking) else None
+        template = model.get("template")
+        if isinstance(template, str):
+            is_asked = CLOCK in template
+        else:
+            path = model.get("path")
+            commit = model.get("revision")
+            is_asked = isinstance(path, str) and asks_clock(path, outputs, commit, asks_hub=is_new)
+        day = TODAY if is_asked or any(asking) else None
     if day == TODAY:
         arguments[CLOCK] = day = date.today().isoformat()
         _note(

@@ -23,6 +23,7 @@ from xp.composition.model import (
     complete_rows,
     complete_served_models,
     complete_teacher,
+    complete_template,
 )
 from xp.composition.origins import file_history, give_way, settle_files, with_value
 from xp.composition.overrides import apply, choices_of, is_group, parse
@@ -97,6 +98,7 @@ def compose_recorded(
     faults = [str(fault) for override in parsed for fault in apply(container, override)]
     give_way(container, with_value([(one.key_or_group, one.value()) for one in parsed]))
     faults += [str(fault) for fault in complete_rows(container)]
+    faults += [str(fault) for fault in complete_template(container)]
     _raise(faults)
     return from_container(container, name)
 
@@ -255,6 +257,7 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
         faults += complete_rows(container)
         faults += complete_served_models(container)
     if "model" not in composed.undecided:
+        faults += complete_template(container)
         faults += complete_clock(container, composed.container)
     env, default = (
         one if isinstance(one, dict) else {}

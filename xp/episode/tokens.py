@@ -59,7 +59,8 @@ class ChatTokens:
     Args:
         tokenizer: a Hugging Face tokenizer. If its chat template changes earlier turns (Qwen3's removes thinking from
             them), the policy still gets them unchanged.
-        model: arguments of the template, and the source of the tools' text. None means a template without arguments.
+        model: arguments of the template, its text where it replaces the tokenizer's own, and the source of the tools'
+            text. None means the tokenizer's own template without arguments.
         keeps_prompts: whether `prompt_text` returns prompts.
     """
 
@@ -69,6 +70,9 @@ class ChatTokens:
         self.tokenizer = tokenizer
         self._keeps_prompts = keeps_prompts
         self.arguments = {} if model is None else model.template_arguments
+        self.template = None if model is None else model.template
+        if self.template is not None:
+            tokenizer.chat_template = self.template
         self.tools_prompt = ToolsPrompt.TEMPLATE if model is None else model.tools_prompt
         self.dialect = Dialect.HERMES if model is None else model.dialect
         self._arguments = dict(self.arguments)

@@ -24,9 +24,14 @@ from xp.execution.launchers.preflight import checkouts, differing, git, interpre
 from xp.execution.lock import LockInputs, inputs_of
 from xp.execution.record import Provenance
 from xp.execution.run_directory import check_run_directory, check_writable, resource_errors
-from xp.execution.tracking.base import WANDB_KEY, TrackedRun, check_trackers, node_tracking
+from xp.execution.tracking.base import (
+    TrackedRun,
+    check_trackers,
+    node_tracking,
+    openers,
+    secrets_of,
+)
 from xp.execution.tracking.mirror import Mirror
-from xp.execution.tracking.trackers import openers
 from xp.lib.atomic import write_atomically
 from xp.lib.loaded_code import FILE, loaded
 from xp.lib.names import is_name
@@ -147,8 +152,7 @@ def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
     spec = plan.spec
     trackers = ready.job_trackers
     names = {name for stage in plan.stages for pair in stage.job.secrets.items() for name in pair}
-    if "wandb" in plan.spec.tracking:
-        names.add(WANDB_KEY)
+    names.update(secrets_of(spec.tracking))
     return Context(
         run_id=plan.run_id,
         attempt=plan.attempt,

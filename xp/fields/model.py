@@ -262,6 +262,7 @@ MODEL = (
         ),
         xp="xp.episode.tokens",
     ),
+    Field("model.template", xp="xp.episode.tokens"),
     Field("model.tools_prompt", xp="xp.episode.tokens"),
     Field(
         "model.lora",

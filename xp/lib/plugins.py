@@ -1,4 +1,4 @@
-"""Finds plugins of installed packages: backends, launchers, providers, dialects and options of config groups.
+"""Finds plugins of installed packages: backends, launchers, providers, dialects, trackers, options of config groups.
 
 xp's own names come first. Any other name is looked up in the entry points of the installed packages. A look-up reads
 their metadata alone: a plugin's module is imported when a spec uses it, and never for another spec.
@@ -27,6 +27,7 @@ class Kind(StrEnum):
     LAUNCHER = "xp.launchers"
     PROVIDER = "xp.providers"
     DIALECT = "xp.dialects"
+    TRACKER = "xp.trackers"
     CONFIGS = "xp.configs"
 
     @property
@@ -77,6 +78,10 @@ BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         ),
         "xp.episode.dialects",
     ),
+    Kind.TRACKER: {
+        name: f"xp.execution.tracking.{name}_tracker:{name.capitalize()}Tracker"
+        for name in ("wandb", "tensorboard", "mlflow", "trackio")
+    },
 }
 """xp's own parts: name -> the module, or the object (`module:attribute`)."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from xp.lib.plugins import Kind, names
 from xp.spec.algorithm import (
     AdvantageScale,
     Algorithm,
@@ -41,6 +42,7 @@ from xp.spec.dialect import Dialect
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.judge import JudgeModel
 from xp.spec.model import Architecture, DType, LoraSpec, Model, ToolsPrompt
+from xp.spec.open_name import OpenName
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import (
     WITHOUT_USER,
@@ -74,6 +76,8 @@ class TrackerName(StrEnum):
 
     WANDB = "wandb"
     TENSORBOARD = "tensorboard"
+    MLFLOW = "mlflow"
+    TRACKIO = "trackio"
 
 
 def _as_trackers(value: Any) -> Any:
@@ -82,11 +86,14 @@ def _as_trackers(value: Any) -> Any:
         return tuple(name.strip() for name in value.split(","))
     if isinstance(value, (list, tuple)):
         return tuple(value)
-    message = f"Input should be a tracker or a list of them ({', '.join(TrackerName)}); [] is none"
+    message = f"Input should be a tracker or a list of them ({', '.join(names(Kind.TRACKER))}); [] is none"
     raise PydanticCustomError("trackers_type", "{message}", {"message": message})
 
 
-Trackers = Annotated[tuple[TrackerName, ...], BeforeValidator(_as_trackers)]
+Trackers = Annotated[
+    tuple[Annotated[TrackerName | str, OpenName(Kind.TRACKER, TrackerName)], ...],
+    BeforeValidator(_as_trackers),
+]
 
 
 def _outputs(place: str) -> str:

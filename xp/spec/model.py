@@ -191,6 +191,9 @@ class Model(Section):
     chat_template: dict[str, bool | int | float | str | None]
     """Arguments of the chat template, such as enable_thinking. null means that it is not given. `strftime_now` is the
     date, YYYY-MM-DD, for a template that asks for it."""
+    template: Annotated[str, Field(min_length=1, max_length=1_000_000)] | None
+    """Text of the chat template that replaces the model's own in every stage and in the published model; on the command
+    line a file with it. None: the model's own."""
     tools_prompt: ToolsPrompt
     """Writer of the tools in the prompt: the chat template, or xp (`system`) where the template leaves them out."""
     lora: Annotated[LoraSpec | None, BeforeValidator(_with_usual_keys)]

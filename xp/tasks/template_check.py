@@ -160,7 +160,9 @@ def examine(
     bare = _try(chat, [_QUESTION], [])
     if _QUESTION["content"] not in bare:
         fault = f"the chat template does not render a message of plain text{_reason(bare)}"
-        return TemplateReport((f"{fault}; choose a model whose messages are texts",))
+        return TemplateReport(
+            (f"{fault}; {_other(chat, 'choose a model whose messages are texts')}",)
+        )
     faults = [
         f"the chat template does not read {name}; set model.chat_template.{name}=null"
         for name in chat.arguments
@@ -190,11 +192,10 @@ def _prompt_faults(
         text = _try(chat, [_SYSTEM, _QUESTION], [])
         takes_system = _SYSTEM["content"] in text
         if not takes_system:
-            fix = "set env.system_prompt=null, where it is not the environment's own, or choose another model"
+            other = _other(chat)
+            fix = f"set env.system_prompt=null, where it is not the environment's own, or {other}"
             if is_ours:
-                fix = "model.tools_prompt=system needs one: choose another model"
-            else:
-                fix = fix
+                fix = f"model.tools_prompt=system needs one: {other}"
             yield f"the chat template supports no system message{_reason(text)}; {fix}"
     if not tools or not takes_system:
         return
@@ -224,7 +225,7 @@ def _over_turns(
             fix = _fix(chat)
             if reply == [_NUDGE]:
                 what = "a message after an assistant's turn"
-                fix = "choose another model"
+                fix = _other(chat)
             return TemplateReport((f"the chat template does not render {what}{reason}; {fix}",))
     before = _try(chat, opening, tools)
     turn = Message(role="assistant", content=_TURN)
@@ -254,9 +255,16 @@ def _reply_fault(chat: ChatTokens, reply: Sequence[Message]) -> str | None:
     return ""
 
 
+def _other(chat: ChatTokens, fix: str = "choose another model") -> str:
+    """The remedy for a template that cannot be used: of a model's own `fix`, of the user's that it is mended."""
+    if chat.template is not None:
+        return "mend the file of model.template and set it again, or set it to null"
+    return fix
+
+
 def _fix(chat: ChatTokens) -> str:
     if chat.tools_prompt is ToolsPrompt.SYSTEM:
-        return "choose another model"
+        return _other(chat)
     return "set model.tools_prompt=system, and xp writes the tools into the system message"
 
 

@@ -90,13 +90,15 @@ class BestKeeper:
         self.staged.mkdir(parents=True)
         return self.staged
 
-    def finish(self, step: int, reward: float, end_ids: Sequence[int]) -> None:
-        """Replaces the former best model by the staged files; `end_ids` as in `seal`."""
+    def finish(
+        self, step: int, reward: float, end_ids: Sequence[int], template: str | None = None
+    ) -> None:
+        """Replaces the former best model by the staged files; `end_ids` and `template` as in `seal`."""
         write_atomically(
             self.staged / RECORD,
             json.dumps({"step": step, "reward": reward, "metric": METRIC}) + "\n",
         )
-        seal(self.staged, end_ids)
+        seal(self.staged, end_ids, template)
         shutil.rmtree(self._former, ignore_errors=True)
         if self._place.exists():
             self._place.rename(self._former)

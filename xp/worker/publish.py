@@ -11,11 +11,17 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
+from xp.lib.models.template import install_template
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS, damaged, write_digests
 
 
-def publish(save: Callable[[Path], object], target: Path, end_ids: Sequence[int]) -> None:
+def publish(
+    save: Callable[[Path], object],
+    target: Path,
+    end_ids: Sequence[int],
+    template: str | None = None,
+) -> None:
     """Saves a model beside the target, then renames it.
 
     A model of an earlier attempt is kept as `<name>.attempt-<n>`, with the first free number.
@@ -24,24 +30,29 @@ def publish(save: Callable[[Path], object], target: Path, end_ids: Sequence[int]
         save: function that writes a Hugging Face directory.
         target: path of the model.
         end_ids: tokens that ended a turn in the training.
+        template: the chat template of the training. None means that it is the one that `save` writes.
     """
     staged = target.with_name(f".{target.name}.part")
     shutil.rmtree(staged, ignore_errors=True)
     save(staged)
-    seal(staged, end_ids)
+    seal(staged, end_ids, template)
     if target.exists():
         numbers = (target.with_name(f"{target.name}.attempt-{number}") for number in count(1))
         target.rename(next(aside for aside in numbers if not os.path.lexists(aside)))
     staged.rename(target)
 
 
-def seal(directory: Path, end_ids: Sequence[int]) -> None:
-    """Completes a directory of a trained model: the ends of its turns, which `generate()` reads, and the digests.
+def seal(directory: Path, end_ids: Sequence[int], template: str | None = None) -> None:
+    """Completes a directory of a trained model: the ends of its turns, which `generate()` reads, its chat template, and
+    the digests.
 
     Args:
         directory: Hugging Face directory; one with adapters alone has no ends.
         end_ids: tokens that ended a turn in the training.
+        template: as in `publish`.
     """
+    if template is not None:
+        install_template(directory, template)
     if (directory / "config.json").is_file():
         file = directory / "generation_config.json"
         if file.is_file():

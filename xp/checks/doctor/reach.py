@@ -45,8 +45,8 @@ def trackers(spec: RunSpec) -> Iterator[Finding]:
         if isinstance(place, TrackingLauncher) and name in place.tells:
             continue  # the launcher's own check asks for its key
         try:
-            check_trackers([name.value])
-            yield ok("tracker", name.value)
+            check_trackers([name])
+            yield ok("tracker", str(name))
         except XpError as error:
             yield fault_of("tracker", error)
 

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
+from xp.lib.plugins import Kind, load
 from xp.lib.secrets.redaction import resolve
-
-WANDB_KEY = "WANDB_API_KEY"
-WANDB_SETTINGS = ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_ENTITY")
-
-
-class Tracker(Protocol):
-    """Receives metrics; called from one thread."""
-
-    last_time: float
-    """Time of the last line that earlier attempts sent to the same curve. 0 means that there is none."""
-
-    def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self, *, is_success: bool) -> None:
-        """Flushes all metrics at the end of the run."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +29,49 @@ class TrackedRun:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+class Tracker:
+    """Receives metrics; opened, called and closed by one thread. Subclasses import their package when they are opened.
+
+    Args:
+        run: the run that is opened, or continued if an earlier attempt opened it.
+    """
+
+    packages: ClassVar[Mapping[str, str]] = {}
+    """Module that must be importable -> what pip installs for it."""
+    settings: ClassVar[tuple[str, ...]] = ()
+    """Variables with its addresses and modes, which a job that opens it gets from this machine; no secrets."""
+    secrets: ClassVar[tuple[str, ...]] = ()
+    """Variables with its secrets, which no stage inherits."""
+    last_time: float = 0.0
+    """Time of the last line that earlier attempts sent to the same curve. 0 means that there is none."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        raise NotImplementedError
+
+    def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
+        """Sends one line; `time`: seconds since 1970."""
+        raise NotImplementedError
+
+    def close(self, *, is_success: bool) -> None:
+        """Flushes all metrics at the end of the run."""
+        raise NotImplementedError
+
+    @classmethod
+    def needed(cls, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Names of the secrets without which it cannot send, with these settings."""
+        return ()
+
+    @classmethod
+    def keys(cls) -> dict[str, str]:
+        """Its secrets, by name, as far as they are set; raises XpError (SECRET) for one that is needed."""
+        return {**known(cls.secrets), **resolve(cls.needed(os.environ))}
+
+    @classmethod
+    def places(cls, run: Path) -> list[str]:
+        """Lines about what it left, for the end of a run, with the command that shows or sends it."""
+        return []
+
+
 @dataclass(frozen=True)
 class NodeTracking:
     """Trackers that are opened on the job's machine, because the metrics are written there."""
@@ -57,67 +86,79 @@ class NodeTracking:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Names of the variables with the trackers' keys on that machine."""
-        if "wandb" in self.names and needs_key(self.env):
-            return (WANDB_KEY,)
-        return ()
+        return tuple(name for one in map(tracker, self.names) for name in one.needed(self.env))
 
 
 def node_tracking(names: Sequence[str], project: str, config: Mapping[str, Any]) -> NodeTracking:
-    """The trackers' part of a job spec, with this machine's settings of W&B."""
-    env = {name: os.environ[name] for name in WANDB_SETTINGS if os.environ.get(name)}
+    """The trackers' part of a job spec, with this machine's settings of them."""
+    settings = [name for one in map(tracker, names) for name in one.settings]
+    env = {name: os.environ[name] for name in settings if os.environ.get(name)}
     return NodeTracking(tuple(map(str, names)), project, config, env)
-
-
-def needs_key(environ: Mapping[str, str]) -> bool:
-    """Returns whether W&B sends metrics to its server, for which it needs a key."""
-    return environ.get("WANDB_MODE", "online") not in ("offline", "disabled", "dryrun")
 
 
 Opener = Callable[[TrackedRun], Tracker]
 
 
+def tracker(name: str) -> type[Tracker]:
+    """The class of a tracker, xp's or a plugin's; raises XpError where there is none."""
+    kind: type[Tracker] = load(
+        Kind.TRACKER, name, needs=("packages", "secrets", "settings", "needed", "keys", "places")
+    )
+    return kind
+
+
+def openers(names: Sequence[str]) -> dict[str, Opener]:
+    """Functions that open each tracker."""
+    return {str(name): tracker(name) for name in names}
+
+
+def secrets_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Variables with the secrets of trackers."""
+    return tuple(secret for name in names for secret in tracker(name).secrets)
+
+
+def known(names: Sequence[str]) -> dict[str, str]:
+    """Values of those variables that the environment or `.env` has."""
+    values: dict[str, str] = {}
+    for name in names:
+        try:
+            values |= resolve([name])
+        except XpError:
+            continue
+    return values
+
+
 def check_trackers(names: Sequence[str]) -> dict[str, str]:
     """Raises XpError for a tracker that is not installed (RUNTIME) or has no key (SECRET); returns the keys."""
+    keys: dict[str, str] = {}
     for name in names:
-        if find_spec(name) is None:
-            raise XpError(
-                f"tracking: {name} is not installed; install: python -m pip install {name}",
-                ExitCode.RUNTIME,
-            )
-    if "wandb" not in names or not needs_key(os.environ):
-        return {}
-    try:
-        return resolve([WANDB_KEY])
-    except XpError as error:
-        if _is_logged_in():
-            return {}
-        raise XpError(f"{error}; WANDB_MODE=offline needs none", ExitCode.SECRET) from None
-
-
-def _is_logged_in() -> bool:
-    """Returns whether `wandb login` left a key in ~/.netrc."""
-    import netrc
-    from urllib.parse import urlsplit
-
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc.netrc().authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+        kind = tracker(name)
+        for module, package in kind.packages.items():
+            if find_spec(module) is None:
+                raise XpError(
+                    f"tracking: {name} needs {module}, which is not installed; install: python -m pip install {package}",
+                    ExitCode.RUNTIME,
+                )
+        keys |= kind.keys()
+    return keys
 
 
 def tracked_places(names: Sequence[str], run: Path) -> list[str]:
-    """One line for each tracker that left files in a run's directory, with the command that shows or sends them."""
-    lines = []
-    offline = sorted((run / "wandb").glob("offline-run-*"))
-    if "wandb" in names and offline:
-        paths = " ".join(shlex.quote(str(path)) for path in offline)
-        lines.append(f"W&B, offline  {run / 'wandb'}  (send it: wandb sync {paths})")
-    elif "wandb" in names and os.environ.get("WANDB_MODE") == "disabled":
-        lines.append("W&B           WANDB_MODE=disabled: nothing was kept or sent")
-    if "tensorboard" in names and (run / "tensorboard").is_dir():
-        place = run / "tensorboard"
-        lines.append(
-            f"TensorBoard   {place}  (show it: tensorboard --logdir {shlex.quote(str(place))})"
-        )
-    return lines
+    """Lines about what each tracker left of a run, with the command that shows or sends it."""
+    return [line for name in names for line in tracker(name).places(run)]
+
+
+class LastTime:
+    """File in the run's directory with the time of the last line that was sent, of a tracker that keeps none itself."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.value = 0.0
+        if file.exists():
+            self.value = float(file.read_text())
+
+    def advance(self, time: float) -> None:
+        """Writes the time of a line that was sent, if it is later than all before."""
+        self.value = max(self.value, time)
+        self._file.parent.mkdir(exist_ok=True)
+        write_atomically(self._file, str(self.value))

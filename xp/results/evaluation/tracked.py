@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.episode.metrics_file import MetricsFile
-from xp.execution.tracking.base import TrackedRun
+from xp.execution.tracking.base import TrackedRun, openers
 from xp.execution.tracking.mirror import Mirror
-from xp.execution.tracking.trackers import openers
 from xp.lib.secrets.redaction import Redactor
 from xp.spec import RunSpec
 

@@ -24,7 +24,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
-from xp.lib.digest import digest_of
+from xp.lib.digest import digest_of, text_digest
 from xp.lib.imports import import_large
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, Sampling
@@ -187,6 +187,7 @@ def playing(spec: RunSpec) -> dict[str, Any]:
         **evaluation_sampling(spec).model_dump(mode="json", include={*Sampling.model_fields}),
         "seed": spec.seed,
         "chat_template": spec.model.template_arguments,
+        "template": None if spec.model.template is None else text_digest(spec.model.template),
         "tools_prompt": spec.model.tools_prompt.value,
     }
 

@@ -60,7 +60,7 @@ PINS = {
     "generator.append_eos_token_after_stop_str_in_multi_turn": Pin(False, TURNS),
     # A custom template keeps only the last step's reward.
     "generator.chat_template.name_or_path": Pin(
-        None, "xp renders the chat template; set model.chat_template"
+        None, "xp renders the chat template; set model.template"
     ),
     **{
         f"generator.{sampling}.{key}": pin

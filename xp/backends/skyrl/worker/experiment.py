@@ -64,7 +64,8 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         experiment.run()
         trainer = experiment.trainer
         save = partial(save_policy, trainer, cfg.generator.inference_engine.model_dtype)
-        publish(save, Path(config.places.model), trainer.generator.chat.end_ids)
+        chat = trainer.generator.chat
+        publish(save, Path(config.places.model), chat.end_ids, chat.template)
         asyncio.run(trainer.evaluate_trained())
 
 

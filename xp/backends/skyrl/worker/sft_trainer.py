@@ -46,7 +46,8 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
     trainer.train()
     trainer.shutdown()
     save = partial(save_policy, trainer, cfg.generator.inference_engine.model_dtype)
-    publish(save, Path(config.target), ChatTokens(trainer.tokenizer, config.spec.model).end_ids)
+    chat = ChatTokens(trainer.tokenizer, config.spec.model)
+    publish(save, Path(config.target), chat.end_ids, chat.template)
 
 
 class SftLog:

@@ -136,7 +136,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         checkpoints = Path(self.cfg.trainer.ckpt_path)
         policy = exports / FORM.format(self.global_step) / "policy"
         save_policy(self, self.cfg.generator.inference_engine.model_dtype, policy)
-        seal(policy, self.generator.chat.end_ids)
+        seal(policy, self.generator.chat.end_ids, self.generator.chat.template)
         prune_exports(exports, checkpoints)
 
     async def generate(self, input_batch: Any) -> Any:
@@ -206,7 +206,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             save_policy(self, self.cfg.generator.inference_engine.model_dtype, staged)
             if self.colocate_all:
                 await self.dispatch.save_weights_for_sampler()
-        keeper.finish(self.global_step, reward, self.generator.chat.end_ids)
+        chat = self.generator.chat
+        keeper.finish(self.global_step, reward, chat.end_ids, chat.template)
 
     def handle_dynamic_sampling(self, generator_output: Any, uids: Any) -> Any:
         """SkyRL's method by xp's rule of variance: SkyRL's takes void for 0, and the rounding of a mean for variance.

@@ -59,13 +59,18 @@ def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = Non
 
 
 def seal_exports(
-    checkpoints: Path, exports: Path, end_ids: Sequence[int], critic: Path | None = None
+    checkpoints: Path,
+    exports: Path,
+    end_ids: Sequence[int],
+    critic: Path | None = None,
+    template: str | None = None,
 ) -> None:
-    """Completes the exports of complete checkpoints, which Slime writes without digests; `end_ids` as in `seal`."""
+    """Completes the exports of complete checkpoints, which Slime writes without digests; `end_ids` and `template` as in
+    `seal`."""
     for rollout_id in whole(checkpoints, critic):
         export = exports / str(rollout_id)
         if export.is_dir() and not (export / DIGESTS).exists():
-            seal(export, end_ids)
+            seal(export, end_ids, template)
 
 
 def _written(checkpoints: Path) -> set[int]:

@@ -56,11 +56,13 @@ def check_quantized(model: Path, architecture: Mapping[str, Any]) -> None:
         )
 
 
-def publish_model(export: Path, target: Path, end_ids: Sequence[int]) -> None:
+def publish_model(
+    export: Path, target: Path, end_ids: Sequence[int], template: str | None = None
+) -> None:
     """Publishes Slime's last export, without a second copy; raises XpError(MISSING_OUTPUT) if there is none."""
     if not (export / "config.json").is_file():
         raise XpError(f"Slime ended without its last export, {export}", ExitCode.MISSING_OUTPUT)
-    publish(lambda staged: linked_copy(export, staged), target, end_ids)
+    publish(lambda staged: linked_copy(export, staged), target, end_ids, template)
 
 
 def linked_copy(source: Path, target: Path) -> None:

@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
             config.command.with_value(STEPS_FLAG, str(num_updates)),
             WorkerConfig.of(config, root, num_updates),
         )
-    publish_model(exports / str(num_updates - 1), root / config.target, chat.end_ids)
+    publish_model(exports / str(num_updates - 1), root / config.target, chat.end_ids, chat.template)
     prune(checkpoints, exports, config.spec.training.keep_checkpoints)
     check_trained(PHASE, config, num_updates, config.model, config.target)
 

@@ -79,7 +79,8 @@ def log_rollout(
         critic = worker.path(config.critic_checkpoints)
     checkpoints = worker.path(config.checkpoints)
     exports = worker.path(config.exports)
-    seal_exports(checkpoints, exports, worker.chat().end_ids, critic)
+    chat = worker.chat()
+    seal_exports(checkpoints, exports, chat.end_ids, critic, chat.template)
     prune(checkpoints, exports, training.keep_checkpoints, critic)
     return True
 
@@ -122,7 +123,8 @@ def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float
         staged = keeper.begin()
         if keeper.rule.keep_best:
             linked_copy(worker.path(worker.config.exports) / str(rollout_id), staged)
-        keeper.finish(rollout_id + 1, reward, worker.chat().end_ids)
+        chat = worker.chat()
+        keeper.finish(rollout_id + 1, reward, chat.end_ids, chat.template)
     elif not worker.is_last(rollout_id):
         stop = keeper.stop(rollout_id + 1)
         if stop is not None:

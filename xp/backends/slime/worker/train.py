@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     program = TrainingProgram.begin(path, SlimeTrainConfig.from_json)
     config = program.config
     check_warm_up(config)
-    end_ids = write_views(program, model).end_ids
+    chat = write_views(program, model)
     if config.critic_checkpoints is None:
         critic = None
     else:
@@ -82,9 +82,11 @@ def main(argv: Sequence[str]) -> None:
         config = config.resumed(latest, whole(root / config.checkpoints, critic))
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
     last = train(config, root, latest)
-    seal_exports(root / config.checkpoints, root / config.exports, end_ids, critic)
-    publish_model(root / config.exports / str(last), root / config.places.model, end_ids)
-    prune(root / config.checkpoints, root / config.exports, training.keep_checkpoints, critic)
+    exports = root / config.exports
+    seal_exports(root / config.checkpoints, exports, chat.end_ids, critic, chat.template)
+    model_place = root / config.places.model
+    publish_model(exports / str(last), model_place, chat.end_ids, chat.template)
+    prune(root / config.checkpoints, exports, training.keep_checkpoints, critic)
     program.check()
 
 

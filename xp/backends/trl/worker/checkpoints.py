@@ -95,13 +95,15 @@ class EndInTime(TrainerCallback):  # type: ignore[misc]
 class Seal(TrainerCallback):  # type: ignore[misc]
     """Seals each checkpoint when all ranks have written their parts, and removes old ones."""
 
-    def __init__(self, ranks: Ranks, end_ids: Sequence[int]) -> None:
+    def __init__(self, ranks: Ranks, end_ids: Sequence[int], template: str | None = None) -> None:
         self._ranks = ranks
+        self._template = template
         self._end_ids = end_ids
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._ranks.wait()
         if self._ranks.is_main:
-            seal(Path(args.output_dir) / FORM.format(state.global_step), self._end_ids)
+            checkpoint = Path(args.output_dir) / FORM.format(state.global_step)
+            seal(checkpoint, self._end_ids, self._template)
             if args.save_total_limit:
                 prune(Path(args.output_dir), args.save_total_limit)

@@ -155,7 +155,8 @@ class HeldOutEvaluation:
                 )  # only adapters, if these are trained; all ranks must call it
             self._ranks.wait()
             if is_main:
-                keeper.finish(step, reward, self._process.chat.end_ids)
+                chat = self._process.chat
+                keeper.finish(step, reward, chat.end_ids, chat.template)
         elif stop is not None:
             raise EarlyStop(stop)
 

@@ -91,7 +91,7 @@ def publish_policy(
         if start is not None:
             restore_media(staged, start)
 
-    publish(save, target, chat.end_ids)
+    publish(save, target, chat.end_ids, chat.template)
 
 
 def _gathered(trainer: Any) -> Any:

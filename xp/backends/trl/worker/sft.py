@@ -162,7 +162,7 @@ def make_trainer(
         processing_class=chat.tokenizer,
         train_dataset=_dataset(trained),
         eval_dataset=_dataset(held_out) if held_out else None,
-        callbacks=[Listener(), Seal(ranks, chat.end_ids)],
+        callbacks=[Listener(), Seal(ranks, chat.end_ids, chat.template)],
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)

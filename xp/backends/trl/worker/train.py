@@ -194,7 +194,7 @@ def make_trainer(
     policy = config.spec.model
     distill = config.spec.algorithm.distill
     of_dtype = getattr(torch, policy.dtype.value)
-    end_ids = ChatTokens(tokenizer, policy).end_ids
+    chat = ChatTokens(tokenizer, policy)
     # They write their part of a checkpoint before it is sealed.
     if isinstance(rollouts, TrainerCallback):
         kept = [rollouts]
@@ -210,7 +210,12 @@ def make_trainer(
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
-        callbacks=[log, *kept, Seal(Ranks(), end_ids), EndInTime(config, Ranks())],
+        callbacks=[
+            log,
+            *kept,
+            Seal(Ranks(), chat.end_ids, chat.template),
+            EndInTime(config, Ranks()),
+        ],
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)

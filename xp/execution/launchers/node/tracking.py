@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xp.execution.launchers.node.job_spec import JobSpec
-from xp.execution.tracking.base import TrackedRun
+from xp.execution.tracking.base import TrackedRun, openers
 from xp.execution.tracking.mirror import Mirror
-from xp.execution.tracking.trackers import openers
 
 CLOSE_S = 20.0
 """Seconds for the last lines; a preempted machine ends within half a minute."""

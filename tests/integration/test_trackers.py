@@ -1,0 +1,190 @@
+"""The four trackers get the same steps and values, by their real packages; a resumed run continues its own curve."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import eventually
+from tests.support.wandb_history import rows
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+ATTEMPTS = ((1, {1: 0.5, 2: 0.25, 3: 0.75}), (2, {3: 0.125, 4: 0.0625}))
+"""Number of each attempt, and its steps with their loss; the second begins again at the checkpoint of step 2."""
+SAME = {1: 0.5, 2: 0.25, 3: 0.125, 4: 0.0625}
+PLAY = """
+import json, os, sys, time
+from pathlib import Path
+from xp.execution.tracking.base import TrackedRun, check_trackers, openers, tracked_places
+from xp.execution.tracking.mirror import Mirror
+
+name, attempt, losses = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+directory = Path("outputs/runs/a-run")
+directory.mkdir(parents=True, exist_ok=True)
+config = {"seed": 1, "training": {"steps": attempt, "a b/c": [1, 2]}, "nothing": {}}
+run = TrackedRun("a-run", attempt, "a-project", config, directory, check_trackers([name]))
+warn = sys.stderr.write
+with Mirror(directory / "metrics.jsonl", run, openers([name]), warn, poll_s=0.05) as mirror:
+    with (directory / "metrics.jsonl").open("a") as file:
+        for step, loss in losses.items():
+            line = {"step": int(step), "time": 1000.0 * attempt + int(step), "attempt": attempt, "stage": "train"}
+            file.write(json.dumps({**line, "loss": loss, "eval/a@b/pass_at_k/4": 1, "far": float("inf")}) + "\\n")
+    mirror.is_success = attempt == 2
+print(*tracked_places([name], directory), sep="\\n")
+"""
+TRACKIO_ROWS = """
+import json
+from trackio.sqlite_storage import SQLiteStorage
+(run,) = SQLiteStorage.get_runs("a-project")
+rows = SQLiteStorage.get_logs("a-project", run)
+print(json.dumps([run, [[row["step"], row["loss"], row["eval/a@b/pass_at_k/4"]] for row in rows]]))
+"""
+
+
+def program(
+    place: Path, text: str, *words: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a process of its own, as a package's settings are read when it is imported."""
+    known = {
+        name: value for name, value in os.environ.items() if name[:6] not in ("MLFLOW", "TRACKI")
+    }
+    variables = {**known, "WANDB_MODE": "offline", "TRACKIO_DIR": str(place / "trackio"), **environ}
+    command = [sys.executable, "-c", text, *words]
+    return subprocess.run(
+        command,
+        cwd=place,
+        env={**variables, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def of_wandb(place: Path) -> Iterable[tuple[int, float]]:
+    files = sorted(place.glob("outputs/runs/a-run/wandb/offline-run-*-a-run/run-a-run.wandb"))
+    assert len(files) == 2
+    # W&B's own process may still be writing when finish() has returned.
+    eventually(lambda: sum(len(rows(file)) for file in files) == 5)
+    return [(row["step"], row["loss"]) for file in files for row in rows(file)]
+
+
+def of_tensorboard(place: Path) -> Iterable[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    points = []
+    for attempt, _ in ATTEMPTS:
+        events = EventAccumulator(str(place / f"outputs/runs/a-run/tensorboard/attempt_{attempt}"))
+        events.Reload()
+        points += [(event.step, event.value) for event in events.Scalars("loss")]
+    return points
+
+
+def of_mlflow(place: Path) -> Iterable[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{place}/outputs/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("a-project").experiment_id])
+    assert run.info.run_name == "a-run"
+    assert run.info.status == "FINISHED"
+    assert run.data.params["training.steps"] == "1"
+    assert run.data.params["training.a b/c"] == "[1, 2]"
+    assert run.data.metrics["eval/a_b/pass_at_k/4"] == 1.0
+    history = client.get_metric_history(run.info.run_id, "loss")
+    points = sorted(history, key=lambda point: point.timestamp)
+    assert [point.timestamp for point in points] == [
+        1_001_000,
+        1_002_000,
+        1_003_000,
+        2_003_000,
+        2_004_000,
+    ]
+    return [(point.step, point.value) for point in points]
+
+
+def of_trackio(place: Path) -> Iterable[tuple[int, float]]:
+    read = program(place, TRACKIO_ROWS)
+    name, logged = json.loads(read.stdout.splitlines()[-1])
+    assert name == "a-run"
+    assert {passes for _, _, passes in logged} == {1.0}
+    return [(step, loss) for step, loss, _ in logged]
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorboard", "mlflow", "trackio"])
+def test_each_tracker_gets_the_same_steps_and_values_over_a_resume(
+    name: str, tmp_path: Path
+) -> None:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    for attempt, losses in ATTEMPTS:
+        played = program(tmp_path, PLAY, name, str(attempt), json.dumps(losses))
+        assert played.returncode == 0, played.stderr
+        assert "tracking:" not in played.stderr
+        assert name in played.stdout.partition("(")[0].lower().replace("w&b", "wandb")
+        assert len(played.stdout.splitlines()) == 1, "only the line of the end"
+    readers: dict[str, Callable[[Path], Iterable[tuple[int, float]]]] = {
+        "wandb": of_wandb,
+        "tensorboard": of_tensorboard,
+        "mlflow": of_mlflow,
+        "trackio": of_trackio,
+    }
+    points = list(readers[name](tmp_path))
+    assert dict(points) == SAME
+    once = [(1, 0.5), (2, 0.25), (3, 0.75), (3, 0.125), (4, 0.0625)]
+    # TensorBoard's second curve begins with the steps before the checkpoint.
+    assert points == (once if name != "tensorboard" else [*once[:3], *once[:2], *once[3:]])
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A server that lets nobody in, and remembers with which key they came."""
+
+    came: list[str]
+
+    def do_GET(self) -> None:
+        self.came.append(self.headers.get("Authorization", ""))
+        self.send_response(401)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *_: object) -> None:
+        return
+
+
+def test_mlflows_server_gets_the_key_by_its_name_and_its_refusal_ends_no_run(
+    tmp_path: Path,
+) -> None:
+    for module in ("mlflow", "sqlalchemy", "alembic"):
+        pytest.importorskip(module)
+    handler = type("Handler", (Refusing,), {"came": []})
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    (tmp_path / ".env").write_text("MLFLOW_TRACKING_TOKEN=XPCANARYtoken\n")
+    try:
+        words = ("mlflow", "1", json.dumps({1: 0.5}))
+        played = program(tmp_path, PLAY, *words, MLFLOW_TRACKING_URI=address)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert played.returncode == 0, played.stderr
+    assert "tracking: mlflow failed and is left out from here on" in played.stderr
+    assert set(handler.came) == {"Bearer XPCANARYtoken"}
+    assert "XPCANARY" not in played.stderr + played.stdout
+    assert not list(tmp_path.rglob("*.db"))
+    written = [path for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
+    assert written
+    assert not [path for path in written if b"XPCANARY" in path.read_bytes()]

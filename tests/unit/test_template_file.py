@@ -1,0 +1,155 @@
+"""A chat template of the user's: read once, checked like a model's own, used for every token, and published."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from tests.support.chat_templates import folder, tokenizer_of
+from tests.support.sections import chat_model
+from xp.composition import compose
+from xp.composition.points import to_yaml
+from xp.envs.base import Message
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.execution.resume import spec_to_resume
+from xp.execution.sweep import spec_digest
+from xp.lib.models.clock import CLOCK
+from xp.lib.models.template import install_template
+from xp.tasks.template_check import examine
+from xp.worker.engines.evaluate import playing
+from xp.worker.publish import publish
+from xp.worker.tiny_model import SHIPPED
+
+ASKED = [Message(role="user", content="Where is the key?")]
+MARK = "As my own template says."
+ORIGINAL = (folder() / "qwen3.jinja").read_text()
+OURS = f"{{{{- '{MARK}' }}}}\n{ORIGINAL}"
+WORDS = ["env=multiply", "hardware=h100x8", "model=qwen3-1.7b"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    place = tmp_path / "mine.jinja"
+    place.write_text(OURS)
+    return place
+
+
+def test_the_spec_keeps_the_text_and_needs_the_file_no_more(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = compose([*WORDS, "model.template=mine.jinja"])
+    assert spec.model.template == OURS
+    assert compose([*WORDS, f"model.template={file}"]) == spec
+    assert spec_digest(spec.model_dump(mode="json")) != spec_digest(
+        compose(WORDS).model_dump(mode="json")
+    )
+    file.unlink()
+    run = tmp_path / "outputs/runs/one"
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text(to_yaml(spec))
+    assert spec_to_resume(str(run), []).spec.model.template == OURS
+    assert playing(spec) != playing(compose(WORDS))
+    assert str(tmp_path) not in to_yaml(spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read (No such file or directory); give a file with a chat template"),
+        ("Answer briefly.\n", "it has no {{ ... }}, so it renders no message"),
+        (json.dumps({"chat_template": OURS}), "this is JSON; expected the template alone"),
+        ("{% for m in messages %}\n{{ m.content }", "it is no Jinja template, by its line 2"),
+        ("{{ 1 }}\n{% generation %}{% endfor %}", "it is no Jinja template, by its line 2"),
+    ],
+)
+def test_what_is_no_template_is_refused_by_the_plan(
+    text: str | None, words: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "mine.jinja"
+    if text is not None:
+        place.write_text(text)
+    with pytest.raises(XpError) as caught:
+        compose([*WORDS, f"model.template={place}"])
+    assert caught.value.code == ExitCode.CONFIG
+    assert f"model.template={place}: {words}" in str(caught.value)
+
+
+def test_a_file_at_the_key_of_the_arguments_is_told_its_own_key(file: Path) -> None:
+    with pytest.raises(XpError, match=r"a file with a template is model\.template=FILE"):
+        compose([*WORDS, f"model.chat_template={file}"])
+
+
+@pytest.mark.parametrize("place", sorted(folder().glob("*.jinja")), ids=lambda place: place.stem)
+def test_every_template_that_trl_ships_can_be_set(place: Path) -> None:
+    assert compose([*WORDS, f"model.template={place}"]).model.template == place.read_text()
+
+
+def test_a_template_that_asks_for_the_date_gets_the_plans_day(tmp_path: Path) -> None:
+    dated = (folder() / "llama3_2.jinja").read_text()
+    assert CLOCK in dated
+    (tmp_path / "dated.jinja").write_text(dated)
+    (tmp_path / "plain.jinja").write_text(OURS)
+    shutil.copytree(SHIPPED, tmp_path / "model")
+    (tmp_path / "model/chat_template.jinja").write_text(dated)
+    model = ["model=hf", f"model.path={tmp_path / 'model'}", "model.dtype=float32"]
+    with_own = compose([*model, f"model.template={tmp_path / 'plain.jinja'}"])
+    assert CLOCK in compose(model).model.chat_template
+    assert CLOCK not in with_own.model.chat_template
+    asking = compose([*WORDS, f"model.template={tmp_path / 'dated.jinja'}"])
+    assert CLOCK in asking.model.chat_template
+
+
+def test_prompts_and_replies_are_rendered_by_it() -> None:
+    plain = ChatTokens(tokenizer_of("qwen3"), chat_model(template=None))
+    ours = ChatTokens(tokenizer_of("qwen3"), chat_model(template=OURS))
+    assert ours.rendered(ASKED, "[]") == MARK + plain.rendered(ASKED, "[]")
+    assert ours.digest() != plain.digest()
+    assert ours.end_ids == plain.end_ids
+    assert not examine(ours).faults
+
+
+def test_a_template_that_renders_nothing_is_to_be_mended() -> None:
+    empty = "{{ '' }}{% for message in messages %}{% endfor %}"
+    (fault,) = examine(ChatTokens(tokenizer_of("qwen3"), chat_model(template=empty))).faults
+    assert "does not render a message of plain text" in fault
+    assert "mend the file of model.template" in fault
+    toolless = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    (fault,) = examine(ChatTokens(tokenizer_of("qwen3"), chat_model(template=toolless))).faults
+    assert "does not tell the model of look_around" in fault
+
+
+def test_the_published_model_has_it_alone_and_renders_as_it_was_trained(tmp_path: Path) -> None:
+    chat = ChatTokens(tokenizer_of("qwen3"), chat_model(template=OURS))
+
+    def save(place: Path) -> None:
+        """As an export that copies the files of the start."""
+        tokenizer_of("qwen3").save_pretrained(place)
+        settings = json.loads((place / "tokenizer_config.json").read_text())
+        settings["chat_template"] = ORIGINAL
+        (place / "tokenizer_config.json").write_text(json.dumps(settings))
+        (place / "chat_template.json").write_text(json.dumps({"chat_template": ORIGINAL}))
+        (place / "additional_chat_templates").mkdir()
+        (place / "additional_chat_templates/tool_use.jinja").write_text(ORIGINAL)
+
+    publish(save, tmp_path / "model", chat.end_ids, chat.template)
+    served = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert served.chat_template == OURS
+    assert served.get_chat_template(tools=[{}]) == OURS
+    ids = served.apply_chat_template(ASKED, add_generation_prompt=True, return_dict=True)
+    assert ids["input_ids"] == chat.prompt(ASKED, "[]")
+    before = (tmp_path / "model/tokenizer_config.json").read_bytes()
+    install_template(tmp_path / "model", OURS)
+    assert (tmp_path / "model/tokenizer_config.json").read_bytes() == before
+
+    publish(save, tmp_path / "plain", chat.end_ids)
+    named = AutoTokenizer.from_pretrained(tmp_path / "plain").chat_template
+    assert ORIGINAL in (named, *(named.values() if isinstance(named, dict) else ()))
