@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,11 @@ from tests.support.launching import CPU, ROOT, launcher_spec, stage
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.kubernetes.launcher import KubernetesLauncher, state_of
+from xp.contrib.kubernetes.manifest import API_VERSION, KIND
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launch, Launcher
 from xp.execution.launchers.files import copy_package
-from xp.execution.launchers.service import stage_log
+from xp.execution.launchers.service import stage_log, to_yaml
 from xp.planning.job import Runtime, Stage
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
@@ -181,27 +185,67 @@ def test_a_ray_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == ExitCode.PLAN
 
 
+class Discovery(BaseHTTPRequestHandler):
+    """A cluster's answers about its kinds, which `kubectl --dry-run=client` asks for; it has nothing else."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].strip("/")
+        groups = [
+            {"groupVersion": version, "version": version.partition("/")[2]}
+            for version in API_VERSION.values()
+        ]
+        answers: dict[str, Any] = {
+            "api": {"kind": "APIVersions", "versions": ["v1"]},
+            "api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+            "apis": {
+                "kind": "APIGroupList",
+                "groups": [
+                    {"name": each["groupVersion"].partition("/")[0], "versions": [each]}
+                    for each in groups
+                ],
+            },
+        }
+        for kind, version in API_VERSION.items():
+            row = {"name": f"{kind}s", "singularName": kind, "namespaced": True, "kind": KIND[kind]}
+            resources = [{**row, "verbs": ["create", "get"]}]
+            answers[f"apis/{version}"] = {
+                "kind": "APIResourceList",
+                "groupVersion": version,
+                "resources": resources,
+            }
+        body = json.dumps(answers.get(path, {"kind": "Status", "code": 404})).encode()
+        self.send_response(200 if path in answers else 404)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Prints nothing."""
+
+
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not here")
 @pytest.mark.parametrize("name", sorted(PLANS))
-def test_kubectl_reads_the_manifest(name: str, tmp_path: Path) -> None:
-    """Without a cluster: `--dry-run=client` asks one for its kinds, `label --local` asks none."""
+def test_kubectl_would_create_the_object(name: str, tmp_path: Path) -> None:
     file = tmp_path / "kubernetes.yaml"
     manifest = manifests(name, tmp_path)["train"]
-    file.write_text(yaml.safe_dump(manifest))
-    words = [
-        "label",
-        "--local",
-        "--dry-run=client",
-        "--filename",
-        str(file),
-        "a=b",
-        "--output=json",
-    ]
-    done = subprocess.run([str(KUBECTL), *words], capture_output=True, text=True, check=True)
+    file.write_text(to_yaml([manifest]))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Discovery)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    words = ["create", "--dry-run=client", "--validate=false", "--filename", str(file)]
+    address = f"--server=http://127.0.0.1:{server.server_port}"
+    done = subprocess.run(
+        [str(KUBECTL), address, *words, "--output=json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+    )
+    server.shutdown()
+    server.server_close()
+    assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
-    shown["metadata"]["labels"].pop("a")
-    shown["metadata"].pop("creationTimestamp", None)
-    assert shown == manifest
+    assert shown["kind"] == KINDS[name]
+    assert shown["spec"] == manifest["spec"]
 
 
 @pytest.mark.parametrize(

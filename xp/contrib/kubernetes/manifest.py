@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from xp.execution.launchers import service
@@ -21,6 +20,7 @@ from xp.execution.launchers.service import (
     install_lines,
     lock_of,
     stage_lines,
+    to_yaml,
 )
 from xp.lib.digest import text_digest
 from xp.lib.private_ray import NICENESS
@@ -174,7 +174,7 @@ def manifest_text(
         "metadata": {"name": name, "labels": labels},
         "spec": body,
     }
-    return yaml.safe_dump(document, sort_keys=False, width=1000)
+    return to_yaml([document])
 
 
 def _ray_job(pods: _Pods, stages: Sequence[SubmittedStage]) -> dict[str, Any]:

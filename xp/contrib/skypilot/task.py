@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from xp.execution.launchers import service
@@ -18,6 +17,7 @@ from xp.execution.launchers.service import (
     install_lines,
     lock_of,
     stage_lines,
+    to_yaml,
 )
 from xp.lib.private_ray import NICENESS, TOKEN
 from xp.planning.job import Job, Resources, Stage
@@ -81,18 +81,6 @@ class SkypilotOptions(BaseModel):
         return self
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes texts of several lines as blocks."""
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)
-
-
 def task_text(name: str, tasks: Sequence[SubmittedStage], spec: LauncherSpec) -> str:
     """The YAML of one stage, or of a chain of stages.
 
@@ -105,7 +93,7 @@ def task_text(name: str, tasks: Sequence[SubmittedStage], spec: LauncherSpec) ->
         documents[0]["name"] = name
     else:
         documents.insert(0, {"name": name})
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
+    return to_yaml(documents)
 
 
 def limit_of(stage: Stage) -> str | None:

@@ -9,6 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Echo, Launch
@@ -45,6 +48,26 @@ EXIT_CODE = "xp-exit-code"
 """Beginnings of lines in a log, before and after a stage of a chain, since services report no exit code of a stage."""
 QUIET_S = 15.0
 """Seconds that the last lines of a log may take after the stage's end."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML dumper that writes texts of several lines as blocks, and repeats values."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
+
+
+def to_yaml(documents: Sequence[Any]) -> str:
+    """Documents as YAML for people."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
 @dataclass(frozen=True)
