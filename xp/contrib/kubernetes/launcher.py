@@ -202,7 +202,7 @@ class KubernetesLauncher(ServiceLauncher):
 
     def _copy(self, files: Sequence[str], name: str) -> None:
         """Copies files (relative to the outputs root) to the volume, through a pod that ends with it."""
-        overrides = json.dumps(copying_pod(name, self._spec))
+        overrides = json.dumps(copying_pod(self._spec))
         image = options_of(self._spec).installer
         pod = f"{name}-files"
         words = ["run", pod, "--stdin", "--rm", "--quiet", "--restart=Never", f"--image={image}"]

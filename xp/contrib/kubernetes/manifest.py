@@ -204,7 +204,10 @@ def _ray_job(pods: _Pods, stages: Sequence[SubmittedStage]) -> dict[str, Any]:
         "rayClusterSpec": cluster,
     }
     if lock_of(stage.stage.job) is not None:
-        body["submitterPodTemplate"] = pods.of_submitter(str(version))
+        # KubeRay's own submitter is the head's image, which gets Ray from the lock alone.
+        submitter = {"name": "ray-job-submitter", "image": f"rayproject/ray:{version}"}
+        pod = {"restartPolicy": "Never", "containers": [submitter]}
+        body["submitterPodTemplate"] = {"spec": pod}
     return body
 
 
@@ -269,45 +272,6 @@ class _Pods:
         command = {"command": shlex.split(added, posix=False)} if added else {}
         return self._template("ray", installed, stage, variables, command)
 
-    def of_submitter(self, version: str) -> dict[str, Any]:
-        """The pod that sends the job to Ray and prints its log; KubeRay adds the command."""
-        place = "/xp/submitter"
-        install = [
-            f"uv venv --python {PYTHON} --managed-python {place}",
-            f"uv pip install --python {place}/bin/python 'ray[default]=={version}'",
-        ]
-        shared = {"volumeMounts": [_SCRATCH], "env": _environ(_UV)}
-        init = _init(self.options.installer, install, shared)
-        container = {
-            "name": "ray-job-submitter",
-            "image": self.options.installer,
-            **shared,
-            "env": _environ({"PATH": f"{place}/bin:{PATHS}"}),
-        }
-        return {
-            "spec": {
-                "restartPolicy": "Never",
-                "initContainers": [init],
-                "containers": [container],
-                "volumes": [{"name": "xp", "emptyDir": {}}],
-            }
-        }
-
-    def copying(self) -> dict[str, Any]:
-        """The pod that writes an archive from its standard input to the volume, as an override of `kubectl run`."""
-        container = {
-            "name": "files",
-            "image": self.options.installer,
-            "command": ["tar", "--extract", "--gzip", "--directory", MOUNT],
-            "stdin": True,
-            "stdinOnce": True,
-            "volumeMounts": [_OUTPUTS],
-        }
-        return {"spec": {"containers": [container], "volumes": [self._outputs()]}}
-
-    def _outputs(self) -> dict[str, Any]:
-        return {"name": "outputs", "persistentVolumeClaim": {"claimName": self.options.volume}}
-
     def _template(
         self,
         name: str,
@@ -346,7 +310,7 @@ class _Pods:
                 _init(self.options.installer, list(dict.fromkeys(lines)), shared)
             ]
         memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
-        volumes = [self._outputs(), {"name": "xp", "emptyDir": {}}, memory]
+        volumes = [_claim(self.options), {"name": "xp", "emptyDir": {}}, memory]
         grace_s = round(self.spec.grace_s) + 30
         pod |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace_s}
         return {"spec": {**pod, "containers": [container], "volumes": volumes}}
@@ -361,9 +325,22 @@ _SHARED_MEMORY: Final = {"name": "shared-memory", "mountPath": "/dev/shm"}
 _UV: Final = {"UV_PYTHON_INSTALL_DIR": "/xp/pythons", "UV_LINK_MODE": "copy"}
 
 
-def copying_pod(name: str, spec: LauncherSpec) -> dict[str, Any]:
-    """Override of `kubectl run` that unpacks an archive on the volume."""
-    return _Pods(name, "", spec).copying()
+def copying_pod(spec: LauncherSpec) -> dict[str, Any]:
+    """The pod that writes an archive from its standard input to the volume, as an override of `kubectl run`."""
+    options = options_of(spec)
+    container = {
+        "name": "files",
+        "image": options.installer,
+        "command": ["tar", "--extract", "--gzip", "--directory", MOUNT],
+        "stdin": True,
+        "stdinOnce": True,
+        "volumeMounts": [_OUTPUTS],
+    }
+    return {"spec": {"containers": [container], "volumes": [_claim(options)]}}
+
+
+def _claim(options: KubernetesOptions) -> dict[str, Any]:
+    return {"name": "outputs", "persistentVolumeClaim": {"claimName": options.volume}}
 
 
 def _init(image: str, lines: Sequence[str], shared: dict[str, Any]) -> dict[str, Any]:
