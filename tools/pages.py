@@ -12,7 +12,7 @@ from tools.checkpoints import page as models_page
 from tools.parity.measure import section
 from tools.public_memory import page as memory_page
 from tools.public_scripts import page as scripts_page
-from xp.cli.explain import Field, comment_of, fields_of, source_of, specs_of
+from xp.cli.explain import ExplainedField, comment_of, fields_of, source_of, specs_of
 from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
 from xp.fields.message_limits import with_proof
@@ -124,9 +124,9 @@ def reference_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _keys() -> Mapping[str, tuple[Field, tuple[str, ...], ParityRow | None]]:
+def _keys() -> Mapping[str, tuple[ExplainedField, tuple[str, ...], ParityRow | None]]:
     """Key -> its field, the composition that has it, and its row of the parity table."""
-    found: dict[str, tuple[Field, tuple[str, ...], ParityRow | None]] = {}
+    found: dict[str, tuple[ExplainedField, tuple[str, ...], ParityRow | None]] = {}
     for overrides in COMPOSITIONS:
         table = {row.field: row for row in rows(overrides)}
         for path, field in fields_of(compose(overrides)).items():
@@ -163,7 +163,9 @@ def _order(path: str) -> int:
     return len(sections)
 
 
-def _entry(field: Field, overrides: tuple[str, ...], row: ParityRow | None) -> Iterator[str]:
+def _entry(
+    field: ExplainedField, overrides: tuple[str, ...], row: ParityRow | None
+) -> Iterator[str]:
     origin = origin_of(field.path, overrides)
     raw = origin.marks[0].raw if origin.marks else ""
     yield f"### {field.path}"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -16,7 +12,7 @@ import yaml
 
 from tests.engines import needs_vllm
 from tests.support.resuming import lose_once, process_with
-from tests.support.vllm_on_cpu import configured
+from tests.support.vllm_on_cpu import configured, trained
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.errors import ExitCode, XpError
 from xp.worker.step_log import check_gap
@@ -24,34 +20,6 @@ from xp.worker.step_log import check_gap
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 BAR = 1e-4
 """Largest gap between engine and trainer of one set of weights in float32."""
-
-
-def trained(
-    directory: Path, environ: dict[str, str], faults: Any = None
-) -> tuple[list[float], dict[str, Any]]:
-    """The gap of each step, and what the run said."""
-    words = [f"{directory}/config.json", f"{directory}/result.json", json.dumps(faults or {})]
-    command = ["-m", "tests.engines.trl_training", *words]
-    if (directory / "accelerate.yaml").exists():
-        command = [
-            "-m",
-            "accelerate.commands.launch",
-            "--config_file",
-            f"{directory}/accelerate.yaml",
-            *command,
-        ]
-    done = subprocess.run(
-        [sys.executable, *command], env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    metrics = directory / "attempt_1/train/metrics.jsonl"
-    lines = (
-        [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    )
-    for line in lines:
-        assert line["training/grad_norm"] > 0
-    found: dict[str, Any] = json.loads((directory / "result.json").read_text())
-    return [line["training/logprob_gap"] for line in lines], found
 
 
 @contextmanager

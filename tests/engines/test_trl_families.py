@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import needs_vllm
-from tests.engines.test_trl import configured, trained
+from tests.support.vllm_on_cpu import configured, trained
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 BAR = 0.01

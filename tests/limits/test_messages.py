@@ -8,8 +8,8 @@ import pytest
 
 from tests.limits.messages import NAMES, messages
 from tests.support.proofs import TRAINERS, missing_tests
-from xp.fields.limits import VALUES, Limit, limits_of, with_proof
-from xp.fields.message_limits import MESSAGES
+from xp.fields.limits import Limit, limits_of
+from xp.fields.message_limits import MESSAGES, with_proof
 
 SITES = [*messages()]
 
@@ -17,7 +17,7 @@ SITES = [*messages()]
 def tables() -> list[Limit]:
     """The proofs of messages that specs meet (test_rows.py)."""
     rows = [limit for trainer in TRAINERS for limit in limits_of(trainer)]
-    return [limit for limit in (*VALUES, *rows) if limit.words]
+    return [limit for limit in (*limits_of("xp"), *rows) if limit.words]
 
 
 def has_proof(file: str, text: str) -> bool:
@@ -33,7 +33,7 @@ def test_every_message_in_the_code_has_a_proof() -> None:
 def test_the_walk_finds_the_messages() -> None:
     """In each room, and also those that are made with a variable."""
     found = {file for file, _ in SITES}
-    for file in ("batch.py", "values.py", "refusals.py", "extent.py"):
+    for file in ("batch.py", "refusals.py", "run_size.py"):
         assert f"xp/planning/{file}" in found
     for file in (
         "xp/worker/engines/teacher.py",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.limits.words import has, lacks, package
-from xp.backends.slime.control.architecture import _FAMILIES, LOADED_ONLY
 from xp.backends.slime.control.flags import catalog, fault
+from xp.fields.architecture import _FAMILIES, LOADED_ONLY
 
 needs_checkouts = pytest.mark.skipif(
     not all(os.environ.get(name) for name in ("SLIME_PATH", "MEGATRON_PATH")),

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import xp.envs.builtin
+import xp.worker
 
 SPREAD: Final = 0.05
 """Standard deviation of the weights with which each part of a network changes its log-probabilities by more than 1e-5
 nats, the largest difference that the tests allow in float32."""
-TINY: Final = Path(xp.envs.builtin.__file__).parent / "tiny"
+TINY: Final = Path(xp.worker.__file__).parent / "tiny"
 TEXT: Final = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -338,6 +338,7 @@ def proofs_of(test: str, trainer: str) -> Mapping[str, str]:
     }
 
 
+_SLIME: Final = "tests/trainers/test_slime_megatron.py"
 TRAINED: Final[Mapping[str, Mapping[str, str]]] = {
     "trl": proofs_of(
         "test_trl_families.py::test_a_family_is_planned_sampled_updated_and_published", "trl"
@@ -347,8 +348,14 @@ TRAINED: Final[Mapping[str, Mapping[str, str]]] = {
         "skyrl",
     ),
     "slime": {
-        family: f"tests/trainers/test_slime_megatron.py::test_a_random_model_of_a_family_is_loaded_updated_and_exported[{family}]"
-        for family in ("deepseek_v3", "glm4_moe", "minimax_m2")
+        **{
+            family: f"{_SLIME}::test_a_random_model_of_a_family_is_loaded_updated_and_exported[{family}]"
+            for family in ("deepseek_v3", "glm4_moe", "minimax_m2")
+        },
+        **{
+            family: f"{_SLIME}::test_a_checkpoint_with_media_is_trained_on_text[{family}]"
+            for family in ("glm4v_moe", "qwen3_vl")
+        },
     },
 }
 """Trainer -> `model_type` -> node id of the test that plans, samples, updates and publishes its tiny network."""

@@ -49,7 +49,7 @@ class Message(NamedTuple):
 
     place: str
     kind: str
-    """Name of the class, or `refuse` for a row."""
+    """Name of the class, or `refuse` for a column."""
     text: str
 
 
@@ -65,7 +65,7 @@ def bare_remedies(text: str) -> list[str]:
 
 
 def messages(root: Path) -> Iterator[Message]:
-    """All texts of the package: refusals, refusals of rows, and errors of users."""
+    """All texts of the package: refusals, refusals of columns, and errors of users."""
     trees = {file: ast.parse(file.read_text()) for file in sorted(root.rglob("*.py"))}
     everywhere: dict[str, list[ast.AST]] = {}
     for tree in trees.values():
@@ -91,7 +91,7 @@ def _of(node: ast.AST, names: Names, place: str) -> Iterator[Message]:
 def _arguments(called: str, node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
     if called == "Refusal" and len(node.args) > 1:
         yield called, node.args[1]
-    if called == "Row":
+    if called == "Column":
         for word in node.keywords:
             if word.arg == "refuse" and isinstance(word.value, ast.Name):
                 yield word.arg, ast.Call(word.value, [], [])

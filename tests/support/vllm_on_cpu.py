@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.support.families import SPREAD, write_family
 from tests.support.sections import with_model
@@ -72,3 +76,31 @@ def configured(
     )
     (directory / "config.json").write_text(config.to_json())
     return {**os.environ, **job.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+
+
+def trained(
+    directory: Path, environ: dict[str, str], faults: Any = None
+) -> tuple[list[float], dict[str, Any]]:
+    """The gap of each step, and what the run said."""
+    words = [f"{directory}/config.json", f"{directory}/result.json", json.dumps(faults or {})]
+    command = ["-m", "tests.engines.trl_training", *words]
+    if (directory / "accelerate.yaml").exists():
+        command = [
+            "-m",
+            "accelerate.commands.launch",
+            "--config_file",
+            f"{directory}/accelerate.yaml",
+            *command,
+        ]
+    done = subprocess.run(
+        [sys.executable, *command], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    metrics = directory / "attempt_1/train/metrics.jsonl"
+    lines = (
+        [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    )
+    for line in lines:
+        assert line["training/grad_norm"] > 0
+    found: dict[str, Any] = json.loads((directory / "result.json").read_text())
+    return [line["training/logprob_gap"] for line in lines], found

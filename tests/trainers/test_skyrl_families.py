@@ -13,8 +13,9 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.support.families import FAMILIES, REFUSED, SPREAD, write_family
 from tests.support.forked import run_forked
 from tests.support.jobs import train_config
+from tests.support.media_commands import weights
+from tests.support.skyrl_media import SMALL, check_model
 from tests.trainers import skyrl_family
-from tests.trainers.test_skyrl_media import SMALL, check_model, weights
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.composition import compose
 from xp.errors import XpError

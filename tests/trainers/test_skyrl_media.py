@@ -6,46 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.skyrl_media import SMALL, check_model
 from tests.support.tiny_media import media_model
-from tests.trainers.skyrl_parts import REHEARSAL
 from xp.episode.metrics_file import read_metrics
-from xp.lib.models.weights import is_of_text
 
 ROOT = Path(__file__).parents[2]
-SMALL = (
-    *REHEARSAL,
-    "env=sums",
-    "model=hf",
-    "model.dtype=float32",
-    "env.train.num_tasks=4",
-    "env.held_out.num_tasks=2",
-    "training.prompts_per_step=2",
-    "training.group_size=2",
-    "training.micro_batch_size=2",
-    "training.num_steps=1",
-    "training.warmup_updates=0",
-    "training.updates_per_step=1",
-    "training.learning_rate=1e-3",
-    "training.entropy_coef=0.01",
-    "training.max_tokens_per_turn=8",
-    "training.max_response_tokens=64",
-)
-
-
-def weights(directory: Path) -> dict[str, Any]:
-    from safetensors.torch import load_file
-
-    return {
-        name: weight
-        for file in directory.glob("*.safetensors")
-        for name, weight in load_file(file).items()
-    }
 
 
 @pytest.mark.slow
@@ -100,16 +70,3 @@ def rehearse(directory: Path, *words: str, is_new: bool = True) -> Path:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     (run,) = (directory / "outputs/runs").iterdir()
     return run
-
-
-def check_model(model: Path, start: Path) -> None:
-    """The text is trained, and every other weight is that of the start."""
-    before = weights(start)
-    after = weights(model)
-    assert set(before) - set(after) <= {"lm_head.weight"}
-    changed = {name for name in before if name in after and not before[name].equal(after[name])}
-    assert changed
-    assert all(is_of_text(name) for name in changed)
-    assert not all(is_of_text(name) for name in before)
-    name = "preprocessor_config.json"
-    assert (model / name).read_bytes() == (start / name).read_bytes()

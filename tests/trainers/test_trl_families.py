@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from tests.engines.test_architectures import check_two_turns, trl_gap
+from tests.support.engine_checks import check_two_turns, trl_gap
 from tests.support.families import FAMILIES, REFUSED, SPREAD, TRAINED, write_family
 from tests.support.forked import in_stage, run_forked
-from tests.trainers.test_trl_media import weights
+from tests.support.media_commands import weights
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.planning.plan import build_plan

@@ -248,8 +248,10 @@ def test_the_documented_example_runs_as_it_stands(
 
 @pytest.mark.parametrize("backend", [("trl", "a100x4"), ("skyrl", "a100x4"), ("slime", "a100x4")])
 def test_the_documented_command_line_plans_and_takes_the_module_along(
-    backend: tuple[str, str],
+    backend: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "my_algorithms.py").write_text(documented())
+    monkeypatch.syspath_prepend(tmp_path)
     text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
     (line,) = re.findall(r"^    python -m xp (algorithm=custom .*)$", text, flags=re.MULTILINE)
     spec = compose([*line.split(), f"backend={backend[0]}", f"hardware={backend[1]}"])

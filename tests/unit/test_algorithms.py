@@ -20,7 +20,10 @@ GPU = {
     "slime": ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-4b"),
 }
 TEACHER = "algorithm.distill.teacher=Org/Teacher"
-MUST = {"custom": ("algorithm.advantage_fn=my_pkg.algorithms:my_advantages",), "opd": (TEACHER,)}
+MUST = {
+    "custom": ("algorithm.advantage_fn=tests.graders_under_test.functions:advantages",),
+    "opd": (TEACHER,),
+}
 """What an option leaves to the user."""
 REFUSED = {
     ("dapo", "trl"): "algorithm.dynamic_sampling",
@@ -123,4 +126,4 @@ def test_a_function_of_the_users_own_is_told_to_the_job(backend: str) -> None:
         for stage in build_plan(composed("custom", *GPU[backend]), "r").stages
         if stage.name == "train"
     )
-    assert "my_pkg.algorithms:my_advantages" in str(train.job)
+    assert "tests.graders_under_test.functions:advantages" in str(train.job)

@@ -97,7 +97,7 @@ def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> No
 
 def test_the_plan_refuses_to_train_on_what_is_there_to_be_evaluated(tmp_path: Path) -> None:
     with pytest.raises(
-        XpError, match=r"env\.train\.split: nothing to train on: .*\n`python -m xp eval`"
+        XpError, match=r"env\.train\.split: nothing to train on: .*\nplay it by `python -m xp eval`"
     ) as error:
         build_plan(compose(["env=gsm1k", f"outputs={tmp_path}"]), "r")
     assert error.value.code is ExitCode.PLAN

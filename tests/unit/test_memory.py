@@ -446,7 +446,9 @@ def test_a_fine_tuning_alone_is_refused_by_its_own_memory(tmp_path: Path) -> Non
     with pytest.raises(XpError, match="training: weights, gradients and optimizer exceed"):
         build_plan(fits, "r")
     assert [stage.name for stage in build_sft(fits, "r").stages] == ["prepare", "sft", "evaluate"]
-    with pytest.raises(XpError, match=r"fine-tuning: weights, .*exceed the 80 GiB.*; 'model.lora="):
+    with pytest.raises(
+        XpError, match=r"fine-tuning: weights, .*exceed the 80 GiB.*; set 'model.lora="
+    ):
         build_sft(compose([*talk, *sizes, "hardware=a100x1", "training.kl_coef=0"]), "r")
 
 

@@ -196,23 +196,44 @@ def test_several_functions_give_a_weighted_sum_and_metrics() -> None:
     assert {name: metrics[f"reward_fn/{name}"] for name in expected} == pytest.approx(expected)
 
 
-ONE = WeightedFnSpec(fn="my.rewards:one", weight=1.0)
-TWO = WeightedFnSpec(fn="theirs:two", weight=0.25)
+FIRST = "tests.graders_under_test.functions:one"
+SECOND = "tests.graders_under_test.functions:two"
+ONE = WeightedFnSpec(fn=FIRST, weight=1.0)
+TWO = WeightedFnSpec(fn=SECOND, weight=0.25)
 
 
 @pytest.mark.parametrize(
     ("written", "meant", "recorded"),
     [
         ("null", None, None),
-        ("my.rewards:one", (ONE,), "my.rewards:one"),
-        ("[my.rewards:one]", (ONE,), "my.rewards:one"),
-        ("{fn: my.rewards:one, weight: 1.0}", (ONE,), "my.rewards:one"),
         (
-            "[my.rewards:one, {fn: theirs:two, weight: 0.25}]",
-            (ONE, TWO),
-            ["my.rewards:one", {"fn": "theirs:two", "weight": 0.25}],
+            FIRST,
+            (ONE,),
+            FIRST,
         ),
-        ("[{fn: theirs:two, weight: 0.25}]", (TWO,), [{"fn": "theirs:two", "weight": 0.25}]),
+        (
+            f"[{FIRST}]",
+            (ONE,),
+            FIRST,
+        ),
+        (
+            f"{{fn: {FIRST}, weight: 1.0}}",
+            (ONE,),
+            FIRST,
+        ),
+        (
+            f"[{FIRST}, {{fn: {SECOND}, weight: 0.25}}]",
+            (ONE, TWO),
+            [
+                FIRST,
+                {"fn": SECOND, "weight": 0.25},
+            ],
+        ),
+        (
+            f"[{{fn: {SECOND}, weight: 0.25}}]",
+            (TWO,),
+            [{"fn": SECOND, "weight": 0.25}],
+        ),
     ],
 )
 def test_one_name_is_a_list_of_one_recorded_as_written(
@@ -230,7 +251,7 @@ def test_one_name_is_a_list_of_one_recorded_as_written(
 
 @pytest.mark.parametrize("backend", list(BackendName))
 def test_a_list_with_weights_reaches_the_episodes_of_every_backend(backend: BackendName) -> None:
-    listed = "env.reward_fn=[my.rewards:one, {fn: theirs:two, weight: 0.25}]"
+    listed = f"env.reward_fn=[{FIRST}, {{fn: {SECOND}, weight: 0.25}}]"
     spec = compose([*REFERENCE, listed, f"backend={backend}"])
     files = [file for stage in build_plan(spec, "x").stages for file in stage.job.files.items()]
     rendered = [text for path, text in files if Path(path).name == "episode.json"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.families import GATED_DELTA, QWEN_VISION, TEXT
 from tests.support.jobs import PLACES
-from tests.support.tiny_media import GATED_DELTA, QWEN_VISION, TEXT
 from xp.backends.slime.control.render import check, memory, render, train_flags
 from xp.composition import compose
 from xp.fields.slime_media import FROZEN, media_note

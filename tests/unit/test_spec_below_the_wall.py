@@ -20,7 +20,7 @@ from xp.spec.section import schema_fields
 from xp.worker.stage import deciding
 
 XP = Path(__file__).parents[2] / "xp"
-ROOMS = ("envs", "episode", "tasks", "diagnosis", "worker", "engines", "backends/*/worker")
+ROOMS = ("envs", "episode", "tasks", "worker", "backends/*/worker")
 
 GENERAL = {
     "env",
@@ -44,6 +44,7 @@ OTHERS = {
     "EpisodeFacts": {"num_tokens"},
     "EpisodeResult": {"grader"},  # what the grader said
     "Syntax": {"thinking"},
+    "EchoTask": {"target"},
     "PromptLengths": {"groups"},
     "Lengths": {"too_long"},
     "PrepareConfig": {"members", "preparation"},  # the section itself

@@ -321,11 +321,17 @@ def test_the_digest_is_of_what_a_run_copies(tmp_path: Path) -> None:
 
 
 def test_an_environment_of_xp_counts_by_its_own_package(tmp_path: Path) -> None:
-    for name in ("__init__.py", "other.py", "builtin/__init__.py", "builtin/sums.py"):
+    for name in (
+        "__init__.py",
+        "envs/__init__.py",
+        "envs/other.py",
+        "envs/builtin/__init__.py",
+        "envs/builtin/sums.py",
+    ):
         (tmp_path / "xp" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "xp" / name).write_text("one")
     before = found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade")
-    (tmp_path / "xp/other.py").write_text("two")
+    (tmp_path / "xp/envs/other.py").write_text("two")
     assert found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade") == before
     (tmp_path / "xp/envs/builtin/__init__.py").write_text("two")
     assert found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade") != before

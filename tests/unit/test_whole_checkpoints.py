@@ -219,7 +219,7 @@ def test_quantized_weights_of_every_kind_are_refused_where_no_trainer_unpacks_th
     words = ["model=hf", f"model.path={tmp_path}", f"backend={backend}", "hardware=h100x8"]
     spec = compose(words)
     check_model_files(spec, trains=False)
-    if backend == "slime":
+    if backend == "slime" and kind == "fp8":  # which Slime's loader converts
         check_model_files(spec)
         return
     with pytest.raises(XpError, match=f"weights are quantized .quantization_config, {kind}"):

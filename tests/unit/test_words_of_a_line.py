@@ -47,7 +47,8 @@ def test_a_run_is_named_by_its_id_or_its_directory(
 @pytest.mark.parametrize(
     "words",
     [
-        *(f"runs {action} {{}}" for action in ("show", "logs", "trust", "episode", "compare")),
+        *(f"runs {action} {{}}" for action in ("show", "logs", "episode", "compare")),
+        "runs trust {} --accept code.x",
         *("report {}", "plan resume={}", "eval run={} eval.python=/nowhere eval.engine=vllm"),
     ],
 )

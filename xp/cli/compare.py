@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from xp.cli.table import Column, show_table, wrapped
+from xp.cli.table import ListColumn, show_table, wrapped
 from xp.execution.leaderboard import (
     MAX_SHOWN,
     PLAIN,
@@ -41,9 +41,14 @@ RANKS: Final = (
     ),
     *("minutes", "tags", "note"),
 )
-"""Columns in the order of their ranks (`xp.cli.table.Column`); keys that differ are always shown."""
+"""Columns in the order of their ranks (`xp.cli.table.ListColumn`); keys that differ are always shown."""
 
-SETTINGS: Final = (Column("setting", 0), Column("mean", 1), Column("stderr", 2), Column("n", 3))
+SETTINGS: Final = (
+    ListColumn("setting", 0),
+    ListColumn("mean", 1),
+    ListColumn("stderr", 2),
+    ListColumn("n", 3),
+)
 """Columns of the settings of a sweep: mean over seeds of the adjusted held-out reward, and number of seeds."""
 
 
@@ -105,8 +110,8 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         is_short = sys.stdout.isatty() and len({*ends, *RANKS}) == len(ends) + len(RANKS)
         titles = dict(zip(keys, ends if is_short else keys, strict=True))
         columns = [
-            *(Column(name, 0) for name in ("run", first, *titles.values())),
-            *(Column(name, 1 + RANKS.index(name)) for name in plain if name != first),
+            *(ListColumn(name, 0) for name in ("run", first, *titles.values())),
+            *(ListColumn(name, 1 + RANKS.index(name)) for name in plain if name != first),
         ]
         rows = [
             {**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}}

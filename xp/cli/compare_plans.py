@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.table import Column, show_table, wrapped
+from xp.cli.table import ListColumn, show_table, wrapped
 from xp.composition import compose
 from xp.composition.points import variants_of
 from xp.errors import ExitCode, XpError
@@ -18,7 +18,7 @@ from xp.planning.plan import build_plan, new_run_id
 from xp.spec import RunSpec
 
 COLUMNS: Final = tuple(
-    Column(name, 0) for name in ("variant", "fits", "GiB", "s/step", "hours", "USD")
+    ListColumn(name, 0) for name in ("variant", "fits", "GiB", "s/step", "hours", "USD")
 )
 FITS: Final = {MemoryVerdict.FITS: "yes", MemoryVerdict.LIKELY: "likely"}
 

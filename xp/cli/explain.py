@@ -56,7 +56,7 @@ def explain_command(args: Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Field:
+class ExplainedField:
     """A key of the spec."""
 
     path: str
@@ -121,7 +121,7 @@ class KeyExplainer:
             )
         return [self._facts_of(field) for field in below]
 
-    def _facts_of(self, field: Field) -> dict[str, Any]:
+    def _facts_of(self, field: ExplainedField) -> dict[str, Any]:
         path = field.path
         pairs = ALTERNATIVES if field.value is None else ()
         other = next((one for pair in pairs if path in pair for one in pair if one != path), None)
@@ -168,7 +168,7 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
     return specs
 
 
-def fields_of(spec: RunSpec) -> dict[str, Field]:
+def fields_of(spec: RunSpec) -> dict[str, ExplainedField]:
     """Every leaf field by its key as the user types it; for a single environment, without the member's name."""
     fields = {field.path: field for field in _walk(spec, "")}
     if len(spec.env.members) == 1:
@@ -180,7 +180,7 @@ def fields_of(spec: RunSpec) -> dict[str, Field]:
     return fields
 
 
-def _walk(section: Section, path: str) -> Iterator[Field]:
+def _walk(section: Section, path: str) -> Iterator[ExplainedField]:
     legal = _legal_values(type(section))
     meanings = _meanings(type(section))
     for name in type(section).model_fields:
@@ -196,7 +196,7 @@ def _walk(section: Section, path: str) -> Iterator[Field]:
             for key, child in value.items():
                 yield from _walk(child, f"{below}.{key}")
         else:
-            yield Field(below, value, meanings.get(name, ""), legal[name])
+            yield ExplainedField(below, value, meanings.get(name, ""), legal[name])
 
 
 @cache

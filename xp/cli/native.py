@@ -18,7 +18,7 @@ import yaml
 
 from xp.backends.slime.control.flags import catalog as flag_catalog
 from xp.cli.explain import fields_of
-from xp.cli.table import Column, show_table
+from xp.cli.table import ListColumn, show_table
 from xp.composition.known_names import PLAIN, RENAMED, SENTENCES, foreign_hint
 from xp.composition.native_names import catalogs
 from xp.composition.scripts import Script, keys_of, read_script
@@ -29,7 +29,7 @@ from xp.planning.native_keys import UNKNOWN_EFFECT, NativeKeys
 from xp.planning.plan import Plan
 from xp.spec import BackendName
 
-COLUMNS: Final = tuple(Column(name, 0) for name in ("key", "script", "plan", "result", "in_xp"))
+COLUMNS: Final = tuple(ListColumn(name, 0) for name in ("key", "script", "plan", "result", "in_xp"))
 
 MODEL: Final = "model.path"
 MODEL_WORDS: Final = SENTENCES["--model"]

@@ -9,13 +9,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from xp.cli.table import Column, show_table, wrapped
+from xp.cli.table import ListColumn, show_table, wrapped
 from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode, XpError
 
 COLUMNS: Final = (
-    *(Column("phase", 0), Column("step", 0), Column("recorded", 0), Column("rescored", 0)),
-    *(Column("signal", 2), Column("signal rescored", 1), Column("void", 3), Column("episodes", 4)),
+    *(
+        ListColumn("phase", 0),
+        ListColumn("step", 0),
+        ListColumn("recorded", 0),
+        ListColumn("rescored", 0),
+    ),
+    *(
+        ListColumn("signal", 2),
+        ListColumn("signal rescored", 1),
+        ListColumn("void", 3),
+        ListColumn("episodes", 4),
+    ),
 )
 MOST_ROWS: Final = 12
 """Largest number of training steps in the table; `--json` has all."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.progress import bar
-from xp.cli.table import Column, labelled, show_table, wrapped
+from xp.cli.table import ListColumn, labelled, show_table, wrapped
 from xp.errors import ExitCode, XpError
 from xp.execution import detached
 from xp.execution.launchers.files import inside
@@ -43,10 +43,15 @@ from xp.results.evaluation.records import ListedEvaluation, line_of, summaries
 from xp.results.evaluation.verdict import diagnose
 
 RUNS: Final = (
-    *(Column("run", 0), Column("status", 1)),
-    *(Column("environment", 4), Column("model", 5), Column("algorithm", 6)),
-    *(Column("progress", 9, digits=2), Column("steps", 2), Column("before", 7), Column("after", 3)),
-    *(Column("tags", 8), Column("note", 10)),
+    *(ListColumn("run", 0), ListColumn("status", 1)),
+    *(ListColumn("environment", 4), ListColumn("model", 5), ListColumn("algorithm", 6)),
+    *(
+        ListColumn("progress", 9, digits=2),
+        ListColumn("steps", 2),
+        ListColumn("before", 7),
+        ListColumn("after", 3),
+    ),
+    *(ListColumn("tags", 8), ListColumn("note", 10)),
 )
 """Columns of `runs list`; `before` and `after` are held-out rewards."""
 ASK_S = 3.0

@@ -20,7 +20,7 @@ MAX_CELL: Final = 60
 
 
 @dataclass(frozen=True)
-class Column:
+class ListColumn:
     """One column of a listing."""
 
     name: str
@@ -32,7 +32,7 @@ class Column:
 
 
 def show_table(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, as_json: bool = False
+    columns: Sequence[ListColumn], rows: Sequence[Mapping[str, Any]], *, as_json: bool = False
 ) -> None:
     """Prints rows as text, or as JSON with every value.
 
@@ -75,7 +75,7 @@ def labelled(label: str, lines: Sequence[str]) -> list[str]:
     return [f"{label if number == 0 else '':<14}{line}" for number, line in enumerate(lines)]
 
 
-def plain(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
+def plain(columns: Sequence[ListColumn], rows: Sequence[Mapping[str, Any]]) -> str:
     """A header and one line for each row, cells separated by tabs."""
     lines = [
         [column.name for column in columns],
@@ -84,7 +84,7 @@ def plain(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join("\t".join(map(one_line, line)) + "\n" for line in lines)
 
 
-def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: int) -> str:
+def fitted(columns: Sequence[ListColumn], rows: Sequence[Mapping[str, Any]], width: int) -> str:
     """Aligned columns, as many as fit into `width` characters by rank, and a line that names the others."""
     if not rows:
         return ""
@@ -107,7 +107,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: 
     return text + (f"{wrapped(rest)}\n" if left_out else "")
 
 
-def _cell(column: Column, row: Mapping[str, Any]) -> str:
+def _cell(column: ListColumn, row: Mapping[str, Any]) -> str:
     value = row.get(column.name)
     if value is None:
         return "-"

@@ -9,7 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.table import Column, show_table
+from xp.cli.table import ListColumn, show_table
 from xp.errors import ExitCode, XpError
 from xp.lib.terminal import is_read, shown
 from xp.lib.text import counted
@@ -19,13 +19,13 @@ from xp.tasks.row import TaskRow
 
 STORE = "tasks"
 COLUMNS: Final = (
-    *(Column("set", 0), Column("state", 1), Column("environments", 4)),
+    *(ListColumn("set", 0), ListColumn("state", 1), ListColumn("environments", 4)),
     *(
-        Column("train", 2),
-        Column("held out", 3),
-        Column("failed", 5),
-        Column("MB", 7, digits=1),
-        Column("changed", 6),
+        ListColumn("train", 2),
+        ListColumn("held out", 3),
+        ListColumn("failed", 5),
+        ListColumn("MB", 7, digits=1),
+        ListColumn("changed", 6),
     ),
 )
 

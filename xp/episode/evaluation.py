@@ -203,7 +203,8 @@ class _Evaluation(_Part):
     tasks: dict[str, _Task]
     scoring: dict[str, dict[str, Any]]
     held_out: dict[str, _Overlap] = {}
-    task_set: str
+    task_set: str | None = None
+    """Absent in records of early versions."""
 
 
 def read_evaluation(file: Path) -> Mapping[str, Any]:

@@ -138,6 +138,16 @@ PLAN: Final = (
 """Of the plan."""
 
 TRAINERS: Final = (
+    Limit("xp/planning/native_keys.py", "xp does not know what", OWN),
+    Limit("xp/worker/diagnosis/rules.py", "they are not synchronised", OWN),
+    *(
+        Limit(f"xp/backends/{trainer}/control/columns.py", words, OWN)
+        for trainer, words in (
+            ("skyrl", "only engine"),
+            ("skyrl", "does not send it to the engine"),
+            ("slime", "only trainer"),
+        )
+    ),
     Limit(
         "xp/backends/skyrl/control/overrides.py",
         "silently accepts",
@@ -158,12 +168,12 @@ TRAINERS: Final = (
     ),
     Limit("xp/backends/skyrl/worker/advantages.py", "not by SkyRL's own", OWN),
     Limit(
-        "xp/backends/skyrl/worker/config.py",
+        "xp/worker/skyrl_names.py",
         "must be shorter than the run",
         f"{SLIME}a_warm_up_ends_before_the_training",
     ),
     Limit(
-        "xp/backends/skyrl/worker/config.py",
+        "xp/worker/skyrl_names.py",
         "warm-up begins there",
         f"{SKYRL}megatrons_warm_up_begins_at_0",
     ),
@@ -174,7 +184,7 @@ TRAINERS: Final = (
         f"{ENGINES}sglangs_server_asks_for_no_key_by_default",
     ),
     Limit(
-        "xp/backends/slime/worker/config.py",
+        "xp/worker/slime_names.py",
         "refuses a warm-up that is longer",
         f"{SLIME}a_warm_up_ends_before_the_training",
     ),
@@ -227,7 +237,7 @@ MESSAGES: Final = (*CONSTRAINTS, *PLAN, *TRAINERS, *LAUNCHED)
 
 def with_proof(backend: str, field: str, message: str) -> str:
     """A refusal or a note with the tests that prove it, if it is a limit of a trainer, an engine or a card."""
-    limits = (*limits_of(backend), *limits_of("xp"))
+    limits = sorted((*limits_of(backend), *limits_of("xp")), key=lambda limit: not limit.words)
     proofs = [proof_of(limits, field, sentence) for sentence in claims(message)]
     if not any(proofs):
         proofs = [limit.proof for limit in MESSAGES if limit.words in message]

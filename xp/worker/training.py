@@ -30,7 +30,7 @@ class TrainingProgram(Generic[C]):
     """With the number of rollout steps."""
     stage: Path
     """The stage's directory."""
-    rows: Sequence[TaskRow]
+    all_tasks: Sequence[TaskRow]
     """All training tasks of the set."""
 
     @classmethod
@@ -52,7 +52,7 @@ class TrainingProgram(Generic[C]):
     def tasks(self, chat: ChatTokens) -> list[TaskRow]:
         """The training tasks whose prompts are short enough."""
         limit = self.config.spec.training.max_prompt_tokens
-        return within_limit(Path(self.config.places.tasks), self.rows, chat, limit)
+        return within_limit(Path(self.config.places.tasks), self.all_tasks, chat, limit)
 
     def view(self, model: str | Path, chat: ChatTokens, file: Path) -> list[TaskRow]:
         """The rows of a trainer's view of its tasks (`training_view`), after the facts of the run are recorded.

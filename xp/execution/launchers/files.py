@@ -15,7 +15,7 @@ from xp.lib.plugins import top_modules
 from xp.spec import RunSpec
 
 PACKAGE = Path(__file__).resolve().parents[2]
-_UNUSED = frozenset({"conf", "recipes", "testing"})
+_UNUSED = frozenset({"checks", "conf", "recipes"})
 """Directories of the package that no job uses."""
 MAX_MODULE_BYTES = 50_000_000
 MAX_DATA_BYTES = 200_000_000

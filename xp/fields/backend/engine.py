@@ -573,7 +573,7 @@ ENGINE = (
         xp=Column(
             refuse=_no_heads,
             proof={
-                "no heads of multi-token prediction": "engines::vllm_knows_these_families_heads",
+                "has no heads of multi-token prediction": "engines::vllm_knows_these_families_heads",
                 "": OWN,
             },
         ),

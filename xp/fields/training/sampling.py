@@ -121,7 +121,7 @@ SAMPLING = (
                 and s.training.min_p > 0
             ),
             refuse="engines that guess tokens have no min_p; set 0, or backend.engine.speculative=null",
-            proof="engines::guessed_tokens_have_no_min_p",
+            proof={"engines that guess tokens": "engines::guessed_tokens_have_no_min_p"},
         ),
     ),
     Field(

@@ -69,25 +69,29 @@ def epochs_column(key: str) -> Column:
 
 
 def _needs_groups(spec: RunSpec) -> str | None:
-    """What needs more than one episode of a task, with the reason. None means nothing."""
+    """Why a task needs more than one episode, and the fix. None means that it does not."""
     algorithm = spec.algorithm
     distill = algorithm.distill
     has_baseline = distill is None or distill.beside_reward
     if has_baseline and algorithm.estimator in (*OF_EPISODES, Estimator.REINFORCE_PP_BASELINE):
-        return f"the baseline of algorithm.estimator={algorithm.estimator} is a mean over other episodes of the task"
+        return (
+            f"the baseline of algorithm.estimator={algorithm.estimator} is a mean over other episodes of the task;"
+            " set 2 or more"
+        )
     for name in ("dynamic_sampling", "zero_variance_filter"):
         if getattr(algorithm, name):
-            return f"algorithm.{name} leaves groups with equal rewards out, and so every group of one episode"
+            return f"algorithm.{name} leaves groups with equal rewards out, and so every group of one episode; set 2 or more"
     if spec.env.scores_groups:
-        return "the group's rewards (env.group_reward_fn, env.judge) compare episodes"
+        return (
+            "the group's rewards (env.group_reward_fn, env.judge) compare episodes; set 2 or more"
+        )
     return None
 
 
 def _single_episode(spec: RunSpec) -> str | None:
     if spec.training.group_size > 1:
         return None
-    needs = _needs_groups(spec)
-    return needs and f"{needs}; set 2 or more"
+    return _needs_groups(spec)
 
 
 # TRL

@@ -77,10 +77,10 @@ class _Play:
     trajectory_id: Any
     """SkyRL's."""
     episode: Episode
-    limits: Sampling
+    budget: Sampling
     seed: str
     """Seed of the episode, from which those of its turns are derived."""
-    rows: Rows
+    token_rows: Rows
     experts: RoutedExpertTrace | None
     """Experts of each token, as the engine chose them. None means that the update has its own."""
     seconds: float = 0.0
@@ -94,7 +94,7 @@ class _Play:
         """SkyRL's array of the chosen experts. None means that there are none."""
         if self.experts is None or not self.experts.prompt_start:
             return None
-        row = self.rows.all[0]
+        row = self.token_rows.all[0]
         masks = [0] * len(row.prompt_ids) + row.mask
         return self.experts.finalize(token_count=len(masks), loss_mask=masks)
 
@@ -241,7 +241,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         """Plays one episode, whose session opens while the model writes its first turn."""
         episode = play.episode
         live = partial(
-            live_prompt, episode, play.task.tools, self.chat, play.limits.max_prompt_tokens
+            live_prompt, episode, play.task.tools, self.chat, play.budget.max_prompt_tokens
         )
         async with self._slots:
             began = time.monotonic()
@@ -251,19 +251,19 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
                 if episode.is_live:
                     ids = await opening
                     if ids is not None:
-                        play.rows.current.prompt_ids = ids
+                        play.token_rows.current.prompt_ids = ids
                 write = partial(self._write, play, batch, opening)
                 turns = play_turns(
-                    play.rows, episode, self.chat, play.limits, write, self._in_thread
+                    play.token_rows, episode, self.chat, play.budget, write, self._in_thread
                 )
                 await turns
             finally:
                 await opening
                 await self._in_thread(episode.settle)
                 await self._client.finish_session(play.session)
-            play.rows.leave_out(episode.undelivered)
+            play.token_rows.leave_out(episode.undelivered)
             play.seconds = time.monotonic() - began
-        first = play.rows.all[0]
+        first = play.token_rows.all[0]
         if not first.completion_ids:  # SkyRL needs a token
             first.append_env_tokens([self.chat.end_id])
 
@@ -277,7 +277,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
     ) -> tuple[Sequence[int], bool]:
         """Has the engine write the next turn of a row; returns whether a token limit ended it."""
         row.append_env_tokens(reply)
-        limit = play.limits.next_turn(len(row.completion_ids))
+        limit = play.budget.next_turn(len(row.completion_ids))
         words = f"{play.seed}/{row.num_turns}"
         row.num_turns += 1
         ids = [*row.prompt_ids, *row.completion_ids]
@@ -314,13 +314,13 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         return written, is_cut(written, limit, self.chat.end_ids, batch.is_stop)
 
     def _record(self, play: _Play) -> PlayedEpisode:
-        tokens = tokens_of(play.rows.all)
-        prompt = self.chat.prompt_text(play.rows.all[0].prompt_ids)
+        tokens = tokens_of(play.token_rows.all)
+        prompt = self.chat.prompt_text(play.token_rows.all[0].prompt_ids)
         return PlayedEpisode(play.task, play.sample, play.episode, tokens, prompt)
 
     def _output(self, plays: Sequence[_Play], batch: _Batch) -> dict[str, Any]:
         """SkyRL's GeneratorOutput; an episode of several rows has several entries in a row."""
-        pairs = [(play, row) for play in plays for row in play.rows.all]
+        pairs = [(play, row) for play in plays for row in play.token_rows.all]
         rewards = [self._rewards(play, row) for play, row in pairs]
         masks = [self._mask(play, row) for play, row in pairs]
         responses = [row.completion_ids for _, row in pairs]
@@ -344,7 +344,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             "trajectory_time_splits": None,
             "rollout_expert_indices": experts if any(e is not None for e in experts) else None,
             "rollout_sample_support": None,
-            "is_last_step": [row is play.rows.all[-1] for play, row in pairs]
+            "is_last_step": [row is play.token_rows.all[-1] for play, row in pairs]
             if is_step_wise
             else None,
             "env_metrics": None,

@@ -60,7 +60,7 @@ from xp.worker.stage import AFTER, BEFORE
 HELD_OUT = "held_out"
 """Name of the evaluation's data set within Slime."""
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
-REHEARSE = "; `make rehearse-slime` plays its rollouts on a CPU, where checkouts of Slime and Megatron-LM are given"
+REHEARSE = "; to play its rollouts on a CPU, run `make rehearse-slime` with checkouts of Slime and Megatron-LM"
 
 ENVIRONMENT = {
     # Megatron needs kernels in the order of their launch to overlap them, and refuses to start without this.
