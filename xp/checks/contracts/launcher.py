@@ -156,7 +156,7 @@ class LauncherSuite:
     def test_a_secret_is_in_no_log_however_it_is_written(
         self, launcher: Launcher, context: Context
     ) -> None:
-        secret = 'CONTRACT_CANARY_4711/"quoted"'
+        secret = 'XPCANARY_4711/"quoted"'
         code = (
             "import base64, json, os, urllib.parse; s = os.environ['KEY']; print(s); print(json.dumps({'k': s}));"
             "print(urllib.parse.quote(s)); print(base64.b64encode(s.encode()).decode());"
@@ -170,7 +170,7 @@ class LauncherSuite:
         log = (context.outputs / launch.log).read_text()
         core = base64.b64encode(secret.encode()).decode()[:20]
         for text in (log, "".join(heard)):
-            assert "CONTRACT_CANARY" not in text
+            assert "XPCANARY" not in text
             assert core not in text
             assert text.count("[REDACTED]") >= 6
             assert "harmless" in text
@@ -179,7 +179,7 @@ class LauncherSuite:
     def test_a_variable_that_is_withheld_does_not_reach_the_job(
         self, launcher: Launcher, context: Context, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("OTHER_STAGES_KEY", "CONTRACT_CANARY_other")
+        monkeypatch.setenv("OTHER_STAGES_KEY", "XPCANARY_other")
         monkeypatch.setenv("LC_ORDINARY", "stays")  # of a kind that passes to every job here
         code = "import os; print(os.environ.get('OTHER_STAGES_KEY'), os.environ.get('LC_ORDINARY'))"
         withholding = replace(context, withheld=frozenset({"OTHER_STAGES_KEY"}))
