@@ -364,7 +364,7 @@ def test_a_ray_jobs_stages_run_on_its_head_one_after_the_other(tmp_path: Path) -
     spec = launcher_spec("kubernetes", grace_s=1.0, detach=True)
     launcher = KubernetesLauncher(spec, context.outputs)
     stages = [
-        stage("prepare", "print('ready')"),
+        stage("prepare", "import os; print('CUDA_VISIBLE_DEVICES' in os.environ)"),
         on_two_nodes("train", "raise SystemExit(7)", "ray"),
     ]
     launches = launcher.submit_all([(each, context) for each in stages])
@@ -372,7 +372,7 @@ def test_a_ray_jobs_stages_run_on_its_head_one_after_the_other(tmp_path: Path) -
     assert launcher.wait(launches[1], lambda _: None) == 7
     assert launcher.poll(launches[0]) == 0
     launcher.fetch(launches[0])
-    assert (context.outputs / launches[0].log).read_text() == "ready\n"
+    assert (context.outputs / launches[0].log).read_text() == "False\n"
 
 
 def test_a_cluster_that_does_not_answer_says_nothing_of_the_job(

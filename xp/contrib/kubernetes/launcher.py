@@ -83,7 +83,8 @@ class KubernetesLauncher(ServiceLauncher):
         """Checks kubectl, the volume, the operators, and whether Kubernetes can run the stages."""
         if shutil.which("kubectl") is None:
             raise XpError(
-                "launcher=kubernetes needs Kubernetes' client: install kubectl, then choose a cluster: kubectl config use-context",
+                "launcher=kubernetes needs Kubernetes' client: install kubectl, then choose a cluster:"
+                " kubectl config use-context",
                 ExitCode.RUNTIME,
             )
         check_limits(self._spec, stages)

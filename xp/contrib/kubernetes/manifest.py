@@ -120,6 +120,7 @@ def label(text: str, most: int = 40) -> str:
 def script_text(name: str, stages: Sequence[StageContext]) -> str:
     """The script of all pods: `run.sh [STAGE...]`; without arguments, all stages one after the other."""
     _, context = stages[0]
+    is_in_ray = kind_of([stage for stage, _ in stages]) == RAY_JOB
     names = " ".join(stage.name for stage, _ in stages)
     lines = [
         "#!/bin/bash",
@@ -134,7 +135,12 @@ def script_text(name: str, stages: Sequence[StageContext]) -> str:
     ]
     for stage, its in stages:
         place = shlex.quote(f"{MOUNT}/{its.directory}/{stage.name}/{JOB_SPEC}")
-        lines.append(f"    {stage.name}) run_stage {stage.name} {_python(stage)} {place} ;;")
+        lines.append(f"    {stage.name})")
+        if is_in_ray and not manages_own_gpus(stage.job):
+            lines.append(
+                "      unset CUDA_VISIBLE_DEVICES  # Ray hides GPUs that it did not reserve"
+            )
+        lines.append(f"      run_stage {stage.name} {_python(stage)} {place} ;;")
     return "\n".join([*lines, "  esac", "done", ""])
 
 
