@@ -162,16 +162,18 @@ def _nodes_lines(stage: Stage, program: str) -> list[str]:
     main = 'main=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     if not needs_ray(stage):
         return [main, f'export {MAIN}="$main:{PORT}"']
+    lines = [main, 'export PATH="$HOME/.local/bin:$PATH"']
+    if lock_of(stage.job) is not None:
+        environment = program.removesuffix("/bin/python")
+        lines.append(f"export VIRTUAL_ENV={environment}")
+        lines.append('export PATH="$VIRTUAL_ENV/bin:$PATH"')
     # `ray symmetric-run` refuses a node on which a Ray runs, and SkyPilot's own runs on each: hence its template.
-    return [
-        main,
-        f'export PATH="$(dirname {program}):$HOME/.local/bin:$PATH" VIRTUAL_ENV="$(dirname "$(dirname {program})")"'
-        if lock_of(stage.job) is not None
-        else 'export PATH="$HOME/.local/bin:$PATH"',
+    lines += [
         'RAY_HEAD_IP_ADDRESS="$main" ~/sky_templates/ray/start_cluster || exit 11',
         '[ "$XP_NODE" = 0 ] || exit 0',
         'export RAY_ADDRESS="$main:6379"',
     ]
+    return lines
 
 
 def _resources(job: Job, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
