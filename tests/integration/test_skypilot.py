@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.detaching import DetachingContract, InTheCloud, stub
-from tests.support.launching import launcher_spec
+from tests.support.launching import CPU, launcher_spec, stage
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
-from xp.contrib.skypilot.task import exit_code_in
+from xp.contrib.skypilot.task import ACCELERATORS
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launch, Launcher
+from xp.execution.launchers.files import copy_package
+from xp.execution.launchers.service import code_in
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
 
@@ -75,8 +79,20 @@ PLANS = {
         "launcher=skypilot",
         "launcher.options.bucket=mine",
     ),
-    "skyrl": ("env=whodunit", "backend=skyrl", "hardware=h100x8", "launcher=kubernetes"),
+    "skyrl": (
+        *("env=whodunit", "backend=skyrl", "hardware=h100x8", "launcher=skypilot"),
+        *("launcher.options.infra=k8s", "launcher.options.volume=xp-outputs"),
+    ),
     "slime": ("recipes=whodunit-slime", "launcher=skypilot", "launcher.options.bucket=s3://mine"),
+    "nodes": (
+        *("env=whodunit", "backend=skyrl", "hardware=4x8xB300", "model=qwen2.5-3b-instruct"),
+        *("training.group_size=8", "launcher=skypilot", "launcher.options.bucket=mine"),
+        *("launcher.options.spot=true", "launcher.max_restarts=3"),
+    ),
+    "torchrun": (
+        *("env=whodunit", "backend=trl", "hardware=4x4xGB200", "model=qwen2.5-3b-instruct"),
+        *("training.group_size=8", "launcher=skypilot", "launcher.options.bucket=mine"),
+    ),
     "spot": (
         *(
             "env=multiply",
@@ -119,13 +135,14 @@ except ValueError as error:
     assert "resourcez" in str(error), error
 found = []
 for text in texts:
-    secrets = [("OPENREWARD_API_KEY", "x"), ("OPENAI_API_KEY", "x")]
+    secrets = [("OPENREWARD_API_KEY", "x"), ("OPENAI_API_KEY", "x"), ("RAY_AUTH_TOKEN", "x")]
     used = [pair for pair in secrets if pair[0] in text]
     dag = dag_utils.load_chain_dag_from_yaml_str(text, secrets_overrides=used)
     for task in dag.tasks:
         task.validate_name()
         for one in task.resources:
-            found.append([dag.name, task.name, one.accelerators, one.cpus, one.memory, one.use_spot, one.infra.cloud])
+            found.append([dag.name, task.name, one.accelerators, one.cpus, one.memory, one.use_spot, one.infra.cloud,
+                          task.num_nodes, one.job_recovery])
 print(json.dumps(found))
 """
 
@@ -151,11 +168,88 @@ def test_the_real_client_takes_the_yaml_and_understands_what_it_asks_for(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = {row[1]: row for row in json.loads(done.stdout.splitlines()[-1])}
-    gpus = {"trl": {"A100-80GB": 4}, "skyrl": {"H100": 8}, "slime": {"H200": 8}, "spot": None}[name]
+    gpus = {
+        "trl": {"A100-80GB": 4},
+        "skyrl": {"H100": 8},
+        "slime": {"H200": 8},
+        "nodes": {"B300": 8},
+        "torchrun": {"GB200": 4},
+        "spot": None,
+    }[name]
     train = next(row for task, row in found.items() if "train" in task)
     assert train[2] == gpus
+    assert train[7] == (4 if name in ("nodes", "torchrun") else 1)
     if name == "spot":
-        assert train[5:] == [True, "AWS"]
+        assert train[5:7] == [True, "AWS"]
+    if name == "nodes":
+        assert train[5]
+        assert train[8]["max_restarts_on_errors"] == 3
+
+
+NAMES = """
+import json, sys
+from sky.utils import gpu_names
+names = [each for value in vars(gpu_names).values() if isinstance(value, list) for each in value]
+print(json.dumps(names))
+"""
+
+
+@needs_client
+def test_the_newest_accelerators_have_the_names_of_the_client() -> None:
+    done = subprocess.run([str(CLIENT), "-c", NAMES], capture_output=True, text=True, check=True)
+    known = json.loads(done.stdout.splitlines()[-1])
+    newest = {name: ACCELERATORS[name] for name in ("b200", "b300", "gb200", "gh200", "h200")}
+    assert [name for name in newest.values() if name not in known] == []
+
+
+def test_ray_of_several_nodes_is_started_by_skypilots_own_template(tmp_path: Path) -> None:
+    import yaml
+
+    (text,) = files(PLANS["nodes"], tmp_path, detach=True)
+    prepare, train, evaluate = list(yaml.safe_load_all(text))[1:]
+    assert "num_nodes" not in prepare
+    assert "num_nodes" not in evaluate
+    assert train["num_nodes"] == 4
+    assert train["envs"]["RAY_AUTH_MODE"] == "token"
+    assert train["secrets"]["RAY_AUTH_TOKEN"] is None
+    lines = train["run"].splitlines()
+    start = next(at for at, line in enumerate(lines) if "sky_templates/ray/start_cluster" in line)
+    # The other nodes keep their part of the cluster, and only the first one runs the stage.
+    assert lines[start + 1] == '[ "$XP_NODE" = 0 ] || exit 0'
+    assert lines[-1].startswith("run_stage train ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_node_runs_its_part_by_skypilots_variables(tmp_path: Path, rank: int) -> None:
+    """The script as a node runs it, with the variables that SkyPilot sets there."""
+    import yaml
+
+    outputs = tmp_path / "outputs"
+    context = Context("run", 1, outputs, "runs/run/attempt_1")
+    copy_package(outputs / context.code)
+    code = "import os; print('node', os.environ['XP_NODE'], os.environ['XP_MAIN_NODE'])"
+    made = stage("train", code)
+    made = replace(made, job=replace(made.job, resources=replace(CPU, num_nodes=2)))
+    launcher = SkypilotLauncher(launcher_spec("skypilot", options=BUCKET), outputs)
+    text = launcher.preview([(made, context)])["runs/run/attempt_1/train/skypilot.yaml"]
+    launcher._place(made, context)
+    document = yaml.safe_load(text)
+    spec = outputs / "runs/run/attempt_1/train/job.json"
+    spec.write_text(json.dumps(json.loads(spec.read_text()) | {"root": str(outputs)}))
+    script = document["run"].replace("~/xp-python/bin/python", sys.executable)
+    script = script.replace("/xp/jobs/train.json", str(spec))
+    script = script.replace("/xp/code", str(outputs / context.code))
+    variables = {"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.2"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, **variables, "SKYPILOT_TASK_ID": "task-1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"node {rank} 127.0.0.1:29500\n"
 
 
 def _without_storage(text: str, left_out: list[dict[str, str]]) -> str:
@@ -224,8 +318,10 @@ def test_what_skypilot_lacks_is_refused_while_planning() -> None:
 
 
 def test_the_exit_code_is_read_from_the_end_of_the_log() -> None:
-    assert exit_code_in("xp-exit-code 1\n(xp-run-1-train, pid=12) xp-exit-code 13\n") == 13
-    assert exit_code_in("it said xp-exit-code 7 somewhere\n") is None
+    log = "xp-exit-code train 1\n(head, rank=0, pid=12) xp-exit-code train 13\n"
+    assert code_in(log, "train") == 13
+    assert code_in(log, "prepare") is None
+    assert code_in("it said xp-exit-code train 7 somewhere\n", "train") is None
 
 
 @pytest.mark.parametrize(
@@ -240,7 +336,7 @@ def test_the_log_of_a_job_is_read_whatever_the_clients_exit_code(
     (job / "rows").write_text(
         json.dumps([{"job_name": job.name, "task_name": "train", "status": state}])
     )
-    (job / "log").write_text("step 3\nxp-exit-code 13\n")
+    (job / "log").write_text("step 3\nxp-exit-code train 13\n")
     outputs = tmp_path / "outputs"
     launcher = SkypilotLauncher(launcher_spec("skypilot", options=BUCKET), outputs)
     launch = Launch(

@@ -16,6 +16,7 @@ ROOMS = (
     "xp/worker",
     "xp/lib/models",
     "xp/envs/docker.py",
+    "xp/contrib/kubernetes",
     "xp/contrib/skypilot",
 )
 TABLES = re.compile(r"xp/fields/")

@@ -216,7 +216,7 @@ LAUNCHED: Final = (
     Limit("xp/execution/launchers/slurm_job.py", "knows no --container-image", OWN),
     Limit("xp/execution/launchers/slurm_job.py", "GPUs per node; set the type", OWN),
     Limit("xp/execution/launchers/slurm_job.py", "it has a comma or a colon", OWN),
-    Limit("xp/contrib/skypilot/task.py", "gives a stage one node", OWN),
+    Limit("xp/contrib/kubernetes/manifest.py", "only if it knows Ray's version", OWN),
     Limit("xp/contrib/skypilot/task.py", "launcher=skypilot has", OWN),
     Limit(
         "xp/worker/engines/local.py",

@@ -37,7 +37,10 @@ class Kind(StrEnum):
 
 
 CONTRIB: Final[Mapping[Kind, Mapping[str, str]]] = {
-    Kind.LAUNCHER: {"skypilot": "xp.contrib.skypilot.launcher"},
+    Kind.LAUNCHER: {
+        "skypilot": "xp.contrib.skypilot.launcher",
+        "kubernetes": "xp.contrib.kubernetes.launcher",
+    },
     Kind.PROVIDER: {
         "reasoning_gym": "xp.contrib.reasoning_gym.provider:ReasoningGymProvider",
         "verifiers": "xp.contrib.verifiers.provider:VerifiersProvider",

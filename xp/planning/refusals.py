@@ -330,7 +330,7 @@ def needs_one_node(stage: Stage, has: str) -> str | None:
         return None
     return (
         f"hardware.num_nodes: stage {stage.name} needs {num_nodes} nodes, and {has};"
-        " choose a hardware option of one node, or launcher=slurm or ray"
+        " choose a hardware option of one node, or launcher=slurm, ray, kubernetes or skypilot"
     )
 
 

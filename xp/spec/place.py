@@ -57,11 +57,13 @@ class LauncherName(StrEnum):
     """Modal functions; the outputs root is a volume there."""
     SKYPILOT = "skypilot"
     """SkyPilot's managed jobs on a cloud or on Kubernetes; the outputs root is a bucket or a volume."""
+    KUBERNETES = "kubernetes"
+    """A Job, a RayJob or a JobSet on a cluster; the outputs root is a persistent volume claim."""
 
     @property
     def is_elsewhere(self) -> bool:
         """Returns whether jobs run without access to this machine's disk and interpreters."""
-        return self in (LauncherName.MODAL, LauncherName.SKYPILOT)
+        return self in (LauncherName.MODAL, LauncherName.SKYPILOT, LauncherName.KUBERNETES)
 
 
 class Container(StrEnum):
@@ -76,7 +78,7 @@ class LauncherSpec(Section):
 
     name: Annotated[LauncherName | str, OpenName(Kind.LAUNCHER, LauncherName)]
     options: OpenKeys
-    """Fields of launcher=skypilot or of a plugin's launcher, as its own schema has them."""
+    """Fields of launcher=skypilot, of launcher=kubernetes or of a plugin's launcher, as its own schema has them."""
     grace_s: Seconds
     """Seconds between SIGTERM and SIGKILL when a run is stopped."""
     max_restarts: CountOrZero

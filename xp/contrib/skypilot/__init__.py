@@ -1,1 +1,1 @@
-"""SkyPilot's managed jobs, on a cloud or on Kubernetes."""
+"""SkyPilot's managed jobs, on one machine or several."""

@@ -1,13 +1,14 @@
 """`launcher=skypilot`: each stage is a managed job of SkyPilot; the outputs root is a bucket or a volume.
 
 All requests use SkyPilot's own command. SkyPilot finds a machine, restarts the job if the machine is preempted, and
-stops the machine at the end. `launcher=kubernetes` is the same on a Kubernetes cluster.
+stops the machine at the end.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ from typing import Any
 from xp.contrib.skypilot.task import (
     TASK_FILE,
     SkypilotOptions,
-    exit_code_in,
     limit_of,
+    needs_ray,
     task_text,
 )
 from xp.errors import ExitCode, XpError
@@ -29,9 +30,12 @@ from xp.execution.launchers.service import (
     ServiceLauncher,
     StageContext,
     SubmittedStage,
+    code_in,
     run_unattended,
+    secret_values_of,
 )
 from xp.lib.atomic import write_atomically
+from xp.lib.private_ray import TOKEN
 from xp.lib.secrets.redaction import resolve
 from xp.planning.job import Stage
 from xp.planning.refusals import check_limits
@@ -93,7 +97,7 @@ class SkypilotLauncher(ServiceLauncher):
         if state == "CANCELLED":
             return ExitCode.TERMINATED
         if state == "FAILED":
-            code = exit_code_in(self._log(launch))
+            code = code_in(self._log(launch), launch.key.rpartition("/")[2])
         else:
             code = None
         return code or ExitCode.RUNTIME
@@ -138,10 +142,10 @@ class SkypilotLauncher(ServiceLauncher):
     def _hand_in(self, file: Path, name: str, stages: Sequence[StageContext]) -> str:
         """Submits a job; `--secret NAME` takes values from the environment of `sky`, so commands and files have
         none."""
-        names = sorted({secret for pair in stages for secret in SubmittedStage(*pair).secrets})
-        values = {key: value for _, its in stages for key, value in its.secrets.items()}
-        values |= resolve([secret for secret in names if secret not in values])
-        words = [word for secret in names for word in ("--secret", secret)]
+        values = secret_values_of(stages)
+        if any(needs_ray(stage) for stage, _ in stages):
+            values[TOKEN] = secrets.token_hex(32)
+        words = [word for secret in sorted(values) for word in ("--secret", secret)]
         plain, _ = inherited(stages[0][1])
         sky = {
             key: value
@@ -151,7 +155,7 @@ class SkypilotLauncher(ServiceLauncher):
         ask(
             [*_sky(), "jobs", "launch", "--yes", "--detach-run", "--name", name, *words, str(file)],
             timeout_s=SUBMIT_S,
-            environ=plain | sky | {secret: values[secret] for secret in names},
+            environ=plain | sky | values,
         )
         return name
 

@@ -2,49 +2,61 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from xp.execution.launchers import service
-from xp.execution.launchers.modal_app import BY_ADDRESS, LOCKED, PYTHON
 from xp.execution.launchers.node.job_spec import JOB_SPEC
-from xp.execution.launchers.service import LOCKS, MOUNT, SubmittedStage, lock_of
+from xp.execution.launchers.service import (
+    LOCKS,
+    MOUNT,
+    PYTHON,
+    SubmittedStage,
+    install_lines,
+    lock_of,
+    stage_lines,
+    to_yaml,
+)
+from xp.lib.private_ray import NICENESS, TOKEN
 from xp.planning.job import Job, Resources, Stage
-from xp.planning.refusals import needs_one_node
-from xp.planning.runtimes import AFTER_LOCK, added_to_image
+from xp.planning.refusals import manages_own_gpus
+from xp.planning.runtimes import added_to_image
 from xp.spec.place import LauncherSpec
+from xp.worker.nodes import MAIN
 
 TASK_FILE = "skypilot.yaml"
 CODE = "/xp/code"
 JOB_SPECS = "/xp/jobs"
 LOCK_FILES = "/xp/environment"
 """Paths on the node of xp's package, job specs, and the lock's files."""
-EXIT_CODE = "xp-exit-code"
-"""Beginning of the last line of a failed stage's log, since SkyPilot's queue has no exit codes."""
 UV = "~/.local/bin/uv"
 """Path of uv, which SkyPilot installs on every node."""
 PROGRAM = "~/xp-python/bin/python"
+PORT = 29500
+"""Port of torch's rendezvous on the first node of a stage; the nodes are the stage's alone."""
 
 ACCELERATORS = {
     "t4": "T4",
     "l4": "L4",
+    "a10": "A10",
     "a10g": "A10G",
     "l40s": "L40S",
     "a100-40gb": "A100",
     "a100-80gb": "A100-80GB",
     "h100": "H100",
     "h200": "H200",
+    "gh200": "GH200",
     "b200": "B200",
+    "b300": "B300",
+    "gb200": "GB200",
 }
 """xp's names -> SkyPilot's (`sky show-gpus`)."""
 
 
 class SkypilotOptions(BaseModel):
-    """Fields of `launcher.options` for launcher=skypilot and launcher=kubernetes."""
+    """Fields of `launcher.options` for launcher=skypilot."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -69,18 +81,6 @@ class SkypilotOptions(BaseModel):
         return self
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes texts of several lines as blocks."""
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)
-
-
 def task_text(name: str, tasks: Sequence[SubmittedStage], spec: LauncherSpec) -> str:
     """The YAML of one stage, or of a chain of stages.
 
@@ -93,15 +93,12 @@ def task_text(name: str, tasks: Sequence[SubmittedStage], spec: LauncherSpec) ->
         documents[0]["name"] = name
     else:
         documents.insert(0, {"name": name})
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
+    return to_yaml(documents)
 
 
 def limit_of(stage: Stage) -> str | None:
     """One sentence, with a remedy, for a stage that SkyPilot cannot run; else None."""
     resources = stage.job.resources
-    limit = needs_one_node(stage, "launcher=skypilot gives a stage one node")
-    if limit is not None:
-        return limit
     if resources.num_accelerators and resources.accelerator not in ACCELERATORS:
         return f"hardware.accelerator={resources.accelerator}: launcher=skypilot has {', '.join(ACCELERATORS)}"
     return service.limit_of(stage, "skypilot")
@@ -126,21 +123,57 @@ def _document(
         place = "source" if "://" in str(options.bucket) else "name"
         mounts[MOUNT] = {place: options.bucket, "mode": "MOUNT_CACHED"}
     document["file_mounts"] = mounts
+    variables: dict[str, str] = {}
     if job.runtime.image_checkouts and job.runtime.project is not None:
-        document["envs"] = dict(job.runtime.image_checkouts)
-    if stage.secrets:
-        document["secrets"] = dict.fromkeys(stage.secrets)
+        variables.update(job.runtime.image_checkouts)
+    secrets = list(stage.secrets)
+    if needs_ray(stage.stage):
+        # Ray's processes on each node, which start the trainer's, are started before the stage.
+        variables |= {**job.env, **NICENESS, "RAY_AUTH_MODE": "token"}
+        secrets.append(TOKEN)
+    if job.resources.num_nodes > 1:
+        document["num_nodes"] = job.resources.num_nodes
+    if variables:
+        document["envs"] = variables
+    if secrets:
+        document["secrets"] = dict.fromkeys(secrets)
     program = PROGRAM if lock is not None else "python3"
     document["setup"] = _setup(job)
     lines = (
-        "code=0",
         f"export PYTHONPATH={CODE}",
-        f'{program} -m xp.execution.launchers.node.on_node "$SKYPILOT_TASK_ID" {JOB_SPECS}/{name}.json || code=$?',
-        f'[ $code = 0 ] || echo "{EXIT_CODE} $code"',
-        "exit $code",
+        "export XP_NODE=${SKYPILOT_NODE_RANK:-0}",
+        *_nodes_lines(stage.stage, program),
+        *stage_lines("$SKYPILOT_TASK_ID", is_chain=False),
+        f"run_stage {name} {program} {JOB_SPECS}/{name}.json",
     )
     document["run"] = "".join(f"{line}\n" for line in lines)
     return document
+
+
+def needs_ray(stage: Stage) -> bool:
+    """Returns whether a stage needs a Ray cluster of several nodes."""
+    return stage.job.resources.num_nodes > 1 and manages_own_gpus(stage.job)
+
+
+def _nodes_lines(stage: Stage, program: str) -> list[str]:
+    """Lines that tell each node of several where the first one is, and start Ray on them where the stage needs it."""
+    if stage.job.resources.num_nodes == 1:
+        return []
+    main = 'main=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
+    if not needs_ray(stage):
+        return [main, f'export {MAIN}="$main:{PORT}"']
+    lines = [main, 'export PATH="$HOME/.local/bin:$PATH"']
+    if lock_of(stage.job) is not None:
+        environment = program.removesuffix("/bin/python")
+        lines.append(f"export VIRTUAL_ENV={environment}")
+        lines.append('export PATH="$VIRTUAL_ENV/bin:$PATH"')
+    # `ray symmetric-run` refuses a node on which a Ray runs, and SkyPilot's own runs on each: hence its template.
+    lines += [
+        'RAY_HEAD_IP_ADDRESS="$main" ~/sky_templates/ray/start_cluster || exit 11',
+        '[ "$XP_NODE" = 0 ] || exit 0',
+        'export RAY_ADDRESS="$main:6379"',
+    ]
+    return lines
 
 
 def _resources(job: Job, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
@@ -169,15 +202,4 @@ def _setup(job: Job) -> str:
             return f"python3 -m pip install {added}\n"
         return "true\n"
     lines = ["set -e", f"[ -x {PROGRAM} ] || {UV} venv --python {PYTHON} ~/xp-python"]
-    for file in lock.files:
-        how = BY_ADDRESS if file.name == AFTER_LOCK else LOCKED
-        lines.append(
-            f"{UV} pip install --python {PROGRAM} {how} --requirements {LOCK_FILES}/{file.name}"
-        )
-    return "\n".join([*lines, ""])
-
-
-def exit_code_in(log: str) -> int | None:
-    """The last exit code in a stage's log; None if there is none."""
-    codes = re.findall(rf"^(?:\([^)]*\) )?{EXIT_CODE} (\d{{1,3}})\s*$", log, re.MULTILINE)
-    return int(codes[-1]) if codes else None
+    return "\n".join([*lines, *install_lines(UV, PROGRAM, LOCK_FILES, lock), ""])

@@ -85,7 +85,7 @@ def spread_of(
 
     Args:
         job: the job to run.
-        by: `srun` or `ray`.
+        by: `srun`, `ray`, or `here` (xp.execution.launchers.node.spread.HERE).
         ray_token: file with the token of the Ray cluster that it needs. None means that it needs no Ray.
         srun: options of srun for a container.
         container: command prefix for a container.
@@ -164,6 +164,7 @@ def ask(
     timeout_s: float,
     environ: Mapping[str, str] | None = None,
     codes: Collection[int] = (0,),
+    text: str | None = None,
 ) -> str:
     """Runs a cluster's own program and returns its output.
 
@@ -171,6 +172,7 @@ def ask(
         timeout_s: seconds that it may take.
         environ: its environment. None means that of this process.
         codes: exit codes with which the output is an answer.
+        text: its standard input. None means that of this process.
 
     Raises:
         XpError: RUNTIME if it is missing, fails, or does not answer in time (`TimedOut`).
@@ -184,6 +186,7 @@ def ask(
             check=False,
             env=environ,
             errors="replace",
+            input=text,
         )
     except FileNotFoundError:
         raise XpError(

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.node.job_spec import JOB_SPEC
-from xp.execution.launchers.service import LOCKS, MOUNT, SubmittedStage, lock_of
+from xp.execution.launchers.service import (
+    BY_ADDRESS,
+    LOCKED,
+    LOCKS,
+    MOUNT,
+    PYTHON,
+    SubmittedStage,
+    lock_of,
+)
 from xp.planning.job import Job, Resources
 from xp.planning.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
@@ -208,13 +216,6 @@ def _function(stage: SubmittedStage, spec: LauncherSpec) -> str:
         function=function_name(stage.stage.name),
         stage=stage.stage.name,
     )
-
-
-PYTHON = "3.12"
-"""Python version of images that are made from a lock."""
-LOCKED = "--require-hashes --no-deps"
-BY_ADDRESS = "--no-deps"
-"""Option for wheels by URL."""
 
 
 def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:

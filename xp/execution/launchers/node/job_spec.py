@@ -32,7 +32,7 @@ class Spread:
     count: int
     """Number of nodes."""
     by: str
-    """Program that starts it: `srun` inside a batch job, `ray` inside a Ray job."""
+    """Program that starts it: `srun` inside a batch job, `ray` inside a Ray job, or `here`."""
     num_cpus: int
     """CPU cores per node; the next two fields are also per node."""
     num_gpus: int

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
+from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import SHARED, JobSpec
 from xp.execution.launchers.node.log import LogStream, drain
 from xp.execution.launchers.node.program import SignalHandler, exit_code, redactor_of, start
@@ -46,6 +47,7 @@ def _run(spec: JobSpec, main_node: str, number: int, ending: SignalHandler) -> i
     assert spread is not None
     if not Path(spec.root).is_dir():
         raise XpError(f"{spec.root} is not on this node: {SHARED}", ExitCode.RUNTIME)
+    write_files(spec.files, Path(spec.root))
     if spread.is_contained:
         os.environ.update(spec.runtime.image_checkouts)
     address, _, port = main_node.rpartition(":")

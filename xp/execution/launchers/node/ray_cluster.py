@@ -2,6 +2,10 @@
 
 It lives as long as the program on the main node. A worker ends when the head no longer answers, so that no process
 remains after a main node is killed.
+
+`ray symmetric-run` (Ray 2.57) is not used: TERM ends it alone and leaves Ray and the program, it refuses a node on which
+any other Ray runs, its `ray stop` at the end would end those of the user's other jobs, and a worker that cannot start
+exits with 0 (tests/limits/test_launchers.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Starts a stage's program on each of its nodes, from the main one: by `srun` inside a batch job, or by Ray."""
+"""Starts a stage's program on each of its nodes, from the main one: by `srun` inside a batch job, or by Ray.
+
+Where a service starts a script on each node, the main node starts its own part alone.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,19 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.node.job_spec import JOB_SPEC, JobSpec, Spread
 from xp.execution.launchers.node.program import piped
-from xp.worker.nodes import free_port
+from xp.worker.nodes import MAIN, free_port
 
 MEMBER = "xp.execution.launchers.node.member"
 RAY_MEMBERS = "xp.execution.launchers.node.ray_members"
 ENDED = "node_*.json"
 """Files beside the log with the result of each node's program that ended by itself."""
+HERE = "here"
+"""Way of starting the program on this node alone: the service that started this one starts the others."""
 SIGNALS = {
     # srun converts TERM to KILL for its tasks, but passes USR2 on.
     "srun": (signal.SIGUSR2, signal.SIGTERM),
     "ray": (signal.SIGTERM, signal.SIGKILL),
+    HERE: (signal.SIGTERM, signal.SIGKILL),
 }
 
 
@@ -37,6 +43,8 @@ def start_all(spec: JobSpec) -> subprocess.Popen[bytes]:
     directory = Path(spec.root, spec.directory)
     for file in directory.glob(ENDED):  # of a start before a requeue
         file.unlink()
+    if spec.spread.by == HERE:
+        spec.write(Path(spec.root))  # a service may keep it elsewhere
     return piped(command(spec, str(directory / JOB_SPEC)), spec.root, os.environ)
 
 
@@ -46,6 +54,8 @@ def command(spec: JobSpec, job_spec: str) -> list[str]:
     assert spread is not None
     if spread.by == "ray":
         return [sys.executable, "-m", RAY_MEMBERS, job_spec]
+    if spread.by == HERE:
+        return [sys.executable, "-m", MEMBER, job_spec, os.environ[MAIN]]
     if spread.count > 1:
         address = node_address()
     else:
