@@ -105,6 +105,26 @@ def _slime_depends_on_rows(spec: RunSpec) -> str | None:
     return depends_on_rows(spec, needed)
 
 
+# Curricula
+CURRICULUM = "xp.tasks.curriculum"
+
+
+def _drawn_by_rewards(spec: RunSpec) -> str | None:
+    """What a curriculum changes in the mathematics."""
+    if not spec.env.has_curriculum:
+        return None
+    return (
+        "A step's tasks depend on earlier rewards: an update estimates the gradient of the mean reward of the tasks that"
+        " are drawn, not of all, and no weight corrects it."
+    )
+
+
+def _no_curriculum(spec: RunSpec) -> str | None:
+    if not spec.env.has_curriculum:
+        return None
+    return "it is not supported by xp on this trainer yet; set none, or backend=trl"
+
+
 ENV = (
     Field("env", xp="xp.envs"),
     Field(
@@ -129,6 +149,24 @@ ENV = (
             "env.overrides": "xp.planning.episode",
             "env.train": "xp.tasks",
             "env.train.pass_rate": "xp.planning.stages",
+        }
+    ),
+    Field(
+        "env.train.curriculum",
+        trl=Column(
+            implemented_by=f"{CURRICULUM}, in xp.backends.trl.worker.rollout",
+            note=_drawn_by_rewards,
+            proof=OWN,
+        ),
+        skyrl=Column(implemented_by=CURRICULUM, refuse=_no_curriculum, proof=OWN),
+        slime=Column(implemented_by=CURRICULUM, refuse=_no_curriculum, proof=OWN),
+        xp=CURRICULUM,
+    ),
+    *by_xp(
+        {
+            "env.train.curriculum_bounds": CURRICULUM,
+            "env.train.curriculum_exploration": CURRICULUM,
+            "env.train.curriculum_forget": CURRICULUM,
             "env.held_out": "xp.tasks",
             "env.weight": "xp.tasks.schedule",
         }
