@@ -119,10 +119,18 @@ def _drawn_by_rewards(spec: RunSpec) -> str | None:
     )
 
 
-def _no_curriculum(spec: RunSpec) -> str | None:
-    if not spec.env.has_curriculum:
+def _no_rounds(spec: RunSpec) -> str | None:
+    """Returns why a curriculum cannot draw the rounds of dynamic sampling, whose number is not known before."""
+    if not spec.env.has_curriculum or not spec.algorithm.dynamic_sampling:
         return None
-    return "it is not supported by xp on this trainer yet; set none, or backend=trl"
+    return "it draws steps, and is not supported with algorithm.dynamic_sampling yet; set one of them to false or none"
+
+
+def _no_single_groups(spec: RunSpec) -> str | None:
+    """Returns why SkyRL cannot draw: its asynchronous trainer begins a group whenever another one has ended."""
+    if not spec.env.has_curriculum or not is_ahead(spec):
+        return _no_rounds(spec)
+    return "SkyRL begins groups one by one with training.max_staleness, which is not supported yet; set 0, or none"
 
 
 ENV = (
@@ -158,8 +166,18 @@ ENV = (
             note=_drawn_by_rewards,
             proof=OWN,
         ),
-        skyrl=Column(implemented_by=CURRICULUM, refuse=_no_curriculum, proof=OWN),
-        slime=Column(implemented_by=CURRICULUM, refuse=_no_curriculum, proof=OWN),
+        skyrl=Column(
+            implemented_by=f"{CURRICULUM}, in xp.backends.skyrl.worker.drawn_tasks",
+            note=_drawn_by_rewards,
+            refuse=_no_single_groups,
+            proof=OWN,
+        ),
+        slime=Column(
+            implemented_by=f"{CURRICULUM}, in xp.backends.slime.worker.drawn_tasks",
+            note=_drawn_by_rewards,
+            refuse=_no_rounds,
+            proof=OWN,
+        ),
         xp=CURRICULUM,
     ),
     *by_xp(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from xp.episode.metrics import EpisodeFacts
 from xp.errors import ExitCode, XpError
@@ -17,6 +17,7 @@ from xp.lib.grouping import grouped
 from xp.lib.load import call_fault, is_number, load_function
 from xp.spec import RunSpec, SelectionSpec
 from xp.spec.tasks import BY_PASS_RATE
+from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
 
@@ -139,8 +140,10 @@ class Curriculum:
         rewards = grouped((one.task_id, one.outcome.task_reward) for one in played)
         for task_id, values in rewards.items():
             self._groups.setdefault(task_id, []).append(PlayedGroup(step, tuple(values)))
-        draw = self._draws.pop(step, None)
-        return {} if draw is None else draw.metrics
+        # A checkpoint may be written when the step after it has been played already.
+        oldest = step - self._spec.training.max_staleness
+        self._draws = {number: draw for number, draw in self._draws.items() if number >= oldest}
+        return self._draws[step].metrics
 
     def state(self, next_step: int) -> CurriculumState:
         """The state at the beginning of a step."""
@@ -204,6 +207,13 @@ def curriculum_of(
     if not spec.env.has_curriculum:
         return None
     return Curriculum(spec, rows, num_steps, decide)
+
+
+def row_of_view(columns: Mapping[str, Any], spec: RunSpec) -> TaskRow:
+    """A row with what a curriculum reads, made of the columns of a trainer's own view of the tasks."""
+    env = columns["env"]
+    task = (columns["task_id"], env, Purpose.TRAIN, columns["split"], columns["index"])
+    return TaskRow(*task, "", (), "[]", spec.env.members[env].weight)
 
 
 def load_weights_fn(name: str) -> WeightsFn:
