@@ -318,22 +318,29 @@ def _from_pools(
 ) -> list[int]:
     """Draws positions, each once until all are drawn.
 
-    A place is for exploration with that probability: untried tasks in their order, then those outside the bounds.
-    The others are for tasks within the bounds. If one kind is used up, the other takes its places, then the forgotten.
+    A place is for exploration with that probability: for untried tasks in their order, then for those outside the
+    bounds. At the others, each task that is within the bounds or untried is as likely: where few tasks have been
+    tried, a preference for them would train on these few alone. Forgotten tasks come last.
     """
     drawn: list[int] = []
     within: list[int] = []
-    explored: list[int] = []
+    untried: list[int] = []
+    outside: list[int] = []
     forgotten: list[int] = []
     while len(drawn) < number:
-        if not within and not explored and not forgotten:
+        if not (within or untried or outside or forgotten):
             within = generator.sample(pools["in_bounds"], len(pools["in_bounds"]))
-            explored = [*pools["untried"], *pools["outside"]]
+            untried = list(pools["untried"])
+            outside = list(pools["outside"])
             forgotten = list(pools["forgotten"])
-        if generator.random() < exploration:
-            queues = (explored, within, forgotten)
+        is_exploration = generator.random() < exploration
+        is_untried = generator.random() * (len(within) + len(untried)) < len(untried)
+        if is_exploration:
+            queues = (untried, outside, within, forgotten)
+        elif is_untried:
+            queues = (untried, within, outside, forgotten)
         else:
-            queues = (within, explored, forgotten)
+            queues = (within, untried, outside, forgotten)
         queue = next(filter(None, queues))
         drawn.append(queue.pop(0))
     return drawn
