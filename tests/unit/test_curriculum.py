@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -310,10 +311,21 @@ def test_a_function_that_is_not_there_is_named(name: str) -> None:
         load_weights_fn(name)
 
 
+def test_the_documented_function_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / "docs/environments.md").read_text()
+    (example,) = re.findall(r"```python\n# my_curricula\.py\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "my_documented_curricula.py").write_text(example)
+    monkeypatch.syspath_prepend(tmp_path)
+    weigh = load_weights_fn("my_documented_curricula:least_tried")
+    groups = (PlayedGroup(0, (1.0,)), PlayedGroup(2, (None,)))
+    tasks = [TaskHistory("a", "a/train/0", "train", 0, groups)]
+    assert weigh([*tasks, TaskHistory("a", "a/train/1", "train", 1, ())]) == [1 / 3, 1.0]
+
+
 def test_more_places_than_tasks_repeat_them() -> None:
     spec = compose([*BY_RATE])
     curriculum = Curriculum(spec, ROWS[:3], STEPS)
     curriculum.begin(0)
     assert Counter(ids(curriculum.tasks(0))).most_common()[0][1] == 2
-    history = TaskHistory("a", "a/train/0", "train", 0, ())
-    assert history.groups == ()

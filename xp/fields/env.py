@@ -114,8 +114,8 @@ def _drawn_by_rewards(spec: RunSpec) -> str | None:
     if not spec.env.has_curriculum:
         return None
     return (
-        "A step's tasks depend on earlier rewards: an update estimates the gradient of the mean reward of the tasks that"
-        " are drawn, not of all, and no weight corrects it."
+        "env.train.curriculum: a step's tasks depend on earlier rewards: an update estimates the gradient of the mean"
+        " reward of the tasks that are drawn, not of all, and no weight corrects it."
     )
 
 
@@ -161,24 +161,17 @@ ENV = (
     ),
     Field(
         "env.train.curriculum",
-        trl=Column(
-            implemented_by=f"{CURRICULUM}, in xp.backends.trl.worker.rollout",
-            note=_drawn_by_rewards,
-            proof=OWN,
-        ),
         skyrl=Column(
             implemented_by=f"{CURRICULUM}, in xp.backends.skyrl.worker.drawn_tasks",
-            note=_drawn_by_rewards,
             refuse=_no_single_groups,
             proof=OWN,
         ),
         slime=Column(
             implemented_by=f"{CURRICULUM}, in xp.backends.slime.worker.drawn_tasks",
-            note=_drawn_by_rewards,
             refuse=_no_rounds,
             proof=OWN,
         ),
-        xp=CURRICULUM,
+        xp=Column(implemented_by=CURRICULUM, note=_drawn_by_rewards, proof=OWN),
     ),
     *by_xp(
         {
