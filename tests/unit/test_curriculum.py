@@ -315,7 +315,7 @@ def test_the_documented_function_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (Path(__file__).parents[2] / "docs/environments.md").read_text()
-    (example,) = re.findall(r"```python\n# my_curricula\.py\n(.*?)```", text, flags=re.DOTALL)
+    (example,) = re.findall(r"```python\n# my_pkg/curricula\.py\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "my_documented_curricula.py").write_text(example)
     monkeypatch.syspath_prepend(tmp_path)
     weigh = load_weights_fn("my_documented_curricula:least_tried")
