@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.backends.trl.worker.rollout import Rollouts, decide_together
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.composition import compose
 from xp.envs.base import Task, ToolResult
 from xp.episode.episode import Episode
@@ -192,3 +195,47 @@ def test_a_resumed_training_has_the_tasks_and_the_weights_of_the_unbroken_one(
     for name in shares:
         values = [line[name] for line in whole.lines[STOP:]]
         assert [line[name] for line in resumed.lines] == values
+
+
+class Pair:
+    """One of two ranks, each in a thread."""
+
+    def __init__(self, number: int, shared: list[Any], barrier: threading.Barrier) -> None:
+        self.number = number
+        self.is_main = number == 0
+        self._shared = shared
+        self._barrier = barrier
+
+    def gather(self, values: Sequence[Any]) -> list[list[Any]]:
+        self._shared[self.number] = list(values)
+        self._barrier.wait(DEADLINE_S)
+        gathered = list(self._shared)
+        self._barrier.wait(DEADLINE_S)
+        return gathered
+
+
+def test_one_rank_calls_the_users_function_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that is not the same twice would give ranks other tasks."""
+    (tmp_path / "my_random_curriculum.py").write_text(
+        "import random\n\ndef weights(tasks):\n    return [random.random() for task in tasks]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = compose([*OVERRIDES, "env.train.curriculum=my_random_curriculum:weights"])
+    shared: list[Any] = [None, None]
+    barrier = threading.Barrier(2)
+
+    def drawn(number: int) -> list[list[int]]:
+        ranks: Any = Pair(number, shared, barrier)
+        curriculum = curriculum_of(spec, TASKS, STEPS, decide_together(ranks))
+        assert curriculum is not None
+        steps = []
+        for step in range(STEPS):
+            curriculum.begin(step)
+            steps.append([row.index for row in curriculum.tasks(step)])
+        return steps
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(drawn, range(2))
+    assert first == second
