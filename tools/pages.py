@@ -16,7 +16,7 @@ from xp.cli.explain import ExplainedField, comment_of, fields_of, source_of, spe
 from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
 from xp.fields.message_limits import with_proof
-from xp.fields.support import FieldSupport, Support, meant_fields
+from xp.fields.support import FieldSupport, Support, meant_fields, value_warnings
 from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of
 from xp.spec import BackendName
@@ -34,6 +34,7 @@ ALGORITHMS = (
     ("algorithm=ppo", "training.critic_learning_rate=1e-05"),
     ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
     ("algorithm=opd", "algorithm.distill.teacher=ORG/TEACHER", "training.kl_coef=0"),
+    ("env.train.curriculum=pass_rate",),
 )
 """Overrides of the reference spec under which fields have an effect that are null or unused in it."""
 BY_XP: Final = "by xp, in "
@@ -206,7 +207,11 @@ def parity_markdown(
             for row in rows_of_one
             if _is_of_the_algorithm(row.field) and row != known.get(row.field)
         ]
-        body += ["", f"### {overrides}", "", *HEADER, *(_parity_row(row, notes) for row in changed)]
+        body += ["", f"### {overrides}", ""]
+        if changed:
+            body += [*HEADER, *(_parity_row(row, notes) for row in changed)]
+        # What a key that xp implements changes on every trainer.
+        body += [f"\n{text}" for text in value_warnings(compose([*REFERENCE, *overrides.split()]))]
     return "\n".join(
         [
             "# What each trainer receives",

@@ -34,6 +34,7 @@ NOTED = (
     "backend=trl model=qwen2.5-3b-instruct model.architecture.model_type=falcon_h1"
     " model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
     *(f"backend={name} training.{cut}" for name in ("trl", "skyrl", "slime") for cut in CUTS),
+    *(f"backend={name} env.train.curriculum=pass_rate" for name in ("trl", "skyrl", "slime")),
     "backend=trl training.optimizer=sgd",
     "backend=trl algorithm.importance_mask=token",
     "backend=slime algorithm.dynamic_sampling=true training.generation_prompts=64",

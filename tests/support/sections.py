@@ -131,7 +131,14 @@ def selection(
         "shuffle": shuffle,
         "seed": seed,
     }
-    return SelectionSpec.model_construct(**values, profile=None, pass_rate=None, easy_first=False)
+    curriculum: dict[str, Any] = {
+        "curriculum": None,
+        "curriculum_bounds": (0.1, 0.9),
+        "curriculum_exploration": 0.25,
+        "curriculum_forget": None,
+    }
+    values |= {"profile": None, "pass_rate": None, "easy_first": False}
+    return SelectionSpec.model_construct(**values, **curriculum)
 
 
 def held_out_rule(

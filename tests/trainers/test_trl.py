@@ -161,11 +161,14 @@ def test_a_resume_without_a_step_to_do_has_its_metrics(
     write_digests(checkpoint)
     log = step_log(tmp_path, f"training.updates_per_step={updates}")
     resumed: list[str] = []
+    resumed_rollouts: list[Path] = []
     trainer = SimpleNamespace(
         train=lambda resume_from_checkpoint: resumed.append(resume_from_checkpoint)
     )
-    _train(trainer, checkpoint.parent, log, None, Ranks())
+    rollouts: Any = SimpleNamespace(resume=resumed_rollouts.append, close=lambda: None)
+    _train(trainer, checkpoint.parent, log, rollouts, Ranks())
     assert resumed == [str(checkpoint)]
+    assert resumed_rollouts == [checkpoint]
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [step]
 
 

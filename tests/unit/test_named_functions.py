@@ -66,6 +66,7 @@ def test_a_module_that_is_no_file_of_python_is_not_judged() -> None:
 KEYS = {
     "env.reward_fn": [],
     "env.group_reward_fn": [],
+    "env.train.curriculum": [],
     "algorithm.advantage_fn": ["algorithm.estimator=custom", "algorithm.advantage_scale=none"],
     "env.grader": ["env=gsm8k_mini"],
     "env.provider": ["env=multiply"],

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.lib.grouping import grouped
-from xp.lib.load import load_object
+from xp.lib.load import call_fault, is_number, load_function
 from xp.spec import AdvantageScale, Algorithm, Estimator
 
 EPSILON = 1e-8
@@ -160,16 +156,7 @@ def of_valid(
 
 def load_advantage_fn(name: str) -> AdvantageFn:
     """Loads the function `package.module:function`, with checks of its results; raises XpError if it does not exist."""
-    try:
-        function = load_object(name)
-    except (ImportError, AttributeError) as error:
-        raise XpError(f"advantage_fn {name} cannot be loaded: {error}") from error
-    except Exception as error:
-        raise XpError(f"advantage_fn {name} cannot be loaded: {_fault(error)}") from error
-    if not callable(function):
-        raise XpError(
-            f"advantage_fn {name} cannot be loaded: it is not a function but {function!r:.100}"
-        )
+    function = load_function("advantage_fn", name)
 
     def checked(episodes: Sequence[Valid]) -> list[float]:
         """Calls the user's function; raises XpError, which stops the run, unless it gives one finite number per
@@ -178,9 +165,9 @@ def load_advantage_fn(name: str) -> AdvantageFn:
             advantages = list(function(episodes))
         except Exception as error:
             raise XpError(
-                f"advantage_fn {name} raised {_fault(error)}", ExitCode.STAGE_FAILED
+                f"advantage_fn {name} raised {call_fault(error)}", ExitCode.STAGE_FAILED
             ) from error
-        if len(advantages) != len(episodes) or not all(map(_is_number, advantages)):
+        if len(advantages) != len(episodes) or not all(map(is_number, advantages)):
             raise XpError(
                 f"advantage_fn {name} gave {advantages!r:.200} for {len(episodes)} episodes; it must give one finite"
                 " number for each",
@@ -189,13 +176,3 @@ def load_advantage_fn(name: str) -> AdvantageFn:
         return [float(advantage) for advantage in advantages]
 
     return checked
-
-
-def _fault(error: Exception) -> str:
-    """Type, text and position of an exception."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

@@ -105,6 +105,34 @@ def _slime_depends_on_rows(spec: RunSpec) -> str | None:
     return depends_on_rows(spec, needed)
 
 
+# Curricula
+CURRICULUM = "xp.tasks.curriculum"
+
+
+def _drawn_by_rewards(spec: RunSpec) -> str | None:
+    """What a curriculum changes in the mathematics."""
+    if not spec.env.has_curriculum:
+        return None
+    return (
+        "env.train.curriculum: a step's tasks depend on earlier rewards: an update estimates the gradient of the mean"
+        " reward of the tasks that are drawn, not of all, and no weight corrects it."
+    )
+
+
+def _no_rounds(spec: RunSpec) -> str | None:
+    """Returns why a curriculum cannot draw the rounds of dynamic sampling, whose number is not known before."""
+    if not spec.env.has_curriculum or not spec.algorithm.dynamic_sampling:
+        return None
+    return "it draws steps, and is not supported with algorithm.dynamic_sampling yet; set one of them to false or none"
+
+
+def _no_single_groups(spec: RunSpec) -> str | None:
+    """Returns why SkyRL cannot draw: its asynchronous trainer begins a group whenever another one has ended."""
+    if not spec.env.has_curriculum or not is_ahead(spec):
+        return _no_rounds(spec)
+    return "SkyRL begins groups one by one with training.max_staleness, which is not supported yet; set 0, or none"
+
+
 ENV = (
     Field("env", xp="xp.envs"),
     Field(
@@ -129,6 +157,27 @@ ENV = (
             "env.overrides": "xp.planning.episode",
             "env.train": "xp.tasks",
             "env.train.pass_rate": "xp.planning.stages",
+        }
+    ),
+    Field(
+        "env.train.curriculum",
+        skyrl=Column(
+            implemented_by=f"{CURRICULUM}, in xp.backends.skyrl.worker.drawn_tasks",
+            refuse=_no_single_groups,
+            proof=OWN,
+        ),
+        slime=Column(
+            implemented_by=f"{CURRICULUM}, in xp.backends.slime.worker.drawn_tasks",
+            refuse=_no_rounds,
+            proof=OWN,
+        ),
+        xp=Column(implemented_by=CURRICULUM, note=_drawn_by_rewards, proof=OWN),
+    ),
+    *by_xp(
+        {
+            "env.train.curriculum_bounds": CURRICULUM,
+            "env.train.curriculum_exploration": CURRICULUM,
+            "env.train.curriculum_forget": CURRICULUM,
             "env.held_out": "xp.tasks",
             "env.weight": "xp.tasks.schedule",
         }

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import traceback
+from collections.abc import Callable
 from importlib import import_module
+from numbers import Real
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
+from xp.errors import XpError
 from xp.lib.loaded_code import watch
 
 
@@ -17,3 +23,35 @@ def load_object(name: str) -> Any:
     if attribute:
         return attrgetter(attribute)(loaded)
     return loaded
+
+
+def load_function(key: str, name: str) -> Callable[..., Any]:
+    """Loads a function of the user's, `package.module:function`.
+
+    Args:
+        key: last part of the key of the spec, for messages.
+        name: the function.
+
+    Raises:
+        XpError: (CONFIG) it does not exist, its module fails, or it is no function.
+    """
+    try:
+        function = load_object(name)
+    except (ImportError, AttributeError) as error:
+        raise XpError(f"{key} {name} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise XpError(f"{key} {name} cannot be loaded: {call_fault(error)}") from error
+    if not callable(function):
+        raise XpError(f"{key} {name} cannot be loaded: it is not a function but {function!r:.100}")
+    return function  # type: ignore[no-any-return]
+
+
+def call_fault(error: Exception) -> str:
+    """Type, text and position of an exception of the user's code."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a result of the user's code is a finite number, numpy's too."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

@@ -126,6 +126,7 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
     ]
     named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
     named += [member.group_reward_fn or "" for member in spec.env.members.values()]
+    named += [member.train.curriculum or "" for member in spec.env.members.values()]
     named += [spec.algorithm.advantage_fn or "", (spec.sft.data or "").partition("solve:")[2]]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     # Environment packages in xp's own Python, of which a job gets a copy.

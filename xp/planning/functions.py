@@ -15,9 +15,12 @@ from xp.planning.run_size import member_key
 from xp.spec import RunSpec
 from xp.spec.env import READY, GraderForm
 from xp.spec.sft import SOLVE
+from xp.spec.tasks import BY_PASS_RATE
 
 GROUP_ARGUMENTS = 1
 """Arguments by position of a group's reward function, and of an advantage function: the list of episodes."""
+CURRICULUM_ARGUMENTS = 1
+"""Arguments by position of a curriculum: the list of tasks with their past rewards."""
 GRADER_ARGUMENTS = 2
 """Arguments by position of a grader of the form `xp`: the answer and the row."""
 
@@ -42,6 +45,9 @@ def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
                 yield f"{key}.rows", source, None
         for function in member.reward_fn or ():
             yield f"{key}.reward_fn", function.fn, None
+        curriculum = member.train.curriculum
+        if curriculum is not None and curriculum != BY_PASS_RATE:
+            yield f"{key}.train.curriculum", curriculum, CURRICULUM_ARGUMENTS
         if member.group_reward_fn is not None:
             yield f"{key}.group_reward_fn", member.group_reward_fn, GROUP_ARGUMENTS
     if spec.algorithm.advantage_fn is not None:

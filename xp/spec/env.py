@@ -410,6 +410,11 @@ class Environments(Section):
         return any(member.held_out is not None for member in self.members.values())
 
     @property
+    def has_curriculum(self) -> bool:
+        """Returns whether any member's tasks are drawn by earlier rewards."""
+        return any(member.train.curriculum is not None for member in self.members.values())
+
+    @property
     def has_rows(self) -> bool:
         """Returns whether an episode may have several rows of tokens: its program rewrites its history."""
         return any(member.options.get("max_rows", 1) > 1 for member in self.members.values())

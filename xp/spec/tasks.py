@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
-from xp.spec.section import Count, CountOrZero, LocalPath, Section, WideSeed
+from xp.spec.section import (
+    FORMS,
+    MODULE_PATH,
+    Count,
+    CountOrZero,
+    LocalPath,
+    Section,
+    WideSeed,
+)
 
 
 class Overlap(StrEnum):
@@ -40,6 +49,22 @@ SplitNames = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSeriali
 Share = Annotated[float, Field(ge=0, le=1)]
 PassRate = tuple[Share, Share] | None
 Indices = tuple[CountOrZero, ...] | None
+BY_PASS_RATE: Final = "pass_rate"
+"""Curriculum that draws tasks by their running pass rates."""
+
+
+def _curriculum(value: Any) -> Any:
+    """Returns a curriculum's name, None for `none`; raises ValueError for another text."""
+    if value is None or value == "none":
+        return None
+    if value == BY_PASS_RATE or (isinstance(value, str) and re.fullmatch(MODULE_PATH, value)):
+        return value
+    raise ValueError(
+        f"{value!r} is no curriculum; set none, {BY_PASS_RATE}, or a function of your own, which"
+        f" {FORMS[MODULE_PATH]}"
+    )
+
+
 BOTH = "num_tasks and indices exclude each other: set one of them to null"
 
 
@@ -63,6 +88,16 @@ class SelectionSpec(Section):
     """Trains only on tasks whose share of passed tries in `profile` lies within these bounds, both included."""
     easy_first: bool
     """Orders the tasks by their pass rate in `profile`, from the highest to the lowest."""
+    curriculum: Annotated[str | None, BeforeValidator(_curriculum)]
+    """Rule that draws each rollout step's tasks from the rewards of earlier steps: `pass_rate`, or
+    `package.module:function` of your own (see xp.tasks.curriculum). None, or `none`, means the fixed order."""
+    curriculum_bounds: tuple[Share, Share]
+    """curriculum=pass_rate: lowest and highest running pass rate of the tasks that are drawn, both included."""
+    curriculum_exploration: Share
+    """curriculum=pass_rate: share of the places of tasks that were not tried, or are outside the bounds."""
+    curriculum_forget: Count | None
+    """curriculum=pass_rate: a task is not drawn any more when all its episodes have passed in this many groups in a
+    row. None means never."""
 
     def faults(self) -> Iterator[str]:
         if self.num_tasks is not None and self.indices is not None:
@@ -74,6 +109,8 @@ class SelectionSpec(Section):
             )
         if self.pass_rate is not None and self.pass_rate[0] > self.pass_rate[1]:
             yield "pass_rate is [lowest, highest], two shares from 0 to 1"
+        if self.curriculum_bounds[0] > self.curriculum_bounds[1]:
+            yield "curriculum_bounds is [lowest, highest], two shares from 0 to 1"
         if self.profile is not None and (self.indices is not None or self.shuffle):
             yield "profile selects tasks by their pass rate: set indices to null and shuffle to false"
         if self.profile is not None and len(self.split) != 1:

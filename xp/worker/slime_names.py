@@ -15,6 +15,8 @@ AHEAD_TASKS: Final = "xp.backends.slime.worker.fresh_tasks.AheadTasks"
 """--data-source-path with training.max_staleness."""
 FRESH_TASKS: Final = "xp.backends.slime.worker.fresh_tasks.FreshTasks"
 """--data-source-path with dynamic sampling: `(args) -> DataSource`, of any number of tasks."""
+DRAWN_TASKS: Final = "xp.backends.slime.worker.drawn_tasks.DrawnTasks"
+"""--data-source-path with a curriculum, with training.max_staleness too."""
 EVALUATE: Final = "xp.backends.slime.worker.rollout.evaluate"
 """--eval-function-path: `(args, rollout_id, data_source, evaluation) -> RolloutFnEvalOutput`, without episodes if no
 evaluation is due."""

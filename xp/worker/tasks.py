@@ -58,8 +58,10 @@ def training_view(config: TrainConfig, rows: Sequence[TaskRow], view: Path) -> l
     """The rows of a trainer's view of its tasks: those of all rollout steps, in order.
 
     With dynamic sampling, whose steps draw any number of tasks: each task once, and beside the view a file with the
-    order, as numbers of rows.
+    order, as numbers of rows. With a curriculum, which draws them: each task once.
     """
+    if config.spec.env.has_curriculum:
+        return list(rows)
     order = order_of(config, rows)
     if not config.spec.algorithm.dynamic_sampling:
         return order

@@ -16,13 +16,16 @@ from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import interpreter
 from xp.planning.runtime import trainer_runtime
 from xp.spec import RunSpec
+from xp.spec.tasks import BY_PASS_RATE
 
 PROGRAM: Final = """
 import json, sys
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.group import load_group_fn
 from xp.episode.shaping import load_shape
-loaders = {"reward_fn": load_shape, "group_reward_fn": load_group_fn, "advantage_fn": load_advantage_fn}
+from xp.tasks.curriculum import load_weights_fn
+loaders = {"reward_fn": load_shape, "group_reward_fn": load_group_fn, "advantage_fn": load_advantage_fn,
+           "curriculum": load_weights_fn}
 faults = {}
 for field, name in json.loads(sys.argv[1]):
     try:
@@ -35,7 +38,7 @@ print(json.dumps(faults))
 
 
 def functions(spec: RunSpec) -> Iterator[Finding]:
-    """Checks that each function of rewards and advantages loads, in the way a stage loads it."""
+    """Checks that each function of rewards, advantages and curricula loads, in the way a stage loads it."""
     references = [
         ("reward_fn", one.fn)
         for member in spec.env.members.values()
@@ -43,6 +46,11 @@ def functions(spec: RunSpec) -> Iterator[Finding]:
     ]
     groups = [member.group_reward_fn for member in spec.env.members.values()]
     references += [("group_reward_fn", name) for name in groups if name is not None]
+    references += [
+        ("curriculum", member.train.curriculum)
+        for member in spec.env.members.values()
+        if member.train.curriculum not in (None, BY_PASS_RATE)
+    ]
     references += [
         ("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None
     ]

@@ -7,7 +7,7 @@ from xp.fields.field import OWN, Column, Field
 from xp.fields.shared import is_ahead
 from xp.fields.slime import SLIME_ADVANTAGES
 from xp.spec import RunSpec
-from xp.worker.slime_names import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE
+from xp.worker.slime_names import AHEAD_TASKS, DRAWN_TASKS, FRESH_TASKS, HAS_VARIANCE
 
 
 def _long_buffer(spec: RunSpec) -> str | None:
@@ -22,6 +22,8 @@ def _long_buffer(spec: RunSpec) -> str | None:
 def _source(spec: RunSpec) -> str | None:
     if spec.algorithm.dynamic_sampling:
         return FRESH_TASKS
+    if spec.env.has_curriculum:
+        return DRAWN_TASKS
     if is_ahead(spec):
         return AHEAD_TASKS
     return None

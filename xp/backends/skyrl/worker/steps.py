@@ -96,6 +96,7 @@ class SkyRLStepLog(StepLog):
         metrics = {
             name: data[name] for name in ("time/start_s", DISTILL_KL, *OF_WEIGHTS) if name in data
         }
+        metrics |= {name: value for name, value in data.items() if name.startswith("curriculum/")}
         metrics |= {
             ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None
         }

@@ -16,6 +16,7 @@ from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports, save_policy
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.drawn_tasks import DrawnTasks
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import (
@@ -26,8 +27,10 @@ from xp.episode.advantages import (
     without_variance,
 )
 from xp.episode.rewards import Overlong
+from xp.lib.atomic import write_atomically
 from xp.lib.progress import evaluation_bar
 from xp.spec import RatioFrom
+from xp.tasks.curriculum import FILE, CurriculumState
 from xp.worker.best import BestKeeper
 from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import metrics, weigh
@@ -72,6 +75,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         self._evaluation = evaluation
         self._spec = config.spec
         self._overlong = Overlong.of(config.spec)
+        tasks = parts.get("train_dataset")
+        self._curriculum = tasks.curriculum if isinstance(tasks, DrawnTasks) else None
         self._distill = config.spec.algorithm.distill  # whose teacher is SkyRL's reference model
         super().__init__(**parts)
 
@@ -101,12 +106,24 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     def load_checkpoints(self) -> Any:
         checkpoint = super().load_checkpoints()
+        if self._curriculum is not None and checkpoint[1] is not None:
+            state = Path(checkpoint[1], FILE)
+            if state.is_file():
+                self._curriculum.restore(CurriculumState.from_json(state.read_text()))
         if checkpoint[0] == self.total_training_steps:
             self.cfg.trainer.epochs = (
                 0  # With dynamic sampling, the loader has tasks for another step.
             )
         self.tracker.continue_after(checkpoint[0])
         return checkpoint
+
+    def save_checkpoints(self) -> str:
+        """SkyRL's method, after the curriculum's state is written: a checkpoint that is named as the latest has it."""
+        if self._curriculum is not None:
+            folder = Path(self.cfg.trainer.ckpt_path, FORM.format(self.global_step))
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / FILE, self._curriculum.state(self.global_step).to_json())
+        return str(super().save_checkpoints())
 
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:  # noqa: N803
         """SkyRL's method, with xp's own workers under FSDP."""
@@ -143,9 +160,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """Plays a step's episodes and logs their results; raises XpError(UNHEALTHY) if too many are void."""
         began = time.monotonic()
         output = await super().generate(input_batch)
-        self.tracker.episodes(
-            self.generator.played(input_batch), self.global_step, time.monotonic() - began
-        )
+        episodes = self.generator.played(input_batch)
+        self.tracker.episodes(episodes, self.global_step, time.monotonic() - began)
+        if self._curriculum is not None:
+            played = [episode.played() for episode in episodes]
+            self.all_metrics |= self._curriculum.settle(self.global_step - 1, played)
         return output
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:

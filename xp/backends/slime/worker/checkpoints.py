@@ -49,6 +49,7 @@ def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = Non
     for rollout_id in known[: max(0, len(known) - keep)]:
         # The position is removed first, so that an interrupted removal leaves an incomplete checkpoint.
         _position(checkpoints, rollout_id).unlink(missing_ok=True)
+        curriculum_file(checkpoints, rollout_id).unlink(missing_ok=True)
         name = FORM.format(rollout_id)
         for folder in (
             checkpoints / name,
@@ -78,6 +79,11 @@ def _written(checkpoints: Path) -> set[int]:
     return {
         rollout_id for rollout_id, folder in known.items() if (folder / "metadata.json").is_file()
     }
+
+
+def curriculum_file(checkpoints: Path, rollout_id: int) -> Path:
+    """File with a curriculum's state, beside the position in the task view."""
+    return checkpoints / "rollout" / f"curriculum_{rollout_id}.json"
 
 
 def _position(checkpoints: Path, rollout_id: int) -> Path:

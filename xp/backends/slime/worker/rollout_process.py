@@ -23,6 +23,7 @@ from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.models.files import config_of as model_config
 from xp.lib.reading import config_of
+from xp.tasks.curriculum import Curriculum
 from xp.worker.engines.completions import biases
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.evaluate import RunEvaluation
@@ -67,6 +68,8 @@ class Worker:
         self.judged: list[EpisodeFacts] = []
         """Episodes of all whole groups of this step under dynamic sampling; empty without it."""
         self._num_kept = 0
+        self.curriculum: Curriculum | None = None
+        """Draws the tasks of each step, by xp.backends.slime.worker.drawn_tasks."""
         self.ungrouped: dict[int, PlayedEpisode] = {}
         """Settled episodes whose group has not ended, by the index of their sample."""
         self.held_out_groups: dict[str, list[tuple[Any, PlayedEpisode]]] = {}

@@ -61,6 +61,8 @@ def log_rollout(
     if training.max_staleness:
         # The first rollout of a process is that of the weights that it begins with.
         metrics["training/staleness"] = float(worker.num_steps_played > 1)
+    if worker.curriculum is not None:
+        metrics |= worker.curriculum.settle(rollout_id, played)
     if judged:
         metrics["episodes/groups_left_out"] = float(
             len(judged) // training.group_size - training.prompts_per_step

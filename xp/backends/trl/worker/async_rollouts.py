@@ -14,15 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from transformers import TrainerCallback
-
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.backends.trl.worker.rollout import Rollouts, StepSamples
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import decode
+from xp.tasks.curriculum import Curriculum
 from xp.tasks.row import TaskRow
-from xp.worker.engines.play import EpisodePlay, sample_numbers
+from xp.worker.engines.play import EpisodePlay
 
 S = TypeVar("S")
 
@@ -127,13 +126,14 @@ class RolloutThread(Generic[S]):
             raise
 
 
-class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
+class AsyncRollouts(Rollouts):
     """TRL's `rollout_func` with steps that a thread plays ahead, and its callback that keeps them in each checkpoint.
 
     Args:
         process: this process's parts.
         order: tasks of all rollout steps.
         held_out: evaluations before, during and after training. None means that nothing is held out.
+        curriculum: draws the tasks of each step. None means those of `order`.
     """
 
     def __init__(
@@ -141,8 +141,9 @@ class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
         process: TrainingProcess,
         order: Sequence[TaskRow],
         held_out: HeldOutEvaluation | None = None,
+        curriculum: Curriculum | None = None,
     ) -> None:
-        super().__init__(process, order, held_out)
+        super().__init__(process, order, held_out, curriculum)
         max_staleness = self._config.spec.training.max_staleness
         self._ahead = RolloutThread(
             self._play_ahead, max_staleness, self._config.num_steps, self._ranks
@@ -159,13 +160,15 @@ class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
         self._ahead.close()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Trainer's hook: writes the steps that were played ahead, one file per process, before Seal."""
+        """Trainer's hook: writes the steps that were played ahead too, one file per process, before Seal."""
+        super().on_save(args, state, control)
         played = [asdict(one) for one in self._ahead.all_played()]
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_atomically(self._file(checkpoint), json.dumps(played) + "\n")
 
     def resume(self, checkpoint: Path) -> None:
-        """Restores the steps in a checkpoint; raises ValueError for a file that `on_save` did not write."""
+        """Restores the steps in a checkpoint too; raises ValueError for a file that `on_save` did not write."""
+        super().resume(checkpoint)
         file = self._file(checkpoint)
         if file.exists():
             played = decode(list[StepSamples], file.read_text())
@@ -197,16 +200,9 @@ class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
             self._held_out.play(engine, step, self._trainer)
 
     def _play_ahead(self, step: int, policy: int) -> StepSamples:
-        """Plays this process's share of a step, in the order of TRL's later requests."""
-        training = self._config.spec.training
-        size = training.prompts_per_step
-        group = training.group_size
-        rows = [row for row in self._order[step * size : (step + 1) * size] for _ in range(group)]
-        numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
-        share = len(rows) // self._ranks.count
-        rank_rows = numbered[self._ranks.number * share :][:share]
+        """Plays this process's share of a step, before TRL requests it."""
         with self._generation.engine(self._trainer) as engine:
-            return self._play(engine, rank_rows, step, policy)
+            return self._play(engine, self._numbered(step), step, policy)
 
 
 class _Closed(Exception):

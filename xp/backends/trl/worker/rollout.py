@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, lcm
+from pathlib import Path
 from typing import Any
+
+from transformers import TrainerCallback
 
 from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
-from xp.backends.trl.worker.process import TrainingProcess
+from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.episode.advantages import without_variance
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
+from xp.lib.atomic import write_atomically
+from xp.tasks.curriculum import FILE, Curriculum, CurriculumState, Draw
 from xp.tasks.row import TaskRow
 from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.play import EpisodePlay, Rollout, sample_numbers
@@ -52,13 +57,16 @@ class StepSamples:
         return {**{key: getattr(self, key) for key in keys}, "settled": settled}
 
 
-class Rollouts:
+class Rollouts(TrainerCallback):  # type: ignore[misc]
     """TRL's `rollout_func`: plays one step's episodes, records them, and returns the inputs of the loss.
+
+    It is also a callback of the trainer, which keeps a curriculum's state in each checkpoint.
 
     Args:
         process: this process's parts.
-        order: tasks of all rollout steps.
+        order: tasks of all rollout steps. With a curriculum, TRL's prompts only say how many episodes it asks for.
         held_out: evaluations before, during and after training. None means that nothing is held out.
+        curriculum: draws the tasks of each step. None means those of `order`.
     """
 
     def __init__(
@@ -66,12 +74,14 @@ class Rollouts:
         process: TrainingProcess,
         order: Sequence[TaskRow],
         held_out: HeldOutEvaluation | None = None,
+        curriculum: Curriculum | None = None,
     ) -> None:
         self._process = process
         self._config = process.config
         self._ranks = process.ranks
         self._order = order
         self._held_out = held_out
+        self._curriculum = curriculum
         self._rows = {row.task_id: row for row in order}
         server_log = f"{self._config.stage_dir}/vllm.log"
         is_ahead = self._config.spec.training.max_staleness > 0
@@ -85,16 +95,36 @@ class Rollouts:
         """
         self._process.log.begin()
         step = trainer.state.global_step // self._config.updates_per_rollout
-        samples = self._samples(
-            [self._rows[prompt[0][TASK_ID]] for prompt in prompts], step, trainer
-        )
-        played = [one for share in self._ranks.gather(samples.played) for one in share]
-        if self._process.log.is_ahead:
-            age = {"training/staleness": float(step - samples.policy)}
+        if self._curriculum is None:
+            rows = [self._rows[prompt[0][TASK_ID]] for prompt in prompts]
         else:
-            age = {}
-        self._process.log.episodes(played, samples.seconds, age)
+            self._curriculum.begin(step)
+            rows = [row for row, _ in self._numbered(step)]
+        samples = self._samples(rows, step, trainer)
+        played = [one for share in self._ranks.gather(samples.played) for one in share]
+        more = {}
+        if self._process.log.is_ahead:
+            more["training/staleness"] = float(step - samples.policy)
+        if self._curriculum is not None:
+            more |= self._curriculum.settle(step, played)
+        self._process.log.episodes(played, samples.seconds, more)
         return samples.output()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Trainer's hook: writes the curriculum's state before Seal."""
+        if self._curriculum is not None and self._ranks.is_main:
+            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            step = state.global_step // self._config.updates_per_rollout
+            write_atomically(checkpoint / FILE, self._curriculum.state(step).to_json())
+
+    def resume(self, checkpoint: Path) -> None:
+        """Restores what a checkpoint has of rollouts; raises ValueError for a file that `on_save` did not write."""
+        file = checkpoint / FILE
+        if self._curriculum is not None and file.exists():
+            self._curriculum.restore(CurriculumState.from_json(file.read_text()))
+
+    def close(self) -> None:
+        """Ends what plays beside the trainer: nothing."""
 
     def evaluate_trained(self, trainer: Any) -> None:
         """Plays the held-out tasks with the trained model; every rank must call it."""
@@ -178,6 +208,19 @@ class Rollouts:
     def _begun(self, play: EpisodePlay) -> None:
         """Hook before episodes are played."""
 
+    def _numbered(self, step: int) -> list[tuple[TaskRow, int]]:
+        """This process's share of a step's tasks, in the order of TRL's requests, with the numbers of the samples."""
+        training = self._config.spec.training
+        if self._curriculum is None:
+            size = training.prompts_per_step
+            tasks = self._order[step * size : (step + 1) * size]
+        else:
+            tasks = self._curriculum.tasks(step)
+        rows = [row for row in tasks for _ in range(training.group_size)]
+        numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
+        share = len(rows) // self._ranks.count
+        return numbered[self._ranks.number * share :][:share]
+
     def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
         """Sample numbers of this rank's episodes; a group may be on several ranks."""
         shares = self._ranks.gather(task_ids)
@@ -200,6 +243,17 @@ class Rollouts:
             self._config.spec.algorithm.mask_truncated and status is EpisodeStatus.TRUNCATED
         )
         return is_left_out or status is EpisodeStatus.VOID
+
+
+def decide_together(ranks: Ranks) -> Callable[[Callable[[], Draw]], Draw]:
+    """A curriculum's `decide`: the first rank draws for all, so that a user's function is called once."""
+
+    def decide(draw: Callable[[], Draw]) -> Draw:
+        drawn = ranks.gather([draw() if ranks.is_main else None])[0][0]
+        assert drawn is not None
+        return drawn
+
+    return decide
 
 
 TASK_ID = "task_id"

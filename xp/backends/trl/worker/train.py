@@ -38,6 +38,7 @@ from xp.lib.imports import import_large
 from xp.lib.loopback import free_port
 from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
+from xp.tasks.curriculum import curriculum_of
 from xp.worker.best import EarlyStop
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.key_check import KEY
@@ -51,7 +52,6 @@ from xp.worker.training import TrainingProgram
 from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
 if TYPE_CHECKING:
-    from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
 
@@ -76,14 +76,16 @@ def main(argv: Sequence[str]) -> None:
     set_seed(config.spec.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.start_model)
     chat = policy_chat(config, config.start_model, path.parent, tokenizer)
-    order = order_of(config, program.tasks(chat))
+    tasks = program.tasks(chat)
+    order = order_of(config, tasks)
 
     from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
     from xp.backends.trl.worker.process import TrainingProcess
-    from xp.backends.trl.worker.rollout import Rollouts
+    from xp.backends.trl.worker.rollout import Rollouts, decide_together
     from xp.backends.trl.worker.steps import TRLStepLog
 
+    curriculum = curriculum_of(config.spec, tasks, config.num_steps, decide_together(ranks))
     start.ended("imports and tasks")
     with (
         EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix,
@@ -105,15 +107,12 @@ def main(argv: Sequence[str]) -> None:
                 process, eval_config, path.with_name("episode.json"), judged
             )
             config = config.with_patience(held_out.deadline_s)
-        if config.spec.training.max_staleness:
-            ahead = AsyncRollouts(process, order, held_out)
-        else:
-            ahead = None
-        rollouts = ahead or Rollouts(process, order, held_out)
+        kind = AsyncRollouts if config.spec.training.max_staleness else Rollouts
+        rollouts = kind(process, order, held_out, curriculum)
         record_facts(config, config.start_model, path.parent, chat)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         start.ended("model and engine")
-        _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
+        _train(trainer, Path(config.grpo["output_dir"]), log, rollouts, ranks)
         log.finish()
         publish_policy(
             trainer,
@@ -130,7 +129,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _train(
-    trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks
+    trainer: Any, checkpoints: Path, log: TRLStepLog, rollouts: Rollouts, ranks: Ranks
 ) -> None:
     """Trains from the last complete checkpoint, if there is one, to the last step or an early stop."""
     from xp.backends.trl.worker.checkpoints import (
@@ -144,8 +143,7 @@ def _train(
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
         log.continue_after(step_of(checkpoint) // log.updates_per_rollout)
-        if ahead is not None:
-            ahead.resume(checkpoint)
+        rollouts.resume(checkpoint)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except EarlyStop as stop:
@@ -153,8 +151,7 @@ def _train(
         trainer.remove_callback(EndInTime)
         save_checkpoint(trainer, ranks)
     finally:
-        if ahead is not None:
-            ahead.close()
+        rollouts.close()
 
 
 def make_trainer(

@@ -9,6 +9,7 @@
   const GROUPS = [
     ["Groups with a pass (pass@k)", /^reward\/avg_pass_at_/],
     ["Shares of episodes", /^episodes\/(void|truncated|malformed|finished)$/],
+    ["Tasks by their pass rate", /^curriculum\/(untried|below|in_bounds|above)$/],
     ["KL divergence, and distance to the teacher", /^training\/(distill_)?kl$/],
     ["Seconds of a step, and its parts", /^time\/(?!start_s$)/],
     ["Gradient norm", /^training\/(critic_)?grad_norm$/],
