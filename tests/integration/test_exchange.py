@@ -70,7 +70,7 @@ def test_every_opener_of_xp_follows_no_redirect() -> None:
         for file in XP.rglob("*.py")
         if any(w in file.read_text() for w in words)
     }
-    assert files == {"lib/exchange.py", "models/files.py"}
+    assert files == {"lib/exchange.py", "lib/models/files.py"}
 
 
 def test_a_clients_proxy_is_for_other_machines_alone() -> None:

@@ -46,9 +46,9 @@ def test_the_wheel_holds_groups_recipes_and_catalogs_and_no_tests(wheel: Path) -
     ):
         assert part in names
     assert "xp/backends/trl/control/catalog.json" in names
-    assert {
-        f"xp/planning/runtimes/{name}/requirements.lock" for name in ("trl", "skyrl", "prepare")
-    } < set(names)
+    assert {f"xp/runtimes/{name}/requirements.lock" for name in ("trl", "skyrl", "prepare")} < set(
+        names
+    )
     assert not [name for name in names if name.startswith(("tests/", "tools/", "outputs/"))]
 
 

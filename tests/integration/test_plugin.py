@@ -209,7 +209,7 @@ def test_a_plugin_that_does_not_import_is_named_with_its_package(
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "xp_broken.py").write_text("import nowhere_to_be_found\n")
-    metadata(broken, "xp-broken", "[xp.execution.launchers]\nbroken = xp_broken\n")
+    metadata(broken, "xp-broken", "[xp.launchers]\nbroken = xp_broken\n")
     refused = xp(
         "plan", *words(model), "launcher.name=broken", path=Path(f"{broken}:{site}"), cwd=tmp_path
     )
@@ -222,7 +222,7 @@ def test_a_plugin_that_does_not_import_is_named_with_its_package(
 
 
 def test_a_plugin_that_takes_an_own_name_is_refused(tmp_path: Path) -> None:
-    metadata(tmp_path, "xp-thief", "[xp.execution.launchers]\nlocal = xp_thief\n")
+    metadata(tmp_path, "xp-thief", "[xp.launchers]\nlocal = xp_thief\n")
     refused = xp("plan", path=tmp_path, cwd=tmp_path)
     assert refused.returncode == 2
     assert (

@@ -76,7 +76,7 @@ def test_a_run_without_a_served_judge_starts_its_program_itself() -> None:
         (("backend=trl", "hardware.num_nodes=2", "launcher=slurm"), "one machine for itself"),
         (
             ("backend=trl", "hardware=cpu", "model=tiny"),
-            "transformers serves no model; on a CPU vllm alone",
+            "transformers serves no model; on a CPU xp serves it with vllm alone",
         ),
     ],
 )

@@ -194,6 +194,7 @@ def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
     )
     monkeypatch.setattr(native_kind, "load_checkpoints", lambda _: loaded)
     found = object.__new__(kind)
+    found._curriculum = None
     found.tracker, _ = step_log(tmp_path)
     found.cfg = SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2))
     found.total_training_steps = 24

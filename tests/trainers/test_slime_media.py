@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.limits.words import has, package
-from tests.support.tiny_media import GATED_DELTA, QWEN_VISION, SIGLIP_VISION, TEXT, media_model
+from tests.support.families import GATED_DELTA, QWEN_VISION, SIGLIP_VISION, TEXT
+from tests.support.tiny_media import media_model
 from tests.trainers.slime_setup import needs_slime
 from xp.backends.slime.worker.text_network import (
     STACKED,

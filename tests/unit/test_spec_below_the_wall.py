@@ -45,6 +45,9 @@ OTHERS = {
     "EpisodeResult": {"grader"},  # what the grader said
     "Syntax": {"thinking"},
     "EchoTask": {"target"},
+    "TaskHistory": {"groups"},  # played groups
+    "CurriculumState": {"groups"},
+    "_DrawnMember": {"rows"},  # tasks
     "PromptLengths": {"groups"},
     "Lengths": {"too_long"},
     "PrepareConfig": {"members", "preparation"},  # the section itself

@@ -56,7 +56,7 @@ WeightsFn = Callable[[Sequence[TaskHistory]], list[float]]
 
 
 @dataclass(frozen=True)
-class Draw:
+class StepDraw:
     """The tasks of a rollout step."""
 
     step: int
@@ -71,11 +71,11 @@ class CurriculumState(JsonFile):
 
     groups: dict[str, tuple[PlayedGroup, ...]]
     """Task id -> its groups."""
-    draws: tuple[Draw, ...]
+    draws: tuple[StepDraw, ...]
 
 
 @dataclass(frozen=True)
-class _Member:
+class _DrawnMember:
     """A member of the mixture that has a curriculum."""
 
     selection: SelectionSpec
@@ -107,7 +107,7 @@ class Curriculum:
         spec: RunSpec,
         rows: Sequence[TaskRow],
         num_steps: int,
-        decide: Callable[[Callable[[], Draw]], Draw] | None = None,
+        decide: Callable[[Callable[[], StepDraw]], StepDraw] | None = None,
     ) -> None:
         self._spec = spec
         self._num_steps = num_steps
@@ -122,7 +122,7 @@ class Curriculum:
             if spec.env.members[name].train.curriculum is not None
         }
         self._groups: dict[str, list[PlayedGroup]] = {}
-        self._draws: dict[int, Draw] = {}
+        self._draws: dict[int, StepDraw] = {}
 
     def begin(self, step: int) -> None:
         """Draws the tasks of a step, and of those that may be played ahead of it; the steps before are settled."""
@@ -165,7 +165,7 @@ class Curriculum:
             draw.step: draw for draw in state.draws if all(map(self._rows.get, draw.task_ids))
         }
 
-    def _draw(self, step: int) -> Draw:
+    def _draw(self, step: int) -> StepDraw:
         size = self._spec.training.prompts_per_step
         order = self._fixed[step * size : (step + 1) * size]
         places = Counter(row.env for row in order)
@@ -189,7 +189,7 @@ class Curriculum:
             drawn[name] = iter([member.rows[position].task_id for position in positions])
         task_ids = [next(drawn[row.env]) if row.env in drawn else row.task_id for row in order]
         num_tasks = sum(len(member.rows) for member in self._members.values())
-        return Draw(step, tuple(task_ids), _metrics(numbers, num_tasks))
+        return StepDraw(step, tuple(task_ids), _metrics(numbers, num_tasks))
 
     def _history(self, row: TaskRow, first_unseen: int) -> TaskHistory:
         groups = self._groups.get(row.task_id, ())
@@ -201,7 +201,7 @@ def curriculum_of(
     spec: RunSpec,
     rows: Sequence[TaskRow],
     num_steps: int,
-    decide: Callable[[Callable[[], Draw]], Draw] | None = None,
+    decide: Callable[[Callable[[], StepDraw]], StepDraw] | None = None,
 ) -> Curriculum | None:
     """The curriculum of a run; None if no member of the mixture has one. Arguments as of Curriculum."""
     if not spec.env.has_curriculum:
@@ -272,7 +272,7 @@ def _pass_shares(groups: Iterable[PlayedGroup], threshold: float) -> list[float]
     return shares
 
 
-def _member(spec: RunSpec, name: str, rows: Sequence[TaskRow]) -> _Member:
+def _member(spec: RunSpec, name: str, rows: Sequence[TaskRow]) -> _DrawnMember:
     selection = spec.env.members[name].train
     assert selection.curriculum is not None
     if selection.curriculum == BY_PASS_RATE:
@@ -281,7 +281,7 @@ def _member(spec: RunSpec, name: str, rows: Sequence[TaskRow]) -> _Member:
         weigh = load_weights_fn(selection.curriculum)
     # The first epoch of the fixed order.
     order = schedule(rows, len(rows), seed=spec.seed, shuffle=spec.training.shuffle)
-    return _Member(selection, order, weigh)
+    return _DrawnMember(selection, order, weigh)
 
 
 def _pools(
@@ -373,5 +373,5 @@ def _metrics(numbers: Counter[str], num_tasks: int) -> dict[str, float]:
     return metrics
 
 
-def _call(draw: Callable[[], Draw]) -> Draw:
+def _call(draw: Callable[[], StepDraw]) -> StepDraw:
     return draw()

@@ -10,7 +10,7 @@ from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.tasks.curriculum import Curriculum, row_of_view
 
 
-class DrawnTasks(PromptDataset):  # type: ignore[misc]
+class DrawnPrompts(PromptDataset):  # type: ignore[misc]
     """The places of all rollout steps, in order; the loader, which has no processes of its own, reads none ahead.
 
     Args:

@@ -14,7 +14,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, save_policy
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.drawn_tasks import DrawnTasks
+from xp.backends.skyrl.worker.drawn_tasks import DrawnPrompts
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import UncountedPrompts, XpGenerator
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
@@ -136,7 +136,7 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
     def get_train_dataset(self) -> PromptDataset:
         made = self.dataset(self.cfg.data.train_data)
         if self._config.spec.env.has_curriculum:
-            return DrawnTasks(made, self._config)
+            return DrawnPrompts(made, self._config)
         if self._config.spec.algorithm.dynamic_sampling:
             order = Path(self.cfg.data.train_data[0]).with_name(TASK_ORDER)
             made.dataframe = made.dataframe.select(json.loads(order.read_text()))

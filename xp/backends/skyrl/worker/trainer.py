@@ -16,7 +16,7 @@ from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports, save_policy
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.drawn_tasks import DrawnTasks
+from xp.backends.skyrl.worker.drawn_tasks import DrawnPrompts
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import (
@@ -76,7 +76,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         self._spec = config.spec
         self._overlong = Overlong.of(config.spec)
         tasks = parts.get("train_dataset")
-        self._curriculum = tasks.curriculum if isinstance(tasks, DrawnTasks) else None
+        self._curriculum = tasks.curriculum if isinstance(tasks, DrawnPrompts) else None
         self._distill = config.spec.algorithm.distill  # whose teacher is SkyRL's reference model
         super().__init__(**parts)
 

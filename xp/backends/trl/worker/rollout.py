@@ -19,7 +19,7 @@ from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.lib.atomic import write_atomically
-from xp.tasks.curriculum import FILE, Curriculum, CurriculumState, Draw
+from xp.tasks.curriculum import FILE, Curriculum, CurriculumState, StepDraw
 from xp.tasks.row import TaskRow
 from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.play import EpisodePlay, Rollout, sample_numbers
@@ -245,10 +245,10 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
         return is_left_out or status is EpisodeStatus.VOID
 
 
-def decide_together(ranks: Ranks) -> Callable[[Callable[[], Draw]], Draw]:
+def decide_together(ranks: Ranks) -> Callable[[Callable[[], StepDraw]], StepDraw]:
     """A curriculum's `decide`: the first rank draws for all, so that a user's function is called once."""
 
-    def decide(draw: Callable[[], Draw]) -> Draw:
+    def decide(draw: Callable[[], StepDraw]) -> StepDraw:
         drawn = ranks.gather([draw() if ranks.is_main else None])[0][0]
         assert drawn is not None
         return drawn
