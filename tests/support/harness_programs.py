@@ -44,10 +44,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    # A server that other tests of this process share has such a thread too.
+    before = set(threading.enumerate())
     yield place
     eventually(lambda: not left_over(place))
     eventually(
-        lambda: not [one for one in threading.enumerate() if one.name in ("program", "child-end")]
+        lambda: (
+            not [
+                thread
+                for thread in set(threading.enumerate()) - before
+                if thread.name in ("program", "child-end")
+            ]
+        )
     )
 
 
