@@ -59,6 +59,8 @@ def program(
     known = {
         name: value for name, value in os.environ.items() if name[:6] not in ("MLFLOW", "TRACKI")
     }
+    # Another test of this process may have started a service of W&B, which would write for this program too.
+    known = {name: value for name, value in known.items() if not name.startswith("WANDB_")}
     variables = {**known, "WANDB_MODE": "offline", "TRACKIO_DIR": str(place / "trackio"), **environ}
     command = [sys.executable, "-c", text, *words]
     return subprocess.run(
