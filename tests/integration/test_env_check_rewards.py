@@ -77,7 +77,7 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, grader: 
             ],
         ),
         ("raises", ["random episodes are void", "score above 0: ", "ZeroDivisionError"]),
-        ("never", ["score above 0; mend", "all score 0;"]),
+        ("never", ["score above 0; correct", "all score 0;"]),
         ("always", ["random, scripted and right play (right answers) all score 0.5"]),
         ("some", ["1 of 5 episodes of right answers do not score above 0: ", "ZeroDivisionError"]),
         ("penalty", []),

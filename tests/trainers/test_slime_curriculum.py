@@ -140,7 +140,7 @@ def rollouts(args: Any, num_steps: int, latest: int | None = None, **more: Any) 
     program = import_module(train_program(spec.training.max_staleness).removesuffix(".py"))
     with engine(args), pytest.MonkeyPatch.context() as patch:
         source = load_function(DRAWN_TASKS)(args)
-        source.load(latest)
+        source.load(args.start_rollout_id - 1)
         manager = Manager(args, source)
         actor = MagicMock()
         patch.setattr(program, "ray", SimpleNamespace(get=lambda result: result))

@@ -42,7 +42,7 @@ STEPS = 6
 STOP = 2
 ENV = "whodunit_mini"
 TASKS = [replace(row, env=ENV) for row in ROWS[:10]]
-RULES_HERE = replace(with_limits(RULES, retries_per_episode=0), provider="local", max_turns=2)
+RULES_HERE = replace(with_limits(RULES, retries_per_episode=0), provider="local", max_turns=1)
 OVERRIDES = (
     *(
         f"training.num_steps={STEPS}",

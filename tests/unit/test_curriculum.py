@@ -17,7 +17,6 @@ from xp.spec import RunSpec
 from xp.tasks.config import Purpose
 from xp.tasks.curriculum import (
     Curriculum,
-    CurriculumState,
     PlayedGroup,
     TaskHistory,
     curriculum_of,
@@ -196,7 +195,9 @@ def test_a_step_with_staleness_does_not_see_the_latest_steps() -> None:
 
 @pytest.mark.parametrize("staleness", [0, 2])
 @pytest.mark.parametrize("stop", [1, 5, 8])
-def test_a_restored_state_draws_what_the_unbroken_run_draws(stop: int, staleness: int) -> None:
+def test_a_restored_state_draws_what_the_unbroken_run_draws(
+    stop: int, staleness: int, tmp_path: Path
+) -> None:
     ahead = [f"training.max_staleness={staleness}"]
     if staleness:
         ahead.append("algorithm.importance_correction=token_truncate")
@@ -215,8 +216,20 @@ def test_a_restored_state_draws_what_the_unbroken_run_draws(stop: int, staleness
     texts: list[str] = []
     unbroken = continued(Curriculum(spec, ROWS, STEPS), 0)
     restored = Curriculum(spec, ROWS, STEPS)
-    restored.restore(CurriculumState.from_json(texts[0]))
+    file = tmp_path / "curriculum.json"
+    file.write_text(texts[0])
+    restored.restore(file)
     assert continued(restored, stop) == unbroken[stop:]
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"groups": {}, "draws": [1]}'])
+def test_a_checkpoint_without_its_rewards_is_not_resumed(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "curriculum.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(XpError, match=re.escape(str(file))) as fault:
+        Curriculum(compose([*BY_RATE]), ROWS, STEPS).restore(file)
+    assert fault.value.code is ExitCode.RUN_DIR
 
 
 def test_a_mixture_keeps_its_weights_and_the_order_of_the_member_without_a_curriculum() -> None:

@@ -114,11 +114,11 @@ def test_prompts_and_replies_are_rendered_by_it() -> None:
     assert not examine(ours).faults
 
 
-def test_a_template_that_renders_nothing_is_to_be_mended() -> None:
+def test_a_template_that_renders_nothing_is_to_be_corrected() -> None:
     empty = "{{ '' }}{% for message in messages %}{% endfor %}"
     (fault,) = examine(ChatTokens(tokenizer_of("qwen3"), chat_model(template=empty))).faults
     assert "does not render a message of plain text" in fault
-    assert "mend the file of model.template" in fault
+    assert "correct the file of model.template" in fault
     toolless = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from xp.episode.metrics import EpisodeFacts
@@ -15,6 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
 from xp.lib.grouping import grouped
 from xp.lib.load import call_fault, is_number, load_function
+from xp.lib.reading import config_of
 from xp.spec import RunSpec, SelectionSpec
 from xp.spec.tasks import BY_PASS_RATE
 from xp.tasks.config import Purpose
@@ -154,16 +156,16 @@ class Curriculum:
         drawn = tuple(draw for step, draw in sorted(self._draws.items()) if step >= next_step)
         return CurriculumState(groups, drawn)
 
-    def restore(self, state: CurriculumState) -> None:
-        """Continues from a state; tasks that are not in the set any more are left out."""
-        self._groups = {
-            task_id: list(groups)
-            for task_id, groups in state.groups.items()
-            if task_id in self._rows
-        }
-        self._draws = {
-            draw.step: draw for draw in state.draws if all(map(self._rows.get, draw.task_ids))
-        }
+    def restore(self, file: Path) -> None:
+        """Continues from the state of a checkpoint.
+
+        Raises:
+            XpError: (RUN_DIR) the checkpoint has no such file, or it cannot be read: without the earlier rewards, the
+                training would try every task again.
+        """
+        state = config_of(file, CurriculumState.from_json)
+        self._groups = {task_id: list(groups) for task_id, groups in state.groups.items()}
+        self._draws = {draw.step: draw for draw in state.draws}
 
     def _draw(self, step: int) -> StepDraw:
         size = self._spec.training.prompts_per_step

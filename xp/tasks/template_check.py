@@ -256,9 +256,9 @@ def _reply_fault(chat: ChatTokens, reply: Sequence[Message]) -> str | None:
 
 
 def _other(chat: ChatTokens, fix: str = "choose another model") -> str:
-    """The remedy for a template that cannot be used: of a model's own `fix`, of the user's that it is mended."""
+    """The remedy for a template that cannot be used: `fix` for a model's own, a correction of the file for the user's."""
     if chat.template is not None:
-        return "mend the file of model.template and set it again, or set it to null"
+        return "correct the file of model.template and set it again, or set it to null"
     return fix
 
 

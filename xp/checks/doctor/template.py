@@ -50,7 +50,7 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         done = answer_of(python, words, {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
     except subprocess.TimeoutExpired as late:
         message = f"{place}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
-        fix = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
+        fix = "read it (tokenizer_config.json, chat_template.jinja), and correct it or choose another model"
         yield fault(
             "template", f"{message}; {fix}; if only this machine is slow, try again", ExitCode.PLAN
         )

@@ -146,7 +146,7 @@ def _reward_faults(measured: Measured) -> Iterator[str]:
                     *reasons[:1],
                 ]
             )
-            + "; mend the grader, or the form in which the right answers are written"
+            + "; correct the grader, or the form in which the right answers are written"
         )
     rewards = [plays.rewards for plays in (measured.random, measured.scripted, right)]
     values = {reward for some in rewards for reward in some}

@@ -35,7 +35,7 @@ def template_fault(text: str) -> str:
             _GENERATION.sub("", text)
         )
     except TemplateSyntaxError as error:
-        return f"it is no Jinja template, by its line {error.lineno}: {error.message}; mend it"
+        return f"it is no Jinja template, by its line {error.lineno}: {error.message}; correct it"
     return ""
 
 

@@ -30,7 +30,7 @@ from xp.episode.rewards import Overlong
 from xp.lib.atomic import write_atomically
 from xp.lib.progress import evaluation_bar
 from xp.spec import RatioFrom
-from xp.tasks.curriculum import FILE, CurriculumState
+from xp.tasks.curriculum import FILE
 from xp.worker.best import BestKeeper
 from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import metrics, weigh
@@ -107,9 +107,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     def load_checkpoints(self) -> Any:
         checkpoint = super().load_checkpoints()
         if self._curriculum is not None and checkpoint[1] is not None:
-            state = Path(checkpoint[1], FILE)
-            if state.is_file():
-                self._curriculum.restore(CurriculumState.from_json(state.read_text()))
+            self._curriculum.restore(Path(checkpoint[1], FILE))
         if checkpoint[0] == self.total_training_steps:
             self.cfg.trainer.epochs = (
                 0  # With dynamic sampling, the loader has tasks for another step.

@@ -12,7 +12,7 @@ from xp.backends.slime.worker.checkpoints import curriculum_file
 from xp.backends.slime.worker.fresh_tasks import AheadTasks
 from xp.backends.slime.worker.rollout_process import worker_of
 from xp.lib.atomic import write_atomically
-from xp.tasks.curriculum import Curriculum, CurriculumState, row_of_view
+from xp.tasks.curriculum import Curriculum, row_of_view
 
 
 class DrawnTasks(AheadTasks):
@@ -21,8 +21,8 @@ class DrawnTasks(AheadTasks):
     def __init__(self, args: Any) -> None:
         super().__init__(args)
         self._samples = {sample.metadata["task_id"]: sample for sample in self.dataset.samples}
-        self._state: CurriculumState | None = None
-        """State of the checkpoint from which the training resumes."""
+        self._state: Path | None = None
+        """File of the checkpoint from which the training resumes."""
 
     @cached_property
     def _curriculum(self) -> Curriculum:
@@ -53,8 +53,6 @@ class DrawnTasks(AheadTasks):
 
     def load(self, rollout_id: int | None = None) -> None:
         super().load(rollout_id)
-        if rollout_id is None or self.args.load is None:
-            return
-        file = curriculum_file(Path(self.args.load), rollout_id)
-        if file.is_file():
-            self._state = CurriculumState.from_json(file.read_text())
+        # Slime asks for step -1 where there is no checkpoint.
+        if rollout_id is not None and rollout_id >= 0:
+            self._state = curriculum_file(Path(self.args.load), rollout_id)

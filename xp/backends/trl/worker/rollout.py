@@ -19,7 +19,7 @@ from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.lib.atomic import write_atomically
-from xp.tasks.curriculum import FILE, Curriculum, CurriculumState, StepDraw
+from xp.tasks.curriculum import FILE, Curriculum, StepDraw
 from xp.tasks.row import TaskRow
 from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.play import EpisodePlay, Rollout, sample_numbers
@@ -118,10 +118,9 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             write_atomically(checkpoint / FILE, self._curriculum.state(step).to_json())
 
     def resume(self, checkpoint: Path) -> None:
-        """Restores what a checkpoint has of rollouts; raises ValueError for a file that `on_save` did not write."""
-        file = checkpoint / FILE
-        if self._curriculum is not None and file.exists():
-            self._curriculum.restore(CurriculumState.from_json(file.read_text()))
+        """Restores what a checkpoint has of rollouts; raises XpError(RUN_DIR) if it has no state of a curriculum."""
+        if self._curriculum is not None:
+            self._curriculum.restore(checkpoint / FILE)
 
     def close(self) -> None:
         """Ends what plays beside the trainer: nothing."""
