@@ -54,7 +54,10 @@ SAMPLING = (
     Field(
         "training.top_p",
         trl=Column(
-            "top_p", note=AFTER_THE_CUT, proof="trl::an_engines_log_probabilities_are_after_the_cut"
+            "top_p",
+            note=AFTER_THE_CUT,
+            note_if=CUTS["top_p"],
+            proof="trl::an_engines_log_probabilities_are_after_the_cut",
         ),
         skyrl=Column(
             "generator.sampling_params.top_p",
@@ -75,6 +78,7 @@ SAMPLING = (
             "top_k",
             lambda top_k: top_k or 0,
             note=AFTER_THE_CUT,
+            note_if=CUTS["top_k"],
             proof="trl::an_engines_log_probabilities_are_after_the_cut",
         ),
         skyrl=Column(
