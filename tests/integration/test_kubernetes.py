@@ -379,6 +379,15 @@ def test_a_ray_jobs_stages_run_on_its_head_one_after_the_other(tmp_path: Path) -
     assert (context.outputs / launches[0].log).read_text() == "False\n"
 
 
+def test_a_job_that_the_cluster_refuses_leaves_no_secret(cluster: Path, tmp_path: Path) -> None:
+    context = replace(prepared(tmp_path), secrets={"KEY": "its value"})
+    launcher = KubernetesLauncher(launcher_spec("kubernetes"), context.outputs)
+    (cluster / "DENY").touch()
+    with pytest.raises(XpError, match="denied"):
+        launcher.submit(stage("train", "pass", secrets={"KEY": "KEY"}), context)
+    assert [*(cluster / "secrets").iterdir()] == []
+
+
 def test_a_cluster_that_does_not_answer_says_nothing_of_the_job(
     cluster: Path, tmp_path: Path
 ) -> None:

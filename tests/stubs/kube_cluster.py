@@ -4,7 +4,8 @@
 
 STATE is a directory: `volume/` is the claim, `secrets/` the secrets, `objects/` one directory an object. What a pod
 would see below /outputs is the volume. Init containers, which make the pods' Pythons, and Ray are not started. The
-status of an object is in the fields of its operator; FAIL in STATE makes every request fail.
+status of an object is in the fields of its operator; FAIL in STATE makes every request fail, DENY the creation of an
+object.
 """
 
 from __future__ import annotations
@@ -89,6 +90,9 @@ def unpack(state: Path, name: str, words: list[str]) -> int:
 
 
 def create(state: Path, file: Path) -> int:
+    if (state / "DENY").exists():
+        print("admission webhook denied the request: no such queue", file=sys.stderr)
+        return 1
     manifest = yaml.safe_load(file.read_text())
     place = state / "objects" / manifest["metadata"]["name"]
     place.mkdir()

@@ -188,10 +188,14 @@ class KubernetesLauncher(ServiceLauncher):
         self._copy([f"{directory}/{SCRIPT}", *_files(stages)], name)
         values = secret_values_of(stages)
         self._apply_secret(name, values, None)
-        text = ask(
-            [*self._kubectl(), "create", "--filename", str(file), "--output", "json"],
-            timeout_s=ANSWER_S,
-        )
+        words = ["create", "--filename", str(file), "--output", "json"]
+        try:
+            text = ask([*self._kubectl(), *words], timeout_s=ANSWER_S)
+        except XpError:
+            # A cluster that does not answer may have created the object, which then needs the secret.
+            if self._state(f"{kind}.{name}") == ABSENT:
+                ask(self._secret_deletion(name), timeout_s=ANSWER_S)
+            raise
         owner = {
             "apiVersion": API_VERSION[kind],
             "kind": KIND[kind],
@@ -251,7 +255,10 @@ class KubernetesLauncher(ServiceLauncher):
 
     def _forget_secrets(self, native_id: str) -> None:
         _, name = _kind_and_name(native_id)
-        run_unattended([*self._kubectl(), "delete", "secret", name, "--ignore-not-found"])
+        run_unattended(self._secret_deletion(name))
+
+    def _secret_deletion(self, name: str) -> list[str]:
+        return [*self._kubectl(), "delete", "secret", name, "--ignore-not-found"]
 
     def _state(self, native_id: str) -> str | None:
         """State of an object, by its operator's own status. None means that there was no answer."""
