@@ -25,6 +25,7 @@ from xp.episode.tool_calls import (
     parse_call,
     read_json,
 )
+from xp.lib.python_source import parse_expression
 from xp.spec.dialect import Dialect
 
 _SEP: Final = "<｜tool▁sep｜>"
@@ -156,7 +157,7 @@ def _unquoted(literal: str) -> str:
     if isinstance(text, str):
         return text
     try:
-        return str(ast.literal_eval(literal))
+        return str(ast.literal_eval(parse_expression(literal)))
     except (ValueError, SyntaxError):
         return literal[1:-1]
 

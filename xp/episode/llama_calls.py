@@ -25,6 +25,7 @@ from xp.episode.tool_calls import (
     unwrapped,
     with_calls,
 )
+from xp.lib.python_source import parse_expression
 
 JSON_FORM: Final = '{"name": "<tool>", "parameters": {...}}'
 PYTHONIC_FORM: Final = "[<tool>(<name>=<value>, ...)]"
@@ -156,7 +157,7 @@ def read_calls(text: str, start: int = 0) -> tuple[list[tuple[str, dict[str, Any
     """
     source, names, end = _source(text, start)
     try:
-        tree = ast.parse(source, mode="eval").body
+        tree = parse_expression(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise NotPythonic(str(getattr(error, "msg", "it is no Python"))[:80]) from None
     if not isinstance(tree, ast.List):
