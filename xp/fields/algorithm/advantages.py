@@ -127,6 +127,7 @@ ADVANTAGES = (
         "algorithm.critic.discount",
         skyrl=Column(
             f"{skyrl.ALGORITHM}.gamma",
+            note_if=lambda s: s.algorithm.critic is not None and s.algorithm.critic.discount < 1,
             note="Only the policy's tokens are discounted, not a tool's.",
             proof="trainers/skyrl_advantages::gae_is_the_recursion_over_what_the_policy_wrote",
         ),

@@ -43,6 +43,7 @@ def _offload(name: str, note: str, proof: str) -> Column:
     """Column of a part that FSDP2 offloads with the parameters; `proof`: of the note."""
     return Column(
         implemented_by="fsdp_offload_params",
+        note_if=lambda s: s.backend.parallel.offload_parameters,
         note=note,
         refuse_if=lambda s: (
             getattr(s.backend.parallel, name) and not s.backend.parallel.offload_parameters

@@ -21,6 +21,11 @@ from xp.spec import LossAggregation, RunSpec
 from xp.spec.training import Optimizer
 from xp.worker import slime_names
 
+
+def _decays(spec: RunSpec) -> bool:
+    return spec.training.weight_decay > 0
+
+
 # TRL
 NOT_TRIED_SHARDED = " Not tried: bitsandbytes with the sharded tensors of FSDP2."
 
@@ -180,16 +185,14 @@ RATES = (
         "training.weight_decay",
         trl=Column(
             "weight_decay",
+            note_if=_decays,
             note="Biases and norms are excluded.",
             proof="trl::biases_and_norms_do_not_decay",
         ),
         skyrl=Column(
             lambda s: optimizer_keys(s, "weight_decay", s.training.weight_decay),
-            note=lambda s: (
-                "Biases and norms decay too."
-                if s.training.weight_decay > 0 and not is_megatron(s)
-                else ""
-            ),
+            note_if=lambda s: _decays(s) and not is_megatron(s),
+            note="Biases and norms decay too.",
             proof="skyrl::all_weights_decay_under_fsdp2",
         ),
         slime=Column(
@@ -197,6 +200,7 @@ RATES = (
                 "--weight-decay": s.training.weight_decay,
                 "--weight-decay-incr-style": "constant",
             },
+            note_if=_decays,
             note="Biases and norms are excluded.",
             proof="slime::biases_and_norms_do_not_decay",
         ),
