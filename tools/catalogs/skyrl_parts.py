@@ -51,7 +51,7 @@ def parts() -> dict[str, str]:
             ):
                 found |= _part(*names[node.value.id], node.attr)
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "replaced":
-                owner = ast.unparse(node.args[0])  # xp.lib.replaced
+                owner = ast.unparse(node.args[0])  # xp.lib.patching
                 for one in node.keywords if owner in names else ():
                     found |= _part(*names[owner], str(one.arg))
             elif isinstance(node, ast.ClassDef):

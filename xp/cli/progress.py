@@ -17,11 +17,10 @@ from typing import Any, Final
 from xp.cli.display import live_console
 from xp.composition import from_container
 from xp.errors import ExitCode, XpError
-from xp.execution.diagnose import metrics_history
 from xp.execution.launchers.base import Echo
 from xp.execution.launchers.files import inside
 from xp.execution.leaderboard import spec_of
-from xp.execution.progress import RunProgress, averaged, progress_of
+from xp.execution.progress import RunProgress, averaged, metrics_history, progress_of
 from xp.execution.record import FILE, RunRecord, RunStatus, StageRecord, read_record
 from xp.execution.run_directory import xp_command
 from xp.lib.reading import opened

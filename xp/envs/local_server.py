@@ -21,7 +21,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.lib.code_files import find_module, place_digest, with_imports
 from xp.lib.digest import digest_of
-from xp.lib.exchange import direct_opener
+from xp.lib.loopback import direct_opener
 from xp.lib.packages import fix
 from xp.lib.secrets.environment import inherited
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
 from xp.lib.load import call_fault, is_number, load_function
+from xp.lib.nested import grouped
 from xp.spec import AdvantageScale, Algorithm, Estimator
 
 EPSILON = 1e-8

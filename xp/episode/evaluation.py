@@ -16,7 +16,7 @@ from xp.envs.judges import total_usage
 from xp.episode.clusters import clustered_stderr
 from xp.episode.metrics import EpisodeFacts, void_reasons
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.lib.reading import LARGEST, MAX_COUNT, json_of
 
 RECORD: Final = "eval.json"

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Final
 
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.spec.training import OnNonfinite
 
 MOST_IN_A_ROW: Final = 3

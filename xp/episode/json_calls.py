@@ -23,9 +23,9 @@ from xp.episode.tool_calls import (
     call_of,
     limited,
     parse_call,
+    parse_expression,
     read_json,
 )
-from xp.lib.python_source import parse_expression
 from xp.spec.dialect import Dialect
 
 _SEP: Final = "<｜tool▁sep｜>"

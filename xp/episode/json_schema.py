@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, Final
 from urllib.parse import unquote
 
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 
 Schema = Mapping[str, Any]
 TYPES: Final = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})

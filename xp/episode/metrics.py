@@ -10,7 +10,7 @@ from typing import Final
 from xp.envs.judges import total_usage
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 
 FULL_REWARD: Final = 1.0
 """Default threshold of a pass, which is not part of a metric's name."""

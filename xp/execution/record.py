@@ -20,9 +20,8 @@ from pydantic import AfterValidator
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import now
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import try_lock, write_atomically
 from xp.lib.codec import JsonFile
-from xp.lib.locks import try_lock
 from xp.lib.names import is_name, is_native_id
 from xp.lib.reading import config_of, text_of
 from xp.lib.text import counted

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing import spawn
@@ -87,3 +88,14 @@ class _Stays:
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return stay, ()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Turns a redirect into an HTTPError."""
+
+    def redirect_request(self, *_: Any) -> None: ...
+
+
+def direct_opener() -> urllib.request.OpenerDirector:
+    """An opener that ignores the shell's proxies and follows no redirect, which could take a key elsewhere."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)

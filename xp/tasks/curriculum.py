@@ -14,8 +14,8 @@ from typing import Any, Final
 from xp.episode.metrics import EpisodeFacts
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
-from xp.lib.grouping import grouped
 from xp.lib.load import call_fault, is_number, load_function
+from xp.lib.nested import grouped
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, SelectionSpec
 from xp.spec.tasks import BY_PASS_RATE

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.episode.finite import FiniteUpdates
 from xp.episode.metrics import TOKENS
@@ -15,9 +15,22 @@ from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import step_bar
 from xp.worker.diagnosis.live import SymptomWatch
+from xp.worker.distill import DISTILL_KL
 from xp.worker.gpu_watch import GpuWatch
+from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
 from xp.worker.program import BEGAN
 from xp.worker.stage import StageConfig
+
+MEASURED: Final[dict[str, str]] = {
+    "training/tokens": "",
+    "training/updates": "",
+    OUTSIDE: "only with `algorithm.importance_correction` or `importance_mask`",
+    SAMPLE_SIZE: "only with `algorithm.importance_correction` or `importance_mask`",
+    DISTILL_KL: "only with `algorithm.distill`",
+    "time/start_s": "",
+    "time/rollout_s": "",
+}
+"""Metrics that xp measures itself on every trainer -> a remark."""
 
 
 class Start:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 
 
 def keep_plain_weights() -> None:

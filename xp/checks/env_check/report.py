@@ -17,7 +17,7 @@ from xp.envs.config import EnvConfig
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import WAY_OUT
 from xp.lib.code_files import code_files, find_module, users_place, with_imports
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.lib.secrets.environment import inherited
 from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError
-from xp.execution.diagnose import metrics_history
 from xp.execution.health import EpisodeCount
+from xp.execution.progress import metrics_history
 from xp.execution.record import RunRecord, RunStatus, status_of
 from xp.lib.text import counted
 from xp.results.evaluation.paired import PairedComparison

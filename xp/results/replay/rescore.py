@@ -30,7 +30,7 @@ from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode, XpError, nearest
 from xp.execution.held_out import is_of_reward_fn, scoring_differences
 from xp.lib.codec import from_value
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.lib.secrets.redaction import resolve
 from xp.planning.episode import episode_config
 from xp.results.evaluation.paired import PairedComparison, compare

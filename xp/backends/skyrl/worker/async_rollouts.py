@@ -15,7 +15,7 @@ from skyrl.train.utils import Timer
 from xp.backends.skyrl.worker.checkpoints import FORM
 from xp.backends.skyrl.worker.trainer import XpTrainer, episode_totals
 from xp.episode.advantages import differ
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.spec.training import Unfinished
 from xp.worker.played import PlayedEpisode
 from xp.worker.trained import never_filled

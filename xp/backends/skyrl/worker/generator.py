@@ -32,8 +32,8 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
-from xp.lib.grouping import grouped
 from xp.lib.models.files import config_of
+from xp.lib.nested import grouped
 from xp.spec import RunSpec, Sampling
 from xp.worker.engines.completions import biases
 from xp.worker.engines.conversation import Conversation

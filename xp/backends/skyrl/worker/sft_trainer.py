@@ -16,7 +16,7 @@ from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_direc
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.worker.demonstrations import PHASE
 from xp.worker.publish import publish
 from xp.worker.sft import HELD_OUT_FILE, Updates, read_examples, tokens_of_update

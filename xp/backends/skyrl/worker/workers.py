@@ -23,7 +23,7 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
 )
 
 from xp.backends.skyrl.worker.advantages import critic_loss, loss_divisor
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.worker.adapters import check_untied
 from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler

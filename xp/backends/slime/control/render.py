@@ -13,8 +13,16 @@ from xp.backends.slime.control.architecture import (
 )
 from xp.backends.slime.control.columns import COLUMNS, PINS, SFT_COLUMNS
 from xp.backends.slime.control.constraints import CONSTRAINTS
-from xp.backends.slime.control.flags import Flags, catalog, fault, flags_of, override_flags, words
-from xp.backends.slime.control.overrides import TABLE, with_aliases
+from xp.backends.slime.control.flags import (
+    OVERRIDES,
+    Flags,
+    catalog,
+    fault,
+    flags_of,
+    override_flags,
+    with_aliases,
+    words,
+)
 from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
     HELD_OUT_VIEW,
@@ -307,13 +315,15 @@ def check(spec: RunSpec) -> list[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the training."""
-    return keys_of("backend.overrides", TABLE, catalog().flags, PINS, with_aliases(owners(spec)))
+    return keys_of(
+        "backend.overrides", OVERRIDES, catalog().flags, PINS, with_aliases(owners(spec))
+    )
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the stage `sft`."""
     owned = with_aliases(owners(spec) | support.owners(SFT_COLUMNS, spec))
-    return keys_of("sft.overrides", TABLE, catalog().flags, PINS, owned)
+    return keys_of("sft.overrides", OVERRIDES, catalog().flags, PINS, owned)
 
 
 def owners(spec: RunSpec) -> dict[str, str]:

@@ -21,7 +21,7 @@ from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import write_atomically
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.worker.best import EarlyStop
 from xp.worker.engines.probe import is_lost_process
 from xp.worker.slime_names import train_program

@@ -25,7 +25,7 @@ from xp.backends.trl.worker.process import (
 )
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example

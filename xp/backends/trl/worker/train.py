@@ -34,7 +34,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 from xp.lib.loopback import free_port
 from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
