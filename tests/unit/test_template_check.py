@@ -209,7 +209,7 @@ def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) 
 def test_a_template_that_does_not_end_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xp.checks.doctor.functions.TIMEOUT_S", 0.01)
+    monkeypatch.setattr("xp.checks.doctor.program.TIMEOUT_S", 0.01)
     tokens("smollm2").tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "model.safetensors").touch()

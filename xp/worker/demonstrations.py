@@ -23,7 +23,8 @@ from xp.envs.call_data import THINK_CLOSE, THINK_OPEN, without_thinking
 from xp.episode.dialects import SYNTAX, Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeStatus
+from xp.episode.outcome import EpisodeStatus, Reply
+from xp.episode.play import WrittenTurn, play_here
 from xp.episode.prompt import prompt_keys
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.tool_calls import ToolCall
@@ -143,7 +144,10 @@ def play_script(
         episode.give_up(f"{type(fault).__name__}: {fault}")
         return
     messages = list(episode.opening)
-    while not episode.is_over:
+
+    def write(reply: Reply | None) -> WrittenTurn:
+        if reply is not None:
+            messages.extend(reply.messages)
         try:
             text = turn_of(solve(list(messages), task), syntax)
         except XpError:
@@ -152,8 +156,10 @@ def play_script(
             raise XpError(
                 f"sft.data=solve: the script raised {type(error).__name__} at task {episode.task.id}: {error}"
             ) from error
-        reply = episode.step(text)
-        messages += [Message(role="assistant", content=text), *reply.messages]
+        messages.append(Message(role="assistant", content=text))
+        return WrittenTurn(text)
+
+    play_here(episode, write)
 
 
 def turn_of(value: Any, syntax: Syntax) -> str:

@@ -6,19 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from xp.checks.doctor.finding import Finding, fault, ok, unknown
+from xp.checks.doctor.program import answer_of
 from xp.composition import ROOT
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import interpreter
 from xp.planning.runtime import trainer_runtime
-from xp.planning.stages import QUIET
 from xp.spec import RunSpec
 from xp.spec.tasks import BY_PASS_RATE
 
-TIMEOUT_S: Final = 120.0
 PROGRAM: Final = """
 import json, sys
 from xp.episode.advantages import load_advantage_fn
@@ -82,22 +81,3 @@ def functions(spec: RunSpec) -> Iterator[Finding]:
             yield ok("functions", f"a run imports {name}; {python} does")
         else:
             yield fault("functions", f"{python}: {why}", ExitCode.CONFIG)
-
-
-def answer_of(
-    python: str, words: Sequence[str], variables: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    """Runs a Python with these words, and these variables beside this process's; returns it ended, whatever its code.
-
-    Raises:
-        subprocess.TimeoutExpired: it takes longer than `TIMEOUT_S`.
-    """
-    environ = {**os.environ, **QUIET, **variables}
-    return subprocess.run(
-        [python, *words],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xp.checks.doctor.finding import Finding, Verdict, fault, ok, unknown
-from xp.checks.doctor.functions import answer_of
+from xp.checks.doctor.program import answer_of
 from xp.composition import ROOT
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import interpreter

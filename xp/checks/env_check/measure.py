@@ -26,6 +26,7 @@ from xp.envs.slots import Slots, measure_slots, slot_limits
 from xp.episode.dialects import Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.play import WrittenTurn, play_here
 from xp.episode.prompt import first_difference, session_messages, tool_schemas
 from xp.errors import XpError
 from xp.lib.load import load_object
@@ -362,8 +363,7 @@ def _solve(solve: Solve, provider: Provider, syntax: Syntax, episode: Episode) -
 
 def _follow(policy: Policy, episode: Episode) -> None:
     """Plays an episode by a policy."""
-    while not episode.step(policy()).is_done:
-        pass
+    play_here(episode, lambda _: WrittenTurn(policy()))
 
 
 def _slots(

@@ -17,7 +17,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
 from xp.results.evaluation.local import LocalModel
-from xp.results.evaluation.play import Dialogue, play, record
+from xp.results.evaluation.play import Dialogue, play_dialogue, record
 from xp.results.evaluation.progress import EvaluationProgress
 from xp.results.evaluation.records import JUDGES, Number, recorded_usage
 from xp.results.evaluation.settings import ToolCalls
@@ -295,7 +295,7 @@ class EndpointPlay:
         episode.start()
         played = replace(row, messages=tuple(episode.opening))
         dialogue = Dialogue(played, stage.rules.members[row.env], self._tools)
-        usage = play(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
+        usage = play_dialogue(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
         return EndedSample(
             episode,
             sample,

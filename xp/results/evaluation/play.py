@@ -15,6 +15,7 @@ from xp.envs.messages import chat_call, with_text_arguments
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
+from xp.episode.play import WrittenTurn, play_here
 from xp.episode.prompt import as_user, with_tools
 from xp.episode.tool_calls import ParsedCall, parse_call, read_json, with_calls
 from xp.episode.trajectory import Trajectory, trajectory
@@ -187,7 +188,7 @@ class Dialogue:
         return calls
 
 
-def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode) -> Usage:
+def play_dialogue(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode) -> Usage:
     """Plays an episode to its end, and settles it.
 
     Args:
@@ -198,28 +199,31 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
             before the model was asked, makes it void.
     """
     usage = Usage()
+    last: Mapping[str, Any] = {}
+
+    def write(reply: Reply | None) -> WrittenTurn | None:
+        nonlocal last
+        if reply is not None:
+            dialogue.add(last, reply)
+        try:
+            answer = ask(dialogue)
+        except TooLong as fault:
+            if not usage.requests:
+                episode.give_up(
+                    f"the task's prompt and model.max_tokens exceed the model's context: {fault}"
+                )
+            return None
+        except DialogueFails as fault:
+            episode.give_up(str(fault))
+            return None
+        usage.add(answer)
+        last = answer.message
+        return WrittenTurn(dialogue.written(last), answer.is_cut, dialogue.native_calls(last))
+
     episode.count_by(usage.tokens)
     episode.start()
     try:
-        while not episode.is_over:
-            try:
-                answer = ask(dialogue)
-            except TooLong as fault:
-                if not usage.requests:
-                    episode.give_up(
-                        f"the task's prompt and model.max_tokens exceed the model's context: {fault}"
-                    )
-                return usage
-            except DialogueFails as fault:
-                episode.give_up(str(fault))
-                return usage
-            usage.add(answer)
-            text = dialogue.written(answer.message)
-            calls = dialogue.native_calls(answer.message)
-            reply = episode.step(text, calls=calls, is_cut=answer.is_cut)
-            if reply.is_done:
-                return usage
-            dialogue.add(answer.message, reply)
+        play_here(episode, write)
         return usage
     finally:
         episode.settle()

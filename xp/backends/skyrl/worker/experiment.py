@@ -133,14 +133,14 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
     def get_trajectory_logger(self) -> None:
         """Returns None: xp writes trajectories to its own file."""
 
-    def get_train_dataset(self) -> PromptDataset:
-        made = self.dataset(self.cfg.data.train_data)
+    def get_train_dataset(self) -> PromptDataset | DrawnPrompts:
+        prompts = self.dataset(self.cfg.data.train_data)
         if self._config.spec.env.has_curriculum:
-            return DrawnPrompts(made, self._config)
+            return DrawnPrompts(prompts, self._config)
         if self._config.spec.algorithm.dynamic_sampling:
             order = Path(self.cfg.data.train_data[0]).with_name(TASK_ORDER)
-            made.dataframe = made.dataframe.select(json.loads(order.read_text()))
-        return made
+            prompts.dataframe = prompts.dataframe.select(json.loads(order.read_text()))
+        return prompts
 
     def get_tracker(self) -> SkyRLStepLog:
         return self._log

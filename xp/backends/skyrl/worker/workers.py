@@ -38,7 +38,7 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with _tying(), xp_schedules(self.cfg.policy.optimizer_config):
             super().init_model(model_path, num_training_steps)
-        if self._is_lora:
+        if self.cfg.policy.model.lora.rank > 0:
             check_untied(self.model.model, self.cfg.policy.model.lora.target_modules)
         disable_dropout(self.model)
 
