@@ -48,7 +48,7 @@ def console(*, stderr: bool = False) -> Console:
     class OfTexts(Console):
         def print(self, *objects: Any, **options: Any) -> None:
             super().print(
-                *(shown(one) if isinstance(one, str) else one for one in objects), **options
+                *(shown(value) if isinstance(value, str) else value for value in objects), **options
             )
 
     return OfTexts(
@@ -331,17 +331,19 @@ def show_summary(plan: Plan, outputs: Path) -> None:
 def _made(run: Path, stage: str) -> str:
     """Size of a training or fine-tuning, as its trainer counted it."""
     lines = [line for line in read_metrics(run / "metrics.jsonl", stage) if line["step"]]
-    made = {name: [line[name] for line in lines if line.get(name) is not None] for name in MADE}
+    values = {name: [line[name] for line in lines if line.get(name) is not None] for name in MADE}
     sums = [
-        counted(int(sum(made[name])), word) for name, word in MADE.items() if made[name] and word
+        counted(int(sum(values[name])), word)
+        for name, word in MADE.items()
+        if values[name] and word
     ]
-    if 0 in made["training/updates"]:
-        idle = f" ({made['training/updates'].count(0)} without an update)"
+    if 0 in values["training/updates"]:
+        idle = f" ({values['training/updates'].count(0)} without an update)"
     else:
         idle = ""
     rate = ""
-    if made[RATE]:
-        low, high = (f"{end(made[RATE]):.3g}" for end in (min, max))
+    if values[RATE]:
+        low, high = (f"{end(values[RATE]):.3g}" for end in (min, max))
         if low == high:
             rate = f" at learning rate {low}"
         else:

@@ -56,11 +56,11 @@ def check_command(args: Namespace) -> int:
         raise XpError("--budget-usd belongs to --labels FILE")
     reports = check(spec, int(tasks), named.get("tokenizer"), args.seconds, args.slots)
     if args.json:
-        print(json.dumps([one.as_dict() for one in reports], indent=2, ensure_ascii=False))
+        print(json.dumps([report.as_dict() for report in reports], indent=2, ensure_ascii=False))
     else:
-        for one in reports:
-            show_report(one)
-    if any(one.faults or one.stopped for one in reports):
+        for report in reports:
+            show_report(report)
+    if any(report.faults or report.stopped for report in reports):
         return ExitCode.ENVIRONMENT
     return ExitCode.OK
 
@@ -160,23 +160,23 @@ def token_counter(directory: str, spec: RunSpec) -> TokenCounter:
     return lambda messages, tools: len(chat.prompt(messages, tools))
 
 
-def show_report(one: EnvReport) -> None:
+def show_report(report: EnvReport) -> None:
     from xp.cli.display import console
 
     out = console()
-    out.print(one.name, style="bold")
-    for fact, value in one.facts.items():
+    out.print(report.name, style="bold")
+    for fact, value in report.facts.items():
         out.print(f"  {fact:24} {value}")
-    if one.stopped:
-        out.print(f"  stopped: the time was over while {one.stopped}")
+    if report.stopped:
+        out.print(f"  stopped: the time was over while {report.stopped}")
         out.print(
             "  the figures above are of what was measured until then; --seconds N gives it more"
         )
-    for warning in one.warnings:
+    for warning in report.warnings:
         out.print(f"  note: {warning}")
-    for fault in one.faults:
+    for fault in report.faults:
         out.print(f"  fault: {fault}")
-    if not one.faults and not one.warnings and not one.stopped:
+    if not report.faults and not report.warnings and not report.stopped:
         out.print("  no problems found")
 
 

@@ -240,9 +240,9 @@ class PlanKeys:
             return typed
         flags = flag_catalog().flags
         same = (
-            one
-            for one in self.rendered
-            if typed in flags and one in flags and flags[one].dest == flags[typed].dest
+            name
+            for name in self.rendered
+            if typed in flags and name in flags and flags[name].dest == flags[typed].dest
         )
         return next(same, typed)
 
@@ -301,9 +301,9 @@ def as_text(value: Any) -> str:
     return json.dumps(value)
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(first: Any, other: Any) -> bool:
     """Returns whether two texts or values mean the same to a trainer; 1 and 1.0 do, 1 and true do not."""
-    left = _plain(one)
+    left = _plain(first)
     right = _plain(other)
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
@@ -311,7 +311,7 @@ def is_same(one: Any, other: Any) -> bool:
 def _plain(value: Any) -> Any:
     """A value that compares: numbers as numbers, words of a flag as one value or a list."""
     if isinstance(value, list | tuple):
-        values = [_plain(one) for one in value]
+        values = [_plain(part) for part in value]
         if not values:
             return True
         return values[0] if len(values) == 1 else values

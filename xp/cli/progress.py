@@ -66,9 +66,9 @@ def last_problem(run: Path, record: RunRecord) -> str | None:
     alarms = [problem for problem in problems if problem.severity is not Severity.NOTE]
     if not alarms:
         return None
-    one = min(alarms, key=lambda alarm: (alarm.severity is not Severity.BROKEN, -alarm.step))
+    worst = min(alarms, key=lambda alarm: (alarm.severity is not Severity.BROKEN, -alarm.step))
     command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
-    return shown(f"problem  {one.rule}, step {one.step}: {one.found} ({command})")
+    return shown(f"problem  {worst.rule}, step {worst.step}: {worst.found} ({command})")
 
 
 def _last_words(run: Path, stage: StageRecord) -> str:

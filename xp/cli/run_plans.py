@@ -49,18 +49,18 @@ def run_plans(
     try:
         for launcher, sweep in sweeps:
             launcher.begin(sweep)
-        for number, (one, point) in enumerate(
+        for number, (run, point) in enumerate(
             zip(plans, names or [""] * len(plans), strict=True), start=1
         ):
             if len(plans) > 1:
-                console().rule(shown(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
+                console().rule(shown(f"{number}/{len(plans)}  {run.run_id}  {point}".rstrip()))
             try:
-                shared = next((launcher for launcher, sweep in sweeps if one.run_id in sweep), None)
-                run_plan(one, has_panel=has_panel, launcher=shared, resume=resume)
+                shared = next((launcher for launcher, sweep in sweeps if run.run_id in sweep), None)
+                run_plan(run, has_panel=has_panel, launcher=shared, resume=resume)
             except XpError as error:
                 if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                     raise
-                console(stderr=True).print(f"xp: {one.run_id}: {error}")
+                console(stderr=True).print(f"xp: {run.run_id}: {error}")
                 code = code or error.code
         return code
     finally:
@@ -165,8 +165,8 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
         print(f"xp: note: {line}", file=sys.stderr)
     named, overrides = split_off(("resume",), args.overrides)
     if "resume" in named and not args.multirun:
-        one = spec_to_resume(named["resume"], overrides)
-        plan = build_again(one.spec, one.run_id, one.attempt, one.stages)
+        resumed = spec_to_resume(named["resume"], overrides)
+        plan = build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
         return [
             replace(
                 plan, command=tuple(word for word in overrides if not word.startswith("outputs="))
@@ -242,20 +242,27 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
     planned: list[tuple[RunSpec, str, int, tuple[str, ...]]] = []
     faults: dict[str, list[str]] = {}
     codes: list[ExitCode] = []
-    for one in todo:
-        if one.attempt == 1:
-            command = "run", *points[one.number].overrides, *config_words(args)
+    for planned_run in todo:
+        if planned_run.attempt == 1:
+            command = "run", *points[planned_run.number].overrides, *config_words(args)
         else:
             command = ()
-        planned.append((one.spec, one.run_id or new_run_id(one.spec), one.attempt, command))
+        planned.append(
+            (
+                planned_run.spec,
+                planned_run.run_id or new_run_id(planned_run.spec),
+                planned_run.attempt,
+                command,
+            )
+        )
         try:
             build_plan(*planned[-1])
         except XpError as error:
             codes.append(error.code)
             for line in str(error).splitlines():
-                faults.setdefault(line, []).append(points[one.number].name)
+                faults.setdefault(line, []).append(points[planned_run.number].name)
     if faults:
         raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
-    return SweepPlans(planned, [points[one.number].name for one in todo]), [
+    return SweepPlans(planned, [points[planned_run.number].name for planned_run in todo]), [
         entry.run_id for entry in left
     ]

@@ -174,8 +174,8 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         )
         names = [(section.get("serve"), None, True) for _, section in _judges(container)]
         asking = (
-            isinstance(one, str) and asks_clock(one, outputs, at, asks_hub=is_new)
-            for one, at, is_new in names
+            isinstance(name, str) and asks_clock(name, outputs, at, asks_hub=is_new)
+            for name, at, is_new in names
         )
         template = model.get("template")
         if isinstance(template, str):
@@ -318,7 +318,14 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     start = training.get("initial_checkpoint")
     if not isinstance(start, str) or ADDRESS.match(start):
         return  # None, or a fault that the schema reports
-    place = next((one for one in (Path(start).expanduser(), outputs / start) if one.is_dir()), None)
+    place = next(
+        (
+            directory
+            for directory in (Path(start).expanduser(), outputs / start)
+            if directory.is_dir()
+        ),
+        None,
+    )
     if place is None:
         yield _fault(
             _START, start, "no such directory; give a Hugging Face directory, as runs/ID/model"

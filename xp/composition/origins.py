@@ -67,7 +67,7 @@ def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] =
     ]
     return Origin(
         setters[-1] if setters else None,
-        next((history[one] for one in above if one in history), ()),
+        next((history[key] for key in above if key in history), ()),
     )
 
 
@@ -104,8 +104,8 @@ def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
     by_path: dict[str, bool] = {}
     for key, value in values:
         if isinstance(value, dict):
-            spelled = {f"{key}.{name}": one for name, one in value.items()}
+            spelled = {f"{key}.{name}": child for name, child in value.items()}
         else:
             spelled = {key: value}
-        by_path |= {path: one is not None for path, one in spelled.items()}
+        by_path |= {path: value is not None for path, value in spelled.items()}
     return {path for path, has_value in by_path.items() if has_value}

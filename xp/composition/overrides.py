@@ -141,7 +141,7 @@ def _shape_fault(override: Override) -> str | None:
         if value is None and key == "recipes":
             return None
         if isinstance(value, list):
-            is_mix = key == MIXED and all(isinstance(one, str) for one in value)
+            is_mix = key == MIXED and all(isinstance(part, str) for part in value)
             if is_mix:
                 return None
             return f"only one option can be chosen; -m {key}=a,b sweeps over several"

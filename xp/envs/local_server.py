@@ -250,8 +250,8 @@ def _child_environ(
     libraries."""
     plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    own = {"PYTHONPATH": path_for(python), KEY_VARIABLE: key}
-    return {**plain, **hidden, **quiet, **HASH_SEED, **overrides, **own}
+    variables = {"PYTHONPATH": path_for(python), KEY_VARIABLE: key}
+    return {**plain, **hidden, **quiet, **HASH_SEED, **overrides, **variables}
 
 
 def source_version(serve: str) -> str:

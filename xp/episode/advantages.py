@@ -92,8 +92,8 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
 
 def reinforce_pp_baseline(episodes: Sequence[Valid]) -> list[float]:
     """Advantages of REINFORCE++-baseline: `reinforce_pp` of the rewards minus the mean of their group."""
-    own = zip(episodes, centred(episodes), strict=True)
-    return reinforce_pp([replace(episode, reward=reward) for episode, reward in own])
+    centred_episodes = zip(episodes, centred(episodes), strict=True)
+    return reinforce_pp([replace(episode, reward=reward) for episode, reward in centred_episodes])
 
 
 def over_batch_std(episodes: Sequence[Valid]) -> list[float]:

@@ -169,7 +169,9 @@ def _gemma_value(value: Any) -> str:
         case Mapping():
             return (
                 "{"
-                + ",".join(f"{_gemma_key(key)}:{_gemma_value(one)}" for key, one in value.items())
+                + ",".join(
+                    f"{_gemma_key(key)}:{_gemma_value(child)}" for key, child in value.items()
+                )
                 + "}"
             )
         case list() | tuple():

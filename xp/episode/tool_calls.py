@@ -82,8 +82,8 @@ class Syntax:
         """The text of a turn before its first call, without thinking; empty if the call's beginning is not found."""
         opening = re.match(r"<[^>]+>|\[\w+\]|.", self.write("x", {}))
         assert opening is not None
-        before, found, _ = self.plain(text).partition(opening[0])
-        return before.strip() if found else ""
+        before, marker, _ = self.plain(text).partition(opening[0])
+        return before.strip() if marker else ""
 
 
 TOO_LONG: Final = MalformedCall(f"the tool call is longer than {MAX_CALL_CHARS} characters")

@@ -101,7 +101,7 @@ def chosen(
         )
         name = "names the runs" if len(rooms) == 1 else "name them"
         if EVALUATIONS not in rooms and any(
-            one.startswith(word) for one in known_names(outputs, (EVALUATIONS,))
+            name.startswith(word) for name in known_names(outputs, (EVALUATIONS,))
         ):
             report = xp_command(f"report {word}", outputs)
             raise XpError(

@@ -42,8 +42,8 @@ def decode(kind: type[T], text: str) -> T:
         value: T = _adapter(kind).validate_json(text, strict=True, context=IN_JOB)  # type: ignore[arg-type]
     except ValidationError as error:
         faults = (
-            f"{'.'.join(map(str, one['loc'])) or kind.__name__}: {one['msg']}"
-            for one in error.errors()[:3]
+            f"{'.'.join(map(str, entry['loc'])) or kind.__name__}: {entry['msg']}"
+            for entry in error.errors()[:3]
         )
         raise ValueError("; ".join(faults)) from None
     return value

@@ -51,7 +51,7 @@ def free_ports(count: int, address: str = "") -> list[int]:
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((address, 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
+        return [server.getsockname()[1] for server in sockets]
 
 
 def _keep_sockets() -> None:

@@ -56,7 +56,7 @@ def damaged(manifest: Path) -> str | None:
         stats = {name: (directory / name).stat() for name in files}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         return str(error)
-    sizes = {name: [one.st_size, one.st_mtime_ns] for name, one in stats.items()}
+    sizes = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
     seen = {"manifest": bytes_digest(content), "files": sizes}
     record = directory / VERIFIED
     with suppress(OSError, ValueError, RecursionError):

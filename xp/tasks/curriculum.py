@@ -139,7 +139,7 @@ class Curriculum:
 
     def settle(self, step: int, played: Iterable[EpisodeFacts]) -> dict[str, float]:
         """Adds the rewards of a step to the table; returns the metrics of its draw."""
-        rewards = grouped((one.task_id, one.outcome.task_reward) for one in played)
+        rewards = grouped((episode.task_id, episode.outcome.task_reward) for episode in played)
         for task_id, values in rewards.items():
             self._groups.setdefault(task_id, []).append(PlayedGroup(step, tuple(values)))
         # A checkpoint may be written when the step after it has been played already.

@@ -171,7 +171,7 @@ def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if given is not None:
         if not isinstance(given, list):
             raise TypeError(f"expected a list of {{role, content}}, got {given!r:.80}")
-        messages = [_of_sharegpt(one) for one in given]
+        messages = [_of_sharegpt(message) for message in given]
     elif row.get("instruction") and row.get("output"):
         text = "\n".join(filter(None, (row["instruction"], row.get("input"))))
         pairs = [*(row.get("history") or ()), (text, row["output"])]
@@ -205,13 +205,13 @@ def _as_messages(value: Any, role: str) -> list[Mapping[str, Any]]:
     return list(value)
 
 
-def _of_sharegpt(one: Any) -> Mapping[str, Any]:
+def _of_sharegpt(turn: Any) -> Mapping[str, Any]:
     """A message with `from` and `value` as one with role and content."""
-    if not isinstance(one, Mapping) or "from" not in one:
-        return one  # chat_messages refuses what is no message
-    message = {"role": one["from"], "content": one.get("value"), **one}
-    if one["from"] == "function_call":
-        calls = json.loads(one.get("value") or "null")
+    if not isinstance(turn, Mapping) or "from" not in turn:
+        return turn  # chat_messages refuses what is no message
+    message = {"role": turn["from"], "content": turn.get("value"), **turn}
+    if turn["from"] == "function_call":
+        calls = json.loads(turn.get("value") or "null")
         message |= {
             "role": "assistant",
             "content": "",
@@ -235,12 +235,12 @@ def _check_keys(message: Mapping[str, Any], *, thinking: bool) -> None:
 
 def _is_on(holder: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -> bool:
     """Returns whether a message or a row is in the loss; raises ValueError for a switch that is neither on nor off."""
-    found = {key: holder[key] for key in keys if holder.get(key) is not None}
-    for key, value in found.items():
+    fields = {key: holder[key] for key in keys if holder.get(key) is not None}
+    for key, value in fields.items():
         if value not in (0, 1):
             raise ValueError(
                 f"`{key}` is {value!r:.40}; expected true or false, 1 or 0: a loss has no other weights"
             )
-    if found:
-        return all(bool(value) != (key == "masked") for key, value in found.items())
+    if fields:
+        return all(bool(value) != (key == "masked") for key, value in fields.items())
     return default

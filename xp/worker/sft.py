@@ -219,7 +219,9 @@ def _solve(
 
 def write_examples(trained: Sequence[Example], file: Path) -> None:
     """Writes one line for each episode: `input_ids`, and `loss_mask` of the same length (SkyRL's own names)."""
-    lines = (json.dumps({"input_ids": one.ids, "loss_mask": one.mask}) for one in trained)
+    lines = (
+        json.dumps({"input_ids": example.ids, "loss_mask": example.mask}) for example in trained
+    )
     write_atomically(file, "".join(f"{line}\n" for line in lines))
 
 
@@ -231,7 +233,7 @@ def read_examples(file: Path) -> list[Example]:
 
 def tokens_of_update(trained: Sequence[Example], batch_size: int) -> float:
     """Mean number of tokens of an update."""
-    return batch_size * sum(len(one.ids) for one in trained) / max(1, len(trained))
+    return batch_size * sum(len(example.ids) for example in trained) / max(1, len(trained))
 
 
 class Updates:

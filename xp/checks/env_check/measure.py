@@ -196,10 +196,10 @@ class Measured:
         """Request (first open, open, tools, close, turn) -> seconds of each."""
         seconds: dict[str, list[float]] = defaultdict(list)
         for number, visit in enumerate(self.visits):
-            for request, taken in visit.seconds.items():
+            for request, elapsed_s in visit.seconds.items():
                 # The first session may start a server.
                 seconds["first open" if request == "open" and number == 0 else request].append(
-                    taken
+                    elapsed_s
                 )
         turns = [*self.random.turn_s, *self.scripted.turn_s]
         if turns:
@@ -217,7 +217,7 @@ class Measured:
             if all(outcome.status is not EpisodeStatus.VOID for outcome in pair)
         ]
         if pairs:
-            return all(one == other for one, other in pairs)
+            return all(first == other for first, other in pairs)
         return None
 
     def schemas(self, dialect: Dialect | str) -> str:
@@ -273,10 +273,10 @@ def measure(
     for number, task in enumerate(tasks):
         watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")
         # As preparation opens it, and as an episode does.
-        for one in (task, Task(task.env, task.split, task.index)):
+        for form in (task, Task(task.env, task.split, task.index)):
             if watch.is_over:
                 return
-            visit = _visit(provider, one, rules)
+            visit = _visit(provider, form, rules)
             measured = replace(measured, visits=(*measured.visits, visit))
             yield measured
     if measured.num_opened == 0 or watch.is_over:
@@ -452,7 +452,7 @@ def _play(
         episode.settle()
         return number, episode
 
-    jobs = [(number, *one) for number, group in enumerate(groups) for one in group]
+    jobs = [(number, *job) for number, group in enumerate(groups) for job in group]
     plays = Plays(((),) * len(groups))
     watch.doing(f"playing {name} episodes", f"(0 of {len(jobs)} done)")
     # Unlike an executor's, its threads are daemons: a session that hangs does not keep the command alive.

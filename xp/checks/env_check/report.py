@@ -255,7 +255,10 @@ def _unset_variables(rules: EnvConfig) -> Iterator[str]:
     plain, hidden = inherited(os.environ, tuple(rules.secrets))
     given = {*plain, *hidden, *rules.overrides, *rules.secret_overrides}
     files = [
-        file for one in with_imports([place]) for file in code_files(one) if file.suffix == ".py"
+        file
+        for module in with_imports([place])
+        for file in code_files(module)
+        if file.suffix == ".py"
     ]
     read = {
         name

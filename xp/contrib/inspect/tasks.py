@@ -39,7 +39,8 @@ class InspectTasks:
         self._config = config
         os.environ["XDG_DATA_HOME"] = tempfile.gettempdir()  # Its traces include the conversations.
         roles = {
-            name: _role(config, name, one, environ) for name, one in config.options["roles"].items()
+            name: _role(config, name, role, environ)
+            for name, role in config.options["roles"].items()
         }
         _seed_shuffles()
         task = _task(config)
@@ -130,7 +131,9 @@ def _samples(config: EnvConfig, task: InspectTask) -> list[Sample]:
 def _described(sample: Sample) -> dict[str, Any]:
     described: dict[str, Any] = sample.model_dump(mode="json", include=DESCRIBED, exclude_none=True)
     if not isinstance(sample.input, str):  # inspect_ai gives each message a random id.
-        described["input"] = [{"role": one.role, "content": one.text} for one in sample.input]
+        described["input"] = [
+            {"role": message.role, "content": message.text} for message in sample.input
+        ]
     return described
 
 

@@ -58,10 +58,10 @@ class Options(BaseModel):
                     f"{field} names {', '.join(strange)}, and dataset is {','.join(self.dataset)}"
                 )
         for name, fields in self.config.items():
-            taken = sorted({"seed", "size"} & set(fields))
-            if taken:
+            ours = sorted({"seed", "size"} & set(fields))
+            if ours:
                 raise ValueError(
-                    f"config.{name}.{taken[0]}: it follows from seed, num_train and num_test"
+                    f"config.{name}.{ours[0]}: it follows from seed, num_train and num_test"
                 )
         return self
 

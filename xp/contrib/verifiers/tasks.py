@@ -123,10 +123,10 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
             fields.setdefault("max_turns", config.max_turns)
     taskset = {"id": config.target, **options["taskset"]}
     content = {"id": chosen, "taskset": taskset, **seats}
-    taken = sorted(set(options["config"]) & set(content))
-    if taken:
+    both = sorted(set(options["config"]) & set(content))
+    if both:
         raise XpError(
-            f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats"
+            f"{where}: options.config.{both[0]}: set it by options.environment, taskset or seats"
         )
     with _refusals(where, config.target):
         return load_environment(resolve_env_config({**options["config"], **content})), seat

@@ -94,8 +94,10 @@ def project(runtime: Runtime) -> Path | None:
 
 def checkouts(runtime: Runtime) -> dict[str, str]:
     """Variable -> path of checkouts that `install` made, for variables that are not set."""
-    made = installed_checkouts(runtime.checkouts)
-    return {variable: place for variable, place in made.items() if not os.environ.get(variable)}
+    checkouts = installed_checkouts(runtime.checkouts)
+    return {
+        variable: place for variable, place in checkouts.items() if not os.environ.get(variable)
+    }
 
 
 def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:

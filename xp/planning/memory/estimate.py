@@ -258,7 +258,7 @@ def _largest_stage(
     weights = weights_of(shape)
     batch = batch_shape(spec)
     tokens = _tokens(spec, batch, lengths)
-    found = []
+    peaks = []
     for stage in _pipeline(spec, weights, batch, lengths):
         activations = _activations(spec, shape, batch, stage, tokens)
         teacher = teacher_shape(spec)
@@ -274,10 +274,10 @@ def _largest_stage(
         else:
             asleep = {}
         fragmentation = FRAGMENTATION * sum(parts.values())
-        found.append(
+        peaks.append(
             (states, {**parts, "fragmentation": fragmentation, **asleep, "overhead": OVERHEAD})
         )
-    return max(found, key=lambda one: sum(one[1].values()))
+    return max(peaks, key=lambda peak: sum(peak[1].values()))
 
 
 @fact
@@ -441,14 +441,14 @@ def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> d
     parallel = spec.backend.parallel
     use = _use(spec)
     per_node = min(batch.per_node, batch.training)
-    found = {}
+    parts = {}
     if parallel.cpu_optimizer:
         # Megatron's HybridDeviceOptimizer has a float32 copy, its gradient and Adam's two moments there.
-        found["Adam"] = states["optimizer"] * 16 / 12 * per_node
+        parts["Adam"] = states["optimizer"] * 16 / 12 * per_node
     if parallel.offload_parameters:
-        found["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED) * per_node
+        parts["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED) * per_node
     if use.host_copies:
-        found["copies of the weights"] = use.host_copies * states["weights"] * per_node
+        parts["copies of the weights"] = use.host_copies * states["weights"] * per_node
     if parallel.offload_parameters:
         away = {*OFFLOADED}
     elif parallel.cpu_optimizer:
@@ -458,8 +458,8 @@ def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> d
     if _is_colocated(spec):
         moved = sum(states.get(name, 0) for name in use.moves if name not in away)
         if moved:
-            found[MOVED] = moved * per_node
-    return found
+            parts[MOVED] = moved * per_node
+    return parts
 
 
 def _width(spec: RunSpec) -> int:

@@ -144,20 +144,20 @@ class Dialogue:
         self.messages, message = self._turns[-1 if reply.follows is None else reply.follows]
         self.messages = list(self.messages)
         calls = self._calls(message)
-        answers = [one for one in reply.messages if one["role"] == "tool"]
-        taken = calls[: len(answers)]
+        answers = [message for message in reply.messages if message["role"] == "tool"]
+        executed = calls[: len(answers)]
         text = message.get("content")
         turn: dict[str, Any] = {
             "role": "assistant",
             "content": valid_text(text) if isinstance(text, str) else "",
         }
-        if self.is_native and taken and len(taken) == len(answers):
-            turn["tool_calls"] = taken
+        if self.is_native and executed and len(executed) == len(answers):
+            turn["tool_calls"] = executed
             results = [
                 {**answer, "tool_call_id": call["id"]}
-                for call, answer in zip(taken, answers, strict=True)
+                for call, answer in zip(executed, answers, strict=True)
             ]
-            others = [one for one in reply.messages if one["role"] != "tool"]
+            others = [message for message in reply.messages if message["role"] != "tool"]
             self.messages += [turn, *results, *map(dict, others)]
             return
         if calls:

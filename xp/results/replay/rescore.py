@@ -236,7 +236,7 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
                 )
             names = [name]
         if not key.startswith("env.") or path not in KEYS:
-            known = [f"env.{one}" for one in KEYS]
+            known = [f"env.{path_of_key}" for path_of_key in KEYS]
             raise XpError(
                 f"{key} is no part of the reward's rule{nearest(key, known)}; legal: {', '.join(known)}"
             )

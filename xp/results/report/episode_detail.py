@@ -21,7 +21,7 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
         record: a line of a file of trajectories.
         most: largest number of characters of one message. None means all.
     """
-    messages = [_message(one, most) for one in record["messages"]]
+    messages = [_message(message, most) for message in record["messages"]]
     outcome = record["outcome"]
     rows, undelivered = rows_of(record)
     has_tree = len(rows) > 1 or bool(undelivered)
@@ -35,7 +35,7 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
     void = outcome["void_reason"]
     return {
         "messages": messages,
-        "calls": [_call(one, record["messages"], most) for one in record["tool_calls"]],
+        "calls": [_call(call, record["messages"], most) for call in record["tool_calls"]],
         "rows": rows,
         "step_rewards": outcome["step_rewards"],
         "reward_steps": [
@@ -51,7 +51,9 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
 
 def own_turns(record: Mapping[str, Any]) -> list[int]:
     """Positions of the policy's own messages; the first messages may include others of the role assistant."""
-    places = [place for place, one in enumerate(record["messages"]) if one["role"] == "assistant"]
+    places = [
+        place for place, message in enumerate(record["messages"]) if message["role"] == "assistant"
+    ]
     turns = record["outcome"]["num_turns"]
     return places[-turns:] if turns else []
 
@@ -72,7 +74,7 @@ def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
     rows: list[dict[str, Any]] = []
     for turn in range(record["outcome"]["num_turns"]):
         before = follows.get(turn, turn - 1)
-        row = next((one for one in rows if one["turns"][-1] == before), None)
+        row = next((row for row in rows if row["turns"][-1] == before), None)
         if row is None:
             row = {"follows": before, "turns": []}
             rows.append(row)
@@ -82,7 +84,7 @@ def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
 
 def said_in(record: Mapping[str, Any]) -> str:
     """Text of all messages of an episode, for a search."""
-    texts = [str(one["content"]) for one in record["messages"]]
+    texts = [str(message["content"]) for message in record["messages"]]
     return "\n".join([*texts, record["outcome"]["void_reason"] or ""])
 
 

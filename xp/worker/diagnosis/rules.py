@@ -280,11 +280,11 @@ def _all_updates(history: History) -> int | None:
     training = history.facts.training
     if training.num_steps is None:
         return None
-    made = [value for _, value in history.series("training/updates")]
-    if not made:
+    num_updates = [value for _, value in history.series("training/updates")]
+    if not num_updates:
         return history.facts.num_updates
     steps_to_come = max(training.num_steps - history.last_step, 0)
-    return int(sum(made)) + steps_to_come * training.all_updates_per_step
+    return int(sum(num_updates)) + steps_to_come * training.all_updates_per_step
 
 
 RULES: Final[tuple[Rule, ...]] = (

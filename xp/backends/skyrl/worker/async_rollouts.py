@@ -158,7 +158,9 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         return groups, [], False
 
     def _log(self, groups: Sequence[Any], rollout_s: float) -> None:
-        episodes = [one for group in groups for one in self._played.pop(id(group.generator_output))]
+        episodes = [
+            episode for group in groups for episode in self._played.pop(id(group.generator_output))
+        ]
         self.tracker.episodes(episodes, self.global_step, rollout_s)
 
 

@@ -148,18 +148,24 @@ def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
 def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a hub's model), convert (if configured; a teacher too), train with the evaluations, and
     evaluate for those that are left."""
-    made = model_stages(spec, places)
-    needs = ("prepare", *(stage.name for stage in made))
+    stages = model_stages(spec, places)
+    needs = ("prepare", *(stage.name for stage in stages))
     if spec.backend.convert_model:
-        made = (*made, _convert_stage(spec, places, needs))
+        stages = (*stages, _convert_stage(spec, places, needs))
     teacher = _teacher(spec)
     if teacher not in (None, model_place(spec.model)):
         fetched = teacher_stages(spec, places)
         needs = ("prepare", *(stage.name for stage in fetched))
-        made = (*made, *fetched, _convert_stage(spec, places, needs, "convert_teacher", teacher))
+        stages = (
+            *stages,
+            *fetched,
+            _convert_stage(spec, places, needs, "convert_teacher", teacher),
+        )
     # train_async.py does not evaluate before the training.
     in_training = (BEFORE, AFTER) if not spec.training.max_staleness else (AFTER,)
-    return train_and_evaluate(spec, places, made, sft_stage, _train_job(spec, places), in_training)
+    return train_and_evaluate(
+        spec, places, stages, sft_stage, _train_job(spec, places), in_training
+    )
 
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:

@@ -150,15 +150,15 @@ def fault_behind(error: BaseException) -> XpError | None:
         causes.append(error)
         cause = getattr(error, "cause", None)
         error = cause if isinstance(cause, BaseException) else error.__cause__  # type: ignore[assignment]
-    for one in causes:
-        if isinstance(one, XpError) and type(one) in XP_ERRORS:
-            return one
-    for one in reversed(causes):
-        is_silent = isinstance(one, requests.RequestException | TimeoutError)
-        if is_silent or is_lost_process(one):
+    for raised in causes:
+        if isinstance(raised, XpError) and type(raised) in XP_ERRORS:
+            return raised
+    for raised in reversed(causes):
+        is_silent = isinstance(raised, requests.RequestException | TimeoutError)
+        if is_silent or is_lost_process(raised):
             if is_silent:
                 what = "an engine did not answer"
             else:
                 what = "a process of Slime's has ended"
-            return XpError(f"{what}: {one}; SGLang's output is in this log", ExitCode.ENGINE)
+            return XpError(f"{what}: {raised}; SGLang's output is in this log", ExitCode.ENGINE)
     return None

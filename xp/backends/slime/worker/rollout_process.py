@@ -85,9 +85,9 @@ class Worker:
         file = stage / "trajectories" / f"{config.stage}.jsonl"
         recorder = Recorder(file, mix, config.upload_as, environ)
         close_on_request(path.parent, mix.close)
-        made = Worker(config, mix, recorder)
-        made.start_s = Start().total("imports, tasks, models and engines")
-        return made
+        worker = Worker(config, mix, recorder)
+        worker.start_s = Start().total("imports, tasks, models and engines")
+        return worker
 
     @cached_property
     def evaluation(self) -> RunEvaluation | None:

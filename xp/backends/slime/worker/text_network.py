@@ -102,7 +102,7 @@ def _stacked(reader: Any, place: str, part: str) -> Any:
     for number in count():
         if f"{place}.{number}.down_proj.weight" not in reader:
             break
-        names = (f"{place}.{number}.{one}.weight" for one in STACKED[part])
+        names = (f"{place}.{number}.{name}.weight" for name in STACKED[part])
         experts.append(torch.cat([reader.get_tensor(name) for name in names]))
     return torch.stack(experts)
 

@@ -122,7 +122,7 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
             num_tokens = (inputs["labels"] != LABEL_OF_OTHERS).sum()
             loss, *others = super().prediction_step(model, inputs, *args, **named)
             return loss * num_tokens * len(held_out) / sum(
-                sum(one.mask) for one in held_out
+                sum(example.mask) for example in held_out
             ), *others
 
     class Listener(TrainerCallback):  # type: ignore[misc]

@@ -160,10 +160,10 @@ class CpuEngine:
         written = await asyncio.gather(*map(self._ask, requests))
         has_logprobs = parameters.get("logprobs") is not None
         return {
-            "responses": [one.text for one in written],
-            "response_ids": [one.ids for one in written],
-            "stop_reasons": ["stop" if one.is_ended else "length" for one in written],
-            "response_logprobs": [one.logprobs for one in written] if has_logprobs else None,
+            "responses": [turn.text for turn in written],
+            "response_ids": [turn.ids for turn in written],
+            "stop_reasons": ["stop" if turn.is_ended else "length" for turn in written],
+            "response_logprobs": [turn.logprobs for turn in written] if has_logprobs else None,
             "prompt_logprobs": None,
             "rollout_expert_indices": None,
         }
