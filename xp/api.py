@@ -149,9 +149,7 @@ def compare(
             word = Path(word).name
         names = whole_names(root, [word])
         if len(names) != 1:
-            raise XpError(
-                f"{word}: {len(names)} runs or evaluations have such a name, and one is expected"
-            )
+            raise XpError(f"{word}: {len(names)} runs or evaluations match this name; expected one")
         sides.append(named(root, names[0]))
     return compare_named(sides[0], sides[1], default_margin() if margin is None else margin)
 

@@ -134,9 +134,7 @@ def _check_member(
         fault = raised[0] if is_whole and raised else None
         result = measured
         if not is_whole or (watch.is_over and fault is None):
-            result = replace(
-                result, stopped=f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
-            )
+            result = replace(result, stopped=f"{watch.now}, for {watch.seconds_of_phase:.0f} s")
     finally:
         for provider in providers:
             close_within(provider.close, CLOSE_S)
@@ -168,10 +166,8 @@ def show_report(report: EnvReport) -> None:
     for fact, value in report.facts.items():
         out.print(f"  {fact:24} {value}")
     if report.stopped:
-        out.print(f"  stopped: the time was over while {report.stopped}")
-        out.print(
-            "  the figures above are of what was measured until then; --seconds N gives it more"
-        )
+        out.print(f"  stopped: the time limit was reached while {report.stopped}")
+        out.print("  the figures above are those until then; --seconds N allows more time")
     for warning in report.warnings:
         out.print(f"  note: {warning}")
     for fault in report.faults:
@@ -251,7 +247,7 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
     texts = {folder / f"{name}.py": f"{kind}.txt", folder / f"test_{name}.py": f"{kind}_test.txt"}
     there = [str(path) for path in texts if path.exists() or path.is_symlink()]
     if there:
-        raise XpError(f"env new {name}: {' and '.join(there)}: already there, and left alone")
+        raise XpError(f"env new {name}: {' and '.join(there)}: already there, not changed")
     spec = importlib.util.find_spec(name)
     if spec is not None:
         raise XpError(

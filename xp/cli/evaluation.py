@@ -251,7 +251,7 @@ def profile_command(args: Namespace) -> int:
     ]
     if ours:
         raise XpError(
-            f"{ours[0]}: a profile plays the training tasks; add --tries N, which says how often"
+            f"{ours[0]}: a profile plays the training tasks; add --tries N, the episodes of each task"
         )
     words = read([*args.overrides, *fixed], args.config_dir)
     profiled = entries(words)
@@ -276,7 +276,7 @@ def profile_command(args: Namespace) -> int:
     else:
         head = (
             f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"
-            f" passed from a reward of {threshold:g} on"
+            f" a reward of at least {threshold:g} passes"
         )
         _show_rates(head, list(rates.values()), result["id"], 1 / tries / 2)
     if result["status"] == "finished":

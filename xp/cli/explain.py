@@ -98,7 +98,7 @@ class KeyExplainer:
             return
         yield f"{path} = {as_yaml(fact['value'])}"
         if fact["null_because"]:
-            yield f"  null   because {fact['null_because']}, in the place of:"
+            yield f"  null   because {fact['null_because']}, instead of:"
         for number, text in enumerate(fact["from"]):
             yield f"  {'from' if number == 0 and not fact['null_because'] else 'over':6} {text}"
         yield f"  means  {fact['means']}"

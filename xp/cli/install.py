@@ -333,7 +333,7 @@ def _clone(source: Checkout, place: Path) -> None:
     there = commit_of(checkout)
     if there is None or not there.startswith(source.commit):
         raise XpError(
-            f"install: {checkout} is at {there}, and {source.commit} is wanted", ExitCode.RUNTIME
+            f"install: {checkout} is at {there}, expected {source.commit}", ExitCode.RUNTIME
         )
 
 

@@ -218,7 +218,7 @@ def points_of(args: Namespace) -> list[Point]:
 def tell_code(name: str, spec: RunSpec) -> None:
     """Prints what a run of somebody else's files imports and starts: it is running a script of theirs."""
     lines = named_code(spec) or ["would import and start nothing beside xp and the trainer"]
-    text = "\n  ".join([f"xp: {name} may be somebody else's; a run of it", *lines])
+    text = "\n  ".join([f"xp: {name} may come from somebody else; a run of it", *lines])
     print(shown(text), file=sys.stderr)
 
 

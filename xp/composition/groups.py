@@ -180,7 +180,7 @@ def machine_option(word: str, legal: Sequence[str]) -> str | None:
 
 def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
     if group == "model" and "/" in name:
-        return f"model={name}: no option, and no option has a slash; set model=hf model.path={name}"
+        return f"model={name}: no such option; for a model of the hub or a directory set model=hf model.path={name}"
     if group == "env":
         words = _words_of_env(name)
         if words is not None:

@@ -128,7 +128,7 @@ def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
     elif revision is None or isinstance(revision, str):
         section["revision"] = commit_of(path, revision or "main")
         if revision is not None and section["revision"] is None:
-            reason = f"neither the hub nor the cache of this machine has it for {path}"
+            reason = f"it is neither on the hub nor in this machine's cache for {path}"
             yield _fault(
                 pin, revision, f"{reason}; correct it, or give the commit, 40 hexadecimal digits"
             )
@@ -188,7 +188,7 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
     if day == TODAY:
         arguments[CLOCK] = day = date.today().isoformat()
         _note(
-            f"the chat template is told the date {day} on every day; model.chat_template.{CLOCK} sets another"
+            f"the chat template always gets the date {day}; model.chat_template.{CLOCK} sets another"
         )
     try:
         if day is not None:
@@ -265,7 +265,7 @@ def _same_network(
     name = option["name"]
     fix = f"set model={GENERAL} {_KEY}={path}"
     if config is None or not isinstance(model.get("architecture"), dict):
-        yield _fault(_KEY, path, f"nothing here says that it is the network of model={name}; {fix}")
+        yield _fault(_KEY, path, f"xp cannot tell that it is the network of model={name}; {fix}")
     elif lines := mismatches(model["architecture"], config):
         yield _other_network(_KEY, path, name, lines, fix)
 

@@ -172,7 +172,7 @@ def validated(container: dict[str, Any], run: str) -> RunSpec:
     except XpError as error:
         faults = str(error).replace(SET_IT, "")  # No command sets a value of a record.
         raise XpError(
-            f"the spec of {run} is not one of this xp: another version wrote it (run.json names its commit), or it"
+            f"the spec of {run} does not fit this version of xp: another version wrote it (run.json names its commit), or it"
             f" was edited:\n{faults}",
             ExitCode.RUN_DIR,
         ) from error

@@ -129,7 +129,7 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
                     text, {PROMPT: "", ANSWER: answer}
                 )
                 if grader.as_answer and reward != 1.0:
-                    return f"its answer is {answer!r:.60}, which gets {reward:g} itself"
+                    return f"its answer is {answer!r:.60}, and this answer itself scores {reward:g}"
         except (TypeError, ValueError, EnvFault) as error:
             return str(error)
         return None

@@ -114,7 +114,7 @@ class LocalServer:
             if "port" in report or not report.get("lacks"):
                 break
         if "port" not in report:
-            reason = report.get("error", f"it ended or said nothing for {START_S:g} s")
+            reason = report.get("error", f"it ended, or did not answer for {START_S:g} s")
             tried = " and ".join(self._pythons)
             lacks = report.get("lacks")
             more = f"\nserved by {tried}; set env.python=/path/to/bin/python to one that has it{fix(lacks)}"
@@ -203,7 +203,7 @@ class LocalServer:
         except OSError as error:
             is_late = isinstance(getattr(error, "reason", error), TimeoutError)
             if is_late:
-                return f"has answered nothing for {limit_s:g} s"
+                return f"has not answered for {limit_s:g} s"
             return None
 
     def _spawn(self, python: str, port: int) -> int:

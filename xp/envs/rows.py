@@ -123,7 +123,7 @@ def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str
             else:
                 which = "none is called prompt"
             raise XpError(
-                f"rows {name}: the columns are {named_columns(some)}, and {which}\nsay which one is, for example"
+                f"rows {name}: the columns are {named_columns(some)}, and {which}\nset the one that is the prompt, for example"
                 f" env.columns.prompt={(present or [name for name in some[0] if name != ANSWER] or ['COLUMN'])[0]}"
             )
     return chosen

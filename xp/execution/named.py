@@ -129,7 +129,7 @@ def run_directory(outputs: Path, word: str) -> Path:
         matches = chosen(outputs, word, known, (RUNS,))
         if len(matches) > 1:
             raise XpError(
-                f"{word}: {len(matches)} runs have such a name, and one is expected",
+                f"{word}: {len(matches)} runs match this name; expected one",
                 ExitCode.RUN_DIR,
             )
         return known[matches[0]]

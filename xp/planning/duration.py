@@ -193,7 +193,9 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
         )
     prices = [spec.hardware.usd_per_hour or 0.0 for spec in specs]
     if all(prices):
-        intervals.append(f"{interval_text(_weighted(low_h, prices), _weighted(high_h, prices))} USD")
+        intervals.append(
+            f"{interval_text(_weighted(low_h, prices), _weighted(high_h, prices))} USD"
+        )
     if len(specs) == 1:
         whose = "the run"
     else:

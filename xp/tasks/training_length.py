@@ -38,7 +38,7 @@ def too_few(num_tasks: int, prompts_per_step: int) -> str:
     """Message about too few tasks for an epoch, with remedies."""
     return (
         f"a step takes {prompts_per_step} tasks and there are {num_tasks}; set"
-        f" training.prompts_per_step={num_tasks} at most, or training.num_steps in the place of training.epochs"
+        f" training.prompts_per_step={num_tasks} at most, or training.num_steps instead of training.epochs"
     )
 
 

@@ -194,7 +194,7 @@ def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     system = row.get("system")
     if system:
         if messages and role_of(messages[0]) == "system":
-            raise ValueError("the column `system` stands beside a system message; keep one of them")
+            raise ValueError("there is a column `system` and a system message; keep one of them")
         messages.insert(0, {"role": "system", "content": system})
     return messages
 

@@ -162,10 +162,10 @@ def check_gap(step: int, gap: float, limit: float | None) -> None:
         return
     raise XpError(
         f"rollout step {step}: the engine's log-probabilities of the tokens that it wrote differ from the trainer's by"
-        f" {gap:.2g} a token, more than training.max_logprob_gap={limit:g}: it does not write with the weights that are"
-        " trained\n"
+        f" {gap:.2g} a token, more than training.max_logprob_gap={limit:g}: the engine does not generate with the"
+        " trained weights\n"
         "usual causes: weights of a layer that are not sent, an update that did not arrive, tied embeddings that came"
         " apart, another dtype in the engine; usual gaps: 1e-6 in float32, 0.001 to 0.04 in bfloat16, more in mixtures"
-        " of experts; set training.max_logprob_gap=null to record it alone",
+        " of experts; set training.max_logprob_gap=null to record it without a limit",
         ExitCode.DIVERGED,
     )

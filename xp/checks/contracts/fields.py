@@ -224,5 +224,5 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
             and not says_so(module.meanings(other), field, package)
             for other in accepted
         ):
-            faults.append(f"{field} changes nothing, and nobody says so")
+            faults.append(f"{field} changes nothing, and has neither a note nor a refusal")
     return faults

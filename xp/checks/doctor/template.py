@@ -30,7 +30,7 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         where = start_place(spec)
         yield unknown(
             "template",
-            f"the tokenizer of {where} is not on this machine; it is looked at once it is",
+            f"the tokenizer of {where} is not on this machine; it is checked when it is here",
         )
         return
     place = str(directory)

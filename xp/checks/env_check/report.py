@@ -107,7 +107,7 @@ def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
     if rules.prompt is PromptSource.PREPARED:
         differences = measured.prompt_differences
         if differences:
-            reason = f"a task's prompt is not the same again, so that its episodes would be void ({differences[0]})"
+            reason = f"two sessions of a task have different prompts, so its episodes would be void ({differences[0]})"
             faults.append(f"{reason}; {WAY_OUT}")
     if measured.num_opened and not measured.tools and not measured.takes_answer:
         faults.append("there is neither a tool to call nor an answer to give")

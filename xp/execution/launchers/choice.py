@@ -23,6 +23,6 @@ def make_launcher(spec: LauncherSpec, outputs: Path) -> Launcher:
     module: LauncherModule = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
     launcher = module.make_launcher(spec, outputs)
     if spec.detach and not isinstance(launcher, Detachable):
-        reason = f"launcher={spec.name} has no jobs that run on alone"
+        reason = f"launcher={spec.name} has no jobs that continue without this process"
         raise XpError(f"launcher.detach: {reason}; set it to false", ExitCode.PLAN)
     return launcher

@@ -177,6 +177,6 @@ def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.enviro
             there = None
         if there is not None and not there.startswith(pin):
             yield (
-                f"{variable}: {checkout} is at {there[:9]}, and xp's rendering was proven with {pin[:9]};"
+                f"{variable}: {checkout} is at {there[:9]}; xp's rendering was tested with {pin[:9]};"
                 f" git -C {checkout} checkout {pin}, or backend.commits.{variable}={there} takes it as it is"
             )

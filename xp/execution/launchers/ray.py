@@ -64,7 +64,7 @@ LOST_S = 300.0
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.execution.launchers.base.LauncherModule."""
-    reason = "launcher.start_head=true starts a cluster of this machine alone"
+    reason = "launcher.start_head=true starts a cluster of this machine only"
     if spec.start_head:
         return needs_one_node(stage, reason)
     return None
@@ -281,7 +281,7 @@ class RayLauncher(ClusterLauncher):
         names = sorted({name for stage in stages for name in stage.job.secrets})
         if names and self._spec.secrets_file is None:
             raise XpError(
-                f"{', '.join(names)}: Ray keeps what it is given in plain text, so a cluster elsewhere needs the values"
+                f"{', '.join(names)}: Ray stores variables as plain text, so a cluster elsewhere needs the values"
                 " on its nodes: write a JSON object (name -> value) there, chmod 600, and name it:"
                 " launcher.secrets_file=/path/on/the/nodes.json",
                 ExitCode.SECRET,

@@ -249,7 +249,7 @@ SIZES = (
         skyrl=Column(
             implemented_by="the loader of xp.backends.skyrl.worker.trainer",
             refuse_if=lambda s: s.training.generation_prompts is not None and is_ahead(s),
-            refuse="beside training.max_staleness groups begin one by one, not in rounds; set null",
+            refuse="with training.max_staleness, groups begin one by one, not in rounds; set null",
             proof=OWN,
         ),
         slime=Column(lambda s: {"--over-sampling-batch-size": s.training.prompts_per_round}),
@@ -257,7 +257,8 @@ SIZES = (
             refuse_if=lambda s: (
                 s.training.generation_prompts is not None and not s.algorithm.dynamic_sampling
             ),
-            refuse="without algorithm.dynamic_sampling a step plays the tasks that it trains on; set null, or true there",
+            refuse="without algorithm.dynamic_sampling a step trains on all tasks that it plays; set null, or"
+            " algorithm.dynamic_sampling=true",
             proof=OWN,
         ),
     ),

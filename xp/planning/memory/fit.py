@@ -210,9 +210,10 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         if size > spec.hardware.memory_gb * 1e9:
             yield Refusal(
                 "hardware.memory_gb",
-                f"{work}: {_host_parts(estimated)} of a machine's own memory are more than its"
-                f" {spec.hardware.memory_gb:g} GB by {size / 1e9 - spec.hardware.memory_gb:.0f} GB; set what the"
-                " machines have, more of them, or less of backend.parallel on the host",
+                f"{work}: {_host_parts(estimated)} of a machine's own memory are"
+                f" {size / 1e9 - spec.hardware.memory_gb:.0f} GB more than its {spec.hardware.memory_gb:g} GB; set"
+                " hardware.memory_gb to what the machines have, use more machines, or keep less on the host"
+                " (backend.parallel)",
             )
         reason = impossible_by(estimated, capacity)
         if reason is None:

@@ -238,7 +238,7 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
         if not key.startswith("env.") or path not in KEYS:
             known = [f"env.{path_of_key}" for path_of_key in KEYS]
             raise XpError(
-                f"{key} is no part of the reward's rule{nearest(key, known)}; legal: {', '.join(known)}"
+                f"{key} is not a key of the reward's rule{nearest(key, known)}; legal: {', '.join(known)}"
             )
         section, _, last = path.rpartition(".")
         for name in names:
@@ -289,7 +289,7 @@ class _Member:
                 self._known[task] = description(self._provider, task)
             except EnvFault as fault:
                 raise XpError(
-                    f"a description of {task.id} is wanted: {fault}", ExitCode.ENVIRONMENT
+                    f"the rule needs the description of {task.id}: {fault}", ExitCode.ENVIRONMENT
                 ) from None
         return self._known[task]
 

@@ -65,7 +65,7 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         set_peft_model_state_dict(model, weights)
         return model, None
     print(
-        f"{adapters}: not the settings of model.lora, so these adapters are merged; rounded to {dtype}",
+        f"{adapters}: not the settings of model.lora, so these adapters are merged and rounded to {dtype}",
         flush=True,
     )
     model = loaded(start)
