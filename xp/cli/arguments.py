@@ -561,4 +561,4 @@ INSTEAD: Final = {
 } | dict.fromkeys(
     ("rerun", "repeat", "again", "runs rerun", "runs repeat", "runs again"), "runs recipe RUN"
 )
-"""Words that are no commands -> the command for them."""
+"""Words that are not commands -> the command for them."""

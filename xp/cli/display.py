@@ -172,7 +172,7 @@ def _has_value(variable: str) -> bool:
 
 
 def plan_json(plan: Plan) -> str:
-    """A plan as JSON, with its estimates of memory and time, which are no part of the plan since they depend on the
+    """A plan as JSON, with its estimates of memory and time, which are not part of the plan, since they depend on the
     outputs root."""
     from xp.planning.duration import duration
     from xp.planning.memory.fit import memory_json

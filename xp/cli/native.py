@@ -88,7 +88,7 @@ class PlanKeys:
     """The native keys of a plan's training, or of its fine-tuning if it has no training.
 
     Raises:
-        XpError: the trainer is a plugin's, of which xp knows no keys.
+        XpError: the trainer is a plugin's, whose keys xp does not know.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -413,8 +413,8 @@ def _below(section: Any, *keys: str) -> dict[str, Any]:
 
 
 def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
-    """Makes the path of a file or a data set of dialogues absolute in place, and the beginning of a run's name the
-    whole name, since another run may begin so later; yields a Fault if there is no such file."""
+    """Makes the source of dialogues whole, in place: a path becomes absolute, and the beginning of a run's name becomes
+    its whole name, since a later run may begin alike. Yields a Fault if there is no such file."""
     sft = _below(container, "sft")
     data = sft.get("data")
     if not isinstance(data, str) or data.partition(":")[0] == SOLVE or data.startswith(HUB):

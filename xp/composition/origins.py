@@ -91,7 +91,7 @@ def settle_files(
 
 
 def give_way(container: dict[str, Any], set_paths: Collection[str]) -> None:
-    """Sets to null, in place, the other key of a pair of which one was given a value."""
+    """Sets, in place, one key of a pair to null where the other one was given a value."""
     for pair in ALTERNATIVES:
         present = [path for path in pair if path in set_paths]
         for path in pair if len(present) == 1 else ():

@@ -63,7 +63,8 @@ def compose_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) ->
 
 
 def variants_of(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Every combination of the values of a sweep's words, as overrides; raises XpError for words that are no sweep."""
+    """Every combination of the values of a sweep's words, as overrides; raises XpError for words that are not a
+    sweep."""
     parsed, faults = parse(words)
     choices, more = choices_of(parsed, is_sweep=True)
     _raise([*faults, *more])

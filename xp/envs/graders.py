@@ -276,7 +276,7 @@ def _plain(opening: Any) -> list[Message]:
     """Messages of plain values: an object of the user's own class must not reach another process.
 
     Raises:
-        ProtocolError: it is no list of messages.
+        ProtocolError: it is not a list of messages.
     """
     try:
         return chat_messages(opening)

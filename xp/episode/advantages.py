@@ -41,7 +41,7 @@ def check_not_negative(rewards: Iterable[float]) -> None:
 
 
 EQUAL = 1e-6
-"""Largest difference of rewards that is no variance."""
+"""Largest difference of rewards that does not count as variance."""
 
 
 def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> list[bool]:

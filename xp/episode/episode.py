@@ -41,7 +41,7 @@ NUDGE: Final = "Your message held no tool call. Go on by calling one of the tool
 
 _log = logging.getLogger(__name__)
 _logged = set[tuple[str, type[EnvFault]]]()
-"""Environments and types of their faults of which this process has logged the first one."""
+"""Environment and type of each fault that this process has logged already."""
 
 
 class Episode:

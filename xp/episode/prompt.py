@@ -98,8 +98,8 @@ def session_messages(template: str | None, session: Session) -> list[Message]:
 def first_difference(
     expected: Sequence[Mapping[str, object]], actual: Sequence[Mapping[str, object]]
 ) -> str | None:
-    """Describes the first place where two dialogues differ. None means that they are equal. A key without a value is no
-    key."""
+    """Describes the first place where two dialogues differ. None means that they are equal. A key without a value does
+    not count."""
     for number, (first, other) in enumerate(zip(expected, actual, strict=False), start=1):
         for key in {**first, **other}:
             if first.get(key) != other.get(key):

@@ -68,7 +68,7 @@ class Syntax:
     prose: Callable[[str, bool], str] = lambda text, is_before_call: (
         f"{text}\n" if is_before_call else text
     )
-    """Writes text that is no call, as a whole turn or before the turn's calls."""
+    """Writes text that is not a call, as a whole turn or before the turn's calls."""
 
     def thinking_of(self, text: str) -> str:
         """The text of a turn's first block of thinking, whose opening tag may be in the prompt."""

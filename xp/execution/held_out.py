@@ -104,7 +104,7 @@ def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]
     """Parts of several evaluations' scoring that are not the same in all: key -> the key with its values.
 
     Args:
-        records: scoring of each evaluation. None means that it is not recorded, which is no difference.
+        records: scoring of each evaluation. None means that it is not recorded, which does not count as a difference.
     """
     known = [record for record in records if record is not None]
     differences = {}

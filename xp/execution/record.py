@@ -68,7 +68,7 @@ class Provenance:
     xp: str
     python: str
     commit: str | None
-    """Commit of the checkout that xp was imported from. None means that it is no checkout."""
+    """Commit of the checkout that xp was imported from. None means that it is not a checkout."""
     is_dirty: bool | None
     """True if tracked files of that checkout were changed."""
     versions: Mapping[str, str | None]

@@ -34,7 +34,7 @@ def decode(kind: type[T], text: str) -> T:
     """Reads a dataclass (or a list of them) from JSON, without converting values of another type.
 
     Raises:
-        ValueError: the text is no JSON, or not of this type; the message names each field.
+        ValueError: the text is not JSON, or not of this type; the message names each field.
     """
     from pydantic import ValidationError
 

@@ -34,7 +34,7 @@ def load_function(key: str, name: str) -> Callable[..., Any]:
         name: the function.
 
     Raises:
-        XpError: (CONFIG) it does not exist, its module fails, or it is no function.
+        XpError: (CONFIG) it does not exist, its module fails, or it is not a function.
     """
     try:
         function = load_object(name)

@@ -60,7 +60,7 @@ MOST_SIZE: Final = 10**6
 MOST_SECONDS: Final = 2_000_000
 """Longest time to wait, 23 days: what waits for a socket takes less than 2**31 milliseconds."""
 LARGEST: Final = 1e30
-"""Largest absolute value of a number that is no count: float32 has eight powers of ten more."""
+"""Largest absolute value of a number that is not a count: float32 has eight powers of ten more."""
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST_COUNT)]
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]

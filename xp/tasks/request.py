@@ -155,9 +155,9 @@ def with_sources(config: PrepareConfig) -> PrepareConfig:
 def source_digest(env: EnvConfig) -> str | None:
     """Digest of an environment's local code and rows (all its `module:name`), without running the code.
 
-    All files of the module's top-level package count, or its file if it is no package, and those of the user's modules
-    that it imports, which are those that a run copies (`xp.lib.code_files`); for a module that declares a version of
-    its tasks (`TASKS_VERSION = "1"` at the top level), only the version.
+    All files of the module's top-level package count (its file, if it is not a package), and those of the user's
+    modules that it imports: the files that a run copies (`xp.lib.code_files`). If a module declares a version of its
+    tasks (`TASKS_VERSION = "1"` at the top level), only the version counts.
     """
     named = _named(env)
     code = None

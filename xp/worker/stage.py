@@ -25,7 +25,7 @@ WITHOUT_EFFECT: Final = (
     "hardware",
     "launcher",
 )
-"""Keys of a spec on which a stage's result depends only by what is derived from them, which is in its job."""
+"""Keys of a spec that change a stage's result only through values that are derived from them, which are in its job."""
 DURING_TRAINING: Final = ("every", "keep_best", "patience", "pass_threshold")
 """Keys of the evaluation on which a training's result depends."""
 

@@ -46,7 +46,7 @@ class Context:
         return f"{self.directory}/{stage}/log.txt"
 
     def variables(self, stage: str) -> dict[str, str]:
-        """Variables that tell a stage's program what it is a part of."""
+        """Variables that give a stage's program its run, its attempt and its name."""
         return {"XP_RUN_ID": self.run_id, "XP_ATTEMPT": str(self.attempt), "XP_STAGE": stage}
 
     def key(self, stage: str) -> str:

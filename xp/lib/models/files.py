@@ -24,7 +24,7 @@ PINNED: Final = re.compile(rf"models/(?P<name>[\w.-]+?)--(?P<commit>{COMMIT.patt
 """Place in the outputs of a hub's model at a commit; the hub allows no `--` in a name."""
 HUB_TIMEOUT_S: Final = 3.0
 MAX_BYTES: Final = 1_000_000
-"""Largest size of a file that is read from the hub, in bytes; a longer answer is no config.json."""
+"""Largest size of a file that is read from the hub, in bytes; a longer answer is not a config.json."""
 
 PARTS: Final = {
     "weights (*.safetensors)": ("*.safetensors", "pytorch_model*.bin"),

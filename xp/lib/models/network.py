@@ -233,8 +233,8 @@ COUNTED: Final = (
 )
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 MIXED: Final = ("nemotron_h",)
-"""Families of which a layer is attention, a state, a dense feed-forward layer or experts, and never two of them: counted
-as a plain decoder they would have up to three times their parameters, so that nothing is estimated from their sizes."""
+"""Families whose layers are each one of attention, state, dense feed-forward and experts. Counted as plain decoders
+they would have up to three times their parameters, so nothing is estimated from their sizes."""
 MEDIA: Final = ("vision_config", "audio_config")
 """Sections of config.json about pictures and sound."""
 LLAMA3_BANDS: Final = {

@@ -52,7 +52,8 @@ class Tensor:
 
 
 def tensors_of(directory: Path) -> dict[str, Tensor]:
-    """Tensors of a directory by their names; files that are no safetensors are left out for the loader to report."""
+    """Tensors of a directory by their names; files that are not safetensors are left to the loader, which reports
+    them."""
     tensors: dict[str, Tensor] = {}
     for file in sorted(directory.glob("*.safetensors")):
         for name, entry in _header(file).items():

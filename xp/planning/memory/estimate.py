@@ -352,7 +352,7 @@ def draft_shape(spec: RunSpec) -> Architecture | None:
 def _draft(
     spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape
 ) -> tuple[float, float]:
-    """Bytes of what guesses tokens in an engine, and numbers that its KV cache has of a token.
+    """Bytes of an engine's model that guesses tokens, and numbers per token in its KV cache.
 
     A head of multi-token prediction is a layer after a projection of hidden state and embedding; it shares the model's
     embedding and head (vLLM 0.30, models/qwen3_5_mtp.py).

@@ -25,7 +25,7 @@ class SeedGroup:
     """Runs of one spec, which differ only by their seeds."""
 
     label: str
-    """The group's values of what differs, as overrides."""
+    """The group's values of the keys that differ, as overrides."""
     runs: tuple[RunRow, ...]
     rewards: Mapping[int, Sequence[float]]
     """Seed -> held-out rewards after training, adjusted by the values before it."""

@@ -101,7 +101,7 @@ def _fault(keys: NativeKeys, key: str, value: Any, known: Mapping[str, Any]) -> 
 
 
 def known_name(key: str, known: Mapping[str, Any]) -> str | None:
-    """The key if it is known, else the mapping that it is below, of which no names are known. None means that there is
+    """The key if it is known; else the mapping above it whose keys are not listed. None means that there is
     none."""
     above = key
     while above and above not in known:

@@ -344,8 +344,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         }
 
     def _rewards(self, play: _Play, row: Conversation) -> list[float]:
-        """The settled reward on a row's last token; XpTrainer adds the penalty for length, which is no variance for
-        dynamic sampling. Of several rows SkyRL reads the last one's."""
+        """The settled reward on a row's last token; XpTrainer adds the penalty for length later: dynamic sampling must
+        not take it for variance. Of several rows SkyRL reads the last one's."""
         rewards = [0.0] * len(row.completion_ids)
         rewards[-1] = play.episode.settle().task_reward or 0.0
         return rewards

@@ -101,7 +101,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         )
 
     def _remove_tail_data(self, entries: list[Any]) -> list[Any]:
-        """All prompts of a round, which is no batch of an update."""
+        """All prompts of a round: a round is not an update's batch."""
         return entries
 
     def load_checkpoints(self) -> Any:

@@ -125,7 +125,7 @@ def factor(update: int) -> float:
 
 
 def loss_factor(update: int) -> float:
-    """The same for the loss, which is no mean with `algorithm.loss_aggregation=constant`."""
+    """The same for the loss, which is not a mean with `algorithm.loss_aggregation=constant`."""
     return factor(update) * (_constants[update] if update < len(_constants) else 1.0)
 
 

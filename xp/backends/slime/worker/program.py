@@ -111,7 +111,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
 
     The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it;
     it is closed to other users (xp.lib.private_ray).
-    An existing cluster gets only variables that are no secret, and the name of the file that holds the secrets.
+    An existing cluster gets only variables that are not secrets, and the name of the file that holds the secrets.
     """
     if not os.environ.get("RAY_ADDRESS"):
         private_ray.close_to_others()

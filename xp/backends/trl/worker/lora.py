@@ -88,8 +88,8 @@ def peft_config(lora: LoraSpec, model: Any) -> Any:
 def with_experts(config: Any, model: Any, lora: LoraSpec) -> Any:
     """The configuration with target_parameters for what peft's `target_modules` do not reach.
 
-    transformers keeps experts as one tensor each, which is no linear layer. For some families peft 0.21 takes names of
-    layers for these tensors, so that dense layers and shared experts of the same names would have no adapters.
+    transformers keeps experts as one tensor each, which is not a linear layer. For some families peft 0.21 takes names
+    of layers for these tensors, so that dense layers and shared experts of the same names would have no adapters.
     """
     experts = [] if lora.target_modules is not None else expert_parameters(model)
     layers = linear_layers(model)
