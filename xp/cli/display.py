@@ -248,16 +248,16 @@ def notice_lines(plan: Plan) -> list[str]:
 
 def _strange_tools(spec: RunSpec) -> list[str]:
     """A warning for a made model in environments that it was not warmed up on: it calls their tools never."""
-    strange = [
+    other_envs = [
         name
         for name, member in spec.env.members.items()
         if member.serve != "xp.envs.builtin.whodunit_mini:WhodunitMini"
     ]
     is_taught = spec.sft.data is not None or spec.training.initial_checkpoint is not None
-    if spec.model.path != PLACE or is_taught or not strange:
+    if spec.model.path != PLACE or is_taught or not other_envs:
         return []
     return [
-        f"model={spec.model.name} knows the game of whodunit_mini alone, so it learns nothing in {', '.join(strange)};"
+        f"model={spec.model.name} knows the game of whodunit_mini alone, so it learns nothing in {', '.join(other_envs)};"
         " teach it by a script first (sft.data=solve, docs/sft.md), or choose a pretrained model"
     ]
 
@@ -363,7 +363,9 @@ def _learnable(run: Path) -> str:
     result = of_run(run, run.name, "after")
     if max(map(len, result.rewards.values()), default=0) < 2:
         return "from tasks that are won sometimes; evaluation.samples_per_task=4 counts them"
-    shares = [pass_share(several, result.pass_threshold) for several in result.rewards.values()]
+    shares = [
+        pass_share(task_rewards, result.pass_threshold) for task_rewards in result.rewards.values()
+    ]
     rates = [rate for rate in shares if rate is not None]
     never, always = (rates.count(rate) for rate in (0.0, 1.0))
     return (

@@ -138,10 +138,10 @@ def paired_lines(comparison: PairedComparison) -> list[str]:
 
 def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     """Prints every evaluation below the outputs root, oldest first, as JSON or a table of those with a result."""
-    strange = [word for word in words if not word.startswith("outputs=")]
-    if strange:
+    unknown = [word for word in words if not word.startswith("outputs=")]
+    if unknown:
         raise XpError(
-            f"{strange[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex"
+            f"{unknown[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex"
         )
     if (
         args.again
@@ -244,14 +244,14 @@ def profile_command(args: Namespace) -> int:
         f"evaluation.samples_per_task={args.tries}",
         f"outputs={args.outputs}",
     )
-    ours = [
+    repetitions = [
         word
         for word in args.overrides
         if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))
     ]
-    if ours:
+    if repetitions:
         raise XpError(
-            f"{ours[0]}: a profile plays the training tasks; add --tries N, the episodes of each task"
+            f"{repetitions[0]}: a profile plays the training tasks; add --tries N, the episodes of each task"
         )
     words = read([*args.overrides, *fixed], args.config_dir)
     profiled = entries(words)

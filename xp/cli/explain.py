@@ -355,7 +355,9 @@ def source_of(row: Metric, backend: BackendName) -> str:
     if row.is_of_episodes:
         return "xp, from the episodes"
     names = import_module(f"xp.backends.{backend}.worker.metric_names")
-    native = [f"`{theirs}`" for theirs, ours in names.NATIVE.items() if ours == row.name]
+    native = [
+        f"`{native_name}`" for native_name, metric in names.NATIVE.items() if metric == row.name
+    ]
     if row.name in names.MEASURED:
         remark = names.MEASURED[row.name]
         native.append(f"xp, {remark}" if remark else "xp")

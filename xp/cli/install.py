@@ -205,9 +205,9 @@ def install_sources(spec: RunSpec) -> dict[str, str]:
         return {}
     variables = [checkout.variable for checkout in sources.checkouts]
     checkouts = {name: os.environ[name] for name in variables if os.environ.get(name)}
-    wrong = list(differing(spec.backend.commits))
-    if wrong:
-        raise XpError("\n".join(wrong), ExitCode.RUNTIME)
+    differences = list(differing(spec.backend.commits))
+    if differences:
+        raise XpError("\n".join(differences), ExitCode.RUNTIME)
     if len(checkouts) == len(sources.checkouts):
         return checkouts
     return {**make_checkouts(sources), **checkouts}

@@ -130,9 +130,11 @@ def _text(content: Any, number: int, has_calls: bool) -> str:
         part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part
         for part in parts
     ]
-    strange = [part for part in texts if not isinstance(part, str)]
-    if strange:
-        raise ProtocolError(f"message {number}: expected a text as content, got {strange[0]!r:.80}")
+    other_parts = [part for part in texts if not isinstance(part, str)]
+    if other_parts:
+        raise ProtocolError(
+            f"message {number}: expected a text as content, got {other_parts[0]!r:.80}"
+        )
     return "\n".join(map(str.__str__, texts))
 
 

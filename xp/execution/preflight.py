@@ -133,9 +133,9 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()
     }
     if launcher.is_here:
-        wrong = list(differing(plan.spec.backend.commits, {**checkout_places, **os.environ}))
-        if wrong:
-            raise XpError("\n".join(wrong), ExitCode.RUNTIME)
+        differences = list(differing(plan.spec.backend.commits, {**checkout_places, **os.environ}))
+        if differences:
+            raise XpError("\n".join(differences), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
 

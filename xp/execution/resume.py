@@ -191,12 +191,12 @@ def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> No
     if (directory / FILE).is_file():
         before = recorded_inputs(directory, read_lock(directory).attempt).spec
     changed = [line.partition(": ") for line in changed_keys(before, spec.model_dump(mode="json"))]
-    kept = [(key, change) for key, _, change in changed if not is_changeable(key)]
-    if kept:
+    fixed_keys = [(key, change) for key, _, change in changed if not is_changeable(key)]
+    if fixed_keys:
         raise XpError(
             "\n".join(
                 f"{key}: a resumed run keeps it; start a new run to change it ({change})"
-                for key, change in kept
+                for key, change in fixed_keys
             )
             + f"\nresume may change {', '.join(CHANGEABLE)}"
         )

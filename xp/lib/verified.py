@@ -46,11 +46,11 @@ def damaged(manifest: Path) -> str | None:
     try:
         content = manifest.read_bytes()
         files = dict(json.loads(content).get("files", {}).items())
-        strange = [
+        missing = [
             name for name in files if not is_inner_path(name) or not (directory / name).is_file()
         ]
-        if strange:
-            return f"{strange[0]!r} is missing"
+        if missing:
+            return f"{missing[0]!r} is missing"
         if not files:
             return None
         stats = {name: (directory / name).stat() for name in files}

@@ -268,11 +268,11 @@ def disk_line(spec: RunSpec) -> list[str]:
     size = disk_bytes(spec)
     if size is None:
         return []
-    kept = counted(spec.training.keep_checkpoints, "checkpoint")
+    checkpoints = counted(spec.training.keep_checkpoints, "checkpoint")
     each = checkpoint_bytes(spec)[0] / 1e9
     number = f"{each:,.0f}" if each >= 10 else f"{each:.2g}"
     return [
-        f"disk: up to {size / 1e9:,.0f} GB ({kept} of {number} GB and one being written; exports and the download)"
+        f"disk: up to {size / 1e9:,.0f} GB ({checkpoints} of {number} GB and one being written; exports and the download)"
     ]
 
 

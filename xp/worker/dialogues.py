@@ -127,7 +127,7 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
     is_trained = _is_on(row, ROW_SWITCHES, default=True)
     trained = set()
     turns = {}
-    asked = set[str]()
+    call_ids = set[str]()
     for at, (message, source, value) in enumerate(zip(messages, given, mask, strict=True)):
         is_turn = message["role"] == "assistant"
         try:
@@ -146,9 +146,9 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
             turns[at] = [
                 (call["function"]["name"], call["function"]["arguments"]) for call in calls
             ]
-            asked = {call["id"] for call in calls}
+            call_ids = {call["id"] for call in calls}
             trained |= {at} if is_on and is_trained else set()
-        elif message["role"] == "tool" and message.get("tool_call_id") not in asked:
+        elif message["role"] == "tool" and message.get("tool_call_id") not in call_ids:
             raise ValueError(f"message {at}: a tool's result answers no call of the turn before it")
     if not turns:
         raise ValueError("no message of the role assistant, so there is nothing to learn")

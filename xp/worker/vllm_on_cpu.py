@@ -50,10 +50,10 @@ def take_back_draws() -> None:
     def bookkeeping(self: Any, *args: Any, **kwargs: Any) -> Any:
         generators = self.input_batch.generators
         thrown_away = _thrown_away(self)
-        kept = {
+        remaining = {
             place: generator for place, generator in generators.items() if place not in thrown_away
         }
-        with replaced(self.input_batch, generators=kept):
+        with replaced(self.input_batch, generators=remaining):
             return keep_books(self, *args, **kwargs)
 
     GPUModelRunner._sample = sampled

@@ -59,7 +59,9 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
 def _checkouts(spec: RunSpec) -> Iterator[Finding]:
     """Checks that each checkout of the backend is named, exists, and is at its pinned commit."""
     environ = {**os.environ, **checkouts(trainer_runtime(spec, ()))}
-    wrong = {text.partition(":")[0]: text for text in differing(spec.backend.commits, environ)}
+    differences = {
+        text.partition(":")[0]: text for text in differing(spec.backend.commits, environ)
+    }
     for variable, pin in spec.backend.commits.items():
         place = environ.get(variable)
         if not place:
@@ -71,8 +73,8 @@ def _checkouts(spec: RunSpec) -> Iterator[Finding]:
             yield fault(
                 "checkout", f"{variable}={place} is not a directory; clone it there, at {pin[:9]}"
             )
-        elif variable in wrong:
-            yield fault("checkout", wrong[variable])
+        elif variable in differences:
+            yield fault("checkout", differences[variable])
         elif commit_of(Path(place)) is None:
             yield unknown(
                 "checkout",

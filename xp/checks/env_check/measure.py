@@ -346,8 +346,10 @@ def _solver(
     is_scored_elsewhere = rules.grader == READY["none"]
     if rules.provider != "local" or measured.right_answers is not None or is_scored_elsewhere:
         return "", None, ()
-    several = provider.tasks(measured.split, _spread(measured.counts[measured.split], NUM_ANSWERS))
-    answered = [task for task in several if task.spec.get(ANSWER) is not None]
+    candidates = provider.tasks(
+        measured.split, _spread(measured.counts[measured.split], NUM_ANSWERS)
+    )
+    answered = [task for task in candidates if task.spec.get(ANSWER) is not None]
     return ANSWERS, (lambda _, row: _written(row[ANSWER])) if answered else None, answered
 
 

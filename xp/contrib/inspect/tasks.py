@@ -100,9 +100,9 @@ def _task(config: EnvConfig) -> InspectTask:
         names = ", ".join(task.name for task in tasks) or "none"
         raise XpError(f"{where}: expected one task, got {names}: write FILE.py@TASK")
     task = tasks[0]
-    strange = sorted(set(config.options["arguments"]) - set(registry_params(task)))
-    if strange:
-        raise XpError(f"{where}: options.arguments: the task has no argument {strange[0]!r}")
+    unknown = sorted(set(config.options["arguments"]) - set(registry_params(task)))
+    if unknown:
+        raise XpError(f"{where}: options.arguments: the task has no argument {unknown[0]!r}")
     if not task.scorer:
         raise XpError(f"{where}: the task has no scorer, so that there is no reward")
     if task.sandbox is not None or any(sample.sandbox is not None for sample in task.dataset):

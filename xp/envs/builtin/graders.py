@@ -96,10 +96,10 @@ def right_answers(row: Mapping[str, Any]) -> list[Any]:
     """The right answers of a row; raises ValueError if it has none, or an empty one."""
     right = row.get("answer")
     if isinstance(right, (list, tuple)):
-        several = list(right)
+        answers = list(right)
     else:
-        several = [right]
-    for entry in several or [None]:
+        answers = [right]
+    for entry in answers or [None]:
         is_nan = isinstance(entry, float) and not math.isfinite(entry)
         if is_nan or not isinstance(entry, str | Number) or not str(entry).strip():
             raise ValueError(
@@ -108,7 +108,7 @@ def right_answers(row: Mapping[str, Any]) -> list[Any]:
     # A column with a gap, or of a spreadsheet, has 5.0 for 5.
     return [
         int(entry) if isinstance(entry, float) and entry.is_integer() else entry
-        for entry in several
+        for entry in answers
     ]
 
 

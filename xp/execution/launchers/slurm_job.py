@@ -86,9 +86,9 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         instead = INSTEAD_OF.get(name)
         if instead is not None:
             xp_options[instead] = None
-    ours = sorted(name for name in further if xp_options.get(name) is not None)
-    if ours:
-        raise XpError(f"launcher.sbatch: xp sets {', '.join(ours)} itself, from the spec")
+    reserved = sorted(name for name in further if xp_options.get(name) is not None)
+    if reserved:
+        raise XpError(f"launcher.sbatch: xp sets {', '.join(reserved)} itself, from the spec")
     values = {name: value for name, value in {**xp_options, **further}.items() if value is not None}
     return [
         *(f"--{name}={value}" for name, value in values.items()),

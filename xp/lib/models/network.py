@@ -379,11 +379,11 @@ def _leaves(fields: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
             yield f"{above}{name}", value
 
 
-def _is_same(stated: Any, wanted: Any) -> bool:
+def _is_same(stated: Any, expected: Any) -> bool:
     """Returns whether two values are equal; a float may have been written through float32."""
-    if isinstance(stated, float) and isinstance(wanted, float):
-        return math.isclose(stated, wanted, rel_tol=1e-7)
-    return bool(stated == wanted)
+    if isinstance(stated, float) and isinstance(expected, float):
+        return math.isclose(stated, expected, rel_tol=1e-7)
+    return bool(stated == expected)
 
 
 def not_causal(config: Mapping[str, Any]) -> str | None:

@@ -512,8 +512,8 @@ def _layer_bytes(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: 
     queries, keys, values, output = attention_widths(shape)
     inner = inner_width(shape)
     if is_megatron(spec):
-        kept = 4 * shape.hidden_size + queries + keys + values + output + 3 * inner
-        return _width(spec) * tokens * kept / batch.tensor
+        elements = 4 * shape.hidden_size + queries + keys + values + output + 3 * inner
+        return _width(spec) * tokens * elements / batch.tensor
     norms = (21 if _use(spec).casts else 17) * shape.hidden_size
     return tokens * (norms + _width(spec) * (5 * queries + keys + values + 4 * inner))
 
@@ -535,9 +535,9 @@ def _activations(
     whole_layer = _layer_bytes(spec, shape, batch, tokens)
     activations = layers * whole_layer
     if spec.training.gradient_checkpointing:
-        kept = 4 if use.casts else _width(spec)
+        width = 4 if use.casts else _width(spec)
         # The logits are gone before a layer is computed again.
-        activations = layers * kept * tokens * shape.hidden_size / batch.tensor + max(
+        activations = layers * width * tokens * shape.hidden_size / batch.tensor + max(
             0.0, whole_layer - logits
         )
     return {"activations": activations, "logits": logits}

@@ -144,7 +144,7 @@ def _metrics(summary: Mapping[str, Any]) -> list[tuple[str, float]]:
     for name in ("reward", "passes"):
         if summary[name] is not None:
             figures = {"mean": "value", "stderr": "stderr", "low": "low", "high": "high"}
-            values |= {f"{name}_{ours}": summary[name][key] for ours, key in figures.items()}
+            values |= {f"{name}_{figure}": summary[name][key] for figure, key in figures.items()}
     return [(name, value) for name, value in values.items() if value is not None]
 
 

@@ -155,5 +155,5 @@ def _mix(
             )
             summary[figure] = mixed and asdict(mixed)
     bounds = [env["void_bounds"] for env in envs.values()]
-    kept = summary["void_bounds"] if any(bounds) else None
-    return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": kept}
+    void_bounds = summary["void_bounds"] if any(bounds) else None
+    return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": void_bounds}

@@ -38,9 +38,9 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     async_train_dataloader: Any
     global_step: int
 
-    def __init__(self, *ours: Any, **parts: Any) -> None:
+    def __init__(self, *xp_parts: Any, **parts: Any) -> None:
         with replaced(parts["cfg"].trainer.algorithm, policy_loss_type=OF_ROLLOUT):
-            super().__init__(*ours, **parts)
+            super().__init__(*xp_parts, **parts)
         self._played: dict[int, list[PlayedEpisode]] = {}
         """Episodes by the identity of the generator's output, which SkyRL keeps until it is trained on."""
         self._running = _Running()

@@ -146,9 +146,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         return self._log
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
-        ours = (self._config, self._rule, BestKeeper.of(self._config), self._evaluation)
+        xp_parts = (self._config, self._rule, BestKeeper.of(self._config), self._evaluation)
         if not self.cfg.trainer.fully_async.enabled:
-            return XpTrainer(*ours, **parts)
+            return XpTrainer(*xp_parts, **parts)
         from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-        return AsyncTrainer(*ours, **parts)
+        return AsyncTrainer(*xp_parts, **parts)

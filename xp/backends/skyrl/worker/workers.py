@@ -144,7 +144,7 @@ def xp_schedules(settings: Any) -> AbstractContextManager[None]:
     Args:
         settings: SkyRL's of the optimizer, with the smallest rate as `min_lr` if it is not 0.
     """
-    theirs = fsdp_strategy.get_scheduler
+    native_scheduler = fsdp_strategy.get_scheduler
     minimum = getattr(settings, "min_lr", 0.0)
 
     def get_scheduler(
@@ -152,7 +152,7 @@ def xp_schedules(settings: Any) -> AbstractContextManager[None]:
     ) -> Any:
         schedule = str(getattr(name, "value", name)).removesuffix("_with_warmup")
         if schedule not in SCHEDULES:
-            return theirs(
+            return native_scheduler(
                 name,
                 optimizer,
                 num_warmup_steps=num_warmup_steps,

@@ -188,7 +188,7 @@ def adapt(args: Any) -> None:
 
     def convert(args: Any, model_name: str, name: str, value: Any) -> list[tuple[str, Any]]:
         weights = native(args, model_name, name, value)
-        return [(names.in_checkpoint(theirs), weight) for theirs, weight in weights]
+        return [(names.in_checkpoint(native_name), weight) for native_name, weight in weights]
 
     megatron_to_hf._convert_to_hf_core = convert
 
