@@ -187,8 +187,7 @@ def plan_json(plan: Plan) -> str:
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
     """Files that the launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
-    from xp.execution.launchers.base import Context, PreviewLauncher
-    from xp.execution.launchers.choice import make_launcher
+    from xp.execution.launchers.base import Context, PreviewLauncher, make_launcher
 
     launcher = make_launcher(plan.spec.launcher, outputs)
     if not isinstance(launcher, PreviewLauncher):

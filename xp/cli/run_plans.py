@@ -70,7 +70,7 @@ def run_plans(
 
 def _grouped(plans: Sequence[Plan]) -> list[tuple[SweepLauncher, dict[str, Sequence[Stage]]]]:
     """Launchers of the runs that are submitted together, each with the stages of its runs."""
-    from xp.execution.launchers.choice import make_launcher
+    from xp.execution.launchers.base import make_launcher
 
     sweeps: dict[str, tuple[SweepLauncher, dict[str, Sequence[Stage]]]] = {}
     for plan in plans:
@@ -102,7 +102,7 @@ def run_plan(
     """
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.progress import screen
-    from xp.execution.launchers.choice import make_launcher
+    from xp.execution.launchers.base import make_launcher
     from xp.execution.reuse import finished
     from xp.execution.supervise import dispatch
     from xp.planning.refusals import check_model_files

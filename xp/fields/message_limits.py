@@ -181,7 +181,6 @@ TRAINERS: Final = (
         "warm-up begins there",
         f"{SKYRL}megatrons_warm_up_begins_at_0",
     ),
-    Limit("xp/backends/skyrl/worker/rehearsal/engine.py", "a rehearsal's engine", OWN),
     Limit(
         "xp/backends/slime/control/render.py",
         "SGLang and its router need no key",
@@ -203,7 +202,7 @@ TRAINERS: Final = (
 """Of trainers, beside their columns."""
 
 LAUNCHED: Final = (
-    Limit("xp/execution/launchers/choice.py", "no jobs that continue without this process", OWN),
+    Limit("xp/execution/launchers/base.py", "no jobs that continue without this process", OWN),
     Limit("xp/execution/launchers/local.py", "runs on this machine only", OWN),
     Limit("xp/execution/launchers/modal.py", "gives a stage one container", OWN),
     Limit("xp/execution/launchers/modal_app.py", "of a Modal Secret", OWN),

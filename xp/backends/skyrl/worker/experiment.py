@@ -116,9 +116,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
             has_key = engine_key.use(self.cfg)
             if self._config.num_workers is not None:
-                from xp.backends.skyrl.worker.rehearsal import router
+                from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
-                router.use()
+                cpu_torch.prepare_router()
             client = super().get_inference_client()
             Engines(tuple(client.server_urls), has_key).write(Path(self.cfg.trainer.log_path))
             return client
