@@ -24,12 +24,10 @@ from xp.episode.advantages import advantage_rule
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
-from xp.episode.upload import Recorder
-from xp.lib.reading import config_of
 from xp.worker.best import BestKeeper
-from xp.worker.engines.config import EvaluateConfig
 from xp.worker.publish import publish
 from xp.worker.tasks import TASK_ORDER
+from xp.worker.training import evaluation_config, open_stage
 
 
 def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
@@ -44,10 +42,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     os.chdir(root)
     environ = environment()
     with (
-        EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
-        Recorder(
-            stage / "trajectories" / "train.jsonl", mix, config.upload_as, environ
-        ) as recorder,
+        open_stage(stage, config, environ) as (mix, recorder),
         engine_faults(),
     ):
         hide_other_directories()
@@ -58,8 +53,8 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
             recorder,
         )
         evaluation = None
-        if config.evaluation is not None:
-            eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
+        eval_config = evaluation_config(config)
+        if eval_config is not None:
             evaluation = ModelEvaluation(eval_config, stage / "episode.json", mix, environ)
         experiment = XpTraining(cfg, config, mix, log, evaluation)
         experiment.run()
