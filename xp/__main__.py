@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 from xp.lib.signals import StopSignal
 from xp.lib.terminal import guarded, lost_output, shown
 

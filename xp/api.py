@@ -32,7 +32,7 @@ def compose(*overrides: str, config_dirs: Sequence[Path | str] = ()) -> RunSpec:
     Raises:
         XpError: CONFIG, with all faults and how to fix them.
     """
-    return compose_overrides(overrides, [Path(one) for one in config_dirs])
+    return compose_overrides(overrides, [Path(directory) for directory in config_dirs])
 
 
 class PlannedRun:
@@ -113,8 +113,10 @@ def evaluate(
     from xp.cli.evaluation import evaluations
     from xp.results.evaluation.driver import Allowance
 
-    chosen = evaluations(words, [Path(one) for one in config_dirs], Allowance(), again=again)
-    return [one.run(again=again) for one in chosen]
+    chosen = evaluations(
+        words, [Path(directory) for directory in config_dirs], Allowance(), again=again
+    )
+    return [evaluation.run(again=again) for evaluation in chosen]
 
 
 def compare(
@@ -139,17 +141,15 @@ def compare(
     from xp.results.evaluation.settings import default_margin
 
     sides = []
-    for one in (first, second):
-        word = str(one.directory if isinstance(one, Run) else one)
+    for side in (first, second):
+        word = str(side.directory if isinstance(side, Run) else side)
         root = Path(outputs)
         if "/" in word and evaluation_place(root, word) is None:  # OUTPUTS/runs/RUN
             root = load(word.partition("@")[0]).directory.parent.parent
             word = Path(word).name
         names = whole_names(root, [word])
         if len(names) != 1:
-            raise XpError(
-                f"{word}: {len(names)} runs or evaluations have such a name, and one is expected"
-            )
+            raise XpError(f"{word}: {len(names)} runs or evaluations match this name; expected one")
         sides.append(named(root, names[0]))
     return compare_named(sides[0], sides[1], default_margin() if margin is None else margin)
 
@@ -256,7 +256,8 @@ class Run:
 
         progress = progress_of(self.directory, read_record(self.directory))
         lines = [
-            f"held-out reward {key}: {one.reward_mean:.3f}" for key, one in self.held_out.items()
+            f"held-out reward {key}: {result.reward_mean:.3f}"
+            for key, result in self.held_out.items()
         ]
         if progress is not None:
             lines += curves(progress)

@@ -50,7 +50,8 @@ def test_another_directory_plans_and_prepares_the_same(
     done = xp("prepare", "own.zip", cwd=there, GAME_KEY=SECRET)
     assert done.returncode == 0, done.stderr
     assert (
-        "own.zip may be somebody else's; a run of it\n  would import modules: game" in done.stderr
+        "own.zip may come from somebody else; a run of it\n  would import modules: game"
+        in done.stderr
     )
     (new,) = (there / "outputs/runs").iterdir()
     assert recorded.differences(new) == []

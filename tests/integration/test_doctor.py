@@ -50,7 +50,7 @@ def test_versions_are_held_against_the_pins() -> None:
         finding.text.split()[0]: finding for finding in findings if finding.subject == "version"
     }
     assert said["trl"].verdict is Verdict.OK
-    assert "xp's rendering was proven with 9.9.9" in said["transformers"].text
+    assert "xp's rendering was tested with 9.9.9" in said["transformers"].text
     assert "pip install 'transformers==9.9.9'" in said["transformers"].text
     assert "is not installed" in said["no-such-package"].text
 
@@ -218,7 +218,7 @@ def test_each_checkout_is_held_against_its_pinned_commit(
     assert "MEGATRON_PATH is not set" in said[1].text
     said = [finding for finding in versions(compose(SLIME), ()) if finding.subject == "checkout"]
     assert said[0].verdict is Verdict.FAULT
-    assert f"is at {there[:9]}, and xp's rendering was proven with 624b824a8" in said[0].text
+    assert f"is at {there[:9]}; xp's rendering was tested with 624b824a8" in said[0].text
 
 
 def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(

@@ -301,7 +301,7 @@ def test_a_check_of_a_slow_environment_ends_and_tells_what_it_measured(
     assert time.monotonic() - began < 300
     said = capsys.readouterr()
     (found,) = json.loads(said.out)
-    assert found["stopped"].startswith("opening two sessions on task 2 of 2, which had taken ")
+    assert found["stopped"].startswith("opening two sessions on task 2 of 2, for ")
     assert found["facts"]["tasks"] == "3 in other"
     assert found["facts"]["sessions"] == "2 of 2 opened"
     assert "opening two sessions on task 1 of 2" in said.err
@@ -313,7 +313,7 @@ def test_a_stopped_check_says_so_where_a_person_reads_it(
 ) -> None:
     show_report(EnvReport("slow", {"tasks": "3"}, (), (), "opening two sessions"))
     text = capsys.readouterr().out
-    assert "the time was over while opening two sessions" in text
+    assert "the time limit was reached while opening two sessions" in text
     assert "no problems found" not in text
 
 

@@ -108,4 +108,4 @@ def test_a_call_without_an_answer_is_named_with_the_line_that_waits(
     assert "DeadlineExceeded" in text or "SessionLost" in text
     file, line = place_of(fault)
     assert f'{file}", line {line}' in text
-    assert ("it has answered nothing for 1 s" in text) == (name == "Blocking")
+    assert ("it has not answered for 1 s" in text) == (name == "Blocking")

@@ -20,7 +20,7 @@ from xp.episode.outcome import Reply as EpisodeReply
 from xp.episode.tool_calls import MalformedCall
 from xp.errors import ExitCode, XpError
 from xp.results.evaluation.command_line import read
-from xp.results.evaluation.play import Dialogue, play
+from xp.results.evaluation.play import Dialogue, play_dialogue
 from xp.results.evaluation.settings import ToolCalls, settings
 from xp.spec.dialect import Dialect
 
@@ -205,7 +205,7 @@ def test_a_native_call_reaches_the_environment_as_it_is(dialect: Dialect, said: 
     episode = Episode(TASK, lambda: session, rules)
     with serving(ChatServer(write=write)) as server:
         asked = api(server)
-        play(
+        play_dialogue(
             lambda one: asked.ask(one.messages, one.schemas, 0.0),
             Dialogue(row([ECHO]), rules, ToolCalls.NATIVE),
             episode,
@@ -445,7 +445,7 @@ def test_a_cut_last_message_truncates_unless_its_call_ended_it(
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
     with serving(ChatServer(lambda _: {"content": said}, finish_reason=finish_reason)) as server:
         client = api(server)
-        play(lambda own: client.ask(own.messages, own.schemas, 0.0), dialogue, episode)
+        play_dialogue(lambda own: client.ask(own.messages, own.schemas, 0.0), dialogue, episode)
     is_truncated = finish_reason == "length" and said != call("win")
     outcome = episode.settle()
     assert outcome.status is (EpisodeStatus.TRUNCATED if is_truncated else EpisodeStatus.FINISHED)

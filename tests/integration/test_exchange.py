@@ -18,7 +18,7 @@ from xp.envs.docker import _is_healthy
 from xp.envs.target import Target
 from xp.envs.transport import Transport, _encoded
 from xp.errors import XpError
-from xp.lib.exchange import direct_opener
+from xp.lib.loopback import direct_opener
 from xp.worker.engines.completions import CompletionClient
 from xp.worker.engines.conversation import GenerationRequest
 from xp.worker.engines.probe import is_answering

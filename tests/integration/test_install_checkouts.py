@@ -155,10 +155,10 @@ def test_checkouts_of_the_users_own_are_taken_at_their_pins_alone(
     for name in ("SLIME_PATH", "MEGATRON_PATH"):
         repository(tmp_path / name)
         monkeypatch.setenv(name, str(tmp_path / name))
-    with pytest.raises(XpError, match="xp's rendering was proven with 624b824a8") as caught:
+    with pytest.raises(XpError, match="xp's rendering was tested with 624b824a8") as caught:
         install(compose(SLIME))
     for part in (
-        "proven with 1dcf0dafa",
+        "tested with 1dcf0dafa",
         f"git -C {tmp_path / 'SLIME_PATH'} checkout 624b824a898ab0ec1fcb4d373004c7f3",
     ):
         assert part in str(caught.value)

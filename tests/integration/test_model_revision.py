@@ -84,7 +84,7 @@ def test_a_revision_that_nobody_knows_is_refused(hub: HttpServer) -> None:
     del hub
     with pytest.raises(
         XpError,
-        match="revision=v9: neither the hub nor the cache of this machine has it for Org/Tiny",
+        match="revision=v9: it is neither on the hub nor in this machine's cache for Org/Tiny",
     ):
         compose([*CHOSEN, "model.revision=v9"])
 

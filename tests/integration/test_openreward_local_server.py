@@ -130,7 +130,7 @@ def test_a_server_stuck_in_a_call_is_replaced_after_its_time(
     with pytest.raises(EnvFault):
         provider.open(task).call("stall", {})
     assert provider.open(task).call("inc", {}).text == "1"
-    assert "has answered nothing for 10 s" in caplog.text
+    assert "has not answered for 10 s" in caplog.text
     provider.close()
 
 

@@ -150,7 +150,7 @@ def test_a_profile_is_of_one_model_and_sets_its_own_tasks(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for words, says in (
-        (("eval.tasks=all",), "add --tries N, which says how often"),
+        (("eval.tasks=all",), "add --tries N, the episodes of each task"),
         (("env=multiply,whodunit_mini",), "one model and one environment"),
     ):
         assert (

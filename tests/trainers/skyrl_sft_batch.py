@@ -15,6 +15,8 @@ from tools.parity.processes import in_processes
 from xp.backends.skyrl.worker import sft
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.rehearsal import cpu_torch
+from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, SftProgram, read_examples
+from xp.worker.tasks import policy_chat
 
 
 def main(path: Path, num_ranks: int, target: Path) -> None:
@@ -34,7 +36,11 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
 
     config = SkyRLSftConfig.from_json(path.read_text())
     cfg = sft.native_config(config, Path.cwd())
-    sft_cfg = sft.sft_config(cfg, config, path.parent.absolute(), 1, has_held_out=True)
+    stage = path.parent.absolute()
+    files = (stage / TRAINING_FILE, stage / HELD_OUT_FILE)
+    chat = policy_chat(config, config.model, stage)
+    program = SftProgram(config, stage, chat, *map(read_examples, files))
+    sft_cfg = sft.sft_config(cfg, program)
     sft_cfg.ckpt_path = ""  # the workers would write to one place
 
     class RecordedRun:

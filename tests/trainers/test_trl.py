@@ -251,7 +251,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
         "seal cut": lambda: (torn / DIGESTS).write_text('{"model'),
     }[damage]()
     assert latest_checkpoint(tmp_path) == whole
-    assert "checkpoint-10 is passed over" in capsys.readouterr().err
+    assert "checkpoint-10 is skipped" in capsys.readouterr().err
 
 
 NOT_OURS = (

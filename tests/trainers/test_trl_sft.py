@@ -24,7 +24,7 @@ from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.planning.stages import task_set_place
 from xp.worker.places import RunPaths, model_place
-from xp.worker.sft import Updates
+from xp.worker.sft import SftProgram, Updates
 
 pytestmark = pytest.mark.timeout(900)
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -59,9 +59,8 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(
-        config, ChatTokens(tokenizer), samples(), [], Ranks(), Updates(None, 9, 1.0)
-    )
+    program = SftProgram(config, tmp_path, ChatTokens(tokenizer), samples(), [])
+    trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
     loss, norm = expected_loss(
         AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()
     )
@@ -89,9 +88,8 @@ def test_the_held_out_loss_is_the_mean_over_the_tokens_of_the_mask(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(
-        config, ChatTokens(tokenizer), samples(), samples(), Ranks(), Updates(None, 9, 1.0)
-    )
+    program = SftProgram(config, tmp_path, ChatTokens(tokenizer), samples(), samples())
+    trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
     loss, _ = expected_loss(
         AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()
     )
@@ -108,9 +106,9 @@ def test_the_users_own_keys_reach_trls_configuration(
         "sft.overrides.label_smoothing_factor=0.1",
     )
     config = outputs_with_model(tmp_path, *words)
-    args = sft.make_trainer(
-        config, ChatTokens(tokenizer_and_model()[0]), samples(), [], Ranks(), Updates(None, 9, 1.0)
-    ).args
+    chat = ChatTokens(tokenizer_and_model()[0])
+    program = SftProgram(config, tmp_path, chat, samples(), [])
+    args = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0)).args
     assert args.label_smoothing_factor == 0.1
     assert args.router_aux_loss_coef == 0.0
 

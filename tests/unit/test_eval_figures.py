@@ -24,7 +24,7 @@ from xp.results.evaluation.driver import Allowance, EvaluationStage, Health, pla
 from xp.results.evaluation.entries import Entry
 from xp.results.evaluation.evaluate import EvaluationRun
 from xp.results.evaluation.files import inspect_log
-from xp.results.evaluation.play import Dialogue, Usage, play
+from xp.results.evaluation.play import Dialogue, Usage, play_dialogue
 from xp.results.evaluation.records import EvaluationIdentity
 from xp.results.evaluation.settings import ToolCalls, settings
 from xp.results.evaluation.summary import summary_of, usage, with_intervals
@@ -76,7 +76,7 @@ def test_a_dialogue_that_ends_early_is_truncated_or_void(
         return script.pop()
 
     episode = Episode(TASK, Sessions(FakeSession(steady)), RULES)
-    used = play(ask, Dialogue(row([]), RULES, ToolCalls.TEXT), episode)
+    used = play_dialogue(ask, Dialogue(row([]), RULES, ToolCalls.TEXT), episode)
     assert episode.settle().status == status
     assert episode.settle().reward == reward
     assert used.requests == after

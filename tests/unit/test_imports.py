@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ def test_a_gap_above_the_limit_stops_with_its_usual_cause() -> None:
         "0.25 a token",
         "training.max_logprob_gap=0.1",
         "1e-6 in float32",
-        "max_logprob_gap=null to record it alone",
+        "max_logprob_gap=null to record it without a limit",
     ):
         assert part in str(caught.value)
 

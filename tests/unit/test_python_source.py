@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from xp.lib.python_source import parse_expression
+from xp.episode.tool_calls import parse_expression
 
 SOURCE = "[f(a={'x': [1, (2, {'y': [3]})]}, b=g(h(k(1))))]"
 

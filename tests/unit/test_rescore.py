@@ -233,9 +233,9 @@ def test_runs_whose_environments_scored_by_other_code_are_not_compared(tmp_path:
     [
         (
             ("env.reward.reduktion=max",),
-            "env.reward.reduktion is no part of the reward's rule (did you mean",
+            "env.reward.reduktion is not a key of the reward's rule (did you mean",
         ),
-        (("training.seed=3",), "training.seed is no part of the reward's rule"),
+        (("training.seed=3",), "training.seed is not a key of the reward's rule"),
         (
             ("env.members.other.reward_fn=null",),
             "env.members.other.reward_fn: a has no environment other",

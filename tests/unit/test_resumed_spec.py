@@ -29,7 +29,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
 
     def told(*words: str, failing: str = "") -> tuple[int, list[str]]:
         launcher = FakeLauncher(lambda made, context: played(made, context, failing))
-        monkeypatch.setattr("xp.execution.launchers.choice.make_launcher", lambda *_: launcher)
+        monkeypatch.setattr("xp.execution.launchers.base.make_launcher", lambda *_: launcher)
         code = main([*words, f"outputs={tmp_path}"])
         return code, [key.partition("/")[2] for key in launcher.submitted]
 

@@ -200,7 +200,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
 
     def told(*words: str) -> int:
         monkeypatch.setattr(
-            "xp.execution.launchers.choice.make_launcher", lambda *_: FakeLauncher(played)
+            "xp.execution.launchers.base.make_launcher", lambda *_: FakeLauncher(played)
         )
         return main([*words, f"outputs={tmp_path / 'outputs'}"])
 

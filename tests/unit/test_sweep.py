@@ -102,7 +102,7 @@ def test_a_sweep_that_is_repeated_runs_no_stage_that_succeeded(
 
     def sweep(*failed: str) -> tuple[int, list[str]]:
         launcher = FakeLauncher(lambda made, context: _written(made, context, failed))
-        monkeypatch.setattr("xp.execution.launchers.choice.make_launcher", lambda *_: launcher)
+        monkeypatch.setattr("xp.execution.launchers.base.make_launcher", lambda *_: launcher)
         code = main(["-m", "seed=1,2", f"outputs={tmp_path}"])
         return code, [key.partition("/")[2] for key in launcher.submitted]
 
@@ -123,7 +123,7 @@ def test_the_hint_after_an_interrupted_sweep_is_the_sweeps_command(
         return _written(made, context, ())
 
     monkeypatch.setattr(
-        "xp.execution.launchers.choice.make_launcher", lambda *_: FakeLauncher(pressed)
+        "xp.execution.launchers.base.make_launcher", lambda *_: FakeLauncher(pressed)
     )
     assert (
         main(["-m", "seed=1,2", "env.train.split=[train]", f"outputs={tmp_path}", "--again"]) == 130

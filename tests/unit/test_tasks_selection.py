@@ -325,6 +325,6 @@ def test_a_list_of_tasks_is_as_long_as_their_number(
 
 def test_an_environment_without_training_tasks_names_the_split_that_it_has() -> None:
     found = evaluation_only(HeldOutRecord(Rule.SPLIT, ("test",), (), {"test": 6}, 6, 6))
-    assert "the environment has only split test, which is there to be evaluated on" in found
+    assert "the environment has only split test, which is for evaluation only" in found
     assert "set env.train.split=test, which trains on it" in found
     assert "env.train.split=NAME" in evaluation_only(None)

@@ -1,7 +1,8 @@
 """Lists what xp uses of SkyRL's code, with the form that each part has in the installed SkyRL (`make catalogs`).
 
 It reads sources and imports nothing of SkyRL, some of whose modules need vLLM. A part is something that xp imports, an
-attribute of it, a method that xp overrides, or an attribute with an underscore that SkyRL's code sets.
+attribute of it, a method that xp overrides, or an attribute with an underscore that SkyRL's code sets. A module whose
+parts are listed is not listed itself, and an inherited method is listed once, at the class that defines it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ast
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,7 +52,7 @@ def parts() -> dict[str, str]:
             ):
                 found |= _part(*names[node.value.id], node.attr)
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "replaced":
-                owner = ast.unparse(node.args[0])  # xp.lib.replaced
+                owner = ast.unparse(node.args[0])  # xp.lib.patching
                 for one in node.keywords if owner in names else ():
                     found |= _part(*names[owner], str(one.arg))
             elif isinstance(node, ast.ClassDef):
@@ -64,7 +65,14 @@ def parts() -> dict[str, str]:
                     found |= _overridden(bases, method)
         for module, name in names.values():
             found |= _part(module, name)
-    return dict(sorted((found | _private_attributes()).items()))
+    listed = dict(sorted((found | _private_attributes()).items()))
+    return {name: form for name, form in listed.items() if not _is_listed_module(name, listed)}
+
+
+def _is_listed_module(name: str, listed: Mapping[str, str]) -> bool:
+    """Returns whether a part is a module of which other parts are listed."""
+    inner = (f"{name}.", f"{name.replace(':', '.')}:")
+    return listed[name] == "module" and any(other.startswith(inner) for other in listed)
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -109,8 +117,32 @@ def _methods(node: ast.ClassDef) -> Iterator[str]:
 
 def _overridden(bases: list[tuple[str, ...]], method: str) -> dict[str, str]:
     """A method of xp's class, where one of its SkyRL bases has it."""
-    found = (_part(module, *path, method) for module, *path in bases if method != "__init__")
-    return next((part for part in found if "missing" not in part.values()), {})
+    for module, *path in bases:
+        if method == "__init__":
+            continue
+        owner = _definer(module, path, method)
+        if owner is not None:
+            return _part(*owner, method)
+    return {}
+
+
+def _definer(module: str, path: Sequence[str], method: str) -> tuple[str, ...] | None:
+    """Module and name of the class that defines a method of a class. None means that no class of SkyRL does."""
+    found: Found | None = (module, ast.Module([], []))
+    for name in path:
+        found = found and _inside(*found, name)
+    if found is None:
+        return None
+    place, definition = found
+    if not isinstance(definition, ast.ClassDef):
+        return None
+    if method in _methods(definition):
+        return place, definition.name
+    for base in (base.id for base in definition.bases if isinstance(base, ast.Name)):
+        owner = _definer(place, [base], method)
+        if owner is not None:
+            return owner
+    return None
 
 
 def _inside(module: str, node: ast.AST, name: str) -> Found | None:

@@ -283,11 +283,11 @@ def _actions(parser: argparse.ArgumentParser) -> Any:
 
 def add_parser(subparsers: Any, name: str, text: str) -> Parser:
     """A command or an action; `text` is its line in the list and the description in its own help."""
-    one: Parser = subparsers.add_parser(
+    command: Parser = subparsers.add_parser(
         name, help=text, description=f"{text[0].upper()}{text[1:]}."
     )
-    _switch(one, "--debug", "show a traceback instead of one message")
-    return one
+    _switch(command, "--debug", "show a traceback instead of one message")
+    return command
 
 
 def _outputs(parser: argparse.ArgumentParser) -> None:
@@ -371,8 +371,8 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     _value(prune, "--keep", "SET", "sets to keep", nargs="*", default=[])
     _switch(prune, "--yes", "remove them; without this, only list them")
     _switch(prune, "--json", "the list as JSON")
-    for one in (listing, show, verify, prune):
-        _outputs(one)
+    for command in (listing, show, verify, prune):
+        _outputs(command)
     profile.epilog = PROFILE
 
 
@@ -561,4 +561,4 @@ INSTEAD: Final = {
 } | dict.fromkeys(
     ("rerun", "repeat", "again", "runs rerun", "runs repeat", "runs again"), "runs recipe RUN"
 )
-"""Words that are no commands -> the command for them."""
+"""Words that are not commands -> the command for them."""

@@ -113,13 +113,13 @@ def plan(args: Namespace) -> int:
         return ExitCode.OK
     if args.multirun:
         out = console()
-        for one in plans:
-            out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
+        for plan in plans:
+            out.print(f"{plan.run_id}  seed {plan.spec.seed}  {arithmetic(plan)[1]}")
         task_sets = {
-            stage.job.outputs for one in plans for stage in one.stages if stage.name == "prepare"
+            stage.job.outputs for plan in plans for stage in plan.stages if stage.name == "prepare"
         }
         out.print(f"{counted(len(plans), 'run')}, {counted(len(task_sets), 'task set')}")
-        for line in time_lines([one.spec for one in plans], Path(plans[0].spec.outputs)):
+        for line in time_lines([plan.spec for plan in plans], Path(plans[0].spec.outputs)):
             out.print(wrapped(line))
         return ExitCode.OK
     show_plan(plans[0], Path(plans[0].spec.outputs), with_files=args.files)

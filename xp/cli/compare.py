@@ -119,8 +119,8 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         ]
         rows = [
             {
-                key: shortened(one, MAX_SHOWN) if isinstance(one, str) else one
-                for key, one in row.items()
+                key: shortened(value, MAX_SHOWN) if isinstance(value, str) else value
+                for key, value in row.items()
             }
             for row in rows
         ]

@@ -60,25 +60,25 @@ def compare_plans(args: Namespace) -> None:
 def _figures(spec: RunSpec) -> dict[str, str]:
     """Cells from the expected lengths to every episode at its limit."""
     outputs = Path(spec.outputs)
-    found = {}
+    columns = {}
     if works(spec):
         result = fit(spec, outputs)
         peaks = [
-            max(one.training_peak, one.generation_peak) / GIB
-            for one in (result.expected, result.worst)
+            max(case.training_peak, case.generation_peak) / GIB
+            for case in (result.expected, result.worst)
         ]
-        found = {
+        columns = {
             "fits": FITS.get(result.verdict, "no"),
             "GiB": f"{interval_text(*peaks)} of {result.capacity / GIB:.0f}",
         }
     step = duration(spec, outputs)
     if step is not None:
-        found["s/step"] = interval_text(step.low, step.high)
+        columns["s/step"] = interval_text(step.low, step.high)
         wall = wall_s(spec, step)
         if wall is not None:
             hours = [seconds / 3600 for seconds in wall]
-            found["hours"] = interval_text(*hours)
+            columns["hours"] = interval_text(*hours)
             price = spec.hardware.usd_per_hour
             if price:
-                found["USD"] = interval_text(*(price * hour for hour in hours))
-    return found
+                columns["USD"] = interval_text(*(price * hour for hour in hours))
+    return columns

@@ -102,13 +102,13 @@ def _values(key: str) -> Iterator[str]:
     legal = _keys().get(key)
     if legal is bool:
         yield from ("true", "false")
-    yield from (str(one) for one in _enumerated(legal))
+    yield from (str(value) for value in _enumerated(legal))
 
 
 def _enumerated(annotation: Any) -> Iterator[Any]:
     """Values of the enumerations in a type."""
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        yield from (one.value for one in annotation)
+        yield from (member.value for member in annotation)
         return
     for argument in getattr(annotation, "__args__", ()):
         yield from _enumerated(argument)

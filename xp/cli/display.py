@@ -48,7 +48,7 @@ def console(*, stderr: bool = False) -> Console:
     class OfTexts(Console):
         def print(self, *objects: Any, **options: Any) -> None:
             super().print(
-                *(shown(one) if isinstance(one, str) else one for one in objects), **options
+                *(shown(value) if isinstance(value, str) else value for value in objects), **options
             )
 
     return OfTexts(
@@ -172,7 +172,7 @@ def _has_value(variable: str) -> bool:
 
 
 def plan_json(plan: Plan) -> str:
-    """A plan as JSON, with its estimates of memory and time, which are no part of the plan since they depend on the
+    """A plan as JSON, with its estimates of memory and time, which are not part of the plan, since they depend on the
     outputs root."""
     from xp.planning.duration import duration
     from xp.planning.memory.fit import memory_json
@@ -187,8 +187,7 @@ def plan_json(plan: Plan) -> str:
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
     """Files that the launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
-    from xp.execution.launchers.base import Context, PreviewLauncher
-    from xp.execution.launchers.choice import make_launcher
+    from xp.execution.launchers.base import Context, PreviewLauncher, make_launcher
 
     launcher = make_launcher(plan.spec.launcher, outputs)
     if not isinstance(launcher, PreviewLauncher):
@@ -248,16 +247,16 @@ def notice_lines(plan: Plan) -> list[str]:
 
 def _strange_tools(spec: RunSpec) -> list[str]:
     """A warning for a made model in environments that it was not warmed up on: it calls their tools never."""
-    strange = [
+    other_envs = [
         name
         for name, member in spec.env.members.items()
         if member.serve != "xp.envs.builtin.whodunit_mini:WhodunitMini"
     ]
     is_taught = spec.sft.data is not None or spec.training.initial_checkpoint is not None
-    if spec.model.path != PLACE or is_taught or not strange:
+    if spec.model.path != PLACE or is_taught or not other_envs:
         return []
     return [
-        f"model={spec.model.name} knows the game of whodunit_mini alone, so it learns nothing in {', '.join(strange)};"
+        f"model={spec.model.name} knows the game of whodunit_mini alone, so it learns nothing in {', '.join(other_envs)};"
         " teach it by a script first (sft.data=solve, docs/sft.md), or choose a pretrained model"
     ]
 
@@ -331,17 +330,19 @@ def show_summary(plan: Plan, outputs: Path) -> None:
 def _made(run: Path, stage: str) -> str:
     """Size of a training or fine-tuning, as its trainer counted it."""
     lines = [line for line in read_metrics(run / "metrics.jsonl", stage) if line["step"]]
-    made = {name: [line[name] for line in lines if line.get(name) is not None] for name in MADE}
+    values = {name: [line[name] for line in lines if line.get(name) is not None] for name in MADE}
     sums = [
-        counted(int(sum(made[name])), word) for name, word in MADE.items() if made[name] and word
+        counted(int(sum(values[name])), word)
+        for name, word in MADE.items()
+        if values[name] and word
     ]
-    if 0 in made["training/updates"]:
-        idle = f" ({made['training/updates'].count(0)} without an update)"
+    if 0 in values["training/updates"]:
+        idle = f" ({values['training/updates'].count(0)} without an update)"
     else:
         idle = ""
     rate = ""
-    if made[RATE]:
-        low, high = (f"{end(made[RATE]):.3g}" for end in (min, max))
+    if values[RATE]:
+        low, high = (f"{end(values[RATE]):.3g}" for end in (min, max))
         if low == high:
             rate = f" at learning rate {low}"
         else:
@@ -361,7 +362,9 @@ def _learnable(run: Path) -> str:
     result = of_run(run, run.name, "after")
     if max(map(len, result.rewards.values()), default=0) < 2:
         return "from tasks that are won sometimes; evaluation.samples_per_task=4 counts them"
-    shares = [pass_share(several, result.pass_threshold) for several in result.rewards.values()]
+    shares = [
+        pass_share(task_rewards, result.pass_threshold) for task_rewards in result.rewards.values()
+    ]
     rates = [rate for rate in shares if rate is not None]
     never, always = (rates.count(rate) for rate in (0.0, 1.0))
     return (

@@ -56,11 +56,11 @@ def check_command(args: Namespace) -> int:
         raise XpError("--budget-usd belongs to --labels FILE")
     reports = check(spec, int(tasks), named.get("tokenizer"), args.seconds, args.slots)
     if args.json:
-        print(json.dumps([one.as_dict() for one in reports], indent=2, ensure_ascii=False))
+        print(json.dumps([report.as_dict() for report in reports], indent=2, ensure_ascii=False))
     else:
-        for one in reports:
-            show_report(one)
-    if any(one.faults or one.stopped for one in reports):
+        for report in reports:
+            show_report(report)
+    if any(report.faults or report.stopped for report in reports):
         return ExitCode.ENVIRONMENT
     return ExitCode.OK
 
@@ -134,9 +134,7 @@ def _check_member(
         fault = raised[0] if is_whole and raised else None
         result = measured
         if not is_whole or (watch.is_over and fault is None):
-            result = replace(
-                result, stopped=f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
-            )
+            result = replace(result, stopped=f"{watch.now}, for {watch.seconds_of_phase:.0f} s")
     finally:
         for provider in providers:
             close_within(provider.close, CLOSE_S)
@@ -160,23 +158,21 @@ def token_counter(directory: str, spec: RunSpec) -> TokenCounter:
     return lambda messages, tools: len(chat.prompt(messages, tools))
 
 
-def show_report(one: EnvReport) -> None:
+def show_report(report: EnvReport) -> None:
     from xp.cli.display import console
 
     out = console()
-    out.print(one.name, style="bold")
-    for fact, value in one.facts.items():
+    out.print(report.name, style="bold")
+    for fact, value in report.facts.items():
         out.print(f"  {fact:24} {value}")
-    if one.stopped:
-        out.print(f"  stopped: the time was over while {one.stopped}")
-        out.print(
-            "  the figures above are of what was measured until then; --seconds N gives it more"
-        )
-    for warning in one.warnings:
+    if report.stopped:
+        out.print(f"  stopped: the time limit was reached while {report.stopped}")
+        out.print("  the figures above are those until then; --seconds N allows more time")
+    for warning in report.warnings:
         out.print(f"  note: {warning}")
-    for fault in one.faults:
+    for fault in report.faults:
         out.print(f"  fault: {fault}")
-    if not one.faults and not one.warnings and not one.stopped:
+    if not report.faults and not report.warnings and not report.stopped:
         out.print("  no problems found")
 
 
@@ -251,7 +247,7 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
     texts = {folder / f"{name}.py": f"{kind}.txt", folder / f"test_{name}.py": f"{kind}_test.txt"}
     there = [str(path) for path in texts if path.exists() or path.is_symlink()]
     if there:
-        raise XpError(f"env new {name}: {' and '.join(there)}: already there, and left alone")
+        raise XpError(f"env new {name}: {' and '.join(there)}: already there, not changed")
     spec = importlib.util.find_spec(name)
     if spec is not None:
         raise XpError(

@@ -81,7 +81,7 @@ def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
         numbers = order and [order[{"worst": 0, "median": len(order) // 2, "best": -1}[args.rank]]]
     if not numbers:
         there = {row.task_index for row in rows if (row.phase, row.step) == (phase, step)}
-        indices = first_of([str(one) for one in sorted(there)], 12)
+        indices = first_of([str(index) for index in sorted(there)], 12)
         raise XpError(f"no episode of {phase} step {step} matches; task indices there: {indices}")
     return numbers[0], len(numbers) - 1
 
@@ -95,11 +95,11 @@ def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "dim", f"\n── {message['role']} " + "─" * 20
         yield COLOURS.get(message["role"], ""), message["content"]
         for call in (
-            one for one in shown_record["calls"] if one["turn"] == message.get("turn", -1)
+            call for call in shown_record["calls"] if call["turn"] == message.get("turn", -1)
         ):
             yield "dim", _call(call)
     rewards = ", ".join(
-        "none" if one is None else f"{one:g}" for one in shown_record["step_rewards"]
+        "none" if reward is None else f"{reward:g}" for reward in shown_record["step_rewards"]
     )
     yield "dim", f"\nrewards of the environment, call by call: {rewards or 'none'}"
     if shown_record["reward_steps"]:

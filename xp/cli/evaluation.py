@@ -138,10 +138,10 @@ def paired_lines(comparison: PairedComparison) -> list[str]:
 
 def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     """Prints every evaluation below the outputs root, oldest first, as JSON or a table of those with a result."""
-    strange = [word for word in words if not word.startswith("outputs=")]
-    if strange:
+    unknown = [word for word in words if not word.startswith("outputs=")]
+    if unknown:
         raise XpError(
-            f"{strange[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex"
+            f"{unknown[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex"
         )
     if (
         args.again
@@ -212,14 +212,14 @@ def _show(args: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> 
 
 def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
     """Returns OK, or UNHEALTHY with a message on standard error."""
-    for spec, one in zip(specs, results, strict=True):
-        summary = one["summary"]
+    for spec, result in zip(specs, results, strict=True):
+        summary = result["summary"]
         most = spec.training.max_void_fraction
         if summary["num_void"] > most * summary["num_episodes"]:
             void = summary["num_void"]
             total = summary["num_episodes"]
             raise XpError(
-                f"{one['env']} / {one['model']['name']}: {void} of {total} episodes are void, more than"
+                f"{result['env']} / {result['model']['name']}: {void} of {total} episodes are void, more than"
                 f" training.max_void_fraction={most}: environment or endpoint is failing"
                 f" ({summary.get('void_reasons')}); add --again, which plays them again",
                 ExitCode.UNHEALTHY,
@@ -244,14 +244,14 @@ def profile_command(args: Namespace) -> int:
         f"evaluation.samples_per_task={args.tries}",
         f"outputs={args.outputs}",
     )
-    taken = [
+    repetitions = [
         word
         for word in args.overrides
         if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))
     ]
-    if taken:
+    if repetitions:
         raise XpError(
-            f"{taken[0]}: a profile plays the training tasks; add --tries N, which says how often"
+            f"{repetitions[0]}: a profile plays the training tasks; add --tries N, the episodes of each task"
         )
     words = read([*args.overrides, *fixed], args.config_dir)
     profiled = entries(words)
@@ -264,7 +264,9 @@ def profile_command(args: Namespace) -> int:
     tries = result["playing"]["samples_per_task"]
     threshold = result["playing"]["pass_threshold"]
     # None means that every episode of a task was void.
-    rates = {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
+    rates = {
+        task: pass_share(record["rewards"], threshold) for task, record in result["tasks"].items()
+    }
     if args.json:
         print(
             json.dumps(
@@ -274,7 +276,7 @@ def profile_command(args: Namespace) -> int:
     else:
         head = (
             f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"
-            f" passed from a reward of {threshold:g} on"
+            f" a reward of at least {threshold:g} passes"
         )
         _show_rates(head, list(rates.values()), result["id"], 1 / tries / 2)
     if result["status"] == "finished":

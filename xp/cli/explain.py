@@ -90,24 +90,25 @@ class KeyExplainer:
         """Yields the explanation of a field, or one line for each field of a section; raises XpError for a key that
         does not exist."""
         entries = self.facts(path)
-        found = entries[0]
-        if found["key"] != path:
+        fact = entries[0]
+        if fact["key"] != path:
             yield f"{path}: {_section_meaning(self._spec, path)}"
             for entry in entries:
                 yield f"  {entry['key']} = {as_yaml(entry['value'])}  {_first_sentence(entry['means'])}".rstrip()
             return
-        yield f"{path} = {as_yaml(found['value'])}"
-        if found["null_because"]:
-            yield f"  null   because {found['null_because']}, in the place of:"
-        for number, text in enumerate(found["from"]):
-            yield f"  {'from' if number == 0 and not found['null_because'] else 'over':6} {text}"
-        yield f"  means  {found['means']}"
-        yield f"  legal  {found['legal']}"
-        if not found["backends"]:
+        yield f"{path} = {as_yaml(fact['value'])}"
+        if fact["null_because"]:
+            yield f"  null   because {fact['null_because']}, instead of:"
+        for number, text in enumerate(fact["from"]):
+            yield f"  {'from' if number == 0 and not fact['null_because'] else 'over':6} {text}"
+        yield f"  means  {fact['means']}"
+        yield f"  legal  {fact['legal']}"
+        if not fact["backends"]:
             yield f"  all    exact: {implemented_by_xp(path)}"
-        for name, own in found["backends"].items():
-            yield f"  {name:6} {own['support']}: {own['receives']}{'  (' + own['note'] + ')' if own['note'] else ''}"
-            yield from (f"         refused: {reason}" for reason in own["refused"])
+        for name, support in fact["backends"].items():
+            note = f"  ({support['note']})" if support["note"] else ""
+            yield f"  {name:6} {support['support']}: {support['receives']}{note}"
+            yield from (f"         refused: {reason}" for reason in support["refused"])
 
     def facts(self, path: str) -> list[dict[str, Any]]:
         """A key, or every key of a section, as JSON objects; raises XpError for a key that does not exist."""
@@ -124,7 +125,7 @@ class KeyExplainer:
     def _facts_of(self, field: ExplainedField) -> dict[str, Any]:
         path = field.path
         pairs = ALTERNATIVES if field.value is None else ()
-        other = next((one for pair in pairs if path in pair for one in pair if one != path), None)
+        other = next((key for pair in pairs if path in pair for key in pair if key != path), None)
         backends = {
             name: asdict(meanings[path])
             | {
@@ -210,7 +211,7 @@ def _legal_values(section: type[Section]) -> dict[str, str]:
 @cache
 def _meanings(section: type[Section]) -> dict[str, str]:
     """Field -> its docstring, inherited fields too. pydantic would read them at each start of a process."""
-    parents = [one for one in reversed(section.__mro__) if issubclass(one, Section)]
+    parents = [parent for parent in reversed(section.__mro__) if issubclass(parent, Section)]
     documented = [
         param for parent in parents for param in docstring_parser.parse_from_object(parent).params
     ]
@@ -222,7 +223,7 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         schema = definitions[schema["$ref"].rpartition("/")[2]]
     if "anyOf" in schema:
-        return " or ".join(_legal(one, definitions) for one in schema["anyOf"])
+        return " or ".join(_legal(option, definitions) for option in schema["anyOf"])
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     bounds = [
@@ -318,13 +319,15 @@ def metric_json(name: str) -> list[dict[str, Any]]:
         )
     return [
         {
-            "metric": one.name,
-            "unit": one.unit,
-            "means": one.meaning,
-            "read": one.reading,
-            "sources": {str(backend): source_of(one, backend) or None for backend in BackendName},
+            "metric": candidate.name,
+            "unit": candidate.unit,
+            "means": candidate.meaning,
+            "read": candidate.reading,
+            "sources": {
+                str(backend): source_of(candidate, backend) or None for backend in BackendName
+            },
         }
-        for one in ([row] if row is not None else METRICS)
+        for candidate in ([row] if row is not None else METRICS)
     ]
 
 
@@ -334,11 +337,11 @@ def explain_metric(name: str) -> Iterator[str]:
     if name == ALL:
         yield from (f"{entry['metric']}  {_first_sentence(entry['means'])}" for entry in entries)
         return
-    (one,) = entries
+    (full_key,) = entries
     full = next(iter(_of_last_part(name)), name)
-    yield full if full == one["metric"] else f"{full}  ({one['metric']})"
-    yield from (f"  {key:6} {one[key]}" for key in ("unit", "means", "read"))
-    for backend, source in one["sources"].items():
+    yield full if full == full_key["metric"] else f"{full}  ({full_key['metric']})"
+    yield from (f"  {key:6} {full_key[key]}" for key in ("unit", "means", "read"))
+    for backend, source in full_key["sources"].items():
         yield f"  {backend:6} {source or 'does not give it'}"
 
 
@@ -352,7 +355,9 @@ def source_of(row: Metric, backend: BackendName) -> str:
     if row.is_of_episodes:
         return "xp, from the episodes"
     names = import_module(f"xp.backends.{backend}.worker.metric_names")
-    native = [f"`{theirs}`" for theirs, ours in names.NATIVE.items() if ours == row.name]
+    native = [
+        f"`{native_name}`" for native_name, metric in names.NATIVE.items() if metric == row.name
+    ]
     if row.name in names.MEASURED:
         remark = names.MEASURED[row.name]
         native.append(f"xp, {remark}" if remark else "xp")

@@ -205,9 +205,9 @@ def install_sources(spec: RunSpec) -> dict[str, str]:
         return {}
     variables = [checkout.variable for checkout in sources.checkouts]
     checkouts = {name: os.environ[name] for name in variables if os.environ.get(name)}
-    wrong = list(differing(spec.backend.commits))
-    if wrong:
-        raise XpError("\n".join(wrong), ExitCode.RUNTIME)
+    differences = list(differing(spec.backend.commits))
+    if differences:
+        raise XpError("\n".join(differences), ExitCode.RUNTIME)
     if len(checkouts) == len(sources.checkouts):
         return checkouts
     return {**make_checkouts(sources), **checkouts}
@@ -320,20 +320,20 @@ def _lacks(python: str, packages: Sequence[str]) -> list[str]:
     return [name for name in packages if not versions[name]]
 
 
-def _clone(one: Checkout, place: Path) -> None:
+def _clone(source: Checkout, place: Path) -> None:
     """Clones one commit without history; with history if the server refuses single commits."""
-    checkout = place / one.folder
+    checkout = place / source.folder
     git = ["git", "-C", str(checkout)]
     run(["git", "init", "--quiet", str(checkout)])
-    run([*git, "remote", "add", "origin", one.address])
-    shallow = [*git, "fetch", "--depth", "1", "origin", one.commit]
+    run([*git, "remote", "add", "origin", source.address])
+    shallow = [*git, "fetch", "--depth", "1", "origin", source.commit]
     if subprocess.run(shallow, check=False).returncode != 0:
         run([*git, "fetch", "origin", "--tags"])
-    run([*git, "checkout", "--quiet", "--detach", one.commit])
+    run([*git, "checkout", "--quiet", "--detach", source.commit])
     there = commit_of(checkout)
-    if there is None or not there.startswith(one.commit):
+    if there is None or not there.startswith(source.commit):
         raise XpError(
-            f"install: {checkout} is at {there}, and {one.commit} is wanted", ExitCode.RUNTIME
+            f"install: {checkout} is at {there}, expected {source.commit}", ExitCode.RUNTIME
         )
 
 

@@ -132,7 +132,7 @@ def measured(
             if "judge_order_decides" in entry
         ]
     if judge.config.scoring is JudgeScoring.POINTWISE:
-        groups = [[one for group in groups for one in group]]
+        groups = [[label for group in groups for label in group]]
     verdicts = [
         0.5 if score == other_score else float((score > other_score) == (label > other_label))
         for group in groups

@@ -88,7 +88,7 @@ class PlanKeys:
     """The native keys of a plan's training, or of its fine-tuning if it has no training.
 
     Raises:
-        XpError: the trainer is a plugin's, of which xp knows no keys.
+        XpError: the trainer is a plugin's, whose keys xp does not know.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -146,8 +146,8 @@ class PlanKeys:
         else:
             defaults = {}
         unset = [
-            self._unset_row(key, defaults[key].get("default"), ours)
-            for key, ours in self.rendered.items()
+            self._unset_row(key, defaults[key].get("default"), planned)
+            for key, planned in self.rendered.items()
             if key in defaults and key not in set_keys and self._is_replaced(key, defaults[key])
         ]
         return [*unset, *(self._row(key, value) for key, value in script.keys.items())]
@@ -155,24 +155,24 @@ class PlanKeys:
     def _is_replaced(self, key: str, known: Mapping[str, Any]) -> bool:
         """Returns whether a field's value stands where the trainer has another default."""
         default = known.get("default")
-        ours = self.rendered[key]
+        planned = self.rendered[key]
         field = self.keys.owners.get(key)
         # The network is the checkpoint's, not a choice.
         if not field or field.startswith("model.architecture"):
             return False
-        if default in (None, "None") or ours is None:
+        if default in (None, "None") or planned is None:
             return False
-        return not is_same(default, ours)
+        return not is_same(default, planned)
 
-    def _unset_row(self, key: str, default: Any, ours: Any) -> NativeRow:
+    def _unset_row(self, key: str, default: Any, planned: Any) -> NativeRow:
         """Row of a default that the script keeps without a word; with the override that restores it."""
         field = self.keys.owners[key]
         sentence = self._home(key, "")
         # A catalog writes an enumeration as CLASS.member, which is no value of a field.
         is_value = not re.fullmatch(r"[A-Z]\w+\.\w+", as_text(default))
-        if is_value and field in self._fields and is_same(self._fields[field], ours):
+        if is_value and field in self._fields and is_same(self._fields[field], planned):
             sentence += f"; the script's: {field}={as_yaml(default)}"
-        return NativeRow(key, as_text(default), as_text(ours), KeyResult.UNSET, sentence)
+        return NativeRow(key, as_text(default), as_text(planned), KeyResult.UNSET, sentence)
 
     def _row(self, typed: str, value: Any) -> NativeRow:
         key = self._known(typed)
@@ -181,8 +181,8 @@ class PlanKeys:
         sentence = self._sentence(key)
         if key in self.keys.owners or (key in self.rendered and owned is None):
             # A key that is left out has the trainer's default, which the field may state.
-            ours = self.rendered.get(key, self._fields.get(self.keys.owners.get(key, "")))
-            if is_same(value, ours):
+            planned = self.rendered.get(key, self._fields.get(self.keys.owners.get(key, "")))
+            if is_same(value, planned):
                 result = KeyResult.EQUAL
             else:
                 result = KeyResult.DIFFERENT
@@ -208,12 +208,12 @@ class PlanKeys:
         hint = foreign_hint(f"{typed}={text}") or foreign_hint(f"{key}={text}")
         if key not in self.keys.known and hint is not None:
             words = hint.removeprefix("in xp: ")
-            word, _, theirs = words.partition("=")
+            word, _, native_value = words.partition("=")
             field = f"{word}.name" if word == "algorithm" else word
-            if field in self._fields and PLAIN.fullmatch(theirs or "="):
+            if field in self._fields and PLAIN.fullmatch(native_value or "="):
                 is_exact = field == word and words not in SENTENCES.values()
                 return replace(
-                    self._of_field(typed, theirs, field, is_same_value=is_exact), script=text
+                    self._of_field(typed, native_value, field, is_same_value=is_exact), script=text
                 )
             if words == MODEL_WORDS and self._is_another_model(value):
                 return NativeRow(typed, text, None, KeyResult.DIFFERENT, self._with_value(MODEL))
@@ -240,9 +240,9 @@ class PlanKeys:
             return typed
         flags = flag_catalog().flags
         same = (
-            one
-            for one in self.rendered
-            if typed in flags and one in flags and flags[one].dest == flags[typed].dest
+            name
+            for name in self.rendered
+            if typed in flags and name in flags and flags[name].dest == flags[typed].dest
         )
         return next(same, typed)
 
@@ -261,10 +261,10 @@ class PlanKeys:
         """Returns whether a script's model has another name; what only the machine knows has none."""
         # Slime converts a model into a folder of its name with this end.
         name = as_text(value).strip("'\"").rstrip("/").removesuffix("_torch_dist")
-        ours = str(self._fields[MODEL]).rstrip("/")
+        planned = str(self._fields[MODEL]).rstrip("/")
         if "$" in name or not name:
             return False
-        return name.rpartition("/")[2].lower() != ours.rpartition("/")[2].lower()
+        return name.rpartition("/")[2].lower() != planned.rpartition("/")[2].lower()
 
     def _with_value(self, field: str) -> str:
         if field in self._fields:
@@ -282,13 +282,13 @@ class PlanKeys:
         """
         if field not in self._fields:
             return NativeRow(key, as_text(value), None, KeyResult.TAKEN, field)
-        ours = self._fields[field]
+        planned = self._fields[field]
         is_other = is_same_value or (field == MODEL and self._is_another_model(value))
         if is_other:
             result = KeyResult.DIFFERENT
         else:
             result = KeyResult.TAKEN
-        result = KeyResult.EQUAL if is_same(value, ours) else result
+        result = KeyResult.EQUAL if is_same(value, planned) else result
         return NativeRow(key, as_text(value), None, result, self._with_value(field))
 
 
@@ -301,9 +301,9 @@ def as_text(value: Any) -> str:
     return json.dumps(value)
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(first: Any, other: Any) -> bool:
     """Returns whether two texts or values mean the same to a trainer; 1 and 1.0 do, 1 and true do not."""
-    left = _plain(one)
+    left = _plain(first)
     right = _plain(other)
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
@@ -311,7 +311,7 @@ def is_same(one: Any, other: Any) -> bool:
 def _plain(value: Any) -> Any:
     """A value that compares: numbers as numbers, words of a flag as one value or a list."""
     if isinstance(value, list | tuple):
-        values = [_plain(one) for one in value]
+        values = [_plain(part) for part in value]
         if not values:
             return True
         return values[0] if len(values) == 1 else values

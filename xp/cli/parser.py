@@ -107,9 +107,9 @@ def build() -> tuple[Parser, Mapping[str, Parser]]:
     )
     parsers: dict[str, Parser] = {}
     for name, command in COMMANDS.items():
-        parsers[name] = one = add_parser(commands, name, command.help)
-        command.add(one)
-        for action in one._actions:
+        parsers[name] = command_parser = add_parser(commands, name, command.help)
+        command.add(command_parser)
+        for action in command_parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 parsers |= {f"{name} {child}": below for child, below in action.choices.items()}
     return parser, parsers
@@ -183,7 +183,9 @@ def _no_command(text: str) -> str:
 def _owners(word: str, called: str) -> list[str]:
     """Commands that have a flag; only actions of the same command, if some have it."""
     flag = word.partition("=")[0]
-    owners = [name for name, one in build()[1].items() if flag in one.flags and name != called]
+    owners = [
+        name for name, subparser in build()[1].items() if flag in subparser.flags and name != called
+    ]
     siblings = [name for name in owners if name.startswith(f"{called.partition(' ')[0]} ")]
     return siblings or owners
 
@@ -225,7 +227,7 @@ def _check_configuration(args: argparse.Namespace) -> None:
 def _with_values(words: Sequence[str], flags: Collection[str]) -> list[str]:
     """The words, with another program's flag joined to its value, so that one message is about both."""
     rest = list(words)
-    found = list[str]()
+    groups = list[str]()
     while rest:
         word = rest.pop(0)
         is_foreign = (
@@ -233,5 +235,5 @@ def _with_values(words: Sequence[str], flags: Collection[str]) -> list[str]:
         )
         if is_foreign and rest and not rest[0].startswith("-") and "=" not in rest[0]:
             word = f"{word}={rest.pop(0)}"
-        found.append(word)
-    return found
+        groups.append(word)
+    return groups

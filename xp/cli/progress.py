@@ -17,11 +17,10 @@ from typing import Any, Final
 from xp.cli.display import live_console
 from xp.composition import from_container
 from xp.errors import ExitCode, XpError
-from xp.execution.diagnose import metrics_history
 from xp.execution.launchers.base import Echo
 from xp.execution.launchers.files import inside
 from xp.execution.leaderboard import spec_of
-from xp.execution.progress import RunProgress, averaged, progress_of
+from xp.execution.progress import RunProgress, averaged, metrics_history, progress_of
 from xp.execution.record import FILE, RunRecord, RunStatus, StageRecord, read_record
 from xp.execution.run_directory import xp_command
 from xp.lib.reading import opened
@@ -67,9 +66,9 @@ def last_problem(run: Path, record: RunRecord) -> str | None:
     alarms = [problem for problem in problems if problem.severity is not Severity.NOTE]
     if not alarms:
         return None
-    one = min(alarms, key=lambda alarm: (alarm.severity is not Severity.BROKEN, -alarm.step))
+    worst = min(alarms, key=lambda alarm: (alarm.severity is not Severity.BROKEN, -alarm.step))
     command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
-    return shown(f"problem  {one.rule}, step {one.step}: {one.found} ({command})")
+    return shown(f"problem  {worst.rule}, step {worst.step}: {worst.found} ({command})")
 
 
 def _last_words(run: Path, stage: StageRecord) -> str:

@@ -51,7 +51,7 @@ def rescore_command(args: Namespace) -> int:
         )
     episodes = [rescore(run, rule) for run in runs]
     specs = [validated(recorded_spec(run / "spec.yaml"), run.name) for run in runs]
-    lines = [list(steps(one, spec)) for one, spec in zip(episodes, specs, strict=True)]
+    lines = [list(steps(listed, spec)) for listed, spec in zip(episodes, specs, strict=True)]
     pair = None
     reason = ""
     try:
@@ -60,8 +60,10 @@ def rescore_command(args: Namespace) -> int:
         if len(runs) > 1:
             raise
         reason = str(error)  # of one run, the steps are a result by themselves
-    scored = [one for each in episodes for one in each if one.recorded.reward is not None]
-    void = [one.outcome.void_reason for one in scored if one.outcome.reward is None]
+    scored = [
+        episode for each in episodes for episode in each if episode.recorded.reward is not None
+    ]
+    void = [episode.outcome.void_reason for episode in scored if episode.outcome.reward is None]
     if void:
         print(
             f"xp: the rule scores {len(void)} of {len(scored)} episodes as void; the first: {void[0]}",

@@ -49,18 +49,18 @@ def run_plans(
     try:
         for launcher, sweep in sweeps:
             launcher.begin(sweep)
-        for number, (one, point) in enumerate(
+        for number, (run, point) in enumerate(
             zip(plans, names or [""] * len(plans), strict=True), start=1
         ):
             if len(plans) > 1:
-                console().rule(shown(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
+                console().rule(shown(f"{number}/{len(plans)}  {run.run_id}  {point}".rstrip()))
             try:
-                shared = next((launcher for launcher, sweep in sweeps if one.run_id in sweep), None)
-                run_plan(one, has_panel=has_panel, launcher=shared, resume=resume)
+                shared = next((launcher for launcher, sweep in sweeps if run.run_id in sweep), None)
+                run_plan(run, has_panel=has_panel, launcher=shared, resume=resume)
             except XpError as error:
                 if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                     raise
-                console(stderr=True).print(f"xp: {one.run_id}: {error}")
+                console(stderr=True).print(f"xp: {run.run_id}: {error}")
                 code = code or error.code
         return code
     finally:
@@ -70,7 +70,7 @@ def run_plans(
 
 def _grouped(plans: Sequence[Plan]) -> list[tuple[SweepLauncher, dict[str, Sequence[Stage]]]]:
     """Launchers of the runs that are submitted together, each with the stages of its runs."""
-    from xp.execution.launchers.choice import make_launcher
+    from xp.execution.launchers.base import make_launcher
 
     sweeps: dict[str, tuple[SweepLauncher, dict[str, Sequence[Stage]]]] = {}
     for plan in plans:
@@ -102,7 +102,7 @@ def run_plan(
     """
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.progress import screen
-    from xp.execution.launchers.choice import make_launcher
+    from xp.execution.launchers.base import make_launcher
     from xp.execution.reuse import finished
     from xp.execution.supervise import dispatch
     from xp.planning.refusals import check_model_files
@@ -165,8 +165,8 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
         print(f"xp: note: {line}", file=sys.stderr)
     named, overrides = split_off(("resume",), args.overrides)
     if "resume" in named and not args.multirun:
-        one = spec_to_resume(named["resume"], overrides)
-        plan = build_again(one.spec, one.run_id, one.attempt, one.stages)
+        resumed = spec_to_resume(named["resume"], overrides)
+        plan = build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
         return [
             replace(
                 plan, command=tuple(word for word in overrides if not word.startswith("outputs="))
@@ -218,7 +218,7 @@ def points_of(args: Namespace) -> list[Point]:
 def tell_code(name: str, spec: RunSpec) -> None:
     """Prints what a run of somebody else's files imports and starts: it is running a script of theirs."""
     lines = named_code(spec) or ["would import and start nothing beside xp and the trainer"]
-    text = "\n  ".join([f"xp: {name} may be somebody else's; a run of it", *lines])
+    text = "\n  ".join([f"xp: {name} may come from somebody else; a run of it", *lines])
     print(shown(text), file=sys.stderr)
 
 
@@ -242,20 +242,27 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
     planned: list[tuple[RunSpec, str, int, tuple[str, ...]]] = []
     faults: dict[str, list[str]] = {}
     codes: list[ExitCode] = []
-    for one in todo:
-        if one.attempt == 1:
-            command = "run", *points[one.number].overrides, *config_words(args)
+    for planned_run in todo:
+        if planned_run.attempt == 1:
+            command = "run", *points[planned_run.number].overrides, *config_words(args)
         else:
             command = ()
-        planned.append((one.spec, one.run_id or new_run_id(one.spec), one.attempt, command))
+        planned.append(
+            (
+                planned_run.spec,
+                planned_run.run_id or new_run_id(planned_run.spec),
+                planned_run.attempt,
+                command,
+            )
+        )
         try:
             build_plan(*planned[-1])
         except XpError as error:
             codes.append(error.code)
             for line in str(error).splitlines():
-                faults.setdefault(line, []).append(points[one.number].name)
+                faults.setdefault(line, []).append(points[planned_run.number].name)
     if faults:
         raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
-    return SweepPlans(planned, [points[one.number].name for one in todo]), [
+    return SweepPlans(planned, [points[planned_run.number].name for planned_run in todo]), [
         entry.run_id for entry in left
     ]

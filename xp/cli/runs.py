@@ -135,9 +135,15 @@ def show_all(outputs: Path, words: Sequence[str] = (), *, as_json: bool = False)
         ]
     show_table(RUNS, rows, as_json=as_json)
     if not as_json:
-        found = summaries(outputs)
-        lines = [line for file in files for line in _evaluation_lines(found, file.parent.name)]
-        lines += [f"evaluation {shown(line_of(one))}" for one in found if one.fault]
+        evaluations = summaries(outputs)
+        lines = [
+            line for file in files for line in _evaluation_lines(evaluations, file.parent.name)
+        ]
+        lines += [
+            f"evaluation {shown(line_of(evaluation))}"
+            for evaluation in evaluations
+            if evaluation.fault
+        ]
         print(*(f"{line}\n" for line in lines), sep="", end="")
 
 
@@ -157,10 +163,14 @@ def _begun(file: Path) -> tuple[str, str]:
         return "", file.parent.name
 
 
-def _evaluation_lines(found: Sequence[ListedEvaluation], run: str) -> list[str]:
+def _evaluation_lines(evaluations: Sequence[ListedEvaluation], run: str) -> list[str]:
     """A run's evaluations by `xp eval`, one line each; they have their own records."""
-    own = [one for one in found if one.summary is not None and one.summary["run"] == run]
-    return [f"evaluation {shown(line_of(one))}" for one in own]
+    of_run = [
+        evaluation
+        for evaluation in evaluations
+        if evaluation.summary is not None and evaluation.summary["run"] == run
+    ]
+    return [f"evaluation {shown(line_of(evaluation))}" for evaluation in of_run]
 
 
 def _row(run: Path) -> dict[str, Any]:
@@ -169,8 +179,8 @@ def _row(run: Path) -> dict[str, Any]:
         row: dict[str, Any] = {"run": record.run_id, "status": status(run, record)}
     except XpError as error:
         return {"run": run.name, "status": f"unreadable: {error}"}
-    own = listed_notes(run)
-    notes = [own.note]
+    run_notes = listed_notes(run)
+    notes = [run_notes.note]
     try:
         _, listed = row_of(run, record)
         row |= {"environment": listed.env, "model": listed.model, "algorithm": listed.algorithm}
@@ -187,7 +197,7 @@ def _row(run: Path) -> dict[str, Any]:
         notes.append(str(error))
     return {
         **row,
-        "tags": " ".join(own.tags) or None,
+        "tags": " ".join(run_notes.tags) or None,
         "note": "; ".join(filter(None, notes)) or None,
     }
 
@@ -250,11 +260,11 @@ def _show_progress(run: Path, record: RunRecord) -> None:
     from xp.cli.progress import curves, last_problem
     from xp.cli.report import episodes_line, report_line
 
-    found = progress_of(run, record)
+    progress = progress_of(run, record)
     problem = last_problem(run, record)
     episodes = episodes_line(run)
     places = [episodes, report_line(run)] if episodes else []
-    for line in [*(curves(found) if found else ()), *([problem] if problem else ()), *places]:
+    for line in [*(curves(progress) if progress else ()), *([problem] if problem else ()), *places]:
         console().print(line)
 
 

@@ -88,19 +88,27 @@ def fitted(columns: Sequence[ListColumn], rows: Sequence[Mapping[str, Any]], wid
     """Aligned columns, as many as fit into `width` characters by rank, and a line that names the others."""
     if not rows:
         return ""
-    cells = {one: [one_line(one.name), *(_cell(one, row) for row in rows)] for one in columns}
-    cells |= {
-        one: [shortened(text, MAX_CELL) for text in cells[one]] for one in columns if one.rank
+    cells = {
+        column: [one_line(column.name), *(_cell(column, row) for row in rows)] for column in columns
     }
-    widths = {one: max(map(len, texts)) for one, texts in cells.items()}
+    cells |= {
+        column: [shortened(text, MAX_CELL) for text in cells[column]]
+        for column in columns
+        if column.rank
+    }
+    widths = {column: max(map(len, texts)) for column, texts in cells.items()}
     chosen = sorted(columns, key=lambda column: column.rank)
     while (
         len(chosen) > 1
         and chosen[-1].rank
-        and sum(widths[one] + len(GAP) for one in chosen) - len(GAP) > width
+        and sum(widths[column] + len(GAP) for column in chosen) - len(GAP) > width
     ):
         chosen.pop()
-    aligned = ([text.ljust(widths[one]) for text in cells[one]] for one in columns if one in chosen)
+    aligned = (
+        [text.ljust(widths[column]) for text in cells[column]]
+        for column in columns
+        if column in chosen
+    )
     text = "".join(f"{GAP.join(line).rstrip()}\n" for line in zip(*aligned, strict=True))
     left_out = [column.name for column in columns if column not in chosen]
     rest = f"not shown: {', '.join(left_out)} (--json has everything)"

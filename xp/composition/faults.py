@@ -93,12 +93,12 @@ def same_key(path: str, everything: Iterable[str]) -> str | None:
     parent, _, word = path.rpartition(".")
     # First letters of a key's words: `lr` of `training.learning_rate`.
     initials = {
-        one: "".join(part[:1] for part in one.rpartition(".")[2].split("_")) for one in everything
+        key: "".join(part[:1] for part in key.rpartition(".")[2].split("_")) for key in everything
     }
-    abbreviated = [one for one, letters in initials.items() if letters == word and len(word) > 1]
+    abbreviated = [key for key, letters in initials.items() if letters == word and len(word) > 1]
     for matches in (
-        [one for one in everything if one.rpartition(".")[2] == word],
-        [one for one in abbreviated if one.rpartition(".")[0] == parent],
+        [key for key in everything if key.rpartition(".")[2] == word],
+        [key for key in abbreviated if key.rpartition(".")[0] == parent],
         abbreviated,
     ):
         if len(matches) == 1:

@@ -245,7 +245,7 @@ class _Walk:
 
 
 def marks_under(marks: Mapping[str, Mark], package: str) -> dict[str, Mark]:
-    """The marks of a file as key paths of the whole configuration; a file's defaults list is no value."""
+    """The marks of a file as key paths of the whole configuration; a file's defaults list is not a value."""
     prefix = f"{package}." if package else ""
     return {
         f"{prefix}{path}": mark

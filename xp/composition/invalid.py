@@ -15,7 +15,7 @@ from xp.lib.text import shortened
 from xp.spec.section import FORMS
 
 BRANCH = re.compile(r"(?:dict|list|tuple|function-\w+)\[.*\]|constrained-\w+")
-"""Names that pydantic gives the branches of a union, which are no part of a key."""
+"""Names that pydantic gives the branches of a union, which are not part of a key."""
 
 
 SET_IT = "; set it"

@@ -44,7 +44,7 @@ def foreign_hint(text: str) -> str | None:
         key.replace("_", "-") if key.startswith("--") else key,
     )
     words = (_word(spelling, value.strip("'\"")) for spelling in spellings)
-    word = next((one for one in words if one is not None), None)
+    word = next((word for word in words if word is not None), None)
     if word is None and key.partition(".")[0] in NESTED:
         word = SENTENCES[key.partition(".")[0]]
     return f"in xp: {word}" if word else None

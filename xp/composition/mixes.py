@@ -114,9 +114,9 @@ def mix_in_mix(name: str, env: Any) -> str | None:
     if not isinstance(members, dict) or SIGN not in name:
         return None
     flat = [
-        one
+        name
         for member, section in members.items()
-        for one in (section.get("members") or {member: None})
+        for name in (section.get("members") or {member: None})
     ]
     nested = [member for member, section in members.items() if section.get("members")]
     if not nested:
@@ -140,7 +140,7 @@ def _named(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     return {
-        key: mix_name([str(one) for one in value])
+        key: mix_name([str(name) for name in value])
         if isinstance(value, list) and re.fullmatch(rf"(override )?/?{MIXED}", str(key))
         else value
         for key, value in item.items()

@@ -128,7 +128,7 @@ def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
     elif revision is None or isinstance(revision, str):
         section["revision"] = commit_of(path, revision or "main")
         if revision is not None and section["revision"] is None:
-            reason = f"neither the hub nor the cache of this machine has it for {path}"
+            reason = f"it is neither on the hub nor in this machine's cache for {path}"
             yield _fault(
                 pin, revision, f"{reason}; correct it, or give the commit, 40 hexadecimal digits"
             )
@@ -174,8 +174,8 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         )
         names = [(section.get("serve"), None, True) for _, section in _judges(container)]
         asking = (
-            isinstance(one, str) and asks_clock(one, outputs, at, asks_hub=is_new)
-            for one, at, is_new in names
+            isinstance(name, str) and asks_clock(name, outputs, at, asks_hub=is_new)
+            for name, at, is_new in names
         )
         template = model.get("template")
         if isinstance(template, str):
@@ -188,7 +188,7 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
     if day == TODAY:
         arguments[CLOCK] = day = date.today().isoformat()
         _note(
-            f"the chat template is told the date {day} on every day; model.chat_template.{CLOCK} sets another"
+            f"the chat template always gets the date {day}; model.chat_template.{CLOCK} sets another"
         )
     try:
         if day is not None:
@@ -265,7 +265,7 @@ def _same_network(
     name = option["name"]
     fix = f"set model={GENERAL} {_KEY}={path}"
     if config is None or not isinstance(model.get("architecture"), dict):
-        yield _fault(_KEY, path, f"nothing here says that it is the network of model={name}; {fix}")
+        yield _fault(_KEY, path, f"xp cannot tell that it is the network of model={name}; {fix}")
     elif lines := mismatches(model["architecture"], config):
         yield _other_network(_KEY, path, name, lines, fix)
 
@@ -318,7 +318,14 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     start = training.get("initial_checkpoint")
     if not isinstance(start, str) or ADDRESS.match(start):
         return  # None, or a fault that the schema reports
-    place = next((one for one in (Path(start).expanduser(), outputs / start) if one.is_dir()), None)
+    place = next(
+        (
+            directory
+            for directory in (Path(start).expanduser(), outputs / start)
+            if directory.is_dir()
+        ),
+        None,
+    )
     if place is None:
         yield _fault(
             _START, start, "no such directory; give a Hugging Face directory, as runs/ID/model"
@@ -406,8 +413,8 @@ def _below(section: Any, *keys: str) -> dict[str, Any]:
 
 
 def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
-    """Makes the path of a file or a data set of dialogues absolute in place, and the beginning of a run's name the
-    whole name, since another run may begin so later; yields a Fault if there is no such file."""
+    """Makes the source of dialogues whole, in place: a path becomes absolute, and the beginning of a run's name becomes
+    its whole name, since a later run may begin alike. Yields a Fault if there is no such file."""
     sft = _below(container, "sft")
     data = sft.get("data")
     if not isinstance(data, str) or data.partition(":")[0] == SOLVE or data.startswith(HUB):

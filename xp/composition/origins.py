@@ -67,7 +67,7 @@ def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] =
     ]
     return Origin(
         setters[-1] if setters else None,
-        next((history[one] for one in above if one in history), ()),
+        next((history[key] for key in above if key in history), ()),
     )
 
 
@@ -91,7 +91,7 @@ def settle_files(
 
 
 def give_way(container: dict[str, Any], set_paths: Collection[str]) -> None:
-    """Sets to null, in place, the other key of a pair of which one was given a value."""
+    """Sets, in place, one key of a pair to null where the other one was given a value."""
     for pair in ALTERNATIVES:
         present = [path for path in pair if path in set_paths]
         for path in pair if len(present) == 1 else ():
@@ -104,8 +104,8 @@ def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
     by_path: dict[str, bool] = {}
     for key, value in values:
         if isinstance(value, dict):
-            spelled = {f"{key}.{name}": one for name, one in value.items()}
+            spelled = {f"{key}.{name}": child for name, child in value.items()}
         else:
             spelled = {key: value}
-        by_path |= {path: one is not None for path, one in spelled.items()}
+        by_path |= {path: value is not None for path, value in spelled.items()}
     return {path for path, has_value in by_path.items() if has_value}

@@ -29,7 +29,7 @@ ARGUMENT = re.compile(r"env(\.members\.[^.]+)?\.(grader_args|options)\.(?P<name>
 TEXTS = ("pattern", "command", "grade", "setup")
 """Arguments and options whose values without quotes are texts, whatever characters they have."""
 TRACKING = "tracking"
-"""The key of the trackers. They decide no result, so that runs which differ in them alone are no sweep."""
+"""The key of the trackers. They do not change a result: runs that differ only in them are not a sweep."""
 LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
 """Keys for which `a,b` is a list where no sweep is asked for: trackers, and what a provider's package writes so."""
 
@@ -94,7 +94,7 @@ def _read(parser: OverridesParser, text: str) -> Override:
 
 
 def _unread(text: str) -> str:
-    """Describes the fault of a text that is no override. A value that may be a secret is not repeated."""
+    """Describes the fault of a text that is not an override. A value that may be a secret is not repeated."""
     key, equals, _ = text.partition("=")
     known = _elsewhere(text)
     if known:
@@ -141,7 +141,7 @@ def _shape_fault(override: Override) -> str | None:
         if value is None and key == "recipes":
             return None
         if isinstance(value, list):
-            is_mix = key == MIXED and all(isinstance(one, str) for one in value)
+            is_mix = key == MIXED and all(isinstance(part, str) for part in value)
             if is_mix:
                 return None
             return f"only one option can be chosen; -m {key}=a,b sweeps over several"

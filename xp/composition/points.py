@@ -63,11 +63,15 @@ def compose_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) ->
 
 
 def variants_of(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Every combination of the values of a sweep's words, as overrides; raises XpError for words that are no sweep."""
+    """Every combination of the values of a sweep's words, as overrides; raises XpError for words that are not a
+    sweep."""
     parsed, faults = parse(words)
     choices, more = choices_of(parsed, is_sweep=True)
     _raise([*faults, *more])
-    return [tuple(one.input_line or "" for one in chosen) for chosen in itertools.product(*choices)]
+    return [
+        tuple(override.input_line or "" for override in chosen)
+        for chosen in itertools.product(*choices)
+    ]
 
 
 def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
@@ -93,10 +97,14 @@ def compose_recorded(
     parsed = _assignments(overrides)
     name = "env"
     members = container["env"]["members"]
-    if len(members) == 1 and not any(one.key_or_group.startswith("env.members.") for one in parsed):
+    if len(members) == 1 and not any(
+        override.key_or_group.startswith("env.members.") for override in parsed
+    ):
         ((name, container["env"]),) = members.items()
     faults = [str(fault) for override in parsed for fault in apply(container, override)]
-    give_way(container, with_value([(one.key_or_group, one.value()) for one in parsed]))
+    give_way(
+        container, with_value([(override.key_or_group, override.value()) for override in parsed])
+    )
     faults += [str(fault) for fault in complete_rows(container)]
     faults += [str(fault) for fault in complete_template(container)]
     _raise(faults)
@@ -165,7 +173,7 @@ def validated(container: dict[str, Any], run: str) -> RunSpec:
     except XpError as error:
         faults = str(error).replace(SET_IT, "")  # No command sets a value of a record.
         raise XpError(
-            f"the spec of {run} is not one of this xp: another version wrote it (run.json names its commit), or it"
+            f"the spec of {run} does not fit this version of xp: another version wrote it (run.json names its commit), or it"
             f" was edited:\n{faults}",
             ExitCode.RUN_DIR,
         ) from error
@@ -260,8 +268,8 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
         faults += complete_template(container)
         faults += complete_clock(container, composed.container)
     env, default = (
-        one if isinstance(one, dict) else {}
-        for one in (container.get("env"), composed.container["env"])
+        section if isinstance(section, dict) else {}
+        for section in (container.get("env"), composed.container["env"])
     )
     spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):
@@ -310,8 +318,8 @@ def _yaml_reading(fault: Fault, raw: str | None) -> str:
     return f"; YAML reads {raw} as {json.dumps(fault.value)}: quote it, '{raw}'"
 
 
-def _are_related(one: str, other: str) -> bool:
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+def _are_related(first: str, other: str) -> bool:
+    return f"{first}.".startswith(f"{other}.") or f"{other}.".startswith(f"{first}.")
 
 
 def _raise(faults: Sequence[str]) -> None:

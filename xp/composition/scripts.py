@@ -177,12 +177,12 @@ class _Shell:
             name, more, value = assigned.groups()
             is_array = not value and words[1:2] == ["("]
             if is_array:
-                new = [one for word in words[2:-1] for one in self._words(word)]
+                new = [text for word in words[2:-1] for text in self._words(word)]
             else:
                 new = [self._text(value)]
             self.variables[name] = [*self.variables.get(name, ()), *new] if more else new
             words = () if is_array else words[1:]
-        expanded = [one for word in words for one in self._words(word)]
+        expanded = [text for word in words for text in self._words(word)]
         if expanded[1:] and expanded[0] in ("source", ".", "bash", "sh"):
             if expanded[0] in ("source", "."):
                 variables = self.variables
@@ -194,7 +194,7 @@ class _Shell:
             )
             ends = ("/".join(place[first:]) for first in range(len(place)))
             files = (up / end for end in ends for up in self.path.resolve().parents)
-            file = next((one for one in files if one.is_file()), None)
+            file = next((file for file in files if file.is_file()), None)
             callers = (*self.callers, self.path.resolve())
             if file is not None and file.resolve() not in callers:
                 yield from _Shell(file, variables, callers)._commands(
@@ -236,7 +236,7 @@ class _Shell:
         if formula is not None:
             names = re.sub(
                 r"\$?\{?\b([A-Za-z_]\w*)\b\}?",
-                lambda one: self._variable(one[1]) or one[0],
+                lambda match: self._variable(match[1]) or match[0],
                 formula,
             )
             try:
@@ -346,16 +346,16 @@ def _first_argument(words: Sequence[str], program: str) -> int:
 
 def keys_of(words: Sequence[str]) -> dict[str, Any]:
     """Keys of the words of a command line; a flag has the list of its words."""
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     values: list[str] | None = None
     for word in words:
         key = _KEY.fullmatch(word)
         if key is not None and (key[2] or values is None):
-            found[key[1]] = key[3]
+            flags[key[1]] = key[3]
             values = None
         elif word.startswith("--") or _ARRAY.fullmatch(word):
             name, is_given, value = word.partition("=")
-            found[name] = values = [value] if is_given else []
+            flags[name] = values = [value] if is_given else []
         elif values is not None:
             values.append(word)
-    return found
+    return flags

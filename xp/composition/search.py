@@ -98,7 +98,7 @@ def _checked_ranges(
     so that an error is reported before anything runs."""
     parsed, faults = parse(overrides)
     ranges: dict[str, BaseDistribution] = {}
-    for override in (one for one in parsed if one.is_sweep_override()):
+    for override in (parsed_word for parsed_word in parsed if parsed_word.is_sweep_override()):
         try:
             ranges[override.key_or_group] = _range(override)
         except ValueError as error:
@@ -111,7 +111,7 @@ def _checked_ranges(
         raise XpError(
             "nothing to search: give a range, such as training.learning_rate='interval(1e-4,1e-3)'"
         )
-    values = {key: _values(one) for key, one in ranges.items()}
+    values = {key: _values(override) for key, override in ranges.items()}
     firsts = {key: some[0] for key, some in values.items()}
     for trial in (
         firsts,
@@ -145,9 +145,9 @@ def _range(override: Override) -> BaseDistribution:
     if isinstance(value, ChoiceSweep) or (isinstance(value, RangeSweep) and value.shuffle):
         listed = value.list if isinstance(value, ChoiceSweep) else ()
         odd = [
-            one
-            for one in listed
-            if not isinstance(one, (str, int, float, QuotedString, type(None)))
+            choice
+            for choice in listed
+            if not isinstance(choice, (str, int, float, QuotedString, type(None)))
         ]
         if odd:
             raise ValueError(
@@ -172,7 +172,7 @@ def _range(override: Override) -> BaseDistribution:
     how: dict[str, Any] = (
         {"step": value.step} if isinstance(value, RangeSweep) else {"log": "log" in value.tags}
     )
-    is_whole = all(isinstance(one, int) for one in (low, high, how.get("step", 1)))
+    is_whole = all(isinstance(bound, int) for bound in (low, high, how.get("step", 1)))
     return (IntDistribution if is_whole else FloatDistribution)(low, high, **how)
 
 

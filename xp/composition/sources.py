@@ -92,8 +92,8 @@ class UserFiles(Files):
         loaded = super().load_config(config_path)
         plain: Any = OmegaConf.to_container(loaded.config)
         values = {
-            key: one if key == "defaults" else with_texts(one, escaped)
-            for key, one in plain.items()
+            key: value if key == "defaults" else with_texts(value, escaped)
+            for key, value in plain.items()
         }
         loaded.config = OmegaConf.create(values)
         return _with_named_mixes(loaded)

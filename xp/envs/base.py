@@ -130,7 +130,7 @@ class ModelMessage:
     is_cut: bool = False
     """True if a token limit ended it."""
     reasoning: str = ""
-    """Its text of thinking, which is no part of the message."""
+    """Its text of thinking, which is not part of the message."""
 
 
 PROMPT_LENGTH: ContextVar[Callable[[Sequence[Message], str], int] | None] = ContextVar(

@@ -25,7 +25,7 @@ class FunctionHandler:
         self._loop = Loop()
 
     def load(self) -> list[Any]:
-        names = [one.fn for one in self._config.reward_fn or ()]
+        names = [function.fn for function in self._config.reward_fn or ()]
         names += filter(None, [self._config.group_reward_fn])
         return [load_object(name) for name in names]
 

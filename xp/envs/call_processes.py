@@ -192,12 +192,12 @@ class CallProcesses:
         return waited_s > PATIENCE_S or self._num_running + self._num_starting < NUM_CORES
 
     def _forked(self, child: Child) -> CallProcess:
-        ours, theirs = multiprocessing.Pipe()
+        parent_end, child_end = multiprocessing.Pipe()
         try:
-            number = child.ask("fork", 0, None, self._start_s, self.what, theirs.fileno())
+            number = child.ask("fork", 0, None, self._start_s, self.what, child_end.fileno())
         finally:
-            theirs.close()
-        return CallProcess(child, ours, number)
+            child_end.close()
+        return CallProcess(child, parent_end, number)
 
     def _ready_child(self) -> Child:
         """The child that is forked; one whose modules cannot be forked is replaced by one without them."""
@@ -206,8 +206,8 @@ class CallProcesses:
             if child is self._loaded:
                 return child
             if self._can_fork:
-                asked = child.ask("load", 0, None, self._start_s, self.what)
-                self._can_fork, self._most = asked
+                pending = child.ask("load", 0, None, self._start_s, self.what)
+                self._can_fork, self._most = pending
                 if not self._can_fork:
                     child.end("its modules cannot be forked")
                     child = self._process.child()

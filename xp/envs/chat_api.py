@@ -100,7 +100,7 @@ class Api:
             )
         if key is not None and not (key.isascii() and key.isprintable()):
             raise XpError(
-                f"the value of {endpoint.key} is no API key: it holds other than plain characters",
+                f"the value of {endpoint.key} is no API key: it has spaces, control characters or letters outside ASCII",
                 ExitCode.SECRET,
             )
         self.name = name

@@ -97,13 +97,13 @@ class Child:
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
         self._gone: str | None = None
-        self._connection, theirs = multiprocessing.Pipe()
+        self._connection, child_end = multiprocessing.Pipe()
         self._process = processes.start(
-            [executable(python), "-m", program, str(theirs.fileno())],
+            [executable(python), "-m", program, str(child_end.fileno())],
             env=env,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(child_end.fileno(),),
         )
-        theirs.close()
+        child_end.close()
         self._connection.send(memory_gb)
         self._connection.send(config)
         self._reader = threading.Thread(target=self._read, name="child-replies", daemon=True)

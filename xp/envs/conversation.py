@@ -146,7 +146,7 @@ class ConversationSession(ABC):
             raise ProtocolError(
                 "the environment rewrote the conversation, which no trainer's tokens can follow"
             )
-        text = "\n\n".join(one["content"] for one in messages_of(messages))
+        text = "\n\n".join(message["content"] for message in messages_of(messages))
         return ToolResult(text, awaits_reply=all(message["role"] == "user" for message in messages))
 
     async def _next(self) -> Any:

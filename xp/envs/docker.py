@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from xp.errors import ExitCode, XpError
-from xp.lib.exchange import direct_opener
+from xp.lib.loopback import direct_opener
 
 REMOVE: Final = 'trap "" TERM INT HUP; read -r _; docker rm --force "$1" >/dev/null 2>&1'
 """Shell script that outlives this process and removes the container.

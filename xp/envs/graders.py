@@ -117,19 +117,19 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
     Raises:
         XpError: a row has none, or one that does not get 1.
     """
-    own = grader_of(config)
-    if not hasattr(own, "right_answers"):
+    grader = grader_of(config)
+    if not hasattr(grader, "right_answers"):
         return None
 
     def fault(row: Row) -> str | None:
         try:
-            for answer in own.right_answers(row):
-                text = own.as_answer(answer) if own.as_answer else ""
-                reward = (grade or partial(own, **config.grader_args))(
+            for answer in grader.right_answers(row):
+                text = grader.as_answer(answer) if grader.as_answer else ""
+                reward = (grade or partial(grader, **config.grader_args))(
                     text, {PROMPT: "", ANSWER: answer}
                 )
-                if own.as_answer and reward != 1.0:
-                    return f"its answer is {answer!r:.60}, which gets {reward:g} itself"
+                if grader.as_answer and reward != 1.0:
+                    return f"its answer is {answer!r:.60}, and this answer itself scores {reward:g}"
         except (TypeError, ValueError, EnvFault) as error:
             return str(error)
         return None
@@ -142,18 +142,18 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
         for split, rows in splits.items()
         for at, row in enumerate(rows, start=1)
     ]
-    found = [
+    lines = [
         f"{place}: {faults[repr(row.get(ANSWER))]}"
         for place, row in rows
         if faults[repr(row.get(ANSWER))]
     ]
-    if not found:
+    if not lines:
         return f"{len(rows)} of {len(rows)} right answers score 1"
     raise XpError(
         "\n".join(
             [
-                f"rows {name}: {len(found)} of {len(rows)} right answers do not score 1",
-                *found[:MOST_NAMED],
+                f"rows {name}: {len(lines)} of {len(rows)} right answers do not score 1",
+                *lines[:MOST_NAMED],
                 "",
             ]
         )
@@ -276,7 +276,7 @@ def _plain(opening: Any) -> list[Message]:
     """Messages of plain values: an object of the user's own class must not reach another process.
 
     Raises:
-        ProtocolError: it is no list of messages.
+        ProtocolError: it is not a list of messages.
     """
     try:
         return chat_messages(opening)

@@ -41,9 +41,9 @@ class IndexedProvider(ABC):
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
         """See xp.envs.base.Provider; raises ValueError for an index outside the split."""
         size = self.num_tasks(split)
-        wrong = [index for index in indices if not 0 <= index < size]
-        if wrong:
-            raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {wrong[:5]}")
+        outside = [index for index in indices if not 0 <= index < size]
+        if outside:
+            raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {outside[:5]}")
         specs = self._specs(split, list(indices))
         return [
             Task(self._config.name, split, index, spec)

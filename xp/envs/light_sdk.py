@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 
 VENDORS = ("anthropic", "openai", "google.genai", "opentelemetry.exporter")
 OPENENV_PAGE = "openenv.core.env_server.web_interface"

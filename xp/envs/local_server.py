@@ -21,7 +21,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.lib.code_files import find_module, place_digest, with_imports
 from xp.lib.digest import digest_of
-from xp.lib.exchange import direct_opener
+from xp.lib.loopback import direct_opener
 from xp.lib.packages import fix
 from xp.lib.secrets.environment import inherited
 
@@ -114,7 +114,7 @@ class LocalServer:
             if "port" in report or not report.get("lacks"):
                 break
         if "port" not in report:
-            reason = report.get("error", f"it ended or said nothing for {START_S:g} s")
+            reason = report.get("error", f"it ended, or did not answer for {START_S:g} s")
             tried = " and ".join(self._pythons)
             lacks = report.get("lacks")
             more = f"\nserved by {tried}; set env.python=/path/to/bin/python to one that has it{fix(lacks)}"
@@ -203,7 +203,7 @@ class LocalServer:
         except OSError as error:
             is_late = isinstance(getattr(error, "reason", error), TimeoutError)
             if is_late:
-                return f"has answered nothing for {limit_s:g} s"
+                return f"has not answered for {limit_s:g} s"
             return None
 
     def _spawn(self, python: str, port: int) -> int:
@@ -250,8 +250,8 @@ def _child_environ(
     libraries."""
     plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    own = {"PYTHONPATH": path_for(python), KEY_VARIABLE: key}
-    return {**plain, **hidden, **quiet, **HASH_SEED, **overrides, **own}
+    variables = {"PYTHONPATH": path_for(python), KEY_VARIABLE: key}
+    return {**plain, **hidden, **quiet, **HASH_SEED, **overrides, **variables}
 
 
 def source_version(serve: str) -> str:

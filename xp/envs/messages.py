@@ -58,23 +58,23 @@ def chat_messages(value: Any) -> list[Message]:
     unanswered: dict[str, str] = {}
     """Id of each call without a result -> name of its tool."""
     num_calls = 0
-    for number, one in enumerate(value):
-        role = role_of(one)
+    for number, entry in enumerate(value):
+        role = role_of(entry)
         if role is None:
             expected = f"{{role, content}} with a role of {', '.join(sorted({*ROLES.values()}))}"
-            raise ProtocolError(f"message {number}: expected {expected}, got {one!r:.80}")
-        given = one.get("tool_calls") or filter(None, [one.get("function_call")])
+            raise ProtocolError(f"message {number}: expected {expected}, got {entry!r:.80}")
+        given = entry.get("tool_calls") or filter(None, [entry.get("function_call")])
         calls = [_call(call, number, num_calls + place) for place, call in enumerate(given)]
-        message = Message(role=role, content=_text(one.get("content"), number, bool(calls)))
+        message = Message(role=role, content=_text(entry.get("content"), number, bool(calls)))
         if calls:
             message["tool_calls"] = calls
         num_calls += len(calls)
         unanswered |= {call["id"]: call["function"]["name"] for call in calls}
-        answered = str(one.get("tool_call_id") or "")
+        answered = str(entry.get("tool_call_id") or "")
         if message["role"] == "tool" and not answered:
-            of_name = (key for key, name in unanswered.items() if name == one.get("name"))
+            of_name = (key for key, name in unanswered.items() if name == entry.get("name"))
             answered = next(of_name, next(iter(unanswered), ""))
-        name = one.get("name") or unanswered.get(answered)
+        name = entry.get("name") or unanswered.get(answered)
         if name:
             message["name"] = str(name)
         if answered:
@@ -90,10 +90,12 @@ def _order_results(messages: list[Message]) -> None:
     for at, turn in enumerate(messages):
         places = {call["id"]: place for place, call in enumerate(turn.get("tool_calls", ()))}
         results = (
-            list(takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])) if places else []
+            list(takewhile(lambda message: message["role"] == "tool", messages[at + 1 :]))
+            if places
+            else []
         )
         messages[at + 1 : at + 1 + len(results)] = sorted(
-            results, key=lambda one: places.get(one.get("tool_call_id", ""), len(places))
+            results, key=lambda result: places.get(result.get("tool_call_id", ""), len(places))
         )
 
 
@@ -128,9 +130,11 @@ def _text(content: Any, number: int, has_calls: bool) -> str:
         part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part
         for part in parts
     ]
-    strange = [part for part in texts if not isinstance(part, str)]
-    if strange:
-        raise ProtocolError(f"message {number}: expected a text as content, got {strange[0]!r:.80}")
+    other_parts = [part for part in texts if not isinstance(part, str)]
+    if other_parts:
+        raise ProtocolError(
+            f"message {number}: expected a text as content, got {other_parts[0]!r:.80}"
+        )
     return "\n".join(map(str.__str__, texts))
 
 

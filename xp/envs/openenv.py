@@ -118,7 +118,7 @@ def refusal(error: Any, what: str) -> ToolResult:
     message = str(detail.get("message"))[:MAX_ERROR_CHARS]
     if code == "VALIDATION_ERROR":
         # Whatever the form of the server's errors, the model is at fault, and gets the message.
-        entries = [one for one in _list(detail.get("errors")) if isinstance(one, Mapping)]
+        entries = [entry for entry in _list(detail.get("errors")) if isinstance(entry, Mapping)]
         errors = [
             f"{'.'.join(map(str, _list(entry.get('loc'))))}: {entry.get('msg')}"
             for entry in entries
@@ -517,7 +517,7 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
             return value
         return json.dumps(value, ensure_ascii=False)
 
-    is_shown = any(PLACEHOLDER.search(one["content"]) for one in messages)
+    is_shown = any(PLACEHOLDER.search(message["content"]) for message in messages)
     if (fields or metadata) and row.get(RESET) is None and not is_shown:
         raise XpError(
             f"{where}: the prompt shows nothing of what the reset observed: {known[:MAX_ERROR_CHARS]}\n"

@@ -110,7 +110,7 @@ def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str
     chosen = {}
     for column, usual in USUAL.items():
         names = (columns[column],) if column in columns else (column, *usual)
-        present = [one for one in names if any(value_at(row, one) is not None for row in some)]
+        present = [name for name in names if any(value_at(row, name) is not None for row in some)]
         if column in present or len(present) == 1:
             chosen[column] = present[0]
         elif some and column in columns:
@@ -123,8 +123,8 @@ def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str
             else:
                 which = "none is called prompt"
             raise XpError(
-                f"rows {name}: the columns are {named_columns(some)}, and {which}\nsay which one is, for example"
-                f" env.columns.prompt={(present or [one for one in some[0] if one != ANSWER] or ['COLUMN'])[0]}"
+                f"rows {name}: the columns are {named_columns(some)}, and {which}\nset the one that is the prompt, for example"
+                f" env.columns.prompt={(present or [name for name in some[0] if name != ANSWER] or ['COLUMN'])[0]}"
             )
     return chosen
 

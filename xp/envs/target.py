@@ -87,10 +87,10 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     url = (config.target or "").rstrip("/")
     values = _secret_values(config, environ)
     where = f"environment {config.name}"
-    strange = sorted(set(values) - {HOST_TOKEN})
-    if strange:
+    unknown = sorted(set(values) - {HOST_TOKEN})
+    if unknown:
         raise XpError(
-            f"{where}: an OpenEnv server accepts no secrets except {HOST_TOKEN}, not {strange}"
+            f"{where}: an OpenEnv server accepts no secrets except {HOST_TOKEN}, not {unknown}"
         )
     is_allowed = origin(url) in map(origin, config.allowed_origins)
     if values and not (is_allowed and (url.startswith("https://") or is_loopback(url))):

@@ -76,10 +76,12 @@ class WatchedCalls:
             base: the SDK's class of environments.
         """
         for cls in [target] if inspect.isclass(target) else list(_subclasses(base)):
-            sdk = next((one for one in cls.__mro__ if _package(one) == _package(base)), None)
+            sdk = next(
+                (parent for parent in cls.__mro__ if _package(parent) == _package(base)), None
+            )
             if sdk is not None:
-                for own in cls.__mro__[: cls.__mro__.index(sdk)]:
-                    self._watch_class(own, sdk)
+                for parent in cls.__mro__[: cls.__mro__.index(sdk)]:
+                    self._watch_class(parent, sdk)
 
     def _watch_class(self, cls: type, sdk: type) -> None:
         for name, value in list(vars(cls).items()):
@@ -155,8 +157,10 @@ class WatchedCalls:
         if (call.name, f"{event} {kind}") in self._reported:
             return
         self._reported.add((call.name, f"{event} {kind}"))
-        own = [frame for frame in frames if self._is_own(Path(frame.filename))][-MAX_FRAMES:]
-        text = "".join([*traceback.format_list(own), end]).strip()[-MAX_CHARS:]
+        users_frames = [frame for frame in frames if self._is_own(Path(frame.filename))][
+            -MAX_FRAMES:
+        ]
+        text = "".join([*traceback.format_list(users_frames), end]).strip()[-MAX_CHARS:]
         self._report({"event": event, "call": call.name, "text": text})
 
     def _is_own(self, file: Path) -> bool:
@@ -193,4 +197,4 @@ def _frames(call: _Call) -> list[FrameType]:
         if frames:
             return frames
     frame = sys._current_frames().get(call.thread)
-    return [one for one, _ in traceback.walk_stack(frame)][::-1]
+    return [caller for caller, _ in traceback.walk_stack(frame)][::-1]

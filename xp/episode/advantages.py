@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
 from xp.lib.load import call_fault, is_number, load_function
+from xp.lib.nested import grouped
 from xp.spec import AdvantageScale, Algorithm, Estimator
 
 EPSILON = 1e-8
@@ -41,7 +41,7 @@ def check_not_negative(rewards: Iterable[float]) -> None:
 
 
 EQUAL = 1e-6
-"""Largest difference of rewards that is no variance."""
+"""Largest difference of rewards that does not count as variance."""
 
 
 def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> list[bool]:
@@ -92,8 +92,8 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
 
 def reinforce_pp_baseline(episodes: Sequence[Valid]) -> list[float]:
     """Advantages of REINFORCE++-baseline: `reinforce_pp` of the rewards minus the mean of their group."""
-    own = zip(episodes, centred(episodes), strict=True)
-    return reinforce_pp([replace(episode, reward=reward) for episode, reward in own])
+    centred_episodes = zip(episodes, centred(episodes), strict=True)
+    return reinforce_pp([replace(episode, reward=reward) for episode, reward in centred_episodes])
 
 
 def over_batch_std(episodes: Sequence[Valid]) -> list[float]:

@@ -91,7 +91,7 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
         dialect = Dialect(json.loads((stage / FILE).read_text())["dialect"])
     except FileNotFoundError:
         raise XpError(
-            f"{stage / FILE} does not exist: no tokenizer was asked which dialect `auto` is"
+            f"{stage / FILE} does not exist: the dialect of model.dialect=auto was not read from a tokenizer"
         ) from None
     members = {
         name: member.model_copy(update={"dialect": dialect})

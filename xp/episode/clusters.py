@@ -1,4 +1,4 @@
-"""Standard error of a mean over episodes of which several belong to one task; standard library only.
+"""Standard error of a mean over episodes, several of which belong to one task; standard library only.
 
 Episodes of one task are correlated; the tasks are the independent samples. Every summary uses this formula, also in the
 trainers' own Pythons; a test compares it with statsmodels.

@@ -41,7 +41,7 @@ NUDGE: Final = "Your message held no tool call. Go on by calling one of the tool
 
 _log = logging.getLogger(__name__)
 _logged = set[tuple[str, type[EnvFault]]]()
-"""Environments and types of their faults of which this process has logged the first one."""
+"""Environment and type of each fault that this process has logged already."""
 
 
 class Episode:
@@ -117,13 +117,13 @@ class Episode:
     @property
     def undelivered(self) -> tuple[int, ...]:
         """Numbers of the turns that a program never got, once the episode is settled."""
-        taken = (
+        results = (
             result
             for turn in self._turns
             for result in turn.results
             if isinstance(result, TakenResult)
         )
-        return tuple(number for one in taken for number in one.undelivered)
+        return tuple(number for result in results for number in result.undelivered)
 
     @property
     def num_sampled(self) -> int:
@@ -261,13 +261,13 @@ class Episode:
             else:
                 complete = calls
             if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST:
-                taken = calls[:1]
+                processed_calls = calls[:1]
             else:
-                taken = calls
+                processed_calls = calls
             if self._attempt.takes_messages():
-                messages += self._take_message(text, taken, is_cut, results)
-            elif taken:
-                self._take_calls(taken, results, messages)
+                messages += self._take_message(text, processed_calls, is_cut, results)
+            elif processed_calls:
+                self._take_calls(processed_calls, results, messages)
             else:
                 if self._attempt.reads_thinking():
                     answer = text
@@ -275,9 +275,11 @@ class Episode:
                     answer = syntax.plain(text).strip()
                 self._take_plain(valid_text(answer), results, messages)
             if is_cut and self._status not in (EpisodeStatus.ONGOING, EpisodeStatus.TRUNCATED):
-                processed = taken[: len(messages)]
+                processed = processed_calls[: len(messages)]
                 has_ended_it = (
-                    self._is_finished and bool(taken) and complete[: len(processed)] == processed
+                    self._is_finished
+                    and bool(processed_calls)
+                    and complete[: len(processed)] == processed
                 )
                 self._status = EpisodeStatus.FINISHED if has_ended_it else EpisodeStatus.TRUNCATED
         except EnvFault as fault:
@@ -411,9 +413,9 @@ class Episode:
         calls: list[dict[str, Any]] = []
         for turn in self._turns:
             messages += [Message(role="assistant", content=turn.text), *turn.shown]
-            taken = [call for call in turn.calls if isinstance(call, ToolCall)]
+            tool_calls = [call for call in turn.calls if isinstance(call, ToolCall)]
             for call, result in zip(
-                taken, turn.results, strict=False
+                tool_calls, turn.results, strict=False
             ):  # later calls may not have been executed
                 calls.append(
                     {"name": call.name, "arguments": dict(call.arguments), "result": result}

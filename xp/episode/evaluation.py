@@ -16,7 +16,7 @@ from xp.envs.judges import total_usage
 from xp.episode.clusters import clustered_stderr
 from xp.episode.metrics import EpisodeFacts, void_reasons
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.lib.reading import LARGEST, MAX_COUNT, json_of
 
 RECORD: Final = "eval.json"
@@ -44,7 +44,8 @@ def evaluation_record(
     threshold = about["playing"]["pass_threshold"]
     tasks = rewards_of(played)
     envs = {
-        name: figures([one for one in played if one.env == name], threshold) for name in scoring
+        name: figures([episode for episode in played if episode.env == name], threshold)
+        for name in scoring
     }
     return {
         "schema_version": SCHEMA_VERSION,
@@ -53,15 +54,15 @@ def evaluation_record(
         "stopped": stopped if len(played) < num_asked else None,
         "num_asked": num_asked,
         "num_played": len(played),
-        "started": min((one.started_at for one in played), default=None),
-        "ended": max((one.started_at + one.elapsed_s for one in played), default=None),
+        "started": min((episode.started_at for episode in played), default=None),
+        "ended": max((episode.started_at + episode.elapsed_s for episode in played), default=None),
         "summary": next(iter(envs.values())) if len(envs) == 1 else figures(played, threshold),
         "environments": envs,
         "usage": {
-            "prompt_tokens": sum(one.num_read for one in played),
-            "completion_tokens": sum(one.num_tokens for one in played),
+            "prompt_tokens": sum(episode.num_read for episode in played),
+            "completion_tokens": sum(episode.num_tokens for episode in played),
             "cost_usd": None,
-            "judges": total_usage([one.outcome.judges for one in played]),
+            "judges": total_usage([episode.outcome.judges for episode in played]),
         },
         "scoring": dict(scoring),
         "tasks": {
@@ -72,7 +73,7 @@ def evaluation_record(
 
 def rewards_of(played: Sequence[EpisodeFacts]) -> dict[str, list[float | None]]:
     """Task -> the rewards of its episodes, in the order of play. None means void."""
-    return grouped((one.task_id, one.outcome.reward) for one in played)
+    return grouped((episode.task_id, episode.outcome.reward) for episode in played)
 
 
 def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, Any]:
@@ -81,11 +82,13 @@ def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, 
     `env_pass_share` counts the passes before the user's reward functions and the group's rewards.
     """
     rewards = rewards_of(played)
-    outcomes = [one.outcome for one in played]
-    scored = [[one for one in task if one is not None] for task in rewards.values()]
-    own = [
+    outcomes = [episode.outcome for episode in played]
+    scored = [[reward for reward in task if reward is not None] for task in rewards.values()]
+    unshaped = [
         next(
-            one for one in (outcome.unshaped, outcome.ungrouped, outcome.reward) if one is not None
+            reward
+            for reward in (outcome.unshaped, outcome.ungrouped, outcome.reward)
+            if reward is not None
         )
         for outcome in outcomes
         if outcome.reward is not None
@@ -98,21 +101,21 @@ def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, 
         "passes": _estimate(
             [[float(reward >= pass_threshold) for reward in task] for task in scored]
         ),
-        "env_pass_share": _mean([float(reward >= pass_threshold) for reward in own]),
+        "env_pass_share": _mean([float(reward >= pass_threshold) for reward in unshaped]),
         "pass_threshold": pass_threshold,
         "statuses": dict(sorted(Counter(outcome.status.value for outcome in outcomes).items())),
         "turns_mean": _mean([outcome.num_turns for outcome in outcomes]),
         "tool_calls_mean": _mean([outcome.num_tool_calls for outcome in outcomes]),
         "malformed_mean": _mean([outcome.num_malformed for outcome in outcomes]),
-        "tokens_mean": _mean([one.num_tokens for one in played]),
-        "seconds_mean": _mean([one.elapsed_s for one in played]),
+        "tokens_mean": _mean([episode.num_tokens for episode in played]),
+        "seconds_mean": _mean([episode.elapsed_s for episode in played]),
         "timed_out": sum(outcome.grader.get(TIMED_OUT, 0.0) for outcome in outcomes),
         "void_reasons": void_reasons(outcome.void_reason for outcome in outcomes),
     }
 
 
 def _estimate(tasks: Sequence[Sequence[float]]) -> dict[str, Any] | None:
-    values = [one for task in tasks for one in task]
+    values = [reward for task in tasks for reward in task]
     if not values:
         return None
     return {

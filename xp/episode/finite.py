@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Final
 
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.spec.training import OnNonfinite
 
 MOST_IN_A_ROW: Final = 3
@@ -37,17 +37,17 @@ class FiniteUpdates:
         Raises:
             XpError: (DIVERGED) a value is not finite, and the rule or the limit of consecutive steps ends the run.
         """
-        wrong = [
+        nonfinite = [
             f"{name} {value}"
             for name, value in values.items()
             if value is not None and not math.isfinite(value)
         ]
-        if not wrong:
+        if not nonfinite:
             return True
         if step != self._last_step:
             self._in_a_row = self._in_a_row + 1 if self._last_step == step - 1 else 1
             self._last_step = step
-        what = f"rollout step {step}: {', '.join(wrong)}"
+        what = f"rollout step {step}: {', '.join(nonfinite)}"
         if self._rule is OnNonfinite.STOP:
             raise XpError(
                 f"{what}: the update is not a finite number, and training stops before a checkpoint holds it\n"

@@ -120,15 +120,15 @@ def dialogue(episode: GroupEpisode, dialect: Dialect | str) -> list[Message]:
     messages: list[Message] = []
     turn: Message | None = None
     for message in episode.messages:
-        one = Message(**message)
-        if one["role"] == "assistant" and "tool_calls" not in one:
-            turn = one = Message(role="assistant", content=plain(one["content"]))
-        elif one["role"] == "tool" and turn is not None:
-            if "tool_call_id" in one and calls and one.get("name") == calls[0]["name"]:
+        copied = Message(**message)
+        if copied["role"] == "assistant" and "tool_calls" not in copied:
+            turn = copied = Message(role="assistant", content=plain(copied["content"]))
+        elif copied["role"] == "tool" and turn is not None:
+            if "tool_call_id" in copied and calls and copied.get("name") == calls[0]["name"]:
                 call = calls.popleft()
-                executed = chat_call(one["tool_call_id"], call["name"], dict(call["arguments"]))
+                executed = chat_call(copied["tool_call_id"], call["name"], dict(call["arguments"]))
                 turn.setdefault("tool_calls", []).append(executed)
             else:
-                one = Message(role="user", content=one["content"])
-        messages.append(one)
+                copied = Message(role="user", content=copied["content"])
+        messages.append(copied)
     return messages

@@ -23,9 +23,9 @@ from xp.episode.tool_calls import (
     call_of,
     limited,
     parse_call,
+    parse_expression,
     read_json,
 )
-from xp.lib.python_source import parse_expression
 from xp.spec.dialect import Dialect
 
 _SEP: Final = "<｜tool▁sep｜>"
@@ -169,7 +169,9 @@ def _gemma_value(value: Any) -> str:
         case Mapping():
             return (
                 "{"
-                + ",".join(f"{_gemma_key(key)}:{_gemma_value(one)}" for key, one in value.items())
+                + ",".join(
+                    f"{_gemma_key(key)}:{_gemma_value(child)}" for key, child in value.items()
+                )
                 + "}"
             )
         case list() | tuple():

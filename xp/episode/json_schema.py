@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, Final
 from urllib.parse import unquote
 
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 
 Schema = Mapping[str, Any]
 TYPES: Final = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
@@ -79,7 +79,8 @@ def allows(branch: Schema, value: Any) -> bool:
     values = allowed_values(branch)
     if values is not None:
         return any(
-            value == one and isinstance(value, bool) == isinstance(one, bool) for one in values
+            value == known and isinstance(value, bool) == isinstance(known, bool)
+            for known in values
         )
     return _is_of(_type_of(value), allowed_types(branch))
 
@@ -113,12 +114,13 @@ def _merged(first: Schema, other: Schema) -> Schema | None:
     has one."""
     both = {**other, **first}
     if "properties" in first and "properties" in other:
-        one = _mapping(first["properties"])
+        properties_of_first = _mapping(first["properties"])
         further = _mapping(other["properties"])
         shared = {
-            name: {"allOf": [one[name], further[name]]} for name in one.keys() & further.keys()
+            name: {"allOf": [properties_of_first[name], further[name]]}
+            for name in properties_of_first.keys() & further.keys()
         }
-        both["properties"] = {**further, **one, **shared}
+        both["properties"] = {**further, **properties_of_first, **shared}
     if "required" in first and "required" in other:
         both["required"] = [*_listed(first["required"]), *_listed(other["required"])]
     if "type" in first and "type" in other:

@@ -159,8 +159,8 @@ class Judge:
             data = [{"task": opening, **part} for part in parts]
             return self._all(
                 [
-                    partial(self._ask, rubric, about, calls, question, form, read, one)
-                    for one in data
+                    partial(self._ask, rubric, about, calls, question, form, read, datum)
+                    for datum in data
                 ]
             )
 
@@ -211,12 +211,12 @@ class Judge:
         )
         wins = [0.0] * len(answers)
         turned = [0.0] * len(answers)
-        for one, other in pairs:
-            forward = won.get((one, other), 0.5)
-            backward = 1 - won.get((other, one), 0.5)
+        for left, other in pairs:
+            forward = won.get((left, other), 0.5)
+            backward = 1 - won.get((other, left), 0.5)
             share = forward if forward == backward else 0.5
-            wins[one], wins[other] = wins[one] + share, wins[other] + 1 - share
-            for at in (one, other):
+            wins[left], wins[other] = wins[left] + share, wins[other] + 1 - share
+            for at in (left, other):
                 turned[at] += forward != backward
         others = max(1, len(answers) - 1)
         return [sum_ / others for sum_ in wins], [
@@ -330,10 +330,10 @@ class Judge:
     def _parts(self, episode: GroupEpisode) -> tuple[list[Message], Any]:
         """The conversation that the model was given, and its answer: the text of its only turn, or the dialogue."""
         messages = dialogue(episode, self._dialect)
-        own = own_turns(messages, episode.outcome.num_turns) or [len(messages)]
-        answer = messages[own[0] :]
+        places = own_turns(messages, episode.outcome.num_turns) or [len(messages)]
+        answer = messages[places[0] :]
         is_text = len(answer) == 1 and "tool_calls" not in answer[0]
-        return messages[: own[0]], answer[0]["content"] if is_text else answer
+        return messages[: places[0]], answer[0]["content"] if is_text else answer
 
 
 def rubric_of(rubric: str, row: Mapping[str, Any]) -> str:

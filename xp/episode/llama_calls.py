@@ -22,10 +22,10 @@ from xp.episode.tool_calls import (
     checked_call,
     limited,
     parse_call,
+    parse_expression,
     unwrapped,
     with_calls,
 )
-from xp.lib.python_source import parse_expression
 
 JSON_FORM: Final = '{"name": "<tool>", "parameters": {...}}'
 PYTHONIC_FORM: Final = "[<tool>(<name>=<value>, ...)]"

@@ -78,10 +78,10 @@ def title_of_metric(name: str) -> str:
         row, name = (_of_run(rest), rest) if _of_run(rest) is not None else (None, name)
     if row is None:
         return prefix + name.replace("_", " ").replace("/", ": ")
-    found = _pattern(row.name).fullmatch(name)
+    match = _pattern(row.name).fullmatch(name)
     title = row.title
     for part, value in zip(
-        re.findall("<.+?>", row.name), found.groups() if found else (), strict=False
+        re.findall("<.+?>", row.name), match.groups() if match else (), strict=False
     ):
         title = title.replace(part, value)
     return f"{prefix}{f'{env}: ' if env else ''}{title}"

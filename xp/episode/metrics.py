@@ -10,7 +10,7 @@ from typing import Final
 from xp.envs.judges import total_usage
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 
 FULL_REWARD: Final = 1.0
 """Default threshold of a pass, which is not part of a metric's name."""
@@ -46,11 +46,11 @@ def episode_metrics(
         pass_threshold: smallest reward that is a pass; part of that metric's name unless it is 1.
     """
     metrics = _metrics(played, group_size, pass_threshold)
-    names = sorted({one.env for one in played})
+    names = sorted({episode.env for episode in played})
     if len(names) > 1:
         for name in names:
             of_env = _metrics(
-                [one for one in played if one.env == name], group_size, pass_threshold
+                [episode for episode in played if episode.env == name], group_size, pass_threshold
             )
             metrics |= {f"{name}/{key}": value for key, value in of_env.items()}
     return metrics
@@ -58,16 +58,16 @@ def episode_metrics(
 
 def all_tokens(played: Sequence[EpisodeFacts]) -> dict[str, float]:
     """Tokens of a step's episodes under the name of their total, which a step's log makes of them."""
-    return {TOKENS: float(sum(one.num_tokens + one.num_read for one in played))}
+    return {TOKENS: float(sum(episode.num_tokens + episode.num_read for episode in played))}
 
 
 def check_health(played: Sequence[EpisodeFacts], max_void_fraction: float) -> None:
     """Raises XpError(UNHEALTHY) if too large a share of the episodes is void."""
-    void = [one.outcome for one in played if one.outcome.status is EpisodeStatus.VOID]
+    void = [episode.outcome for episode in played if episode.outcome.status is EpisodeStatus.VOID]
     if len(void) > max_void_fraction * len(played):
         raise XpError(
             f"{len(void)} of {len(played)} episodes are void, more than training.max_void_fraction={max_void_fraction}:"
-            f" the environment is failing ({void_reasons(one.void_reason for one in void)})",
+            f" the environment is failing ({void_reasons(episode.void_reason for episode in void)})",
             ExitCode.UNHEALTHY,
         )
 
@@ -83,8 +83,8 @@ def void_reasons(reasons: Iterable[str | None]) -> str:
 def _metrics(
     played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float
 ) -> dict[str, float]:
-    scored = [one for one in played if one.outcome.reward is not None]
-    rewards = [_reward(one) for one in scored]
+    scored = [episode for episode in played if episode.outcome.reward is not None]
+    rewards = [_reward(episode) for episode in scored]
     positive = [reward for reward in rewards if reward > 0]
     groups = _groups(played, group_size)
     metrics = {
@@ -92,29 +92,38 @@ def _metrics(
         "episodes/void": _share(played, EpisodeStatus.VOID),
         "episodes/truncated": _share(played, EpisodeStatus.TRUNCATED),
         "episodes/finished": _share(played, EpisodeStatus.FINISHED),
-        "episodes/malformed": _mean([float(one.outcome.num_malformed > 0) for one in played]),
-        "episodes/tokens": _mean([float(one.num_tokens) for one in played]),
-        "environment/turns": _mean([float(one.outcome.num_turns) for one in played]),
-        "environment/total_reward": sum((sum(one.outcome.step_rewards) for one in scored), 0.0),
-        "environment/num_rewards": float(sum(len(one.outcome.step_rewards) for one in scored)),
+        "episodes/malformed": _mean(
+            [float(episode.outcome.num_malformed > 0) for episode in played]
+        ),
+        "episodes/tokens": _mean([float(episode.num_tokens) for episode in played]),
+        "environment/turns": _mean([float(episode.outcome.num_turns) for episode in played]),
+        "environment/total_reward": sum(
+            (sum(episode.outcome.step_rewards) for episode in scored), 0.0
+        ),
+        "environment/num_rewards": float(
+            sum(len(episode.outcome.step_rewards) for episode in scored)
+        ),
     }
-    num_trained = sum(one.num_tokens for one in played)
-    num_sampled = sum(one.num_sampled or one.num_tokens for one in played)
+    num_trained = sum(episode.num_tokens for episode in played)
+    num_sampled = sum(episode.num_sampled or episode.num_tokens for episode in played)
     if num_sampled > num_trained:
         metrics["episodes/trained_share"] = num_trained / num_sampled
-    metrics |= _means("reward_fn", [one.outcome.metrics for one in scored])
+    metrics |= _means("reward_fn", [episode.outcome.metrics for episode in scored])
     # Without the cost, if that of one episode is unknown.
-    judges = total_usage([one.outcome.judges for one in scored])
+    judges = total_usage([episode.outcome.judges for episode in scored])
     metrics |= {f"judges/{name}": value for name, value in judges.items()}
-    metrics |= _means("group", [one.outcome.group for one in scored])
-    metrics |= _means("grader", [one.outcome.grader for one in scored])
+    metrics |= _means("group", [episode.outcome.group for episode in scored])
+    metrics |= _means("grader", [episode.outcome.grader for episode in scored])
     if scored:
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),
             "reward/mean_positive_reward": _mean(positive),
             pass_name(group_size, pass_threshold): _mean(
                 [
-                    float(max(one.outcome.task_reward or 0.0 for one in group) >= pass_threshold)
+                    float(
+                        max(episode.outcome.task_reward or 0.0 for episode in group)
+                        >= pass_threshold
+                    )
                     for group in groups
                 ]
             ),
@@ -123,9 +132,9 @@ def _metrics(
             equal = [float(len(set(map(_reward, group))) == 1) for group in groups]
             metrics["reward/groups_without_variance"] = _mean(equal)
     penalties = [
-        _reward(one) - one.outcome.unpenalized
-        for one in scored
-        if one.outcome.unpenalized is not None
+        _reward(episode) - episode.outcome.unpenalized
+        for episode in scored
+        if episode.outcome.unpenalized is not None
     ]
     return metrics | ({"reward/overlong_penalty": fmean(penalties)} if penalties else {})
 
@@ -148,13 +157,15 @@ def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, flo
 
 def _groups(played: Sequence[EpisodeFacts], group_size: int) -> list[list[EpisodeFacts]]:
     """Each group's scored episodes; a task that a step has twice has two groups."""
-    of_task = grouped((one.task_id, one) for one in played)
+    of_task = grouped((episode.task_id, episode) for episode in played)
     groups = [
         episodes[at : at + group_size]
         for episodes in of_task.values()
         for at in range(0, len(episodes), group_size)
     ]
-    scored = [[one for one in group if one.outcome.reward is not None] for group in groups]
+    scored = [
+        [episode for episode in group if episode.outcome.reward is not None] for group in groups
+    ]
     return [group for group in scored if group]
 
 
@@ -164,7 +175,7 @@ def _reward(facts: EpisodeFacts) -> float:
 
 
 def _share(played: Sequence[EpisodeFacts], status: EpisodeStatus) -> float:
-    return _mean([float(one.outcome.status is status) for one in played])
+    return _mean([float(episode.outcome.status is status) for episode in played])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,7 +18,6 @@ from xp.episode.episode import Episode
 from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.rewards import RewardSteps, reward_steps
-from xp.lib.closing import Closing
 from xp.lib.reading import config_of
 from xp.spec.dialect import Dialect
 
@@ -38,7 +38,7 @@ class TaskName(Protocol):
     def messages(self) -> tuple[Message, ...]: ...
 
 
-class EnvironmentMixture(Closing):
+class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
     """Providers by member name; a context manager, which stops local servers at its end.
 
     Args:
@@ -140,6 +140,9 @@ class EnvironmentMixture(Closing):
         return frozenset(
             origin for member in self._config.members.values() for origin in member.allowed_origins
         )
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._scoring.shutdown(wait=False, cancel_futures=True)

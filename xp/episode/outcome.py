@@ -39,7 +39,7 @@ class Turn:
 
     @property
     def shown(self) -> list[Message]:
-        """The messages for records and judges: an assistant's one in a new prompt is no turn of the policy."""
+        """The messages for records and judges: an assistant's message in a new prompt is not a turn of the policy."""
         return [
             Message({**message, "role": "history"}) if message["role"] == "assistant" else message
             for message in self.messages

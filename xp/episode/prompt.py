@@ -98,12 +98,12 @@ def session_messages(template: str | None, session: Session) -> list[Message]:
 def first_difference(
     expected: Sequence[Mapping[str, object]], actual: Sequence[Mapping[str, object]]
 ) -> str | None:
-    """Describes the first place where two dialogues differ. None means that they are equal. A key without a value is no
-    key."""
-    for number, (one, other) in enumerate(zip(expected, actual, strict=False), start=1):
-        for key in {**one, **other}:
-            if one.get(key) != other.get(key):
-                was, now = _excerpts(one.get(key), other.get(key))
+    """Describes the first place where two dialogues differ. None means that they are equal. A key without a value does
+    not count."""
+    for number, (first, other) in enumerate(zip(expected, actual, strict=False), start=1):
+        for key in {**first, **other}:
+            if first.get(key) != other.get(key):
+                was, now = _excerpts(first.get(key), other.get(key))
                 return f"message {number}, {key}: expected {was}, got {now}"
     if len(expected) != len(actual):
         return f"expected {counted(len(expected), 'message')}, got {len(actual)}"
@@ -119,7 +119,7 @@ def _excerpts(*values: object) -> list[str]:
     pairs = enumerate(zip(*texts, strict=False))
     start = max(
         0,
-        next((at for at, (one, other) in pairs if one != other), min(map(len, texts)))
+        next((at for at, (first, other) in pairs if first != other), min(map(len, texts)))
         - MAX_EXCERPT // 2,
     )
     end = start + MAX_EXCERPT

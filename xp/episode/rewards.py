@@ -176,7 +176,9 @@ def reward_steps(
         XpError: a function cannot be loaded, or the provider scores no groups.
     """
     called = CalledFunctions(config)
-    functions = [load_shape(one.fn, one.weight, called.call) for one in config.reward_fn or ()]
+    functions = [
+        load_shape(function.fn, function.weight, called.call) for function in config.reward_fn or ()
+    ]
     is_alone = config.judge is not None and config.judge.scoring is JudgeScoring.POINTWISE
     group: dict[RewardStep, GroupSource] = {}
     if config.group_score_weight is not None:
@@ -281,9 +283,11 @@ def _scored(
             scores = source.score(task, episodes)
             results = [
                 _with_usage(
-                    _with_score(step, source, one.outcome, value, entries), scores.judges, size
+                    _with_score(step, source, episode.outcome, value, entries), scores.judges, size
                 )
-                for one, value, entries in zip(episodes, scores.values, scores.entries, strict=True)
+                for episode, value, entries in zip(
+                    episodes, scores.values, scores.entries, strict=True
+                )
             ]
         except Exception as error:
             usage = error.usage if isinstance(error, JudgeFault) else {}
@@ -292,7 +296,8 @@ def _scored(
                 _void(_with_usage(episode.outcome, usage, size), reason) for episode in episodes
             ]
         episodes = [
-            replace(one, outcome=result) for one, result in zip(episodes, results, strict=True)
+            replace(episode, outcome=result)
+            for episode, result in zip(episodes, results, strict=True)
         ]
     return [episode.outcome for episode in episodes]
 

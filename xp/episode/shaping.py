@@ -104,7 +104,7 @@ def _parameters(name: str, function: Any) -> tuple[str, ...] | None:
     ]
     if len(parameters) == 1 and needed and needed[0] not in ABOUT[1:]:
         return None
-    unknown = [one for one in needed if one not in ABOUT]
+    unknown = [name for name in needed if name not in ABOUT]
     if unknown:
         raise XpError(
             f"reward_fn {name} has unknown parameters {', '.join(unknown)}; legal ones are {', '.join(ABOUT)}"

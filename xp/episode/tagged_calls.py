@@ -85,12 +85,12 @@ def _syntax(
 
     def write(name: str, arguments: Mapping[str, Any]) -> str:
         texts = {
-            key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
-            for key, one in arguments.items()
+            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in arguments.items()
         }
         return call.format(
             name=name,
-            arguments="".join(parameter.format(key=key, value=one) for key, one in texts.items()),
+            arguments="".join(parameter.format(key=key, value=text) for key, text in texts.items()),
         )
 
     any_arguments = parameter.format(key="<name>", value="<value>") + "...\n"
@@ -220,7 +220,7 @@ def _texts(body: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malfo
         end = form.end.search(body, start)
         texts[key] = value = body[start : start if end is None else end.start()]
         others = any(
-            one[1].strip() in declared - texts.keys() for one in form.argument.finditer(value)
+            match[1].strip() in declared - texts.keys() for match in form.argument.finditer(value)
         )
         close = re.search(form.closing, value)
         if (

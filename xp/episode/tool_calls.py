@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,7 +68,7 @@ class Syntax:
     prose: Callable[[str, bool], str] = lambda text, is_before_call: (
         f"{text}\n" if is_before_call else text
     )
-    """Writes text that is no call, as a whole turn or before the turn's calls."""
+    """Writes text that is not a call, as a whole turn or before the turn's calls."""
 
     def thinking_of(self, text: str) -> str:
         """The text of a turn's first block of thinking, whose opening tag may be in the prompt."""
@@ -81,8 +82,8 @@ class Syntax:
         """The text of a turn before its first call, without thinking; empty if the call's beginning is not found."""
         opening = re.match(r"<[^>]+>|\[\w+\]|.", self.write("x", {}))
         assert opening is not None
-        before, found, _ = self.plain(text).partition(opening[0])
-        return before.strip() if found else ""
+        before, marker, _ = self.plain(text).partition(opening[0])
+        return before.strip() if marker else ""
 
 
 TOO_LONG: Final = MalformedCall(f"the tool call is longer than {MAX_CALL_CHARS} characters")
@@ -230,3 +231,20 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         raise ValueError("a key occurs twice")
     return value
+
+
+def parse_expression(source: str) -> ast.expr:
+    """Returns the tree of `source`.
+
+    Until 3.11.8, CPython counts the depth of trees for all threads at once. Where the garbage collector lets another
+    parser run in the middle, `ast.parse` raises SystemError for a correct text (gh-106905); it is then parsed again.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse` does.
+    """
+    while True:
+        try:
+            return ast.parse(source, mode="eval").body
+        except SystemError as error:
+            if "recursion depth mismatch" not in str(error):
+                raise

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,6 @@ from xp.episode.outcome import EpisodeResult, Tokens, Turn
 from xp.episode.tool_calls import MalformedCall
 from xp.errors import ExitCode
 from xp.lib.atomic import write_atomically
-from xp.lib.closing import Closing
 from xp.lib.digest import text_digest
 from xp.lib.reading import lines_of
 
@@ -140,7 +140,7 @@ def trajectory(
     )
 
 
-class TrajectoryWriter(Closing):
+class TrajectoryWriter(AbstractContextManager["TrajectoryWriter", None]):
     """Appends complete lines with one write call each; after `write`, the kernel has the line.
 
     Args:
@@ -178,6 +178,9 @@ class TrajectoryWriter(Closing):
         if name not in self._written:
             write_atomically(self._directory / folder / name, text)
             self._written.add(name)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         with self._lock:

@@ -158,7 +158,7 @@ def _named_ids(tokenizer: Any) -> list[int]:
         else:
             ids = None
         named += ids if isinstance(ids, list) else [ids]
-    return [one for one in named if type(one) is int and 0 <= one <= MAX_ID]
+    return [number for number in named if type(number) is int and 0 <= number <= MAX_ID]
 
 
 def _special_tokens(tokenizer: Any) -> set[str]:

@@ -7,6 +7,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ from xp.envs.target import Target, api_target
 from xp.envs.transport import Repeat, Transport
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
-from xp.lib.closing import Closing
 
 MAX_WAITING: Final = 2048
 """Largest number of trajectories in memory; further ones are lost, and counted."""
@@ -184,7 +184,7 @@ def _message_events(record: Trajectory) -> Iterator[Event]:
         yield event
 
 
-class Recorder(Closing):
+class Recorder(AbstractContextManager["Recorder", None]):
     """Writes each trajectory, then queues it for upload; a context manager.
 
     Args:
@@ -209,6 +209,9 @@ class Recorder(Closing):
         self._writer.write(record)
         if self._uploader is not None:
             self._uploader.put(record)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Finishes the upload within a time limit, and prints how many trajectories were lost."""

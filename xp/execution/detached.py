@@ -158,7 +158,7 @@ def abandon(run: Path) -> None:
 
 def detachable(run: Path, record: RunRecord) -> Detachable | None:
     """The launcher of a run's last attempt, if its jobs need no supervisor; None if they were its processes."""
-    from xp.execution.launchers.choice import make_launcher
+    from xp.execution.launchers.base import make_launcher
 
     if not is_ours(
         run

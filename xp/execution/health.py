@@ -86,7 +86,9 @@ class HealthCount:
 
     def _lines(self, run: Path) -> list[str]:
         files = sorted((*run.glob(f"attempt_*/*/{FILE}"), *run.glob(FILE)))
-        events = [one for file in files for one in objects_of(file, ExitCode.RUN_DIR, below=run)]
+        events = [
+            event for file in files for event in objects_of(file, ExitCode.RUN_DIR, below=run)
+        ]
         reports = {
             (event["env"], event["call"]): event for event in reversed(events) if "call" in event
         }
@@ -104,7 +106,9 @@ class HealthCount:
             f"{self._num_void} of {counted(self._num_episodes, 'episode')} void, {self._num_retried} more repeated on a"
             f" fresh session, {counted(restarts.total(), 'restart')} of servers"
         ]
-        causes = sorted(self._causes.items(), key=lambda one: -one[1].num_void - one[1].num_retried)
+        causes = sorted(
+            self._causes.items(), key=lambda item: -item[1].num_void - item[1].num_retried
+        )
         for (env, call, _), cause in causes[:MAX_CAUSES]:
             numbers = f"{cause.num_void} void, {cause.num_retried} retried"
             lines.append(f"{env} {call}: {cause.reason[:MAX_REASON]} ({numbers})")
@@ -126,7 +130,7 @@ class HealthCount:
             f"{env}: server restarted {counted(num, 'time')}: it {text}"
             for (env, text), num in restarts.items()
         ]
-        slowest = sorted(self._slowest.items(), key=lambda one: -one[1])[:NUM_SLOWEST]
+        slowest = sorted(self._slowest.items(), key=lambda item: -item[1])[:NUM_SLOWEST]
         named = [
             f"{env} {call or 'answer'} {seconds:.2g} s{f' ({places[env, call]})' if (env, call) in places else ''}"
             for (env, call), seconds in slowest

@@ -57,7 +57,7 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
     if figures["reward"] is None or figures["passes"] is None:
         return None
     num_trained_on = sum(overlap["num_trained_on"] for overlap in overlaps)
-    rewards = [one for task in value["tasks"].values() for one in task["rewards"]]
+    rewards = [reward for task in value["tasks"].values() for reward in task["rewards"]]
     return HeldOutResult(
         reward_mean=figures["reward"]["value"],
         reward_stderr=figures["reward"]["stderr"],
@@ -71,7 +71,7 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
         if num_trained_on
         else "",
         limits=reward_limits(rewards, _limits(value["scoring"])),
-        tasks=digest_of({task: one["hash"] for task, one in value["tasks"].items()}),
+        tasks=digest_of({task: record["hash"] for task, record in value["tasks"].items()}),
         scoring=value["scoring"],
     )
 
@@ -104,12 +104,12 @@ def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]
     """Parts of several evaluations' scoring that are not the same in all: key -> the key with its values.
 
     Args:
-        records: scoring of each evaluation. None means that it is not recorded, which is no difference.
+        records: scoring of each evaluation. None means that it is not recorded, which does not count as a difference.
     """
     known = [record for record in records if record is not None]
     differences = {}
-    for member in dict.fromkeys(member for one in known for member in one):
-        parts = [one.get(member, {}) for one in known]
+    for member in dict.fromkeys(member for result in known for member in result):
+        parts = [result.get(member, {}) for result in known]
         for key in dict.fromkeys(key for part in parts for key in part):
             values = list(dict.fromkeys(json.dumps(part[key]) for part in parts if key in part))
             if len(values) > 1:

@@ -61,7 +61,9 @@ class RunRow:
 
 
 PLAIN: Final = tuple(
-    one.name for one in fields(RunRow) if one.name not in ("differs", "result", "untrained")
+    column.name
+    for column in fields(RunRow)
+    if column.name not in ("differs", "result", "untrained")
 )
 """Columns of every table."""
 
@@ -162,7 +164,7 @@ def head(lines: Sequence[RunRow]) -> list[str]:
 def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
     values = {
         **{name: getattr(line, name) for name in PLAIN},
-        **{key: text(one) for key, one in line.differs.items()},
+        **{key: text(value) for key, value in line.differs.items()},
     }
     return [values.get(name) for name in names]
 
@@ -309,9 +311,9 @@ def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...
     sections = [value for value in values if isinstance(value, dict) and value]
     keys = dict.fromkeys(key for section in sections for key in section)
     paths = [
-        one
+        path_of_difference
         for key in keys
-        for one in _varied((*path, key), [_at(value, (key,)) for value in values])
+        for path_of_difference in _varied((*path, key), [_at(value, (key,)) for value in values])
     ]
     is_section = all(value is None or isinstance(value, dict) for value in values)
     if sections and is_section:

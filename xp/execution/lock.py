@@ -172,11 +172,11 @@ def read_lock(directory: Path) -> Lock:
     lock = config_of(file, Lock.from_json, what="a lock", below=directory)
     # An attempt that trained no more has the facts of the one before.
     files = () if "tasks.content" in lock.facts else directory.glob(f"attempt_*/train/{FACTS}")
-    for found in sorted(files, key=lambda one: number_of(one.parents[1]))[-1:]:
-        facts = json_of(found, ExitCode.RUN_DIR, below=directory)
+    for newest in sorted(files, key=lambda file: number_of(file.parents[1]))[-1:]:
+        facts = json_of(newest, ExitCode.RUN_DIR, below=directory)
         facts |= {
             f"{_CODE}{place.stem}": digest
-            for place, digest in loaded(found.with_name(LOADED)).items()
+            for place, digest in loaded(newest.with_name(LOADED)).items()
         }
         return from_value(Lock, asdict(replace(lock, facts={**facts, **lock.facts})))
     return lock
@@ -191,7 +191,9 @@ def differences(first: tuple[Facts, LockInputs], second: tuple[Facts, LockInputs
         if name == _SPEC:
             details = list(changed_keys(first[1].spec, second[1].spec))
         elif name.startswith(_CODE):
-            before, after = (one.files(name.removeprefix(_CODE)) for one in (first[1], second[1]))
+            before, after = (
+                record.files(name.removeprefix(_CODE)) for record in (first[1], second[1])
+            )
             if before is not None and after is not None:
                 details = sorted(
                     file for file in {*before, *after} if before.get(file) != after.get(file)

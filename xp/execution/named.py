@@ -101,7 +101,7 @@ def chosen(
         )
         name = "names the runs" if len(rooms) == 1 else "name them"
         if EVALUATIONS not in rooms and any(
-            one.startswith(word) for one in known_names(outputs, (EVALUATIONS,))
+            name.startswith(word) for name in known_names(outputs, (EVALUATIONS,))
         ):
             report = xp_command(f"report {word}", outputs)
             raise XpError(
@@ -129,7 +129,7 @@ def run_directory(outputs: Path, word: str) -> Path:
         matches = chosen(outputs, word, known, (RUNS,))
         if len(matches) > 1:
             raise XpError(
-                f"{word}: {len(matches)} runs have such a name, and one is expected",
+                f"{word}: {len(matches)} runs match this name; expected one",
                 ExitCode.RUN_DIR,
             )
         return known[matches[0]]

@@ -109,7 +109,8 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         tracker_keys=check_trackers(here),
         modules=tuple(
             {
-                one.name: one for one in (*_loaded_before(directory), *locate_modules(modules))
+                module.name: module
+                for module in (*_loaded_before(directory), *locate_modules(modules))
             }.values()
         ),
         data=locate_data(plan.spec),
@@ -128,13 +129,13 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
             " set one of the two otherwise",
             ExitCode.PLAN,
         )
-    made = {
+    checkout_places = {
         name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()
     }
     if launcher.is_here:
-        wrong = list(differing(plan.spec.backend.commits, {**made, **os.environ}))
-        if wrong:
-            raise XpError("\n".join(wrong), ExitCode.RUNTIME)
+        differences = list(differing(plan.spec.backend.commits, {**checkout_places, **os.environ}))
+        if differences:
+            raise XpError("\n".join(differences), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
 

@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution.leaderboard import spec_of
 from xp.execution.record import RunRecord, RunStatus
 from xp.lib.reading import is_count, is_finite, json_of
-from xp.worker.diagnosis.history import Points, points_of
+from xp.worker.diagnosis.history import Facts, History, Points, points_of
 from xp.worker.places import NUM_UPDATES
 
 REWARD: Final = "reward/avg_raw_reward"
@@ -126,3 +126,18 @@ def _num_updates(run: Path, record: RunRecord) -> int | None:
         updates = json_of(file, ExitCode.RUN_DIR, below=run)
         return updates if is_count(updates) else None
     return None
+
+
+def metrics_history(run: Path, record: RunRecord) -> History:
+    """The run's metrics and facts of its spec, for the rules of xp.worker.diagnosis; trajectories may be large."""
+    file = run / "metrics.jsonl"
+    lines, during = (read_metrics(file, stage) for stage in ("train", "evaluate_during"))
+    try:
+        spec = spec_of(run, len(record.attempts))
+        if spec["training"]["num_steps"] is None:  # epochs: as many as the training found
+            spec["training"]["num_steps"] = record.num_steps
+        return History(lines, Facts.of_spec(spec), during)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise XpError(
+            f"{run} cannot be read: {type(error).__name__} {error}", ExitCode.RUN_DIR
+        ) from error

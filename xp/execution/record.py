@@ -20,9 +20,8 @@ from pydantic import AfterValidator
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import now
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import try_lock, write_atomically
 from xp.lib.codec import JsonFile
-from xp.lib.locks import try_lock
 from xp.lib.names import is_name, is_native_id
 from xp.lib.reading import config_of, text_of
 from xp.lib.text import counted
@@ -69,7 +68,7 @@ class Provenance:
     xp: str
     python: str
     commit: str | None
-    """Commit of the checkout that xp was imported from. None means that it is no checkout."""
+    """Commit of the checkout that xp was imported from. None means that it is not a checkout."""
     is_dirty: bool | None
     """True if tracked files of that checkout were changed."""
     versions: Mapping[str, str | None]

@@ -151,23 +151,23 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
     from xp.episode.metrics_file import last_step
     from xp.tasks.training_length import steps_of
 
-    made = last_step(run / "metrics.jsonl")
+    trained_steps = last_step(run / "metrics.jsonl")
     training = spec.training
-    if made is None:
+    if trained_steps is None:
         return
     if training.epochs is None:
         num_steps = training.num_steps
         key = f"training.num_steps={num_steps}"
-        least = made
+        least = trained_steps
     elif num_tasks is None:
         return
     else:
         num_steps = steps_of(training, num_tasks)
         key = f"training.epochs={training.epochs} ({counted(num_steps or 0, 'step')} of {counted(num_tasks, 'task')})"
-        least = -(-made // (num_tasks // training.prompts_per_step))
-    if num_steps is not None and num_steps < made:
+        least = -(-trained_steps // (num_tasks // training.prompts_per_step))
+    if num_steps is not None and num_steps < trained_steps:
         raise XpError(
-            f"{key}: {run.name} has made {made} steps; give {least} or more, or evaluate an"
+            f"{key}: {run.name} has made {trained_steps} steps; give {least} or more, or evaluate an"
             f" earlier checkpoint: {xp_command(f'eval run={run.name}@N', run.parent.parent)}"
         )
 
@@ -191,12 +191,12 @@ def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> No
     if (directory / FILE).is_file():
         before = recorded_inputs(directory, read_lock(directory).attempt).spec
     changed = [line.partition(": ") for line in changed_keys(before, spec.model_dump(mode="json"))]
-    kept = [(key, change) for key, _, change in changed if not is_changeable(key)]
-    if kept:
+    fixed_keys = [(key, change) for key, _, change in changed if not is_changeable(key)]
+    if fixed_keys:
         raise XpError(
             "\n".join(
                 f"{key}: a resumed run keeps it; start a new run to change it ({change})"
-                for key, change in kept
+                for key, change in fixed_keys
             )
             + f"\nresume may change {', '.join(CHANGEABLE)}"
         )

@@ -96,7 +96,8 @@ def _reusable_attempt(
     run = f"runs/{plan.run_id}"
     for attempt in reversed(record.attempts[: plan.attempt - 1]):
         status = next(
-            (one.status for one in attempt.stages if one.name == stage.name), RunStatus.PENDING
+            (recorded.status for recorded in attempt.stages if recorded.name == stage.name),
+            RunStatus.PENDING,
         )
         if status not in RAN:
             continue
@@ -129,7 +130,12 @@ def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:
     with suppress(XpError, LookupError, TypeError):
         return next(
-            (one for one in json_of(file, ExitCode.RUN_DIR)["stages"] if one["name"] == name), None
+            (
+                recorded
+                for recorded in json_of(file, ExitCode.RUN_DIR)["stages"]
+                if recorded["name"] == name
+            ),
+            None,
         )
     return None
 
@@ -143,7 +149,7 @@ def _content(stage: Mapping[str, Any]) -> Any:
         path: text
         for path, text in stage["job"]["files"].items()
         if not any(
-            _is_attempt(one) and name != stage["name"] for one, name in pairwise(path.split("/"))
+            _is_attempt(part) and name != stage["name"] for part, name in pairwise(path.split("/"))
         )
     }
     return _without_attempt({**stage, "job": {**stage["job"], "files": files}})
@@ -152,12 +158,12 @@ def _content(stage: Mapping[str, Any]) -> Any:
 def _without_attempt(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
-            _without_attempt(key): _without_attempt(one)
-            for key, one in value.items()
+            _without_attempt(key): _without_attempt(entry)
+            for key, entry in value.items()
             if key != "attempt"
         }
     if isinstance(value, list | tuple):
-        return [_without_attempt(one) for one in value]
+        return [_without_attempt(entry) for entry in value]
     if not isinstance(value, str):
         return value
     if value.startswith(

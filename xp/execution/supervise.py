@@ -182,7 +182,9 @@ class _Attempt:
                 ):
                     self._update(stage, **_on_record(launch))
                     accepted.append(launch)
-        for launch in {one.native_id: one for one in reversed(accepted)}.values():
+        for launch in {
+            accepted_launch.native_id: accepted_launch for accepted_launch in reversed(accepted)
+        }.values():
             job = f"{launch.launcher} job {launch.native_id}"
             self._echo(f"xp: {job} is cancelled, since not all stages were accepted\n")
             with suppress(XpError, OSError):
@@ -198,7 +200,7 @@ class _Attempt:
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
         runtimes = [stage.job.runtime for stage in plan.stages]
         trainers = max(
-            runtimes, key=lambda one: len(one.packages), default=Runtime()
+            runtimes, key=lambda runtime: len(runtime.packages), default=Runtime()
         )  # that with the largest needs
         origin = provenance(tuple(plan.spec.backend.pins), trainers)
         stages = [stage.name for stage in plan.stages]

@@ -109,7 +109,7 @@ def ledger(outputs: Path) -> dict[str, SweepEntry]:
     """Digest of a spec -> the state of its runs below the outputs root; if there are several, of the furthest one."""
     order = list(RunState)
     entries = filter(None, map(_read, sorted((outputs / "runs").glob("*/spec.yaml"))))
-    return dict(sorted(entries, key=lambda one: order.index(one[1].standing)))
+    return dict(sorted(entries, key=lambda entry: order.index(entry[1].standing)))
 
 
 def open_points(

@@ -65,7 +65,8 @@ def _tools(place: Path, digest: str) -> list[str]:
         return []
     try:
         return [
-            str(one["function"]["name"]) for one in json_of(file, ExitCode.RUN_DIR, below=place)
+            str(schema["function"]["name"])
+            for schema in json_of(file, ExitCode.RUN_DIR, below=place)
         ]
     except (XpError, LookupError, TypeError):
         return []

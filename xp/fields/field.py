@@ -22,7 +22,7 @@ Proof = str | Mapping[str, str]
 """The proof of all messages, or words of a message -> its proof: `OWN`, `FILE::NAME` for `test_NAME` in
 tests/limits/test_FILE.py, or `FOLDER/FILE::NAME` for one in another folder of tests."""
 OWN: Final = "xp"
-"""Proof of a message that is no limit of a trainer: arithmetic, a meaning of the spec, or a part that xp lacks."""
+"""Proof of a message that is not a limit of a trainer: arithmetic, a meaning of the spec, or a part that xp lacks."""
 LEFT_OUT: Final = "nothing: the flag is left out"
 
 

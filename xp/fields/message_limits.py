@@ -103,7 +103,11 @@ PLAN: Final = (
     ),
     *(
         Limit("xp/planning/memory/fit.py", words, OWN)
-        for words in ("at any length of episodes", "more than the machine's", "own memory are more")
+        for words in (
+            "at any length of episodes",
+            "more than the machine's",
+            "of a machine's own memory are",
+        )
     ),
     *(
         Limit("xp/planning/refusals.py", words, OWN)
@@ -177,7 +181,6 @@ TRAINERS: Final = (
         "warm-up begins there",
         f"{SKYRL}megatrons_warm_up_begins_at_0",
     ),
-    Limit("xp/backends/skyrl/worker/rehearsal/engine.py", "a rehearsal's engine", OWN),
     Limit(
         "xp/backends/slime/control/render.py",
         "SGLang and its router need no key",
@@ -199,17 +202,17 @@ TRAINERS: Final = (
 """Of trainers, beside their columns."""
 
 LAUNCHED: Final = (
-    Limit("xp/execution/launchers/choice.py", "no jobs that run on alone", OWN),
-    Limit("xp/execution/launchers/local.py", "has this machine alone", OWN),
+    Limit("xp/execution/launchers/base.py", "no jobs that continue without this process", OWN),
+    Limit("xp/execution/launchers/local.py", "runs on this machine only", OWN),
     Limit("xp/execution/launchers/modal.py", "gives a stage one container", OWN),
     Limit("xp/execution/launchers/modal_app.py", "of a Modal Secret", OWN),
     Limit("xp/execution/launchers/modal_app.py", "launcher=modal has", OWN),
     Limit("xp/execution/launchers/node/ray_cluster.py", "is not complete", OWN),
-    Limit("xp/execution/launchers/ray.py", "a cluster of this machine alone", OWN),
+    Limit("xp/execution/launchers/ray.py", "a cluster of this machine only", OWN),
     Limit("xp/execution/launchers/ray.py", "choose a smaller hardware option", OWN),
     Limit(
         "xp/execution/launchers/ray.py",
-        "keeps what it is given in plain text",
+        "stores variables as plain text",
         f"{LAUNCHERS}ray_keeps_a_jobs_variables_in_plain_text",
     ),
     Limit("xp/execution/launchers/slurm_array.py", "allows no job arrays", OWN),

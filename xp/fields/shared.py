@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,15 @@ def past_context(spec: RunSpec, response_tokens: int | None) -> str | None:
 def has_own_decoding(spec: RunSpec) -> bool:
     """Returns whether the policy itself generates, by xp's own decoding."""
     return spec.backend.engine.name is EngineName.TRANSFORMERS
+
+
+def num_steps(spec: RunSpec) -> int | None:
+    """Rollout steps of the run (xp.planning.run_size). None means that they are not known yet."""
+    steps: int | None = import_module("xp.planning.run_size").num_steps(spec)
+    return steps
+
+
+def engine_stays_awake(spec: RunSpec) -> bool:
+    """Returns whether a colocated engine keeps its memory during an update (xp.planning.memory.estimate)."""
+    is_awake: bool = import_module("xp.planning.memory.estimate").engine_stays_awake(spec)
+    return is_awake

@@ -43,13 +43,13 @@ class Workers:
 def workers(spec: RunSpec) -> Workers:
     """The processes that train; have no meaning for a spec that violates a constraint."""
     batch = batch_shape(spec)
-    taken = batch.engine_accelerators or 0
+    num_engine_accelerators = batch.engine_accelerators or 0
     # Separate engines use whole machines if possible, else the same share of each.
-    nodes_left = batch.num_nodes - taken // batch.per_node
-    is_by_node = taken % batch.per_node == 0 and nodes_left > 0
+    nodes_left = batch.num_nodes - num_engine_accelerators // batch.per_node
+    is_by_node = num_engine_accelerators % batch.per_node == 0 and nodes_left > 0
     return Workers(
         num_nodes=nodes_left if is_by_node else batch.num_nodes,
-        per_node=batch.per_node - (0 if is_by_node else taken // batch.num_nodes),
+        per_node=batch.per_node - (0 if is_by_node else num_engine_accelerators // batch.num_nodes),
     )
 
 
@@ -164,8 +164,8 @@ def can_pack(spec: RunSpec) -> bool:
 
 def is_packed(spec: RunSpec) -> bool:
     """Returns whether SkyRL does so: the user's own key may say that it does not."""
-    own = flat(spec.backend.overrides).get(REMOVE_PADDING)
-    return can_pack(spec) and own is not False
+    chosen = flat(spec.backend.overrides).get(REMOVE_PADDING)
+    return can_pack(spec) and chosen is not False
 
 
 def _family(spec: RunSpec) -> str | None:

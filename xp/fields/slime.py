@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.fields.field import Native
 from xp.spec import Estimator, PolicyLoss, RatioLevel, RunSpec, Sft, Training
-from xp.worker import slime_names
+from xp.worker.learning_rate import first_rate
 
 SLIME_ADVANTAGES = "xp.backends.slime.worker.advantages"
 
@@ -50,5 +50,5 @@ def warmup_flags(section: Training | Sft) -> Native:
     """Flags of the warm-up. Source: megatron/core/optimizer_param_scheduler.py `get_lr`: --lr-warmup-init is the rate
     of the first update."""
     updates = section.warmup_updates
-    start = slime_names.warm_up_start(section.learning_rate, updates)
+    start = first_rate(section.learning_rate, updates)
     return {"--lr-warmup-iters": max(updates - 1, 0), "--lr-warmup-init": start}

@@ -15,7 +15,7 @@ from pyarrow import types
 Converter = Callable[[Any], Any]
 
 _INDEX: Final = re.compile(r"__index_level_\d+__")
-"""Column that pandas writes for its index, which is no data."""
+"""Column that pandas writes for its index, which is not data."""
 
 
 def rows_of_table(

@@ -86,3 +86,17 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Context manager: takes a lock unless another process has it; yields whether it was taken."""
+    from filelock import FileLock, Timeout
+
+    try:
+        acquired = FileLock(path).acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    with acquired:
+        yield True

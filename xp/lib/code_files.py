@@ -107,7 +107,7 @@ def _imports(file: Path, size: int, mtime_ns: int) -> frozenset[str]:
     for node in nodes:
         match node:
             case ast.Import():
-                names.update(one.name for one in node.names)
+                names.update(alias.name for alias in node.names)
             case ast.ImportFrom(module=str(name), level=0):
                 names.add(name)
             case ast.Call(

@@ -34,7 +34,7 @@ def decode(kind: type[T], text: str) -> T:
     """Reads a dataclass (or a list of them) from JSON, without converting values of another type.
 
     Raises:
-        ValueError: the text is no JSON, or not of this type; the message names each field.
+        ValueError: the text is not JSON, or not of this type; the message names each field.
     """
     from pydantic import ValidationError
 
@@ -42,8 +42,8 @@ def decode(kind: type[T], text: str) -> T:
         value: T = _adapter(kind).validate_json(text, strict=True, context=IN_JOB)  # type: ignore[arg-type]
     except ValidationError as error:
         faults = (
-            f"{'.'.join(map(str, one['loc'])) or kind.__name__}: {one['msg']}"
-            for one in error.errors()[:3]
+            f"{'.'.join(map(str, entry['loc'])) or kind.__name__}: {entry['msg']}"
+            for entry in error.errors()[:3]
         )
         raise ValueError("; ".join(faults)) from None
     return value

@@ -264,7 +264,7 @@ def check_is_text(row: Row, texts: Iterable[str]) -> None:
         row: its columns.
         texts: contents of its messages.
     """
-    found = [f"the column `{name}`" for name in MEDIA if _is_media(row.get(name))]
+    columns = [f"the column `{name}`" for name in MEDIA if _is_media(row.get(name))]
     # An element of XML has an end as well.
     marks = [
         f"<{name}>"
@@ -272,16 +272,16 @@ def check_is_text(row: Row, texts: Iterable[str]) -> None:
         for text in texts
         if text.count(f"<{name}>") > text.count(f"</{name}>")
     ]
-    if found or marks:
+    if columns or marks:
         raise ValueError(
-            f"it has pictures or sound ({(found or marks)[0]}), and xp trains on text alone; leave such rows out, or"
+            f"it has pictures or sound ({(columns or marks)[0]}), and xp trains on text alone; leave such rows out, or"
             " drop the column and the marks if the text is enough"
         )
 
 
 def _is_media(value: Any) -> bool:
     if isinstance(value, list | tuple):
-        return any(one is not None for one in value)
+        return any(entry is not None for entry in value)
     # A column `image` may have the name of a container's image, and `images` their number.
     return value is not None and (
         not isinstance(value, str | int | float) or _FILE.match(str(value)) is not None

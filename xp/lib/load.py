@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import traceback
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def load_function(key: str, name: str) -> Callable[..., Any]:
         name: the function.
 
     Raises:
-        XpError: (CONFIG) it does not exist, its module fails, or it is no function.
+        XpError: (CONFIG) it does not exist, its module fails, or it is not a function.
     """
     try:
         function = load_object(name)
@@ -55,3 +56,17 @@ def call_fault(error: Exception) -> str:
 def is_number(value: Any) -> bool:
     """Returns whether a result of the user's code is a finite number, numpy's too."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def import_large(*modules: str) -> None:
+    """Imports modules without garbage collections, which take a fifth of the time of a large import.
+
+    Collections thereafter, and those at the end of the process, leave out all objects of before.
+    """
+    gc.disable()
+    try:
+        for name in modules:
+            import_module(name)
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing import spawn
@@ -50,7 +51,7 @@ def free_ports(count: int, address: str = "") -> list[int]:
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((address, 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
+        return [server.getsockname()[1] for server in sockets]
 
 
 def _keep_sockets() -> None:
@@ -87,3 +88,14 @@ class _Stays:
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return stay, ()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Turns a redirect into an HTTPError."""
+
+    def redirect_request(self, *_: Any) -> None: ...
+
+
+def direct_opener() -> urllib.request.OpenerDirector:
+    """An opener that ignores the shell's proxies and follows no redirect, which could take a key elsewhere."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)

@@ -1,9 +1,12 @@
-"""Values of nested mappings by their dotted keys."""
+"""Nested mappings: values by their dotted keys, and values grouped by a key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -45,3 +48,11 @@ def upwards(path: str) -> Iterator[str]:
     while path:
         yield path
         path = path.rpartition(".")[0]
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key; keys and values are in the order of the pairs."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

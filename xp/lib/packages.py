@@ -21,9 +21,9 @@ IS_CLONE: Final = (_ROOT / "Makefile").is_file() and Path(sys.prefix).is_relativ
 
 def require(purpose: str, *modules: str) -> None:
     """Raises XpError(RUNTIME), with the command that installs them, if modules cannot be imported here."""
-    found = {module: find_module(module) for module in modules}
+    specs = {module: find_module(module) for module in modules}
     # Without an origin: a directory of this name.
-    missing = [module for module, spec in found.items() if spec is None or spec.origin is None]
+    missing = [module for module, spec in specs.items() if spec is None or spec.origin is None]
     if missing:
         what = f"{purpose} needs {' and '.join(missing)}"
         raise XpError(f"{what}; install: {install_command(*missing)}", ExitCode.RUNTIME)

@@ -131,7 +131,7 @@ def is_built_in(kind: Kind, name: str) -> bool:
 
 def plugin(kind: Kind, name: str) -> Plugin:
     """The plugin of a name; raises XpError where there is none, or more than one."""
-    matches = [one for one in plugins(kind) if one.name == name]
+    matches = [plugin for plugin in plugins(kind) if plugin.name == name]
     if not matches:
         known = names(kind)
         raise XpError(
@@ -194,12 +194,12 @@ def shipped(kind: Kind, name: str) -> str | None:
 
 def top_modules() -> frozenset[str]:
     """Top-level modules of all plugins."""
-    return frozenset(one.top for kind in BUILT_IN for one in plugins(kind))
+    return frozenset(plugin.top for kind in BUILT_IN for plugin in plugins(kind))
 
 
 def config_dirs() -> tuple[Path, ...]:
     """Directories with options of config groups (`backend/mine.yaml`) that plugins bring; nothing is imported."""
-    return tuple(_directory(one) for one in plugins(Kind.CONFIGS))
+    return tuple(_directory(plugin) for plugin in plugins(Kind.CONFIGS))
 
 
 def _directory(entry: Plugin) -> Path:

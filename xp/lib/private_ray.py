@@ -109,11 +109,11 @@ def close_to_others() -> None:
         raise RuntimeError(
             "ray was imported before xp.lib.private_ray.close_to_others(), and reads its settings only then"
         )
-    made = make_directory()
-    closed = variables(os.environ, made)
+    session = make_directory()
+    closed = variables(os.environ, session)
     os.environ.pop(TOKEN, None)
     os.environ.update(closed)
-    os.environ[DIRECTORY] = str(made)
+    os.environ[DIRECTORY] = str(session)
 
 
 def start(**arguments: Any) -> None:

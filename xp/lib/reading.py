@@ -102,7 +102,7 @@ def text_of(file: Path, code: ExitCode, *, below: Path | None = None) -> str:
 
 
 def json_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Any:
-    """The value of a JSON file; raises XpError as `text_of` does, and for what is no JSON."""
+    """The value of a JSON file; raises XpError as `text_of` does, and for text that is not JSON."""
     text = text_of(file, code, below=below)
     try:
         return json.loads(text)

@@ -19,9 +19,9 @@ def valid_value(value: Any) -> Any:
         case str():
             return valid_text(value)
         case dict():
-            return {valid_value(key): valid_value(one) for key, one in value.items()}
+            return {valid_value(key): valid_value(entry) for key, entry in value.items()}
         case list():
-            return [valid_value(one) for one in value]
+            return [valid_value(entry) for entry in value]
         case _:
             return value
 
@@ -47,7 +47,7 @@ def as_yaml(value: Any) -> str:
         case list() | tuple():
             return f"[{', '.join(map(as_yaml, value))}]"
         case dict():
-            return "{" + ", ".join(f"{key}: {as_yaml(one)}" for key, one in value.items()) + "}"
+            return "{" + ", ".join(f"{key}: {as_yaml(entry)}" for key, entry in value.items()) + "}"
     return str(value)
 
 

@@ -46,17 +46,17 @@ def damaged(manifest: Path) -> str | None:
     try:
         content = manifest.read_bytes()
         files = dict(json.loads(content).get("files", {}).items())
-        strange = [
+        missing = [
             name for name in files if not is_inner_path(name) or not (directory / name).is_file()
         ]
-        if strange:
-            return f"{strange[0]!r} is missing"
+        if missing:
+            return f"{missing[0]!r} is missing"
         if not files:
             return None
         stats = {name: (directory / name).stat() for name in files}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         return str(error)
-    sizes = {name: [one.st_size, one.st_mtime_ns] for name, one in stats.items()}
+    sizes = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
     seen = {"manifest": bytes_digest(content), "files": sizes}
     record = directory / VERIFIED
     with suppress(OSError, ValueError, RecursionError):

@@ -195,7 +195,7 @@ def broken(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Const
     return [
         constraint
         for constraint in violated
-        if constraint.tier == min(one.tier for one in violated)
+        if constraint.tier == min(constraint.tier for constraint in violated)
     ]
 
 
@@ -240,8 +240,11 @@ def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> lis
                 Proposal({FIELDS[name][0]: value for name, value in changes.items()}, cost)
             )
     nearest: list[Proposal] = []
-    for proposal in sorted(proposals, key=lambda one: (one.cost, len(one.changes), str(one))):
-        if not any(one.changes.items() <= proposal.changes.items() for one in nearest):
+    for proposal in sorted(
+        proposals,
+        key=lambda change_set: (change_set.cost, len(change_set.changes), str(change_set)),
+    ):
+        if not any(chosen.changes.items() <= proposal.changes.items() for chosen in nearest):
             nearest.append(proposal)
     return nearest[:MOST]
 

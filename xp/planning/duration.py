@@ -151,12 +151,12 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
     """Lines about the duration of a step, and of these runs together with their price; empty if one of them is not
     known."""
     durations = [duration(spec, outputs) for spec in specs]
-    known = [one for one in durations if one is not None]
+    known = [duration for duration in durations if duration is not None]
     if len(known) < len(specs):
         return []
     lines = []
     parts = known[0].parts
-    sources = ", ".join(dict.fromkeys(one.source for one in known))
+    sources = ", ".join(dict.fromkeys(duration.source for duration in known))
     if len(specs) == 1:
         low, high = parts or (None, None)
         named = {
@@ -170,33 +170,37 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
             f"time of a step: {interval_text(known[0].low, known[0].high)} s{text} ({sources})"
         )
     pairs = zip(specs, known, strict=True)
-    walls = [wall for wall in (wall_s(spec, one) for spec, one in pairs) if wall is not None]
+    walls = [
+        wall for wall in (wall_s(spec, duration) for spec, duration in pairs) if wall is not None
+    ]
     if len(walls) < len(specs):
         return lines
     low_h, high_h = ([wall[end] / 3600 for wall in walls] for end in (0, 1))
     unit, factor = ("hours", 1) if sum(high_h) >= 2 else ("min", 60)
     steps = counted(sum(expected_steps(spec) or 0 for spec in specs), "step")
-    has_all = all(one.parts for one in known)
+    has_all = all(duration.parts for duration in known)
     if has_all:
         what = "with starts, evaluations and checkpoints"
     else:
         what = "without starts and evaluations"
-    found = [
+    intervals = [
         f"{interval_text(sum(low_h) * factor, sum(high_h) * factor)} {unit} for {steps} {what}"
     ]
     num_gpus = [spec.hardware.accelerators_per_node * spec.hardware.num_nodes for spec in specs]
     if all(num_gpus):
-        found.append(
+        intervals.append(
             f"{interval_text(_weighted(low_h, num_gpus), _weighted(high_h, num_gpus))} GPU-hours"
         )
     prices = [spec.hardware.usd_per_hour or 0.0 for spec in specs]
     if all(prices):
-        found.append(f"{interval_text(_weighted(low_h, prices), _weighted(high_h, prices))} USD")
+        intervals.append(
+            f"{interval_text(_weighted(low_h, prices), _weighted(high_h, prices))} USD"
+        )
     if len(specs) == 1:
         whose = "the run"
     else:
         whose = f"{len(specs)} runs"
-    return [*lines, f"time of {whose}: {', '.join(found)}{'' if lines else f' ({sources})'}"]
+    return [*lines, f"time of {whose}: {', '.join(intervals)}{'' if lines else f' ({sources})'}"]
 
 
 def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
@@ -208,7 +212,9 @@ def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     card = cards().get(spec.hardware.accelerator)
     if sft.data is None or card is None or not _is_counted(spec):
         return []
-    episodes = [one.mean * sft.batch_size for one in (expected(spec, outputs), at_limit(spec))]
+    episodes = [
+        length.mean * sft.batch_size for length in (expected(spec, outputs), at_limit(spec))
+    ]
     low, high = (STEP_S + _update_s(fine_tuning(spec), card, tokens) for tokens in episodes)
     total = ""
     if sft.num_updates is not None:
@@ -262,11 +268,11 @@ def disk_line(spec: RunSpec) -> list[str]:
     size = disk_bytes(spec)
     if size is None:
         return []
-    kept = counted(spec.training.keep_checkpoints, "checkpoint")
+    checkpoints = counted(spec.training.keep_checkpoints, "checkpoint")
     each = checkpoint_bytes(spec)[0] / 1e9
-    one = f"{each:,.0f}" if each >= 10 else f"{each:.2g}"
+    number = f"{each:,.0f}" if each >= 10 else f"{each:.2g}"
     return [
-        f"disk: up to {size / 1e9:,.0f} GB ({kept} of {one} GB and one being written; exports and the download)"
+        f"disk: up to {size / 1e9:,.0f} GB ({checkpoints} of {number} GB and one being written; exports and the download)"
     ]
 
 

@@ -44,7 +44,10 @@ def episode_config(spec: RunSpec) -> EpisodeConfig:
     """The mixture, for all stages that open sessions."""
     members = spec_in_job(spec).env.members
     return EpisodeConfig(
-        {name: EnvConfig.model_construct(name=name, **dict(one)) for name, one in members.items()}
+        {
+            name: EnvConfig.model_construct(name=name, **dict(member))
+            for name, member in members.items()
+        }
     )
 
 
@@ -124,7 +127,9 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
         and not is_data(name)
         and (name != member.serve or member.python is None or is_found(name))
     ]
-    named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
+    named += [
+        function.fn for member in spec.env.members.values() for function in member.reward_fn or ()
+    ]
     named += [member.group_reward_fn or "" for member in spec.env.members.values()]
     named += [member.train.curriculum or "" for member in spec.env.members.values()]
     named += [spec.algorithm.advantage_fn or "", (spec.sft.data or "").partition("solve:")[2]]

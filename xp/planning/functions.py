@@ -59,7 +59,7 @@ def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
 
 def function_faults(spec: RunSpec) -> list[str]:
     """A line for every function of the user's that its file does not have, or that takes another number of arguments;
-    a module that is no file of Python is not checked."""
+    a module that is not a Python file is not checked."""
     faults = []
     for key, name, number in named_functions(spec):
         fault = function_fault(name, number)

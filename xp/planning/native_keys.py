@@ -121,11 +121,11 @@ def keys_of(
     names = frozenset(known)
     is_sft = place.startswith("sft")
     table = _table(file, names, "sft" if is_sft else "")
-    own = {key: field for key, field in owners.items() if key not in table.owned}
+    field_of = {key: field for key, field in owners.items() if key not in table.owned}
     if is_sft:
         training = _table(file, names)
-        inherited = {key: field for key, field in training.owned.items() if key not in own}
+        inherited = {key: field for key, field in training.owned.items() if key not in field_of}
         table = KeyTable(
             table.open, {**inherited, **table.owned}, {**training.refused, **table.refused}
         )
-    return NativeKeys(place, known, table, pins, own)
+    return NativeKeys(place, known, table, pins, field_of)

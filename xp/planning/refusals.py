@@ -63,7 +63,7 @@ def check_model_files(spec: RunSpec, *, trains: bool = True) -> None:
     if missing:
         fix = "give a whole Hugging Face directory"
         raise XpError(
-            "\n".join(f"model.path={place}: the directory has no {one}; {fix}" for one in missing)
+            "\n".join(f"model.path={place}: the directory has no {file}; {fix}" for file in missing)
         )
     faults = []
     if is_path or spec.model.revision is not None:
@@ -193,8 +193,12 @@ def draft_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def _other_vocabulary(spec: RunSpec, field: str, name: str, place: str) -> Iterator[Refusal]:
-    places = [local_directory(one, Path(spec.outputs), FILE) for one in (start_place(spec), place)]
-    policy, other = (None if one is None else read_vocabulary(one) for one in places)
+    places = [
+        local_directory(model, Path(spec.outputs), FILE) for model in (start_place(spec), place)
+    ]
+    policy, other = (
+        None if directory is None else read_vocabulary(directory) for directory in places
+    )
     if policy and other:
         fault = vocabulary_fault(policy, other)
         if fault is not None:

@@ -175,9 +175,10 @@ def _clients(spec: RunSpec) -> set[str]:
         for member in spec.env.members.values()
         if member.provider in ("openreward", "openenv")
     ]
-    ors = [one for one in served if one.provider == "openreward"]
+    ors = [member for member in served if member.provider == "openreward"]
     has_sdk = any(
-        needs_catalog_key(one) or (one.serve or "").startswith("xp.envs.builtin.") for one in ors
+        needs_catalog_key(member) or (member.serve or "").startswith("xp.envs.builtin.")
+        for member in ors
     )
     return {*(["aiohttp"] if served else ()), *(["openreward"] if has_sdk else ())}
 
@@ -333,7 +334,7 @@ def evaluate_stage(
 def train_and_evaluate(
     spec: RunSpec,
     places: RunPaths,
-    made: tuple[Stage, ...],
+    earlier: tuple[Stage, ...],
     sft: Callable[[RunSpec, RunPaths], Stage],
     job: Job,
     in_training: Collection[str] = (BEFORE, AFTER),
@@ -348,10 +349,10 @@ def train_and_evaluate(
             stage's config; that stage runs only for what is left.
     """
     if spec.sft.data is not None:
-        made = (*made, sft(spec, places))
-    train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
+        earlier = (*earlier, sft(spec, places))
+    train = Stage("train", job, needs=("prepare", *(stage.name for stage in earlier)))
     if not spec.env.is_held_out:
-        return (*made, train)
+        return (*earlier, train)
     if spec.evaluation.before_training:
         before = {BEFORE: policy_start(spec, places)}
     else:
@@ -363,4 +364,4 @@ def train_and_evaluate(
     )
     if {*before, AFTER} <= {*in_training}:
         evaluate = replace(evaluate, done=evaluate.job.outputs[-1], made_in="train")
-    return (*made, train, evaluate)
+    return (*earlier, train, evaluate)

@@ -123,7 +123,7 @@ def machine_of(word: str) -> Machine | None:
         XpError: the card is unknown, or no trainer runs on it.
     """
     spellings = {
-        _letters(one): card for card in cards().values() for one in (card.name, *card.names)
+        _letters(name): card for card in cards().values() for name in (card.name, *card.names)
     }
     spellings |= {
         name[3:]: card for name, card in spellings.items() if re.fullmatch(r"rtx\d+(ti)?", name)

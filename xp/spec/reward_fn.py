@@ -30,22 +30,23 @@ def _as_list(value: Any) -> Any:
     else:
         listed = [value]
     is_named = [
-        re.match(MODULE_PATH, one)
-        if isinstance(one, str)
-        else isinstance(one, (dict, WeightedFnSpec))
-        for one in listed
+        re.match(MODULE_PATH, entry)
+        if isinstance(entry, str)
+        else isinstance(entry, (dict, WeightedFnSpec))
+        for entry in listed
     ]
     if not listed or not all(is_named):
         message = "Input should be package.module:function, or a list of those and of {fn: ..., weight: ...}"
         raise PydanticCustomError("reward_fn_type", message)
     return tuple(
-        {"fn": one, "weight": PLAIN_WEIGHT} if isinstance(one, str) else one for one in listed
+        {"fn": entry, "weight": PLAIN_WEIGHT} if isinstance(entry, str) else entry
+        for entry in listed
     )
 
 
 def _named_apart(listed: tuple[WeightedFnSpec, ...]) -> tuple[WeightedFnSpec, ...]:
     """Raises ValueError where two functions would share a metric."""
-    names = [one.fn.partition(":")[2] for one in listed]
+    names = [entry.fn.partition(":")[2] for entry in listed]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(
@@ -56,7 +57,7 @@ def _named_apart(listed: tuple[WeightedFnSpec, ...]) -> tuple[WeightedFnSpec, ..
 
 
 def _as_written(listed: tuple[WeightedFnSpec, ...]) -> Any:
-    plain = [one.fn if one.weight == PLAIN_WEIGHT else one.model_dump() for one in listed]
+    plain = [entry.fn if entry.weight == PLAIN_WEIGHT else entry.model_dump() for entry in listed]
     if len(plain) == 1 and isinstance(plain[0], str):
         return plain[0]
     return plain

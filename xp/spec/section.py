@@ -60,7 +60,7 @@ MOST_SIZE: Final = 10**6
 MOST_SECONDS: Final = 2_000_000
 """Longest time to wait, 23 days: what waits for a socket takes less than 2**31 milliseconds."""
 LARGEST: Final = 1e30
-"""Largest absolute value of a number that is no count: float32 has eight powers of ten more."""
+"""Largest absolute value of a number that is not a count: float32 has eight powers of ten more."""
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST_COUNT)]
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
@@ -175,14 +175,14 @@ def user_in_url(value: Any) -> str | None:
     """The path of the first text below a value with a URL that has a user or a password. None means that there is
     none."""
     return _first_leaf(
-        value, lambda one: isinstance(one, str) and USER_IN_URL.search(one) is not None
+        value, lambda leaf: isinstance(leaf, str) and USER_IN_URL.search(leaf) is not None
     )
 
 
 def secret_below(value: Any) -> str | None:
     """Describes, with its path, the first text below a value that holds a secret by its shape. None means that there is
     none."""
-    token = _first_leaf(value, lambda one: isinstance(one, str) and holds_token(one))
+    token = _first_leaf(value, lambda leaf: isinstance(leaf, str) and holds_token(leaf))
     for reason, place in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, token)):
         if place is not None:
             return f"{place}: {reason}" if place else reason
@@ -195,7 +195,7 @@ def check_below(value: Any) -> Any:
     fault = secret_below(value)
     if fault is not None:
         raise ValueError(fault)
-    place = _first_leaf(value, lambda one: isinstance(one, float) and not math.isfinite(one))
+    place = _first_leaf(value, lambda leaf: isinstance(leaf, float) and not math.isfinite(leaf))
     if place is not None:
         raise ValueError(f"{place}{place and ': '}should be a finite number")
     return value
@@ -217,7 +217,8 @@ def _first_leaf(value: Any, is_match: Callable[[Any], bool], place: str = "") ->
     else:
         return place if is_match(value) else None
     paths = (
-        _first_leaf(one, is_match, f"{place}.{key}" if place else str(key)) for key, one in children
+        _first_leaf(child, is_match, f"{place}.{key}" if place else str(key))
+        for key, child in children
     )
     return next((path for path in paths if path is not None), None)
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 from xp.episode.metrics import EpisodeFacts
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
-from xp.lib.grouping import grouped
 from xp.lib.load import call_fault, is_number, load_function
+from xp.lib.nested import grouped
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, SelectionSpec
 from xp.spec.tasks import BY_PASS_RATE
@@ -139,7 +139,7 @@ class Curriculum:
 
     def settle(self, step: int, played: Iterable[EpisodeFacts]) -> dict[str, float]:
         """Adds the rewards of a step to the table; returns the metrics of its draw."""
-        rewards = grouped((one.task_id, one.outcome.task_reward) for one in played)
+        rewards = grouped((episode.task_id, episode.outcome.task_reward) for episode in played)
         for task_id, values in rewards.items():
             self._groups.setdefault(task_id, []).append(PlayedGroup(step, tuple(values)))
         # A checkpoint may be written when the step after it has been played already.

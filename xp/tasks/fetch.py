@@ -131,7 +131,7 @@ class Fetcher:
         }
         if tasks.keys() != set(indices):
             raise unreachable(
-                member, f"of {len(indices)} tasks of {block.split} it listed {len(tasks)}"
+                member, f"it listed {len(tasks)} of the {len(indices)} tasks of {block.split}"
             )
         return tasks
 

@@ -99,6 +99,6 @@ def evaluation_only(record: HeldOutRecord | None) -> str:
     else:
         split = "NAME"
     return (
-        f"nothing to train on: {what} there to be evaluated on\nplay it by `python -m xp eval` with the same words and"
+        f"nothing to train on: {what} for evaluation only\nplay it by `python -m xp eval` with the same words and"
         f" model=NAME, or set env.train.split={split}, which trains on it all the same"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError
-from xp.lib.locks import try_lock
+from xp.lib.atomic import try_lock
 from xp.tasks.config import Purpose
 from xp.tasks.manifest import Manifest, read_manifest
 from xp.tasks.prompt_lengths import SUFFIX

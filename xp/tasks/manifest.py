@@ -84,7 +84,8 @@ class Manifest:
         """Largest share of failed tasks over the environments."""
         counts = [purposes.values() for purposes in self.counts.values()]
         shares = (
-            sum(one.failed for one in part) / max(1, sum(one.failed + one.tasks for one in part))
+            sum(shard.failed for shard in part)
+            / max(1, sum(shard.failed + shard.tasks for shard in part))
             for part in counts
         )
         return max(shares, default=0.0)

@@ -138,7 +138,7 @@ def _plan(
         versions[name] = ask(member, providers[name].version)
         selected[name] = select_tasks(member, ProviderSplits(member, providers[name]))
     if config.trains and not any(Purpose.TRAIN in chosen.tasks for chosen in selected.values()):
-        raise _nothing_to_train_on({name: one.record for name, one in selected.items()})
+        raise _nothing_to_train_on({name: selection.record for name, selection in selected.items()})
     return versions, selected
 
 

@@ -79,7 +79,7 @@ def _logged_profile(file: Path, split: str, request: Mapping[str, Any]) -> Profi
     expected = (request.get("target"), request.get("variant"), split)
     got = (logged.environment, logged.variant, logged.split)
     if got != expected:
-        names = ("environment {}, variant {}, split {}".format(*one) for one in (expected, got))
+        names = ("environment {}, variant {}, split {}".format(*place) for place in (expected, got))
         raise XpError("{} is of another environment: expected {}; got {}".format(file, *names))
     return logged.profile()
 

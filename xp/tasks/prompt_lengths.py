@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from xp.lib.atomic import write_atomically
-from xp.lib.grouping import grouped
 from xp.lib.models.files import local_directory
+from xp.lib.nested import grouped
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.row import TaskRow, some_rows
 from xp.tasks.store import TaskSet

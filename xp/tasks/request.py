@@ -155,19 +155,19 @@ def with_sources(config: PrepareConfig) -> PrepareConfig:
 def source_digest(env: EnvConfig) -> str | None:
     """Digest of an environment's local code and rows (all its `module:name`), without running the code.
 
-    All files of the module's top-level package count, or its file if it is no package, and those of the user's modules
-    that it imports, which are those that a run copies (`xp.lib.code_files`); for a module that declares a version of
-    its tasks (`TASKS_VERSION = "1"` at the top level), only the version.
+    All files of the module's top-level package count (its file, if it is not a package), and those of the user's
+    modules that it imports: the files that a run copies (`xp.lib.code_files`). If a module declares a version of its
+    tasks (`TASKS_VERSION = "1"` at the top level), only the version counts.
     """
     named = _named(env)
-    own = None
+    code = None
     if env.provider in CONTRIB[Kind.PROVIDER]:
         provider = load(Kind.PROVIDER, env.provider)
         if hasattr(provider, "source_digest"):
-            own = cast("str | None", provider.source_digest(env))
+            code = cast("str | None", provider.source_digest(env))
     data = data_of(env.rows)
     if not named and not data:
-        return own
+        return code
     digests = [_module_digest(name.partition(":")[0]) for name in named]
     for place in data:
         if not place.exists():
@@ -177,7 +177,7 @@ def source_digest(env: EnvConfig) -> str | None:
                 {str(file.relative_to(place)): _file_digest(file) for file in files_in(place)}
             )
         )
-    return digest_of(digests if own is None else [*digests, own])
+    return digest_of(digests if code is None else [*digests, code])
 
 
 def scoring(config: EpisodeConfig) -> dict[str, dict[str, Any]]:
@@ -186,10 +186,12 @@ def scoring(config: EpisodeConfig) -> dict[str, dict[str, Any]]:
 
 
 def _scoring(env: EnvConfig) -> dict[str, Any]:
-    functions = {one.fn: one.weight for one in env.reward_fn or ()}
+    functions = {function.fn: function.weight for function in env.reward_fn or ()}
     named = (env.serve, env.grader, env.provider, env.group_reward_fn, *functions)
     code = {
-        f"code of {one}": code_digest(one) for one in named if one and ":" in one and is_found(one)
+        f"code of {name}": code_digest(name)
+        for name in named
+        if name and ":" in name and is_found(name)
     }
     if env.provider in ("harbor", "harness", "inspect", "verifiers"):
         code[f"code of {env.target or env.provider}"] = source_digest(env) or ""

@@ -79,7 +79,7 @@ def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
             for value in values:
                 content.update(_canonical(value).encode() + b"\n")
             stored = [
-                value | {"messages": [_stored(one) for one in value["messages"]]}
+                value | {"messages": [_stored(message) for message in value["messages"]]}
                 for value in values
             ]
             writer.write_table(pa.Table.from_pylist(stored, schema=columns))
@@ -176,7 +176,7 @@ def _rows(batch: Any) -> Iterator[TaskRow]:
     offsets = batch["messages"].offsets.to_pylist()
     contents = zip(*(_texts(values.field(key)) for key in MESSAGE_KEYS), strict=True)
     messages = [_message(dict(zip(MESSAGE_KEYS, texts, strict=True))) for texts in contents]
-    columns["messages"] = [tuple(messages[one:end]) for one, end in pairwise(offsets)]
+    columns["messages"] = [tuple(messages[start:end]) for start, end in pairwise(offsets)]
     yield from map(TaskRow, *(columns[field.name] for field in fields(TaskRow)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.tasks.row import TaskRow
 
 

@@ -228,10 +228,10 @@ def _take(
         raise XpError(f"{where} no task at all: its indices are an empty list")
     whole = available if whole is None else whole
     if selection.indices is not None:
-        wrong = [index for index in selection.indices if not 0 <= index < len(whole)]
-        if wrong:
+        outside = [index for index in selection.indices if not 0 <= index < len(whole)]
+        if outside:
             raise XpError(
-                f"{where} indices {wrong[:5]}, but {named(splits)} has tasks 0 to {len(whole) - 1}"
+                f"{where} indices {outside[:5]}, but {named(splits)} has tasks 0 to {len(whole) - 1}"
             )
         return [whole[index] for index in dict.fromkeys(selection.indices)]
     if selection.num_tasks is None:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from xp.envs.base import Message
-from xp.lib.atomic import TEMPORARY, replacing
+from xp.lib.atomic import TEMPORARY, replacing, try_lock
 from xp.lib.digest import canonical_json, digest_of
-from xp.lib.locks import try_lock
 from xp.tasks.row import TaskRow
 from xp.tasks.selection import Block
 

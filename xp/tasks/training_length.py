@@ -38,7 +38,7 @@ def too_few(num_tasks: int, prompts_per_step: int) -> str:
     """Message about too few tasks for an epoch, with remedies."""
     return (
         f"a step takes {prompts_per_step} tasks and there are {num_tasks}; set"
-        f" training.prompts_per_step={num_tasks} at most, or training.num_steps in the place of training.epochs"
+        f" training.prompts_per_step={num_tasks} at most, or training.num_steps instead of training.epochs"
     )
 
 
@@ -56,10 +56,10 @@ def settle(training: Training, num_tasks: int, stage: Path) -> int:
     steps = steps_of(training, num_tasks)
     epochs = training.epochs
     if epochs is not None:
-        made = last_step(stage.parent.parent / "metrics.jsonl") or 0
-        if made > steps:
+        trained_steps = last_step(stage.parent.parent / "metrics.jsonl") or 0
+        if trained_steps > steps:
             raise XpError(
-                f"training.epochs={epochs}: these are {steps} steps, and {made} are made already"
+                f"training.epochs={epochs}: these are {steps} steps, and {trained_steps} are made already"
             )
         size = f"{counted(epochs, 'epoch')} of {counted(num_tasks, 'task')}"
         print(f"{size}, {training.prompts_per_step} a step: {counted(steps, 'step')}", flush=True)

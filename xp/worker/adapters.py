@@ -95,7 +95,7 @@ def merge_adapters(directory: Path, dtype: str) -> None:
 def rank_in_engine(adapters: Path) -> int:
     """Largest rank of adapters that vLLM is to take for these."""
     rank = int(json_of(adapters / CONFIG, ExitCode.RUN_DIR)["r"])
-    return next((one for one in ENGINE_RANKS if one >= rank), rank)
+    return next((size for size in ENGINE_RANKS if size >= rank), rank)
 
 
 def check_untied(model: Any, targets: Sequence[str]) -> None:

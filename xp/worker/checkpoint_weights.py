@@ -33,8 +33,8 @@ OTHER_SHAPE = "its config.json promises another shape; set model.path to a whole
 def network_faults(directory: Path) -> list[str]:
     """Weights that transformers would make anew, or in another shape, though config.json promises them.
 
-    Further weights are no fault. The list is empty for adapters, for quantized weights that no trainer unpacks, and for
-    what transformers itself cannot read, which the loader reports.
+    Further weights are not a fault. The list is empty for adapters, for quantized weights that no trainer unpacks, and
+    for what transformers itself cannot read, which the loader reports.
 
     Args:
         directory: Hugging Face directory with weights in safetensors or pytorch_model.bin.

@@ -23,7 +23,8 @@ from xp.envs.call_data import THINK_CLOSE, THINK_OPEN, without_thinking
 from xp.episode.dialects import SYNTAX, Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeStatus
+from xp.episode.outcome import EpisodeStatus, Reply
+from xp.episode.play import WrittenTurn, play_here
 from xp.episode.prompt import prompt_keys
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.tool_calls import ToolCall
@@ -81,16 +82,16 @@ class Example:
 
 def solvers_of(named: Mapping[str, str]) -> dict[str, Solve]:
     """The scripts, by environment; raises XpError for one that does not exist."""
-    found: dict[str, Solve] = {}
+    solvers: dict[str, Solve] = {}
     for env, name in named.items():
         try:
-            found[env] = load_object(name)
+            solvers[env] = load_object(name)
         except (ImportError, AttributeError) as error:
             raise XpError(
                 f"sft.data=solve: {name} cannot be loaded ({error}); give the class of environment {env} a static"
                 " method solve(messages, task), or name a function: sft.data=solve:module:function"
             ) from error
-    return found
+    return solvers
 
 
 def play(
@@ -111,10 +112,10 @@ def play(
         ThreadPoolExecutor(max(1, min(mix.max_sessions(), len(rows)))) as pool,
     ):
 
-        def one(row: TaskRow) -> tuple[TaskRow, Episode]:
+        def played(row: TaskRow) -> tuple[TaskRow, Episode]:
             return row, _played(solvers[row.env], row, mix)
 
-        for row, episode in pool.map(one, rows):
+        for row, episode in pool.map(played, rows):
             writer.write(
                 trajectory(episode, run=run, phase=PHASE, step=0, sample=0, tools=row.tools)
             )
@@ -143,7 +144,10 @@ def play_script(
         episode.give_up(f"{type(fault).__name__}: {fault}")
         return
     messages = list(episode.opening)
-    while not episode.is_over:
+
+    def write(reply: Reply | None) -> WrittenTurn:
+        if reply is not None:
+            messages.extend(reply.messages)
         try:
             text = turn_of(solve(list(messages), task), syntax)
         except XpError:
@@ -152,8 +156,10 @@ def play_script(
             raise XpError(
                 f"sft.data=solve: the script raised {type(error).__name__} at task {episode.task.id}: {error}"
             ) from error
-        reply = episode.step(text)
-        messages += [Message(role="assistant", content=text), *reply.messages]
+        messages.append(Message(role="assistant", content=text))
+        return WrittenTurn(text)
+
+    play_here(episode, write)
 
 
 def turn_of(value: Any, syntax: Syntax) -> str:
@@ -251,21 +257,24 @@ def chosen(
         least = spec.evaluation.pass_threshold
     else:
         least = rule.min_reward
-    for one in demonstrations:
+    for demonstration in demonstrations:
         if rule.loss_on is LossOn.LAST_TURN:
-            one = replace(one, without_loss=one.without_loss.union(sorted(one.turns)[:-1]))
-        if len(one.without_loss) == len(one.turns):
+            without_loss = demonstration.without_loss.union(sorted(demonstration.turns)[:-1])
+            demonstration = replace(demonstration, without_loss=without_loss)
+        if len(demonstration.without_loss) == len(demonstration.turns):
             counts["without a turn to learn"] += 1
-        elif not excluded.isdisjoint(_names(one)):
+        elif not excluded.isdisjoint(_names(demonstration)):
             counts["of held-out tasks"] += 1
-        elif one.reward < least:
+        elif demonstration.reward < least:
             counts[f"with a reward below {least:g}"] += 1
         else:
-            by_task.setdefault(one.task_id, []).append(one)
+            by_task.setdefault(demonstration.task_id, []).append(demonstration)
     best = [
-        one
+        demonstration
         for task in sorted(by_task)
-        for one in sorted(by_task[task], key=lambda one: -one.reward)[: rule.per_task]
+        for demonstration in sorted(by_task[task], key=lambda demonstration: -demonstration.reward)[
+            : rule.per_task
+        ]
     ]
     random.Random(spec.seed).shuffle(best)
     return best[: rule.num_episodes]
@@ -326,9 +335,9 @@ def special_token_in(demonstration: Demonstration, chat: ChatTokens) -> str | No
     A turn of the policy may have others, as those of gpt-oss' channels.
     """
     for at, message in enumerate(demonstration.messages):
-        found: list[str] = chat.ends.special.findall(message["content"])
+        markers: list[str] = chat.ends.special.findall(message["content"])
         mark = next(
-            (mark for mark in found if at not in demonstration.turns or mark in chat.ends.texts),
+            (mark for mark in markers if at not in demonstration.turns or mark in chat.ends.texts),
             None,
         )
         if mark:
@@ -396,10 +405,10 @@ def _check_is_rendered(messages: Sequence[Message], text: str) -> None:
         for word in (
             re.findall(r"\w+", message["content"]) if message["role"] != "assistant" else ()
         ):
-            found = text.find(word, at)
-            if found < 0:
+            place_of_word = text.find(word, at)
+            if place_of_word < 0:
                 raise TemplateFault(f"it leaves out a text of the role {message['role']}")
-            at = found + len(word)
+            at = place_of_word + len(word)
         if message["role"] != "tool" and name not in text:
             raise TemplateFault(f"it leaves out the name of the role {message['role']}")
 
@@ -460,8 +469,8 @@ def summary(
     trained: Sequence[Example], held_out: Sequence[Example], counts: Mapping[str, int]
 ) -> str:
     """One line about the episodes, and those that are left out with the reason."""
-    tokens = sum(sum(one.mask) for one in trained)
-    num_cut = sum(one.is_cut for one in (*trained, *held_out))
+    tokens = sum(sum(example.mask) for example in trained)
+    num_cut = sum(example.is_cut for example in (*trained, *held_out))
     left_out = "; ".join(f"{number} {why}" for why, number in counts.items())
     return (
         f"{counted(len(trained), 'episode')} to train on ({tokens:,} tokens with a loss),"

@@ -127,7 +127,7 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
     is_trained = _is_on(row, ROW_SWITCHES, default=True)
     trained = set()
     turns = {}
-    asked = set[str]()
+    call_ids = set[str]()
     for at, (message, source, value) in enumerate(zip(messages, given, mask, strict=True)):
         is_turn = message["role"] == "assistant"
         try:
@@ -146,9 +146,9 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
             turns[at] = [
                 (call["function"]["name"], call["function"]["arguments"]) for call in calls
             ]
-            asked = {call["id"] for call in calls}
+            call_ids = {call["id"] for call in calls}
             trained |= {at} if is_on and is_trained else set()
-        elif message["role"] == "tool" and message.get("tool_call_id") not in asked:
+        elif message["role"] == "tool" and message.get("tool_call_id") not in call_ids:
             raise ValueError(f"message {at}: a tool's result answers no call of the turn before it")
     if not turns:
         raise ValueError("no message of the role assistant, so there is nothing to learn")
@@ -171,7 +171,7 @@ def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if given is not None:
         if not isinstance(given, list):
             raise TypeError(f"expected a list of {{role, content}}, got {given!r:.80}")
-        messages = [_of_sharegpt(one) for one in given]
+        messages = [_of_sharegpt(message) for message in given]
     elif row.get("instruction") and row.get("output"):
         text = "\n".join(filter(None, (row["instruction"], row.get("input"))))
         pairs = [*(row.get("history") or ()), (text, row["output"])]
@@ -194,7 +194,7 @@ def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     system = row.get("system")
     if system:
         if messages and role_of(messages[0]) == "system":
-            raise ValueError("the column `system` stands beside a system message; keep one of them")
+            raise ValueError("there is a column `system` and a system message; keep one of them")
         messages.insert(0, {"role": "system", "content": system})
     return messages
 
@@ -205,13 +205,13 @@ def _as_messages(value: Any, role: str) -> list[Mapping[str, Any]]:
     return list(value)
 
 
-def _of_sharegpt(one: Any) -> Mapping[str, Any]:
+def _of_sharegpt(turn: Any) -> Mapping[str, Any]:
     """A message with `from` and `value` as one with role and content."""
-    if not isinstance(one, Mapping) or "from" not in one:
-        return one  # chat_messages refuses what is no message
-    message = {"role": one["from"], "content": one.get("value"), **one}
-    if one["from"] == "function_call":
-        calls = json.loads(one.get("value") or "null")
+    if not isinstance(turn, Mapping) or "from" not in turn:
+        return turn  # chat_messages refuses what is no message
+    message = {"role": turn["from"], "content": turn.get("value"), **turn}
+    if turn["from"] == "function_call":
+        calls = json.loads(turn.get("value") or "null")
         message |= {
             "role": "assistant",
             "content": "",
@@ -235,12 +235,12 @@ def _check_keys(message: Mapping[str, Any], *, thinking: bool) -> None:
 
 def _is_on(holder: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -> bool:
     """Returns whether a message or a row is in the loss; raises ValueError for a switch that is neither on nor off."""
-    found = {key: holder[key] for key in keys if holder.get(key) is not None}
-    for key, value in found.items():
+    fields = {key: holder[key] for key in keys if holder.get(key) is not None}
+    for key, value in fields.items():
         if value not in (0, 1):
             raise ValueError(
                 f"`{key}` is {value!r:.40}; expected true or false, 1 or 0: a loss has no other weights"
             )
-    if found:
-        return all(bool(value) != (key == "masked") for key, value in found.items())
+    if fields:
+        return all(bool(value) != (key == "masked") for key, value in fields.items())
     return default

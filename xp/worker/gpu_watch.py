@@ -43,7 +43,7 @@ class GpuWatch:
         else:
             phases = {}
         by_phase = {
-            name: max(one for one, _ in samples) for name, samples in phases.items() if samples
+            name: max(value for value, _ in samples) for name, samples in phases.items() if samples
         }
         return {"gpu/memory_gb": max(memory), **by_phase, "gpu/utilization": fmean(shares)}
 

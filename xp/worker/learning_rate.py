@@ -42,6 +42,14 @@ def learning_rate_factor(
     return minimum + (1.0 - minimum) * decayed
 
 
+def first_rate(learning_rate: float, warmup_updates: int) -> float:
+    """Learning rate of the first update of a warm-up, for Megatron's own schedule, whose warm-up of N - 1 updates then
+    equals xp's of N; 0 without a warm-up."""
+    if warmup_updates:
+        return learning_rate / warmup_updates
+    return 0.0
+
+
 def make_scheduler(
     schedule: str, optimizer: Any, warmup_updates: int, num_updates: int, min_learning_rate: float
 ) -> Any:

@@ -78,7 +78,7 @@ def interface_of(address: str) -> str | None:
         (
             name
             for name, addresses in interfaces
-            if any(one.address == address for one in addresses)
+            if any(node.address == address for node in addresses)
         ),
         None,
     )

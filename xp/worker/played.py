@@ -15,7 +15,7 @@ from xp.episode.outcome import Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.trajectory import Trajectory, trajectory
 from xp.episode.upload import Recorder
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.tasks.row import TaskRow
 
 

@@ -93,8 +93,8 @@ def check_there(directory: str) -> None:
         if fault is not None:
             raise XpError(
                 f"the model at {directory} is not the one that was published: {fault}\n"
-                "a run publishes its model again when it is resumed; of a damaged checkpoint, take another one; where you"
-                f" changed the model yourself, remove {manifest}",
+                "a run publishes its model again when it is resumed; if a checkpoint is damaged, choose another one;"
+                f" if you changed the model yourself, remove {manifest}",
                 ExitCode.RUN_DIR,
             )
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from xp.envs.secrets_file import environment
 from xp.episode.metrics_file import MetricsFile
@@ -24,6 +24,7 @@ from xp.spec import Thinking
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.store import open_verified
 from xp.worker.demonstrations import (
+    PHASE,
     Example,
     chosen,
     play,
@@ -35,6 +36,8 @@ from xp.worker.demonstrations import (
 from xp.worker.dialogues import of_messages
 from xp.worker.places import NUM_UPDATES, start_place
 from xp.worker.stage import StageConfig
+from xp.worker.tasks import policy_chat
+from xp.worker.trained import check_trained
 
 HELD_OUT_LOSS: Final = "sft/held_out_loss"
 TRAINING_FILE: Final = "training.jsonl"
@@ -67,6 +70,63 @@ class SftConfig(StageConfig):
         """Number of optimizer updates; the last one of an epoch may have fewer episodes."""
         sft = self.spec.sft
         return sft.num_updates or (sft.epochs or 1) * math.ceil(num_examples / sft.batch_size)
+
+
+C = TypeVar("C", bound=SftConfig)
+
+
+@dataclass(frozen=True)
+class SftProgram(Generic[C]):
+    """One run of a trainer's fine-tuning program."""
+
+    config: C
+    stage: Path
+    """The stage's directory."""
+    chat: ChatTokens
+    trained: Sequence[Example]
+    held_out: Sequence[Example]
+
+    @classmethod
+    def begin(
+        cls,
+        config: C,
+        stage: Path,
+        model: str | Path,
+        tokenizer: Any = None,
+        *,
+        is_main: bool = True,
+        wait: Callable[[], None] = lambda: None,
+    ) -> SftProgram[C]:
+        """Reads the episodes as tokens, or has the environment's script play them.
+
+        Args:
+            config: input of the stage.
+            stage: its directory.
+            model: directory or id of the model to fine-tune.
+            tokenizer: the model's, if it is loaded already.
+            is_main: False in processes that do not play the script's episodes.
+            wait: returns when all processes have called it.
+
+        Raises:
+            XpError: as `policy_chat` and `examples` do.
+        """
+        chat = policy_chat(config, model, stage, tokenizer)
+        trained, held_out = examples(config, stage, chat, is_main=is_main, wait=wait)
+        return cls(config, stage, chat, trained, held_out)
+
+    @property
+    def num_updates(self) -> int:
+        return self.config.updates(len(self.trained))
+
+    def write_files(self) -> None:
+        """Writes the episodes' tokens for a trainer that reads them in other processes."""
+        write_examples(self.trained, self.stage / TRAINING_FILE)
+        write_examples(self.held_out, self.stage / HELD_OUT_FILE)
+
+    def check(self) -> None:
+        """Raises XpError (NOT_TRAINED) as `check_trained` does."""
+        config = self.config
+        check_trained(PHASE, config, self.num_updates, config.model, config.target)
 
 
 def examples(
@@ -159,7 +219,9 @@ def _solve(
 
 def write_examples(trained: Sequence[Example], file: Path) -> None:
     """Writes one line for each episode: `input_ids`, and `loss_mask` of the same length (SkyRL's own names)."""
-    lines = (json.dumps({"input_ids": one.ids, "loss_mask": one.mask}) for one in trained)
+    lines = (
+        json.dumps({"input_ids": example.ids, "loss_mask": example.mask}) for example in trained
+    )
     write_atomically(file, "".join(f"{line}\n" for line in lines))
 
 
@@ -171,7 +233,7 @@ def read_examples(file: Path) -> list[Example]:
 
 def tokens_of_update(trained: Sequence[Example], batch_size: int) -> float:
     """Mean number of tokens of an update."""
-    return batch_size * sum(len(one.ids) for one in trained) / max(1, len(trained))
+    return batch_size * sum(len(example.ids) for example in trained) / max(1, len(trained))
 
 
 class Updates:

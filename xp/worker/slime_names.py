@@ -31,14 +31,6 @@ def train_program(max_staleness: int) -> str:
     return "train.py"
 
 
-def warm_up_start(learning_rate: float, warmup_updates: int) -> float:
-    """Value of --lr-warmup-init with which Megatron's warm-up of N - 1 updates equals xp's of N, which begins at
-    1/N."""
-    if warmup_updates:
-        return learning_rate / warmup_updates
-    return 0.0
-
-
 def warm_up_too_long(updates: int) -> str:
     """Returns why such a long warm-up is refused; called in planning, or when the steps of the epochs are known."""
     return f"Megatron refuses a warm-up that is longer than the run of {updates} updates; set at most {updates}"

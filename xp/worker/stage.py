@@ -25,7 +25,7 @@ WITHOUT_EFFECT: Final = (
     "hardware",
     "launcher",
 )
-"""Keys of a spec on which a stage's result depends only by what is derived from them, which is in its job."""
+"""Keys of a spec that change a stage's result only through values that are derived from them, which are in its job."""
 DURING_TRAINING: Final = ("every", "keep_best", "patience", "pass_threshold")
 """Keys of the evaluation on which a training's result depends."""
 
@@ -37,23 +37,23 @@ def deciding(stage: str, spec: Mapping[str, Any]) -> dict[str, Any]:
             "model": spec["model"],
             "training": {"max_prompt_tokens": spec["training"]["max_prompt_tokens"]},
         }
-    kept = {name: value for name, value in spec.items() if name not in WITHOUT_EFFECT}
+    effective = {name: value for name, value in spec.items() if name not in WITHOUT_EFFECT}
     if stage == "train":
-        evaluation = {name: kept["evaluation"][name] for name in DURING_TRAINING}
-        return {name: value for name, value in kept.items() if name != "sft"} | {
+        evaluation = {name: effective["evaluation"][name] for name in DURING_TRAINING}
+        return {name: value for name, value in effective.items() if name != "sft"} | {
             "evaluation": evaluation
         }
     if stage not in ("sft", "evaluate"):
-        return kept
+        return effective
     of_episodes = (*Sampling.model_fields, "max_void_fraction", "initial_checkpoint")
-    kept["training"] = {name: kept["training"][name] for name in of_episodes}
+    effective["training"] = {name: effective["training"][name] for name in of_episodes}
     if stage == "sft":
-        kept["evaluation"] = {"pass_threshold": kept["evaluation"]["pass_threshold"]}
+        effective["evaluation"] = {"pass_threshold": effective["evaluation"]["pass_threshold"]}
     if stage == "sft":
         without = {"algorithm"}
     else:
         without = {"algorithm", "sft"}
-    return {name: value for name, value in kept.items() if name not in without}
+    return {name: value for name, value in effective.items() if name not in without}
 
 
 @dataclass(frozen=True, kw_only=True)

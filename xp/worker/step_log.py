@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.episode.finite import FiniteUpdates
 from xp.episode.metrics import TOKENS
@@ -15,9 +15,22 @@ from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import step_bar
 from xp.worker.diagnosis.live import SymptomWatch
+from xp.worker.distill import DISTILL_KL
 from xp.worker.gpu_watch import GpuWatch
+from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
 from xp.worker.program import BEGAN
 from xp.worker.stage import StageConfig
+
+MEASURED: Final[dict[str, str]] = {
+    "training/tokens": "",
+    "training/updates": "",
+    OUTSIDE: "only with `algorithm.importance_correction` or `importance_mask`",
+    SAMPLE_SIZE: "only with `algorithm.importance_correction` or `importance_mask`",
+    DISTILL_KL: "only with `algorithm.distill`",
+    "time/start_s": "",
+    "time/rollout_s": "",
+}
+"""Metrics that xp measures itself on every trainer -> a remark."""
 
 
 class Start:
@@ -149,10 +162,10 @@ def check_gap(step: int, gap: float, limit: float | None) -> None:
         return
     raise XpError(
         f"rollout step {step}: the engine's log-probabilities of the tokens that it wrote differ from the trainer's by"
-        f" {gap:.2g} a token, more than training.max_logprob_gap={limit:g}: it does not write with the weights that are"
-        " trained\n"
+        f" {gap:.2g} a token, more than training.max_logprob_gap={limit:g}: the engine does not generate with the"
+        " trained weights\n"
         "usual causes: weights of a layer that are not sent, an update that did not arrive, tied embeddings that came"
         " apart, another dtype in the engine; usual gaps: 1e-6 in float32, 0.001 to 0.04 in bfloat16, more in mixtures"
-        " of experts; set training.max_logprob_gap=null to record it alone",
+        " of experts; set training.max_logprob_gap=null to record it without a limit",
         ExitCode.DIVERGED,
     )

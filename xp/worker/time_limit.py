@@ -10,7 +10,7 @@ from typing import Any
 
 from xp.episode.metrics_file import metrics_lines
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.spec import RunSpec
 from xp.worker.stage import StageConfig
 

@@ -1,25 +1,61 @@
-"""What the three trainers' programs share: the config with the number of steps, the tasks, the check at the end."""
+"""What the three trainers' programs share: the config with the number of steps, tasks, environments, the last check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
+from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper
+from xp.worker.engines.config import EvaluateConfig
 from xp.worker.facts import record_facts
 from xp.worker.stage import TrainConfig
 from xp.worker.tasks import held_out_tasks, training_view
 from xp.worker.trained import check_trained
 
 C = TypeVar("C", bound=TrainConfig)
+
+
+@contextmanager
+def open_stage(
+    stage: Path, config: TrainConfig, environ: Mapping[str, str], suffix: str = ""
+) -> Iterator[tuple[EnvironmentMixture, Recorder]]:
+    """Context manager: the environments of a training, and the recorder of its episodes.
+
+    Args:
+        stage: the stage's directory, with `episode.json`.
+        config: of the stage.
+        environ: variables with the secrets' values.
+        suffix: of the file of trajectories, for one of several processes.
+    """
+    file = stage / "trajectories" / f"train{suffix}.jsonl"
+    with (
+        EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
+        Recorder(file, mix, config.upload_as, environ) as recorder,
+    ):
+        yield mix, recorder
+
+
+def evaluation_config(config: TrainConfig, root: Path = Path()) -> EvaluateConfig | None:
+    """Input of the evaluations before and after a training. None means that nothing is held out.
+
+    Args:
+        config: of the training.
+        root: the outputs root.
+    """
+    if config.evaluation is None:
+        return None
+    return config_of(root / config.evaluation, EvaluateConfig.from_json)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 
 
 def keep_plain_weights() -> None:
@@ -50,8 +50,10 @@ def take_back_draws() -> None:
     def bookkeeping(self: Any, *args: Any, **kwargs: Any) -> Any:
         generators = self.input_batch.generators
         thrown_away = _thrown_away(self)
-        kept = {place: one for place, one in generators.items() if place not in thrown_away}
-        with replaced(self.input_batch, generators=kept):
+        remaining = {
+            place: generator for place, generator in generators.items() if place not in thrown_away
+        }
+        with replaced(self.input_batch, generators=remaining):
             return keep_books(self, *args, **kwargs)
 
     GPUModelRunner._sample = sampled
@@ -62,5 +64,7 @@ def _thrown_away(runner: Any) -> dict[int, Any]:
     """Generators of the requests whose prompt is not complete yet, by position in the batch."""
     is_thrown_away = runner.discard_request_mask.np
     return {
-        place: one for place, one in runner.input_batch.generators.items() if is_thrown_away[place]
+        place: generator
+        for place, generator in runner.input_batch.generators.items()
+        if is_thrown_away[place]
     }

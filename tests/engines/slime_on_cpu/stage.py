@@ -19,8 +19,8 @@ from tests.support.slime_engine import ON_CPU
 from tools.parity.slime_rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
 from xp.backends.slime.worker import processes
 from xp.backends.slime.worker.config import SlimeCommand, WorkerConfig
-from xp.lib.after_import import after_import
 from xp.lib.loopback import free_port
+from xp.lib.patching import after_import
 from xp.worker.program import run_stage
 
 OWN = (

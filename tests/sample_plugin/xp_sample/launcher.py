@@ -46,4 +46,4 @@ def make_launcher(spec: LauncherSpec, outputs: Path) -> SampleLauncher:
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     del spec
-    return needs_one_node(stage, "launcher=sample has this machine alone")
+    return needs_one_node(stage, "launcher=sample runs on this machine only")

@@ -101,7 +101,7 @@ def others(now: Any, path: str) -> list[Any]:
             variants = []
         return [
             *variants,
-            *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now),
+            *(Together(keys) for keys in ESTIMATORS if keys[path.rpartition(".")[2]] != now),
         ]
     if path in ("algorithm.policy_loss", "algorithm.sapo"):
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
@@ -110,12 +110,12 @@ def others(now: Any, path: str) -> list[Any]:
     if path in OTHERS:
         return [OTHERS[path]]
     if path in LENGTHS and now is None:
-        other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
+        other = next(key for key in LENGTHS if key != path).rpartition(".")[2]
         return [Together({path.rpartition(".")[2]: 7, other: None})]
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, Enum):
-        return [one.value for one in type(now) if one is not now]
+        return [member.value for member in type(now) if member is not now]
     if isinstance(now, int):
         return [now * 2, now // 2, now + 1]
     if isinstance(now, float):
@@ -178,8 +178,10 @@ def says_so(meanings: Mapping[str, FieldSupport], field: str, package: str) -> b
         package: name of the backend's package.
     """
     read = re.compile(rf"nothing|.*\b(xp|{package}|stage's program)\b")
-    relevant = [one for name, one in meanings.items() if f"{name}.".startswith(f"{field}.")]
-    return all(one.support is Support.EMULATED or read.match(one.receives) for one in relevant)
+    relevant = [meaning for name, meaning in meanings.items() if f"{name}.".startswith(f"{field}.")]
+    return all(
+        meaning.support is Support.EMULATED or read.match(meaning.receives) for meaning in relevant
+    )
 
 
 def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
@@ -222,5 +224,5 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
             and not says_so(module.meanings(other), field, package)
             for other in accepted
         ):
-            faults.append(f"{field} changes nothing, and nobody says so")
+            faults.append(f"{field} changes nothing, and has neither a note nor a refusal")
     return faults

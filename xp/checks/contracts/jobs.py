@@ -16,10 +16,10 @@ says what was waited for. Processes that must not end by themselves run longer."
 
 def stage(name: str, code: str, *arguments: str, done: str | None = None, **job: Any) -> Stage:
     """A stage that runs Python code."""
-    made = Job(
+    job_of_code = Job(
         ("python", "-c", code, *arguments), job.pop("files", {}), job.pop("outputs", ()), CPU, **job
     )
-    return Stage(name, made, done=done)
+    return Stage(name, job_of_code, done=done)
 
 
 def eventually(claim: Callable[[], object], timeout_s: float = DEADLINE_S) -> None:

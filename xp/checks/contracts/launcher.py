@@ -52,14 +52,14 @@ class LauncherSuite:
 
     @staticmethod
     def make_context(tmp_path: Path, run_id: str = "run") -> Context:
-        made = Context(run_id, 1, tmp_path / "outputs", f"runs/{run_id}/attempt_1")
-        copy_package(made.outputs / made.code)
-        return made
+        context = Context(run_id, 1, tmp_path / "outputs", f"runs/{run_id}/attempt_1")
+        copy_package(context.outputs / context.code)
+        return context
 
     @staticmethod
-    def ended(launcher: Launcher, one: Stage, context: Context) -> tuple[int, str]:
+    def ended(launcher: Launcher, stage: Stage, context: Context) -> tuple[int, str]:
         """Exit code and log of a stage."""
-        launch = launcher.submit(one, context)
+        launch = launcher.submit(stage, context)
         return launcher.wait(launch, lambda _: None), (context.outputs / launch.log).read_text()
 
     def test_the_exit_code_is_the_jobs(self, launcher: Launcher, context: Context) -> None:

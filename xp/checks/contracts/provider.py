@@ -94,8 +94,8 @@ class ProviderSuite:
     ) -> None:
         if self.has_stable_prompt:
             bare = Task(task.env, task.split, task.index)
-            with closing(provider.open(bare)) as one, closing(provider.open(task)) as other:
-                assert one.prompt() == other.prompt()
+            with closing(provider.open(bare)) as session, closing(provider.open(task)) as other:
+                assert session.prompt() == other.prompt()
 
     def test_its_tools_have_names_and_object_schemas(self, provider: Provider, task: Task) -> None:
         with closing(provider.open(task)) as session:

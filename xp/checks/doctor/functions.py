@@ -40,9 +40,9 @@ print(json.dumps(faults))
 def functions(spec: RunSpec) -> Iterator[Finding]:
     """Checks that each function of rewards, advantages and curricula loads, in the way a stage loads it."""
     references = [
-        ("reward_fn", one.fn)
+        ("reward_fn", function.fn)
         for member in spec.env.members.values()
-        for one in member.reward_fn or ()
+        for function in member.reward_fn or ()
     ]
     groups = [member.group_reward_fn for member in spec.env.members.values()]
     references += [("group_reward_fn", name) for name in groups if name is not None]

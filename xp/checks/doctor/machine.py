@@ -40,7 +40,7 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
     if unpinned and python == sys.executable and install:
         # Do not advise the user to install the trainer into xp's own Python.
         pins = ", ".join(f"{package} {pin}" for package, pin in unpinned.items())
-        yield fault("version", f"this is xp's own Python and has not {pins}; {install}")
+        yield fault("version", f"xp's own Python lacks {pins}; {install}")
         return
     for package, pin in spec.backend.pins.items():
         if package in unpinned:
@@ -50,7 +50,7 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
                 there = "is not installed"
             fix = f"{python} -m pip install '{package}=={pin}'"
             yield fault(
-                "version", f"{package} {there}, and xp's rendering was proven with {pin}; {fix}"
+                "version", f"{package} {there}; xp's rendering was tested with {pin}; {fix}"
             )
         else:
             yield ok("version", f"{package} {installed[package]}, as pinned")
@@ -59,20 +59,22 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
 def _checkouts(spec: RunSpec) -> Iterator[Finding]:
     """Checks that each checkout of the backend is named, exists, and is at its pinned commit."""
     environ = {**os.environ, **checkouts(trainer_runtime(spec, ()))}
-    wrong = {text.partition(":")[0]: text for text in differing(spec.backend.commits, environ)}
+    differences = {
+        text.partition(":")[0]: text for text in differing(spec.backend.commits, environ)
+    }
     for variable, pin in spec.backend.commits.items():
         place = environ.get(variable)
         if not place:
             yield unknown(
                 "checkout",
-                f"{variable} is not set: in the backend's image nothing is missing, else export it",
+                f"{variable} is not set; the backend's image has it, elsewhere export it",
             )
         elif not Path(place).is_dir():
             yield fault(
                 "checkout", f"{variable}={place} is not a directory; clone it there, at {pin[:9]}"
             )
-        elif variable in wrong:
-            yield fault("checkout", wrong[variable])
+        elif variable in differences:
+            yield fault("checkout", differences[variable])
         elif commit_of(Path(place)) is None:
             yield unknown(
                 "checkout",
@@ -161,7 +163,7 @@ def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     if need is None:
         yield unknown(
             "disk",
-            f"{free / GB:.0f} GB free at {place}; model.architecture says not what a checkpoint takes",
+            f"{free / GB:.0f} GB free at {place}; the size of a checkpoint of this model.architecture is not known",
         )
         return
     text = f"{free / GB:.0f} GB free at {place}, and the run writes up to {need / GB:.0f} GB"

@@ -13,8 +13,7 @@ from xp.envs.load import load_provider
 from xp.envs.rows import HELD_OUT_SPLITS
 from xp.envs.slots import DEADLINE_S, measure_slots, num_slots_of, slot_limits
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, TrackingLauncher
-from xp.execution.launchers.choice import make_launcher
+from xp.execution.launchers.base import Context, TrackingLauncher, make_launcher
 from xp.execution.tracking.base import check_trackers, node_tracking
 from xp.lib.secrets.redaction import resolve
 from xp.lib.text import counted

@@ -30,7 +30,7 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         where = start_place(spec)
         yield unknown(
             "template",
-            f"the tokenizer of {where} is not on this machine; it is looked at once it is",
+            f"the tokenizer of {where} is not on this machine; it is checked when it is here",
         )
         return
     place = str(directory)
@@ -70,11 +70,16 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
 
 def check_template_on_tasks(specs: Sequence[RunSpec]) -> None:
     """Prints how each model's template renders its prepared tasks; raises XpError(PLAN) if it leaves out tools."""
-    findings = {str(one): one for spec in specs for one in chat_template(spec, Path(spec.outputs))}
+    findings = {
+        str(finding): finding
+        for spec in specs
+        for finding in chat_template(spec, Path(spec.outputs))
+    }
     faults = [finding for finding in findings.values() if finding.verdict is Verdict.FAULT]
     if faults:
         raise XpError(
-            "\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code
+            "\n".join(f"the task set is complete, and {finding.text}" for finding in faults),
+            faults[0].code,
         )
     for line in findings:
         print(line, flush=True)

@@ -26,6 +26,7 @@ from xp.envs.slots import Slots, measure_slots, slot_limits
 from xp.episode.dialects import Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.play import WrittenTurn, play_here
 from xp.episode.prompt import first_difference, session_messages, tool_schemas
 from xp.errors import XpError
 from xp.lib.load import load_object
@@ -195,10 +196,10 @@ class Measured:
         """Request (first open, open, tools, close, turn) -> seconds of each."""
         seconds: dict[str, list[float]] = defaultdict(list)
         for number, visit in enumerate(self.visits):
-            for request, taken in visit.seconds.items():
+            for request, elapsed_s in visit.seconds.items():
                 # The first session may start a server.
                 seconds["first open" if request == "open" and number == 0 else request].append(
-                    taken
+                    elapsed_s
                 )
         turns = [*self.random.turn_s, *self.scripted.turn_s]
         if turns:
@@ -216,7 +217,7 @@ class Measured:
             if all(outcome.status is not EpisodeStatus.VOID for outcome in pair)
         ]
         if pairs:
-            return all(one == other for one, other in pairs)
+            return all(first == other for first, other in pairs)
         return None
 
     def schemas(self, dialect: Dialect | str) -> str:
@@ -272,10 +273,10 @@ def measure(
     for number, task in enumerate(tasks):
         watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")
         # As preparation opens it, and as an episode does.
-        for one in (task, Task(task.env, task.split, task.index)):
+        for form in (task, Task(task.env, task.split, task.index)):
             if watch.is_over:
                 return
-            visit = _visit(provider, one, rules)
+            visit = _visit(provider, form, rules)
             measured = replace(measured, visits=(*measured.visits, visit))
             yield measured
     if measured.num_opened == 0 or watch.is_over:
@@ -345,8 +346,10 @@ def _solver(
     is_scored_elsewhere = rules.grader == READY["none"]
     if rules.provider != "local" or measured.right_answers is not None or is_scored_elsewhere:
         return "", None, ()
-    several = provider.tasks(measured.split, _spread(measured.counts[measured.split], NUM_ANSWERS))
-    answered = [task for task in several if task.spec.get(ANSWER) is not None]
+    candidates = provider.tasks(
+        measured.split, _spread(measured.counts[measured.split], NUM_ANSWERS)
+    )
+    answered = [task for task in candidates if task.spec.get(ANSWER) is not None]
     return ANSWERS, (lambda _, row: _written(row[ANSWER])) if answered else None, answered
 
 
@@ -362,8 +365,7 @@ def _solve(solve: Solve, provider: Provider, syntax: Syntax, episode: Episode) -
 
 def _follow(policy: Policy, episode: Episode) -> None:
     """Plays an episode by a policy."""
-    while not episode.step(policy()).is_done:
-        pass
+    play_here(episode, lambda _: WrittenTurn(policy()))
 
 
 def _slots(
@@ -452,7 +454,7 @@ def _play(
         episode.settle()
         return number, episode
 
-    jobs = [(number, *one) for number, group in enumerate(groups) for one in group]
+    jobs = [(number, *job) for number, group in enumerate(groups) for job in group]
     plays = Plays(((),) * len(groups))
     watch.doing(f"playing {name} episodes", f"(0 of {len(jobs)} done)")
     # Unlike an executor's, its threads are daemons: a session that hangs does not keep the command alive.

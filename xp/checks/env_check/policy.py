@@ -158,12 +158,12 @@ def _bounds(schema: Schema, step: float, width: float) -> tuple[float, float]:
 def faults_of(tool: ToolSpec) -> Iterator[str]:
     """Parts of a tool's declaration that break chat templates or trainers."""
     if not tool.name.replace("_", "").replace("-", "").isalnum() or not tool.name.isascii():
-        yield f"tool {tool.name!r}: a name of other than letters, digits, _ and -"
+        yield f"tool {tool.name!r}: its name has characters other than letters, digits, _ and -"
     if all(
         "object" not in allowed_types(branch)
         for branch in branches(tool.parameters, tool.parameters)
     ):
-        yield f"tool {tool.name}: its parameters are no object"
+        yield f"tool {tool.name}: its parameters are not an object"
     if not tool.description.strip():
         yield f"tool {tool.name}: {NO_DESCRIPTION}"
     declared = properties(tool.parameters)

@@ -17,7 +17,7 @@ from xp.envs.config import EnvConfig
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import WAY_OUT
 from xp.lib.code_files import code_files, find_module, users_place, with_imports
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.lib.secrets.environment import inherited
 from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource
@@ -107,7 +107,7 @@ def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
     if rules.prompt is PromptSource.PREPARED:
         differences = measured.prompt_differences
         if differences:
-            reason = f"a task's prompt is not the same again, so that its episodes would be void ({differences[0]})"
+            reason = f"two sessions of a task have different prompts, so its episodes would be void ({differences[0]})"
             faults.append(f"{reason}; {WAY_OUT}")
     if measured.num_opened and not measured.tools and not measured.takes_answer:
         faults.append("there is neither a tool to call nor an answer to give")
@@ -255,7 +255,10 @@ def _unset_variables(rules: EnvConfig) -> Iterator[str]:
     plain, hidden = inherited(os.environ, tuple(rules.secrets))
     given = {*plain, *hidden, *rules.overrides, *rules.secret_overrides}
     files = [
-        file for one in with_imports([place]) for file in code_files(one) if file.suffix == ".py"
+        file
+        for module in with_imports([place])
+        for file in code_files(module)
+        if file.suffix == ".py"
     ]
     read = {
         name

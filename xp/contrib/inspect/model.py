@@ -119,7 +119,7 @@ class XpModel(ModelAPI):  # type: ignore[misc]
             }
             for tool in tools
         ]
-        message = await conversations.ask([_wire(one) for one in input], offered)
+        message = await conversations.ask([_wire(message) for message in input], offered)
         output = ModelOutput.from_content(self.model_name, message["content"] or "")
         calls = message.get("tool_calls")
         if calls:

@@ -65,7 +65,7 @@ class InspectProvider(HostedProvider):
             return digest_of(
                 [
                     file_digest(place),
-                    *(file_digest(file) for one in imported for file in code_files(one)),
+                    *(file_digest(file) for module in imported for file in code_files(module)),
                 ]
             )
         except OSError as error:

@@ -36,10 +36,10 @@ class ScoreChoice:
         if not values:
             raise ToolCrashed("inspect_ai scored nothing")
         flat = {name: value for name, value in values.items() if not isinstance(value, dict)} | {
-            f"{name}.{key}": one
+            f"{name}.{key}": child
             for name, value in values.items()
             if isinstance(value, dict)
-            for key, one in value.items()
+            for key, child in value.items()
         }
         name = self.chosen
         if name is None:

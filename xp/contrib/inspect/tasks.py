@@ -39,7 +39,8 @@ class InspectTasks:
         self._config = config
         os.environ["XDG_DATA_HOME"] = tempfile.gettempdir()  # Its traces include the conversations.
         roles = {
-            name: _role(config, name, one, environ) for name, one in config.options["roles"].items()
+            name: _role(config, name, role, environ)
+            for name, role in config.options["roles"].items()
         }
         _seed_shuffles()
         task = _task(config)
@@ -99,9 +100,9 @@ def _task(config: EnvConfig) -> InspectTask:
         names = ", ".join(task.name for task in tasks) or "none"
         raise XpError(f"{where}: expected one task, got {names}: write FILE.py@TASK")
     task = tasks[0]
-    strange = sorted(set(config.options["arguments"]) - set(registry_params(task)))
-    if strange:
-        raise XpError(f"{where}: options.arguments: the task has no argument {strange[0]!r}")
+    unknown = sorted(set(config.options["arguments"]) - set(registry_params(task)))
+    if unknown:
+        raise XpError(f"{where}: options.arguments: the task has no argument {unknown[0]!r}")
     if not task.scorer:
         raise XpError(f"{where}: the task has no scorer, so that there is no reward")
     if task.sandbox is not None or any(sample.sandbox is not None for sample in task.dataset):
@@ -130,7 +131,9 @@ def _samples(config: EnvConfig, task: InspectTask) -> list[Sample]:
 def _described(sample: Sample) -> dict[str, Any]:
     described: dict[str, Any] = sample.model_dump(mode="json", include=DESCRIBED, exclude_none=True)
     if not isinstance(sample.input, str):  # inspect_ai gives each message a random id.
-        described["input"] = [{"role": one.role, "content": one.text} for one in sample.input]
+        described["input"] = [
+            {"role": message.role, "content": message.text} for message in sample.input
+        ]
     return described
 
 

@@ -52,16 +52,16 @@ class Options(BaseModel):
         if len(set(self.dataset)) != len(self.dataset):
             raise ValueError(f"dataset={','.join(self.dataset)}: a dataset is named twice")
         for field, named in (("weights", self.weights), ("config", self.config)):
-            strange = sorted(set(named) - set(self.dataset))
-            if strange:
+            unknown = sorted(set(named) - set(self.dataset))
+            if unknown:
                 raise ValueError(
-                    f"{field} names {', '.join(strange)}, and dataset is {','.join(self.dataset)}"
+                    f"{field} names {', '.join(unknown)}, and dataset is {','.join(self.dataset)}"
                 )
         for name, fields in self.config.items():
-            taken = sorted({"seed", "size"} & set(fields))
-            if taken:
+            reserved = sorted({"seed", "size"} & set(fields))
+            if reserved:
                 raise ValueError(
-                    f"config.{name}.{taken[0]}: it follows from seed, num_train and num_test"
+                    f"config.{name}.{reserved[0]}: it follows from seed, num_train and num_test"
                 )
         return self
 

@@ -84,12 +84,15 @@ class VerifiersSession(ConversationSession):
     def _other_calls(self, episode: Any) -> Iterator[JudgeCall]:
         """Calls of judges and of other seats' models whose endpoints count tokens."""
         for trace in episode.traces:
-            for one in trace.info.get("judge_calls", ()):
-                used = one["response"].get("usage")
+            for judge_call in trace.info.get("judge_calls", ()):
+                used = judge_call["response"].get("usage")
                 if used:
                     read = used["prompt_tokens"] + (used.get("cached_input_tokens") or 0)
                     yield JudgeCall(
-                        one["request"]["model"], read, used["completion_tokens"], used.get("cost")
+                        judge_call["request"]["model"],
+                        read,
+                        used["completion_tokens"],
+                        used.get("cost"),
                     )
             for call in trace.calls if trace.agent.name != self._seat else ():
                 if call.usage is not None:

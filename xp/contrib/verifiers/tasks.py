@@ -107,10 +107,10 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
         declared = agent_config_fields(kind.model_construct())
         talking = [name for name in declared if _talks(config.target, declared[name])]
     seats = {name: dict(options["seats"].get(name, {})) for name in declared}
-    strange = sorted(set(options["seats"]) - set(seats))
-    if strange:
+    unknown = sorted(set(options["seats"]) - set(seats))
+    if unknown:
         raise XpError(
-            f"{where}: options.seats: no seat {strange[0]!r}; there are: {', '.join(seats)}"
+            f"{where}: options.seats: no seat {unknown[0]!r}; there are: {', '.join(seats)}"
         )
     seat = _policy(where, options["seat"], seats, declared)
     for name, fields in seats.items():
@@ -123,10 +123,10 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
             fields.setdefault("max_turns", config.max_turns)
     taskset = {"id": config.target, **options["taskset"]}
     content = {"id": chosen, "taskset": taskset, **seats}
-    taken = sorted(set(options["config"]) & set(content))
-    if taken:
+    both = sorted(set(options["config"]) & set(content))
+    if both:
         raise XpError(
-            f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats"
+            f"{where}: options.config.{both[0]}: set it by options.environment, taskset or seats"
         )
     with _refusals(where, config.target):
         return load_environment(resolve_env_config({**options["config"], **content})), seat

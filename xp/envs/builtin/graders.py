@@ -84,7 +84,7 @@ def ready(
         @wraps(agrees)
         def grade(answer: str, row: Mapping[str, Any], **arguments: Any) -> float:
             answer = without_thinking(answer)
-            return float(any(agrees(answer, one, **arguments) for one in right_answers(row)))
+            return float(any(agrees(answer, right, **arguments) for right in right_answers(row)))
 
         vars(grade).update(right_answers=right_answers, as_answer=as_answer, limit_s=limit_s)
         return grade
@@ -96,17 +96,20 @@ def right_answers(row: Mapping[str, Any]) -> list[Any]:
     """The right answers of a row; raises ValueError if it has none, or an empty one."""
     right = row.get("answer")
     if isinstance(right, (list, tuple)):
-        several = list(right)
+        answers = list(right)
     else:
-        several = [right]
-    for one in several or [None]:
-        is_nan = isinstance(one, float) and not math.isfinite(one)
-        if is_nan or not isinstance(one, str | Number) or not str(one).strip():
+        answers = [right]
+    for entry in answers or [None]:
+        is_nan = isinstance(entry, float) and not math.isfinite(entry)
+        if is_nan or not isinstance(entry, str | Number) or not str(entry).strip():
             raise ValueError(
                 f"its answer is {right!r:.60}; expected a text, a number, or a list of them"
             )
     # A column with a gap, or of a spreadsheet, has 5.0 for 5.
-    return [int(one) if isinstance(one, float) and one.is_integer() else one for one in several]
+    return [
+        int(entry) if isinstance(entry, float) and entry.is_integer() else entry
+        for entry in answers
+    ]
 
 
 def none(answer: str, row: Mapping[str, Any]) -> float:  # noqa: ARG001
@@ -198,8 +201,8 @@ def choice(answer: str, right: Any, marks: Sequence[str] = ()) -> bool:
         letter = _chosen(words, answer.strip().rpartition("\n")[2] if part is answer else words)
         if letter is not None:
             is_ambiguous = _OR_ANOTHER.match(words, letter.end(letter.lastindex or 1))
-            found = letter[1] or letter[letter.lastindex or 1]
-            return is_ambiguous is None and found.upper() == expected
+            choice = letter[1] or letter[letter.lastindex or 1]
+            return is_ambiguous is None and choice.upper() == expected
     return False
 
 
@@ -321,10 +324,10 @@ def _number_of(text: str, *, is_right: bool = False) -> Fraction | None:
         numerals = _EQUALS.split(numerals)[-1]
     else:
         numerals = numerals
-    found = list(_NUMBER.finditer(numerals))
-    if not found or (is_right and part is None and len(found) > 1):
+    numbers = list(_NUMBER.finditer(numerals))
+    if not numbers or (is_right and part is None and len(numbers) > 1):
         return None
-    number = found[0 if is_part else -1]
+    number = numbers[0 if is_part else -1]
     is_within = _GOES_ON.match(numerals, number.end()) or (
         is_part and _BEGAN.search(numerals[: number.start()])
     )

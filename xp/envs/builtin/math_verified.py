@@ -45,9 +45,9 @@ def math(answer: str, right: Any) -> bool:
     text = str(right).replace("####", "").strip()
     if _TEXT.fullmatch(text):  # As LaTeX, it would be a product of letters in any order.
         return any(
-            plain(unwrapped(one)) == plain(text)
-            for one in (answer, *parse(answer))
-            if isinstance(one, str)
+            plain(unwrapped(form)) == plain(text)
+            for form in (answer, *parse(answer))
+            if isinstance(form, str)
         )
     expected, latex = _right(text)
     letter = _LETTER.fullmatch(text)

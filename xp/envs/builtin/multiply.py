@@ -29,12 +29,12 @@ class Multiply:
 
 def _problem(split: str, number: int) -> Mapping[str, Any]:
     draw = random.Random(f"{split}/{number}")
-    one, other = (
+    first, other = (
         draw.randrange(10 ** (digits - 1), 10**digits)
         for digits in (draw.choice(NUM_DIGITS) for _ in "12")
     )
     prompt = [
         {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": f"{one} * {other}"},
+        {"role": "user", "content": f"{first} * {other}"},
     ]
-    return {"prompt": prompt, "answer": str(one * other)}
+    return {"prompt": prompt, "answer": str(first * other)}

@@ -44,7 +44,7 @@ class Notebook:
     game: Game
     steps: list[Step] = field(default_factory=list)
     cleared: set[str] = field(default_factory=set)
-    found: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
     """Searched room -> weapon."""
     culprit: str | None = None
     room: str | None = None
@@ -58,16 +58,16 @@ class Notebook:
 
     def search(self, room: str) -> None:
         self._take("search", {"room": room})
-        self.found[room] = self.case.weapons[self.case.rooms.index(room)]
+        self.answers[room] = self.case.weapons[self.case.rooms.index(room)]
         if room == self.case.room:
             self.room = room
 
     def accuse(self, rng: random.Random) -> None:
         """Accuses by what is known, guesses the rest among what is not ruled out, and names the weapon seen last."""
         suspect = self.culprit or _any(rng, self.case.suspects, self.cleared)
-        room = self.room or _any(rng, self.case.rooms, self.found)
-        if self.found:
-            weapon = list(self.found.values())[-1]
+        room = self.room or _any(rng, self.case.rooms, self.answers)
+        if self.answers:
+            weapon = list(self.answers.values())[-1]
         else:
             weapon = rng.choice(WEAPONS)
         self._take("accuse", {"suspect": suspect, "weapon": weapon, "room": room})

@@ -20,10 +20,10 @@ class Sums:
         numbers = range(1, LARGEST + 1)
         rows = [
             {
-                "prompt": [{"role": "user", "content": f"What is {one} + {other}?"}],
-                "answer": str(one + other),
+                "prompt": [{"role": "user", "content": f"What is {first} + {other}?"}],
+                "answer": str(first + other),
             }
-            for one in numbers
+            for first in numbers
             for other in numbers
         ]
         random.Random(7).shuffle(rows)

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from xp.errors import ExitCode, XpError
 from xp.execution.tracking.base import NodeTracking
+from xp.lib.plugins import Kind, load
 from xp.lib.secrets.redaction import Redactor
 from xp.planning.job import Stage
 
@@ -46,7 +48,7 @@ class Context:
         return f"{self.directory}/{stage}/log.txt"
 
     def variables(self, stage: str) -> dict[str, str]:
-        """Variables that tell a stage's program what it is a part of."""
+        """Variables that give a stage's program its run, its attempt and its name."""
         return {"XP_RUN_ID": self.run_id, "XP_ATTEMPT": str(self.attempt), "XP_STAGE": stage}
 
     def key(self, stage: str) -> str:
@@ -161,3 +163,21 @@ class RemoteLauncher(Detachable, Protocol):
 
     def fetch_directories(self, names: Sequence[str]) -> list[str]:
         """Copies these directories (relative to the outputs root) to this machine; returns those that exist."""
+
+
+def make_launcher(spec: LauncherSpec, outputs: Path) -> Launcher:
+    """The spec's launcher, for runs below this outputs root.
+
+    Args:
+        spec: the launcher's section.
+        outputs: the outputs root.
+
+    Raises:
+        XpError: a plugin's launcher cannot be imported, or does not support `detach`.
+    """
+    module: LauncherModule = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
+    launcher = module.make_launcher(spec, outputs)
+    if spec.detach and not isinstance(launcher, Detachable):
+        reason = f"launcher={spec.name} has no jobs that continue without this process"
+        raise XpError(f"launcher.detach: {reason}; set it to false", ExitCode.PLAN)
+    return launcher

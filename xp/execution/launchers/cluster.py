@@ -134,8 +134,8 @@ def launches_of(
     """Launches of stages that one job runs, submitted now."""
     started = now()
     return [
-        Launch(launcher, its.key(one.name), native_id, its.log(one.name), started)
-        for one, its in stages
+        Launch(launcher, its.key(stage.name), native_id, its.log(stage.name), started)
+        for stage, its in stages
     ]
 
 

@@ -39,7 +39,7 @@ def make_launcher(spec: LauncherSpec, outputs: Path) -> LocalLauncher:
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.execution.launchers.base.LauncherModule."""
-    return needs_one_node(stage, f"launcher={spec.name} has this machine alone")
+    return needs_one_node(stage, f"launcher={spec.name} runs on this machine only")
 
 
 @dataclass(frozen=True)

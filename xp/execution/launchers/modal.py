@@ -171,7 +171,7 @@ class ModalLauncher(ServiceLauncher):
 
     def _text(self, stages: Sequence[StageContext]) -> str:
         stage, context = stages[0]
-        title = f"{', '.join(one.name for one, _ in stages)} of {context.run_id}, attempt {context.attempt}"
+        title = f"{', '.join(stage.name for stage, _ in stages)} of {context.run_id}, attempt {context.attempt}"
         submitted = [SubmittedStage(*pair) for pair in stages]
         return modal_app.app_text(title, self._name(stage, context), submitted, self._spec)
 

@@ -94,8 +94,10 @@ def project(runtime: Runtime) -> Path | None:
 
 def checkouts(runtime: Runtime) -> dict[str, str]:
     """Variable -> path of checkouts that `install` made, for variables that are not set."""
-    made = installed_checkouts(runtime.checkouts)
-    return {variable: place for variable, place in made.items() if not os.environ.get(variable)}
+    checkouts = installed_checkouts(runtime.checkouts)
+    return {
+        variable: place for variable, place in checkouts.items() if not os.environ.get(variable)
+    }
 
 
 def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
@@ -175,6 +177,6 @@ def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.enviro
             there = None
         if there is not None and not there.startswith(pin):
             yield (
-                f"{variable}: {checkout} is at {there[:9]}, and xp's rendering was proven with {pin[:9]};"
+                f"{variable}: {checkout} is at {there[:9]}; xp's rendering was tested with {pin[:9]};"
                 f" git -C {checkout} checkout {pin}, or backend.commits.{variable}={there} takes it as it is"
             )

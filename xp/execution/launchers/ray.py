@@ -64,7 +64,7 @@ LOST_S = 300.0
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.execution.launchers.base.LauncherModule."""
-    reason = "launcher.start_head=true starts a cluster of this machine alone"
+    reason = "launcher.start_head=true starts a cluster of this machine only"
     if spec.start_head:
         return needs_one_node(stage, reason)
     return None
@@ -136,13 +136,13 @@ class RayLauncher(ClusterLauncher):
 
     def _previewed(self, stages: Sequence[tuple[Stage, Context]]) -> str:
         stage, context = stages[0]
-        specs = [its.outputs / its.directory / one.name / JOB_SPEC for one, its in stages]
+        specs = [its.outputs / its.directory / stage.name / JOB_SPEC for stage, its in stages]
         if stage.job.secrets:
             written = str(secrets_files.file_of(context, stage.name))
         else:
             written = None
         file = self._spec.secrets_file or written
-        jobs = [one.job for one, _ in stages]
+        jobs = [stage.job for stage, _ in stages]
         return (
             json.dumps(
                 self._request(identity(stage, context), jobs, specs, file, context), indent=2
@@ -184,18 +184,18 @@ class RayLauncher(ClusterLauncher):
         if _info(client, native_id) is None:
             extra = hidden if is_loopback(self._address) else {}
             # A reservation for the whole Ray job would keep the GPUs from a program that requests them itself.
-            is_shared = any(manages_own_gpus(one.job) for one, _ in stages)
+            is_shared = any(manages_own_gpus(stage.job) for stage, _ in stages)
             specs = []
-            for one, its in stages:
-                is_apart = is_shared and one.job.resources.num_accelerators > 0
-                if manages_own_gpus(one.job):
+            for sent, its in stages:
+                is_apart = is_shared and sent.job.resources.num_accelerators > 0
+                if manages_own_gpus(sent.job):
                     spread = None
                 else:
-                    spread = spread_of(one.job, "ray", is_apart=is_apart)
+                    spread = spread_of(sent.job, "ray", is_apart=is_apart)
                 specs.append(
-                    place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread)
+                    place_job_spec(sent, its, self._spec, extra=extra, prints=True, spread=spread)
                 )
-            self._hand_in(client, native_id, [one.job for one, _ in stages], specs, context)
+            self._hand_in(client, native_id, [stage.job for stage, _ in stages], specs, context)
         launches = launches_of(self.name, native_id, stages)
         write_launches(directory, launches)
         return launches
@@ -281,7 +281,7 @@ class RayLauncher(ClusterLauncher):
         names = sorted({name for stage in stages for name in stage.job.secrets})
         if names and self._spec.secrets_file is None:
             raise XpError(
-                f"{', '.join(names)}: Ray keeps what it is given in plain text, so a cluster elsewhere needs the values"
+                f"{', '.join(names)}: Ray stores variables as plain text, so a cluster elsewhere needs the values"
                 " on its nodes: write a JSON object (name -> value) there, chmod 600, and name it:"
                 " launcher.secrets_file=/path/on/the/nodes.json",
                 ExitCode.SECRET,
@@ -298,17 +298,17 @@ class RayLauncher(ClusterLauncher):
         if _lacking(stages, there) is None:
             return
         maximum = self._maximum()
-        found = _lacking(
+        lacking = _lacking(
             stages,
             {name: max(count, maximum.get(name, 0)) for name, count in there.items()} | maximum,
         )
-        if found is None:
+        if lacking is None:
             print(
                 f"xp: the Ray cluster at {self._address} has too little now; its autoscaler can add it",
                 flush=True,
             )
             return
-        stage, name, needed, most = found
+        stage, name, needed, most = lacking
         grows = " at most, with its autoscaler" if maximum else ""
         raise XpError(
             f"stage {stage} needs {needed} {name}s and the Ray cluster at {self._address} has {most}{grows}; choose a"
@@ -349,13 +349,13 @@ class RayLauncher(ClusterLauncher):
             while not client.get_job_status(job).is_terminal() and time.monotonic() < end:
                 time.sleep(1)
             lines = client.get_job_logs(job).splitlines()
-            found = (
+            maximum = (
                 json.loads(
                     next(line for line in lines if line.startswith("maximum ")).partition(" ")[2]
                 )
                 or {}
             )
-            return {str(name): int(count) for name, count in found.items()}
+            return {str(name): int(count) for name, count in maximum.items()}
         return {}
 
     def _ended(self, launch: Launch) -> int | None:

@@ -91,7 +91,7 @@ class RayHead:
     def _answers(self) -> bool:
         import urllib.request
 
-        from xp.lib.exchange import direct_opener
+        from xp.lib.loopback import direct_opener
 
         headers = {"Authorization": f"Bearer {self.token}"}
         request = urllib.request.Request(f"{self.address}/nodes?view=summary", headers=headers)

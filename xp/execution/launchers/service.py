@@ -151,8 +151,8 @@ class ServiceLauncher:
         if self._spec.detach:
             return {f"{stages[0][1].directory}/{self.file_name}": self._text(stages)}
         return {
-            f"{its.directory}/{one.name}/{self.file_name}": self._text([(one, its)])
-            for one, its in stages
+            f"{its.directory}/{stage.name}/{self.file_name}": self._text([(stage, its)])
+            for stage, its in stages
         }
 
     def _submit(self, stages: Sequence[StageContext], directory: Path) -> list[Launch]:
@@ -164,8 +164,8 @@ class ServiceLauncher:
         file = directory / self.file_name
         native_id = self._find(name) if file.exists() else None
         if native_id is None:
-            for one, its in stages:
-                self._place(one, its)
+            for stage, its in stages:
+                self._place(stage, its)
             write_atomically(file, self._text(stages))
             native_id = self._hand_in(file, name, stages)
         launches = launches_of(self.name, native_id, stages)

@@ -86,9 +86,9 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         instead = INSTEAD_OF.get(name)
         if instead is not None:
             xp_options[instead] = None
-    taken = sorted(name for name in further if xp_options.get(name) is not None)
-    if taken:
-        raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec")
+    reserved = sorted(name for name in further if xp_options.get(name) is not None)
+    if reserved:
+        raise XpError(f"launcher.sbatch: xp sets {', '.join(reserved)} itself, from the spec")
     values = {name: value for name, value in {**xp_options, **further}.items() if value is not None}
     return [
         *(f"--{name}={value}" for name, value in values.items()),
@@ -211,7 +211,7 @@ def check_container(spec: LauncherSpec, context: Context) -> None:
     for path in mounts(
         context, secrets_places(context, spec.secrets_file, has_files=True), os.environ
     ):
-        if any(one in path for one in SEPARATORS):
+        if any(separator in path for separator in SEPARATORS):
             raise XpError(
                 f"launcher.container: {path} cannot be mounted: it has a comma or a colon",
                 ExitCode.RUNTIME,

@@ -86,12 +86,12 @@ class NodeTracking:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Names of the variables with the trackers' keys on that machine."""
-        return tuple(name for one in map(tracker, self.names) for name in one.needed(self.env))
+        return tuple(name for kind in map(tracker, self.names) for name in kind.needed(self.env))
 
 
 def node_tracking(names: Sequence[str], project: str, config: Mapping[str, Any]) -> NodeTracking:
     """The trackers' part of a job spec, with this machine's settings of them."""
-    settings = [name for one in map(tracker, names) for name in one.settings]
+    settings = [name for kind in map(tracker, names) for name in kind.settings]
     env = {name: os.environ[name] for name in settings if os.environ.get(name)}
     return NodeTracking(tuple(map(str, names)), project, config, env)
 

@@ -11,8 +11,8 @@ from typing import Any
 from xp.fields import skyrl
 from xp.fields.batch_shape import batch_shape
 from xp.fields.field import OWN, Check, Column, Field, Native, by_xp
-from xp.fields.planned import engine_stays_awake
 from xp.fields.shared import (
+    engine_stays_awake,
     has_correction,
     has_critic,
     has_lora,

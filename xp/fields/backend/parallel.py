@@ -103,12 +103,12 @@ def _no_context(spec: RunSpec) -> str | None:
     if is_packed(spec):
         return None
     if can_pack(spec):
-        return f"SkyRL splits sequences without padding alone; leave {REMOVE_PADDING} out, or set 1"
+        return f"SkyRL splits sequences only without padding; leave {REMOVE_PADDING} out, or set 1"
     if spec.backend.attention is not Attention.FLASH:
         return (
-            "SkyRL splits sequences without padding alone, and removes it for FlashAttention; set 1"
+            "SkyRL splits sequences only without padding, and removes it for FlashAttention; set 1"
         )
-    return f"SkyRL splits sequences without padding alone, and model={spec.model.name} is trained with it; set 1"
+    return f"SkyRL splits sequences only without padding, and model={spec.model.name} is trained with it; set 1"
 
 
 def _skyrl_strategy(spec: RunSpec) -> str | None:

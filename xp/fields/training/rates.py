@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field, Native
-from xp.fields.planned import num_steps
-from xp.fields.shared import has_critic, is_megatron, is_on_cpu
+from xp.fields.shared import has_critic, is_megatron, is_on_cpu, num_steps
 from xp.fields.skyrl import (
     MIN_RATE,
     SCHEDULER,

@@ -37,9 +37,9 @@ SLIME_CUT = "Tokens are drawn from these; log-probabilities, SGLang's and the tr
 
 
 def _read_as_flag(spec: RunSpec) -> str | None:
-    taken = next((text for text in spec.training.stop if text.startswith("-")), None)
-    return taken and (
-        f"Slime's command line would read {taken!r} as a flag of its own; begin it with another character, or"
+    flag_like = next((text for text in spec.training.stop if text.startswith("-")), None)
+    return flag_like and (
+        f"Slime's command line would read {flag_like!r} as a flag of its own; begin it with another character, or"
         " use backend=skyrl or trl"
     )
 

@@ -112,7 +112,7 @@ def _wrong_reference(spec: RunSpec) -> str | None:
 def _split_group(spec: RunSpec) -> str | None:
     """Returns why groups cannot be trained on: each process scores whole groups of its own episodes."""
     size = spec.training.group_size
-    own = episodes_per_process(spec)
+    num_episodes = episodes_per_process(spec)
     if size == 1:
         return "TRL's GRPOTrainer needs groups of at least 2; set 2 or more, or use backend=skyrl or slime"
     needs = {
@@ -121,10 +121,10 @@ def _split_group(spec: RunSpec) -> str | None:
         "env.options.max_rows": spec.env.has_rows,
     }
     why = next((name for name, is_set in needs.items() if is_set), None)
-    if own % size == 0 or why is None:
+    if num_episodes % size == 0 or why is None:
         return None
     return (
-        f"a process has {own} episodes of a step, which are not whole groups of {size}, and {why} needs them all; make"
+        f"a process has {num_episodes} episodes of a step, which are not whole groups of {size}, and {why} needs them all; make"
         " training.prompts_per_step divisible by the number of processes"
     )
 
@@ -249,7 +249,7 @@ SIZES = (
         skyrl=Column(
             implemented_by="the loader of xp.backends.skyrl.worker.trainer",
             refuse_if=lambda s: s.training.generation_prompts is not None and is_ahead(s),
-            refuse="beside training.max_staleness groups begin one by one, not in rounds; set null",
+            refuse="with training.max_staleness, groups begin one by one, not in rounds; set null",
             proof=OWN,
         ),
         slime=Column(lambda s: {"--over-sampling-batch-size": s.training.prompts_per_round}),
@@ -257,7 +257,8 @@ SIZES = (
             refuse_if=lambda s: (
                 s.training.generation_prompts is not None and not s.algorithm.dynamic_sampling
             ),
-            refuse="without algorithm.dynamic_sampling a step plays the tasks that it trains on; set null, or true there",
+            refuse="without algorithm.dynamic_sampling a step trains on all tasks that it plays; set null, or"
+            " algorithm.dynamic_sampling=true",
             proof=OWN,
         ),
     ),

@@ -24,7 +24,7 @@ PINNED: Final = re.compile(rf"models/(?P<name>[\w.-]+?)--(?P<commit>{COMMIT.patt
 """Place in the outputs of a hub's model at a commit; the hub allows no `--` in a name."""
 HUB_TIMEOUT_S: Final = 3.0
 MAX_BYTES: Final = 1_000_000
-"""Largest size of a file that is read from the hub, in bytes; a longer answer is no config.json."""
+"""Largest size of a file that is read from the hub, in bytes; a longer answer is not a config.json."""
 
 PARTS: Final = {
     "weights (*.safetensors)": ("*.safetensors", "pytorch_model*.bin"),
@@ -160,12 +160,12 @@ def hub_text(path: str) -> str | None:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    found: list[str] = []
+    repositories: list[str] = []
 
     def ask() -> None:
         try:
             with urllib.request.urlopen(f"{endpoint}/{path}", timeout=HUB_TIMEOUT_S) as answer:
-                found.append(answer.read(MAX_BYTES).decode(errors="replace"))
+                repositories.append(answer.read(MAX_BYTES).decode(errors="replace"))
         except (OSError, ValueError, http.client.HTTPException):
             pass
 
@@ -173,7 +173,7 @@ def hub_text(path: str) -> str | None:
     asking = threading.Thread(target=ask, name="xp-hub", daemon=True)
     asking.start()
     asking.join(HUB_TIMEOUT_S)
-    return found[0] if found else None
+    return repositories[0] if repositories else None
 
 
 def _mapping(content: str) -> dict[str, Any] | None:

@@ -233,8 +233,8 @@ COUNTED: Final = (
 )
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 MIXED: Final = ("nemotron_h",)
-"""Families of which a layer is attention, a state, a dense feed-forward layer or experts, and never two of them: counted
-as a plain decoder they would have up to three times their parameters, so that nothing is estimated from their sizes."""
+"""Families whose layers are each one of attention, state, dense feed-forward and experts. Counted as plain decoders
+they would have up to three times their parameters, so nothing is estimated from their sizes."""
 MEDIA: Final = ("vision_config", "audio_config")
 """Sections of config.json about pictures and sound."""
 LLAMA3_BANDS: Final = {
@@ -253,57 +253,57 @@ YARN_BANDS: Final = {
 
 def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that a config.json states."""
-    own = text_part(config)
-    found = _read(own, KEYS)
+    section = text_part(config)
+    fields = _read(section, KEYS)
     # The whole model's flag ties; the text section's may be another network's default.
     is_tied = config.get("tie_word_embeddings")
     if is_tied is not None:
-        found["tied_embeddings"] = is_tied
-    if found.get("num_experts"):
-        found["router"] = _read(own, ROUTER)
+        fields["tied_embeddings"] = is_tied
+    if fields.get("num_experts"):
+        fields["router"] = _read(section, ROUTER)
         for field, key, value in (
             ("bias", "topk_method", "noaux_tc"),
             ("sigmoid", "scoring_func", "sigmoid"),
         ):
-            if own.get(key) is not None:
-                found["router"][field] = own[key] == value
+            if section.get(key) is not None:
+                fields["router"][field] = section[key] == value
     else:
-        found.pop("num_experts", None)
-    shared = own.get("n_shared_experts") or 0
-    width = own.get("shared_expert_intermediate_size") or shared * found.get(
+        fields.pop("num_experts", None)
+    shared = section.get("n_shared_experts") or 0
+    width = section.get("shared_expert_intermediate_size") or shared * fields.get(
         "expert_intermediate_size", 0
     )
     if width:
-        found["shared_intermediate_size"] = width
-    kinds = own.get("mlp_layer_types")
+        fields["shared_intermediate_size"] = width
+    kinds = section.get("mlp_layer_types")
     if isinstance(kinds, list):
-        found["dense_layers"] = kinds.index("sparse") if "sparse" in kinds else len(kinds)
-    if own.get("kv_lora_rank"):
-        found["latent_attention"] = {"q_rank": None, **_read(own, LATENT)}
+        fields["dense_layers"] = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    if section.get("kv_lora_rank"):
+        fields["latent_attention"] = {"q_rank": None, **_read(section, LATENT)}
         # The width of the rotated part in some files, and nothing in others.
-        found.pop("head_dim", None)
-    if own.get("linear_num_value_heads"):
-        kinds = own.get("layer_types") or []
+        fields.pop("head_dim", None)
+    if section.get("linear_num_value_heads"):
+        kinds = section.get("layer_types") or []
         is_full = "full_attention" in kinds
         if is_full:
             every = kinds.index("full_attention") + 1
         else:
-            every = own.get("full_attention_interval", 4)
-        found["linear_attention"] = _read(own, LINEAR) | {"full_every": every}
-    rope = own.get("rope_parameters") or own.get("rope_scaling") or {}
+            every = section.get("full_attention_interval", 4)
+        fields["linear_attention"] = _read(section, LINEAR) | {"full_every": every}
+    rope = section.get("rope_parameters") or section.get("rope_scaling") or {}
     rope = rope if isinstance(rope, dict) else {}
     # Newer transformers keep it among the other parameters of the rotary embedding.
-    theta = rope.get("rope_theta", own.get("rope_theta"))
+    theta = rope.get("rope_theta", section.get("rope_theta"))
     if theta is not None:
-        found["rope_theta"] = float(theta)
-    fraction = rope.get("partial_rotary_factor", own.get("partial_rotary_factor"))
-    if fraction is None and own.get("rotary_dim") and found.get("head_dim"):
-        fraction = own["rotary_dim"] / found["head_dim"]
+        fields["rope_theta"] = float(theta)
+    fraction = rope.get("partial_rotary_factor", section.get("partial_rotary_factor"))
+    if fraction is None and section.get("rotary_dim") and fields.get("head_dim"):
+        fraction = section["rotary_dim"] / fields["head_dim"]
     if fraction is not None:
-        found["rotary_fraction"] = float(fraction)
-    if rope or "rope_scaling" in own:
-        found["rope_scaling"] = _scaling(rope)
-    return found | {"recurrent_layers": _is_recurrent(own)}
+        fields["rotary_fraction"] = float(fraction)
+    if rope or "rope_scaling" in section:
+        fields["rope_scaling"] = _scaling(rope)
+    return fields | {"recurrent_layers": _is_recurrent(section)}
 
 
 def _read(config: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -316,48 +316,48 @@ def _read(config: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]) -> d
 
 def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """All fields of model.architecture; None where config.json does not say enough."""
-    found = stated(config)
-    found.setdefault("intermediate_size", found.get("expert_intermediate_size"))
-    if any(not found.get(field) for field in NEEDED):
+    fields = stated(config)
+    fields.setdefault("intermediate_size", fields.get("expert_intermediate_size"))
+    if any(not fields.get(field) for field in NEEDED):
         return None
-    own = text_part(config)
-    family = TEXT_TWINS.get(found["model_type"], found["model_type"])
-    found.setdefault("num_kv_heads", found["num_heads"])
-    latent = found.setdefault("latent_attention", None)
-    found.setdefault("linear_attention", None)
+    section = text_part(config)
+    family = TEXT_TWINS.get(fields["model_type"], fields["model_type"])
+    fields.setdefault("num_kv_heads", fields["num_heads"])
+    latent = fields.setdefault("latent_attention", None)
+    fields.setdefault("linear_attention", None)
     if latent:
         width = latent["nope_dim"] + latent["rope_dim"]
     else:
-        width = found["hidden_size"] // found["num_heads"]
-    found.setdefault("head_dim", width)
-    found.setdefault("norm_eps", 1e-6)
-    found.setdefault("rope_theta", 10000.0)
-    found.setdefault("rope_scaling", None)
-    found.setdefault("rotary_fraction", ROTATED.get(family, 1.0))
-    found.setdefault("tied_embeddings", config.get("tie_word_embeddings", family in TIED))
-    found["qkv_bias"] = bool(own.get("attention_bias", family in BIASED))
-    found["qk_norm"] = bool(own.get("use_qk_norm", family in NORMALIZED))
-    if found.get("num_experts"):
+        width = fields["hidden_size"] // fields["num_heads"]
+    fields.setdefault("head_dim", width)
+    fields.setdefault("norm_eps", 1e-6)
+    fields.setdefault("rope_theta", 10000.0)
+    fields.setdefault("rope_scaling", None)
+    fields.setdefault("rotary_fraction", ROTATED.get(family, 1.0))
+    fields.setdefault("tied_embeddings", config.get("tie_word_embeddings", family in TIED))
+    fields["qkv_bias"] = bool(section.get("attention_bias", family in BIASED))
+    fields["qk_norm"] = bool(section.get("use_qk_norm", family in NORMALIZED))
+    if fields.get("num_experts"):
         # Mixtral and gpt-oss have experts of the width that others give to a dense layer.
-        found.setdefault("expert_intermediate_size", found["intermediate_size"])
-        found.setdefault("experts_per_token", 1)
+        fields.setdefault("expert_intermediate_size", fields["intermediate_size"])
+        fields.setdefault("experts_per_token", 1)
         is_sigmoid = family in SIGMOID
-        found["router"] = {
+        fields["router"] = {
             "sigmoid": is_sigmoid,
             "bias": is_sigmoid,
             "normalized": family not in RAW_SCORES,
             "scaling": 1.0,
             "groups": 1,
             "groups_per_token": 1,
-        } | found["router"]
+        } | fields["router"]
     else:
-        found |= dict.fromkeys(
+        fields |= dict.fromkeys(
             ("num_experts", "experts_per_token", "expert_intermediate_size", "router")
         )
-        found |= {"shared_intermediate_size": None, "dense_layers": 0}
-    found.setdefault("shared_intermediate_size", None)
-    found.setdefault("dense_layers", 0)
-    return found
+        fields |= {"shared_intermediate_size": None, "dense_layers": 0}
+    fields.setdefault("shared_intermediate_size", None)
+    fields.setdefault("dense_layers", 0)
+    return fields
 
 
 def mismatches(architecture: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -379,11 +379,11 @@ def _leaves(fields: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
             yield f"{above}{name}", value
 
 
-def _is_same(stated: Any, wanted: Any) -> bool:
+def _is_same(stated: Any, expected: Any) -> bool:
     """Returns whether two values are equal; a float may have been written through float32."""
-    if isinstance(stated, float) and isinstance(wanted, float):
-        return math.isclose(stated, wanted, rel_tol=1e-7)
-    return bool(stated == wanted)
+    if isinstance(stated, float) and isinstance(expected, float):
+        return math.isclose(stated, expected, rel_tol=1e-7)
+    return bool(stated == expected)
 
 
 def not_causal(config: Mapping[str, Any]) -> str | None:
@@ -423,8 +423,8 @@ def has_own_decoding(network: Mapping[str, Any]) -> bool:
 
 def context_of(config: Mapping[str, Any]) -> int | None:
     """Longest sequence, in tokens, that the model was trained for."""
-    own = text_part(config)
-    value = own.get("max_position_embeddings", own.get("n_positions"))
+    section = text_part(config)
+    value = section.get("max_position_embeddings", section.get("n_positions"))
     if isinstance(value, int) and value > 0:
         return value
     return None

@@ -52,7 +52,8 @@ class Tensor:
 
 
 def tensors_of(directory: Path) -> dict[str, Tensor]:
-    """Tensors of a directory by their names; files that are no safetensors are left out for the loader to report."""
+    """Tensors of a directory by their names; files that are not safetensors are left to the loader, which reports
+    them."""
     tensors: dict[str, Tensor] = {}
     for file in sorted(directory.glob("*.safetensors")):
         for name, entry in _header(file).items():
@@ -259,13 +260,13 @@ def _is_equal(first: Tensor, second: Tensor) -> bool:
     """Returns whether two tensors have the same bytes; those of other types or shapes differ."""
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
-    with first.file.open("rb") as one, second.file.open("rb") as other:
-        one.seek(first.begin)
+    with first.file.open("rb") as first_bytes, second.file.open("rb") as other:
+        first_bytes.seek(first.begin)
         other.seek(second.begin)
         left = first.end - first.begin
         while left > 0:
             size = min(CHUNK, left)
-            if one.read(size) != other.read(size):
+            if first_bytes.read(size) != other.read(size):
                 return False
             left -= size
     return True

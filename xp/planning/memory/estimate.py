@@ -258,7 +258,7 @@ def _largest_stage(
     weights = weights_of(shape)
     batch = batch_shape(spec)
     tokens = _tokens(spec, batch, lengths)
-    found = []
+    peaks = []
     for stage in _pipeline(spec, weights, batch, lengths):
         activations = _activations(spec, shape, batch, stage, tokens)
         teacher = teacher_shape(spec)
@@ -274,10 +274,10 @@ def _largest_stage(
         else:
             asleep = {}
         fragmentation = FRAGMENTATION * sum(parts.values())
-        found.append(
+        peaks.append(
             (states, {**parts, "fragmentation": fragmentation, **asleep, "overhead": OVERHEAD})
         )
-    return max(found, key=lambda one: sum(one[1].values()))
+    return max(peaks, key=lambda peak: sum(peak[1].values()))
 
 
 @fact
@@ -352,7 +352,7 @@ def draft_shape(spec: RunSpec) -> Architecture | None:
 def _draft(
     spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape
 ) -> tuple[float, float]:
-    """Bytes of what guesses tokens in an engine, and numbers that its KV cache has of a token.
+    """Bytes of an engine's model that guesses tokens, and numbers per token in its KV cache.
 
     A head of multi-token prediction is a layer after a projection of hidden state and embedding; it shares the model's
     embedding and head (vLLM 0.30, models/qwen3_5_mtp.py).
@@ -441,14 +441,14 @@ def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> d
     parallel = spec.backend.parallel
     use = _use(spec)
     per_node = min(batch.per_node, batch.training)
-    found = {}
+    parts = {}
     if parallel.cpu_optimizer:
         # Megatron's HybridDeviceOptimizer has a float32 copy, its gradient and Adam's two moments there.
-        found["Adam"] = states["optimizer"] * 16 / 12 * per_node
+        parts["Adam"] = states["optimizer"] * 16 / 12 * per_node
     if parallel.offload_parameters:
-        found["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED) * per_node
+        parts["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED) * per_node
     if use.host_copies:
-        found["copies of the weights"] = use.host_copies * states["weights"] * per_node
+        parts["copies of the weights"] = use.host_copies * states["weights"] * per_node
     if parallel.offload_parameters:
         away = {*OFFLOADED}
     elif parallel.cpu_optimizer:
@@ -458,8 +458,8 @@ def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> d
     if _is_colocated(spec):
         moved = sum(states.get(name, 0) for name in use.moves if name not in away)
         if moved:
-            found[MOVED] = moved * per_node
-    return found
+            parts[MOVED] = moved * per_node
+    return parts
 
 
 def _width(spec: RunSpec) -> int:
@@ -512,8 +512,8 @@ def _layer_bytes(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: 
     queries, keys, values, output = attention_widths(shape)
     inner = inner_width(shape)
     if is_megatron(spec):
-        kept = 4 * shape.hidden_size + queries + keys + values + output + 3 * inner
-        return _width(spec) * tokens * kept / batch.tensor
+        elements = 4 * shape.hidden_size + queries + keys + values + output + 3 * inner
+        return _width(spec) * tokens * elements / batch.tensor
     norms = (21 if _use(spec).casts else 17) * shape.hidden_size
     return tokens * (norms + _width(spec) * (5 * queries + keys + values + 4 * inner))
 
@@ -535,9 +535,9 @@ def _activations(
     whole_layer = _layer_bytes(spec, shape, batch, tokens)
     activations = layers * whole_layer
     if spec.training.gradient_checkpointing:
-        kept = 4 if use.casts else _width(spec)
+        width = 4 if use.casts else _width(spec)
         # The logits are gone before a layer is computed again.
-        activations = layers * kept * tokens * shape.hidden_size / batch.tensor + max(
+        activations = layers * width * tokens * shape.hidden_size / batch.tensor + max(
             0.0, whole_layer - logits
         )
     return {"activations": activations, "logits": logits}

@@ -204,17 +204,18 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         yield from _cpu_refusals(spec)
     capacity = capacity_of(spec)
     for work in works(spec, trains=trains):
-        found = estimate(work.of(spec))
+        estimated = estimate(work.of(spec))
         # The rest comes and goes, and may be paged.
-        size = sum(part for name, part in found.host.items() if name != MOVED)
+        size = sum(part for name, part in estimated.host.items() if name != MOVED)
         if size > spec.hardware.memory_gb * 1e9:
             yield Refusal(
                 "hardware.memory_gb",
-                f"{work}: {_host_parts(found)} of a machine's own memory are more than its"
-                f" {spec.hardware.memory_gb:g} GB by {size / 1e9 - spec.hardware.memory_gb:.0f} GB; set what the"
-                " machines have, more of them, or less of backend.parallel on the host",
+                f"{work}: {_host_parts(estimated)} of a machine's own memory are"
+                f" {size / 1e9 - spec.hardware.memory_gb:.0f} GB more than its {spec.hardware.memory_gb:g} GB; set"
+                " hardware.memory_gb to what the machines have, use more machines, or keep less on the host"
+                " (backend.parallel)",
             )
-        reason = impossible_by(found, capacity)
+        reason = impossible_by(estimated, capacity)
         if reason is None:
             continue
         what, excess = reason
@@ -268,7 +269,7 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, work: Work)
     alone = list[Lever]()
     together = dict[str, Any]()
     for changes in _changes(spec, work):
-        if any(changes.keys() == one.changes.keys() for one in alone):
+        if any(changes.keys() == change.changes.keys() for change in alone):
             continue
         room = _room_with(spec, changes, capacity, lengths, work)
         if room is not None and room >= 0:
@@ -429,12 +430,12 @@ def memory_json(
     spec: RunSpec, outputs: Path | None = None, *, trains: bool = True
 ) -> dict[str, Any] | None:
     """The same as JSON values, sizes in bytes; None where nothing is estimated."""
-    found = {work: _fit_json(fit(spec, outputs, work)) for work in works(spec, trains=trains)}
-    if Work.FINE_TUNING in found:
-        tuning = {"fine_tuning": found[Work.FINE_TUNING]}
+    fits = {work: _fit_json(fit(spec, outputs, work)) for work in works(spec, trains=trains)}
+    if Work.FINE_TUNING in fits:
+        tuning = {"fine_tuning": fits[Work.FINE_TUNING]}
     else:
         tuning = {}
-    return (found.get(Work.TRAINING, {}) | tuning) or None
+    return (fits.get(Work.TRAINING, {}) | tuning) or None
 
 
 def _fit_json(result: MemoryFit) -> dict[str, Any]:

@@ -48,12 +48,12 @@ class Layer:
     @property
     def experts(self) -> int:
         """Parameters of all experts."""
-        return self.num_experts * sum(one.size for one in self.expert)
+        return self.num_experts * sum(matrix.size for matrix in self.expert)
 
     @property
     def dense(self) -> int:
         """Parameters of all but the experts."""
-        return self.rest + sum(one.size for one in (*self.attention, *self.feed_forward))
+        return self.rest + sum(matrix.size for matrix in (*self.attention, *self.feed_forward))
 
     def on_rank(self, tensor: int, *, copies_linear: bool) -> float:
         """Parameters on one of Megatron's tensor-parallel ranks, without the experts.
@@ -63,16 +63,18 @@ class Layer:
             copies_linear: whether each has all of a linear attention.
         """
         is_copied = self.is_linear and copies_linear
-        whole = [one.size for one in self.attention if one.is_whole or is_copied]
-        divided = sum(one.size for one in (*self.attention, *self.feed_forward)) - sum(whole)
+        whole = [matrix.size for matrix in self.attention if matrix.is_whole or is_copied]
+        divided = sum(matrix.size for matrix in (*self.attention, *self.feed_forward)) - sum(whole)
         return self.rest + sum(whole) + divided / tensor
 
     def adapters_on_rank(self, rank: int, tensor: int) -> float:
         """Parameters of Megatron's adapters on one of its ranks: one on a fused projection, and one that all experts
         of a rank share."""
-        adapted = [one for one in (*self.attention, *self.feed_forward) if not one.is_latent]
-        ends = sum(one.inputs + sum(one.outputs) for one in adapted) / tensor
-        return rank * (ends + sum(one.inputs + sum(one.outputs) for one in self.expert))
+        adapted = [
+            matrix for matrix in (*self.attention, *self.feed_forward) if not matrix.is_latent
+        ]
+        ends = sum(matrix.inputs + sum(matrix.outputs) for matrix in adapted) / tensor
+        return rank * (ends + sum(matrix.inputs + sum(matrix.outputs) for matrix in self.expert))
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,13 @@ def peft_adapters(shape: Architecture, rank: int, *, adapts_experts: bool) -> in
     """
     total = 0
     for layer in weights_of(shape).layers:
-        total += sum(one.ends for one in layer.attention)
-        total += sum(one.ends for one in layer.feed_forward)
+        total += sum(matrix.ends for matrix in layer.attention)
+        total += sum(matrix.ends for matrix in layer.feed_forward)
         if adapts_experts:
-            fused = sum(len(one.outputs) * (one.inputs + sum(one.outputs)) for one in layer.expert)
+            fused = sum(
+                len(matrix.outputs) * (matrix.inputs + sum(matrix.outputs))
+                for matrix in layer.expert
+            )
             total += layer.num_experts * fused
         if layer.expert and shape.model_type in SHARED_GATE:
             total += shape.hidden_size + 1

@@ -54,11 +54,11 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
         )
     if not picked["model"] and not picked["run"]:
         raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
-    strange = [word for word in overrides if word.startswith("backend.engine.name=")]
-    if strange:
+    trainer_words = [word for word in overrides if word.startswith("backend.engine.name=")]
+    if trainer_words:
         engines = "transformers, vllm or sglang"
         raise XpError(
-            f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine={engines}"
+            f"{trainer_words[0]}: the engine of a trainer; an evaluation has eval.engine={engines}"
         )
     return EvalRequest(
         models=tuple(dict.fromkeys(picked["model"])),
@@ -85,7 +85,9 @@ def _eval_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, A
     parsed = parse_assignments([word for word in chosen if word.partition("=")[0] not in typed])
     left = [word for word in words if word not in chosen]
     if not is_endpoint:
-        strange = [word for word in left if word.startswith(("model.url=", "model.key="))]
-        if strange:
-            raise XpError(f"{strange[0].partition('=')[0]} belongs to model=endpoint: add it")
+        endpoint_words = [word for word in left if word.startswith(("model.url=", "model.key="))]
+        if endpoint_words:
+            raise XpError(
+                f"{endpoint_words[0].partition('=')[0]} belongs to model=endpoint: add it"
+            )
     return {**parsed, **typed}, left

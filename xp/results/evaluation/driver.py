@@ -17,7 +17,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
 from xp.results.evaluation.local import LocalModel
-from xp.results.evaluation.play import Dialogue, play, record
+from xp.results.evaluation.play import Dialogue, play_dialogue, record
 from xp.results.evaluation.progress import EvaluationProgress
 from xp.results.evaluation.records import JUDGES, Number, recorded_usage
 from xp.results.evaluation.settings import ToolCalls
@@ -145,9 +145,11 @@ class EvaluationStage:
                 if len(group) < self.group_size:
                     return []
                 del self.groups[task.id]
-            group.sort(key=lambda one: one.sample)
-            self.mix.score_group([one.episode for one in group]).result()
-        return [one.record() for one in group if (task.id, one.sample) not in self.recorded]
+            group.sort(key=lambda sample: sample.sample)
+            self.mix.score_group([sample.episode for sample in group]).result()
+        return [
+            sample.record() for sample in group if (task.id, sample.sample) not in self.recorded
+        ]
 
     def take(self, trajectory: Trajectory) -> str | None:
         """Records a finished episode; returns a description of the limit of void episodes if it is exceeded."""
@@ -183,8 +185,8 @@ def play_local(
     reason: str | None = None
     for played in (episode.record for episode in episodes):
         record = partial(played.trajectory, stage.run, "eval", 0)
-        for one in stage.settled(EndedSample(played.episode, played.sample, record)):
-            reason = stage.take(one) or spend(usage_of(one)) or reason
+        for ended_record in stage.settled(EndedSample(played.episode, played.sample, record)):
+            reason = stage.take(ended_record) or spend(usage_of(ended_record)) or reason
         if reason is not None:
             episodes.begin_no_more()
     return reason
@@ -236,7 +238,9 @@ class EndpointPlay:
         Raises:
             XpError: the API refuses, or does not answer in any attempt.
         """
-        waiting = [one for one in todo if (one[0].task_id, one[1]) not in self._stage.done]
+        waiting = [
+            pending for pending in todo if (pending[0].task_id, pending[1]) not in self._stage.done
+        ]
         waiting.reverse()
         self._slots.release(concurrency)
         num_threads = min(concurrency + concurrency // MORE, max_episodes, len(waiting))
@@ -253,16 +257,16 @@ class EndpointPlay:
         fault: BaseException | None = None
         while num_threads:
             try:
-                one = self._ended.get(timeout=STOPPING_S if fault else None)
+                ended = self._ended.get(timeout=STOPPING_S if fault else None)
             except queue.Empty:
                 break
-            if one is None:
+            if ended is None:
                 num_threads -= 1
-            elif isinstance(one, BaseException):
-                fault = fault or one
+            elif isinstance(ended, BaseException):
+                fault = fault or ended
                 self._halt.set()
             else:
-                reason = self._stage.take(one)
+                reason = self._stage.take(ended)
                 with self._lock:
                     self._enough = self._enough or reason
         if fault is not None:
@@ -281,10 +285,10 @@ class EndpointPlay:
                     row, sample = waiting.pop()
                     if self._stage.is_grouped(row.env):
                         self._begun.add(row.task_id)
-                for one in self._stage.settled(self._episode(row, sample)):
-                    self._ended.put(one)
+                for record in self._stage.settled(self._episode(row, sample)):
+                    self._ended.put(record)
                     with self._lock:
-                        self._enough = self._spend(usage_of(one)) or self._enough
+                        self._enough = self._spend(usage_of(record)) or self._enough
         except BaseException as error:  # raised by `_collect`, on the command's own thread
             self._ended.put(error)
         self._ended.put(None)
@@ -295,7 +299,7 @@ class EndpointPlay:
         episode.start()
         played = replace(row, messages=tuple(episode.opening))
         dialogue = Dialogue(played, stage.rules.members[row.env], self._tools)
-        usage = play(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
+        usage = play_dialogue(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
         return EndedSample(
             episode,
             sample,

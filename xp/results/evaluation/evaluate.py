@@ -172,8 +172,8 @@ class EvaluationRun:
         members = config.members.items()
         return EpisodeConfig(
             {
-                name: one.model_copy(update={"dialect": fitting(one.dialect)})
-                for name, one in members
+                name: member.model_copy(update={"dialect": fitting(member.dialect)})
+                for name, member in members
             }
         )
 
@@ -185,14 +185,14 @@ class EvaluationRun:
         for record in episodes.values():
             self._spend(records.recorded_usage(record))
         recorded = frozenset(episodes)
-        missing = [one for one in todo if (one[0].task_id, one[1]) not in recorded]
+        missing = [episode for episode in todo if (episode[0].task_id, episode[1]) not in recorded]
         if not missing:
             return None
         if self.entry.spec.env.scores_groups:
             torn = {row.task_id for row, _ in missing}
         else:
             torn = set()
-        done = frozenset(one for one in recorded if one[0] not in torn)
+        done = frozenset(key for key in recorded if key[0] not in torn)
         rows = {row.task_id: row for row, _ in missing}
         check_unchanged(
             self._task_set.path, prepare_config(self.entry.spec), list(rows.values()), self._environ
@@ -203,7 +203,8 @@ class EvaluationRun:
         if reason is not None:
             return reason
         record = {
-            one.VARIABLE: str((place / one.FILE).absolute()) for one in (loaded_code, server_events)
+            module.VARIABLE: str((place / module.FILE).absolute())
+            for module in (loaded_code, server_events)
         }
         board = EvaluationProgress(self.title, len(todo), episodes.values(), self._cost)
         with (
@@ -273,7 +274,7 @@ class EvaluationRun:
         how["tasks"] = self._settings.eval.tasks.value
         config = episode_config(spec)
         rules = digest_of(
-            [{name: rules_of(one) for name, one in config.members.items()}, scoring(config)]
+            [{name: rules_of(member) for name, member in config.members.items()}, scoring(config)]
         )
         return EvaluationIdentity(
             self.entry.env, self.entry.model, self.entry.run, task_set, rules, how

@@ -144,13 +144,13 @@ def _metrics(summary: Mapping[str, Any]) -> list[tuple[str, float]]:
     for name in ("reward", "passes"):
         if summary[name] is not None:
             figures = {"mean": "value", "stderr": "stderr", "low": "low", "high": "high"}
-            values |= {f"{name}_{ours}": summary[name][key] for ours, key in figures.items()}
+            values |= {f"{name}_{figure}": summary[name][key] for figure, key in figures.items()}
     return [(name, value) for name, value in values.items() if value is not None]
 
 
 def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
     outcome = record["outcome"]
-    messages = [_message(one) for one in record["messages"]]
+    messages = [_message(message) for message in record["messages"]]
     played = own_turns(messages, outcome["num_turns"])
     sample: dict[str, Any] = {
         "id": task_of(record),
@@ -160,7 +160,7 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
         "messages": messages,
         "output": {
             "model": f"xp/{model}",
-            "choices": [{"message": messages[one]} for one in played[-1:]],
+            "choices": [{"message": messages[episode]} for episode in played[-1:]],
         },
         "metadata": {"status": outcome["status"], "step_rewards": outcome["step_rewards"]},
         "started_at": _time(record["started_at"]),

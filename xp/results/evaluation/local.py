@@ -144,7 +144,9 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
         print(f"model: {place} is damaged ({fault}); it is made again", file=sys.stderr, flush=True)
     (config,) = job.files.values()
     verb = "copied" if spec.model.path == PLACE else "fetched"
-    print(f"model: {spec.model.name} is {verb}, which is done once", file=sys.stderr, flush=True)
+    print(
+        f"model: {spec.model.name} is {verb}, once for all evaluations", file=sys.stderr, flush=True
+    )
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "config.json"
         file.write_text(config, encoding="utf-8")

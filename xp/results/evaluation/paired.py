@@ -94,9 +94,9 @@ def compare(
         raise XpError(
             f"{names[0]} and {names[1]}: no task has a scored episode of both", ExitCode.PLAN
         )
-    means = [(fmean(one), fmean(other)) for one, other in pairs.values()]
+    means = [(fmean(first), fmean(other)) for first, other in pairs.values()]
     rewards = [reward for pair in pairs.values() for side in pair for reward in side]
-    differences = _without_rounding([other - one for one, other in means], rewards)
+    differences = _without_rounding([other - first for first, other in means], rewards)
     reach = _reach(rewards)
     low, high, p_value = _interval(differences)
     if low is not None and high is not None and None not in reward_limits(rewards):
@@ -108,7 +108,7 @@ def compare(
         second=names[1],
         num_tasks=len(pairs),
         num_left_out=len(first) - len(pairs),
-        mean_first=fmean(one for one, _ in means),
+        mean_first=fmean(first for first, _ in means),
         mean_second=fmean(other for _, other in means),
         difference=fmean(differences),
         stderr=spread / len(differences) ** 0.5 if len(differences) > 1 else None,
@@ -237,7 +237,7 @@ def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold:
     from scipy.special import bdtr
 
     counts: Counter[tuple[bool, ...]] = Counter(
-        (one[0] >= threshold, other[0] >= threshold) for one, other in pairs
+        (first[0] >= threshold, other[0] >= threshold) for first, other in pairs
     )
     both, only_first, only_second, neither = (
         counts[passed] for passed in product((True, False), repeat=2)

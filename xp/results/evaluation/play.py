@@ -15,6 +15,7 @@ from xp.envs.messages import chat_call, with_text_arguments
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
+from xp.episode.play import WrittenTurn, play_here
 from xp.episode.prompt import as_user, with_tools
 from xp.episode.tool_calls import ParsedCall, parse_call, read_json, with_calls
 from xp.episode.trajectory import Trajectory, trajectory
@@ -143,20 +144,20 @@ class Dialogue:
         self.messages, message = self._turns[-1 if reply.follows is None else reply.follows]
         self.messages = list(self.messages)
         calls = self._calls(message)
-        answers = [one for one in reply.messages if one["role"] == "tool"]
-        taken = calls[: len(answers)]
+        answers = [message for message in reply.messages if message["role"] == "tool"]
+        executed = calls[: len(answers)]
         text = message.get("content")
         turn: dict[str, Any] = {
             "role": "assistant",
             "content": valid_text(text) if isinstance(text, str) else "",
         }
-        if self.is_native and taken and len(taken) == len(answers):
-            turn["tool_calls"] = taken
+        if self.is_native and executed and len(executed) == len(answers):
+            turn["tool_calls"] = executed
             results = [
                 {**answer, "tool_call_id": call["id"]}
-                for call, answer in zip(taken, answers, strict=True)
+                for call, answer in zip(executed, answers, strict=True)
             ]
-            others = [one for one in reply.messages if one["role"] != "tool"]
+            others = [message for message in reply.messages if message["role"] != "tool"]
             self.messages += [turn, *results, *map(dict, others)]
             return
         if calls:
@@ -187,7 +188,7 @@ class Dialogue:
         return calls
 
 
-def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode) -> Usage:
+def play_dialogue(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode) -> Usage:
     """Plays an episode to its end, and settles it.
 
     Args:
@@ -198,28 +199,31 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
             before the model was asked, makes it void.
     """
     usage = Usage()
+    last: Mapping[str, Any] = {}
+
+    def write(reply: Reply | None) -> WrittenTurn | None:
+        nonlocal last
+        if reply is not None:
+            dialogue.add(last, reply)
+        try:
+            answer = ask(dialogue)
+        except TooLong as fault:
+            if not usage.requests:
+                episode.give_up(
+                    f"the task's prompt and model.max_tokens exceed the model's context: {fault}"
+                )
+            return None
+        except DialogueFails as fault:
+            episode.give_up(str(fault))
+            return None
+        usage.add(answer)
+        last = answer.message
+        return WrittenTurn(dialogue.written(last), answer.is_cut, dialogue.native_calls(last))
+
     episode.count_by(usage.tokens)
     episode.start()
     try:
-        while not episode.is_over:
-            try:
-                answer = ask(dialogue)
-            except TooLong as fault:
-                if not usage.requests:
-                    episode.give_up(
-                        f"the task's prompt and model.max_tokens exceed the model's context: {fault}"
-                    )
-                return usage
-            except DialogueFails as fault:
-                episode.give_up(str(fault))
-                return usage
-            usage.add(answer)
-            text = dialogue.written(answer.message)
-            calls = dialogue.native_calls(answer.message)
-            reply = episode.step(text, calls=calls, is_cut=answer.is_cut)
-            if reply.is_done:
-                return usage
-            dialogue.add(answer.message, reply)
+        play_here(episode, write)
         return usage
     finally:
         episode.settle()

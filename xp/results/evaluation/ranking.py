@@ -25,7 +25,7 @@ class SeedGroup:
     """Runs of one spec, which differ only by their seeds."""
 
     label: str
-    """The group's values of what differs, as overrides."""
+    """The group's values of the keys that differ, as overrides."""
     runs: tuple[RunRow, ...]
     rewards: Mapping[int, Sequence[float]]
     """Seed -> held-out rewards after training, adjusted by the values before it."""
@@ -71,7 +71,7 @@ def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
                 change = 0.0
             rewards.setdefault(row.seed or 0, []).append((row.after or 0.0) + change)
         ranked.append(SeedGroup(shortened(words, MAX_SHOWN) or runs[0].run, tuple(runs), rewards))
-    return sorted(ranked, key=lambda one: -one.mean)
+    return sorted(ranked, key=lambda group: -group.mean)
 
 
 def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
@@ -139,12 +139,15 @@ def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedCompariso
     margin = default_margin()
     common = [seed for seed in best.rewards if seed in other.rewards]
     if len(common) > 1:
-        first, second = ({str(seed): one.rewards[seed] for seed in common} for one in (other, best))
+        first, second = (
+            {str(seed): group.rewards[seed] for seed in common} for group in (other, best)
+        )
         return compare((other.label, best.label), first, second, 1.0, margin, unit="seed")
     if not common:
         raise XpError(f"no seed of {best.label} was run with {other.label} too")
     runs = [
-        next(row.run for row in one.runs if row.seed in (common[0], None)) for one in (other, best)
+        next(row.run for row in group.runs if row.seed in (common[0], None))
+        for group in (other, best)
     ]
     (paired,) = compare_all(outputs, runs, margin)
     paired = replace(paired, first=other.label, second=best.label)

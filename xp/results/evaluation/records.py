@@ -15,10 +15,9 @@ from xp.episode.evaluation import RECORD, SCHEMA_VERSION, read_evaluation
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.execution.run_directory import resource_errors
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import try_lock, write_atomically
 from xp.lib.digest import digest_of
 from xp.lib.loaded_code import FILE, changed
-from xp.lib.locks import try_lock
 from xp.lib.names import is_name
 from xp.lib.text import counted
 from xp.tasks import profile

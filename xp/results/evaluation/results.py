@@ -119,8 +119,8 @@ def of_run(directory: Path, name: str, which: str) -> NamedResult:
 
 def _of_file(name: str, file: Path, of_run: str | None = None) -> NamedResult:
     value = read_evaluation(file)
-    rewards = {task: one["rewards"] for task, one in value["tasks"].items()}
-    hashes = {task: one["hash"] for task, one in value["tasks"].items()}
+    rewards = {task: record["rewards"] for task, record in value["tasks"].items()}
+    hashes = {task: record["hash"] for task, record in value["tasks"].items()}
     return NamedResult(
         name, rewards, hashes, value["summary"]["pass_threshold"], value["scoring"], of_run
     )
@@ -131,7 +131,7 @@ def check_content(first: NamedResult, other: NamedResult) -> None:
     tasks = first.rewards.keys() & other.rewards.keys()
     changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
     if changed:
-        runs = ",".join(one.of_run for one in (first, other) if one.of_run is not None)
+        runs = ",".join(result.of_run for result in (first, other) if result.of_run is not None)
         if runs:
             again = f"\nplay the tasks as they are now: python -m xp eval run={runs}"
         else:

@@ -94,7 +94,7 @@ def settings(values: Mapping[str, Any]) -> Settings:
         return Settings.model_validate(content, strict=False)
     except ValidationError as error:
         raise XpError(
-            "\n".join(_line(".".join(map(str, one["loc"])), one) for one in error.errors())
+            "\n".join(_line(".".join(map(str, entry["loc"])), entry) for entry in error.errors())
         ) from None
 
 

@@ -99,14 +99,14 @@ def summarize(
         pass_threshold: smallest reward that is a pass.
         limits: smallest and largest reward that the rule permits. None means no limit.
     """
-    scored = [[one for one in task if one is not None] for task in rewards.values()]
+    scored = [[reward for reward in task if reward is not None] for task in rewards.values()]
     scored = [task for task in scored if task]
-    possible = reward_limits([one for task in scored for one in task], limits)
-    passed = [[float(one >= pass_threshold) for one in task] for task in scored]
+    possible = reward_limits([reward for task in scored for reward in task], limits)
+    passed = [[float(reward >= pass_threshold) for reward in task] for task in scored]
     return Summary(
         num_tasks=len(rewards),
         num_episodes=sum(map(len, rewards.values())),
-        num_void=sum(one is None for task in rewards.values() for one in task),
+        num_void=sum(reward is None for task in rewards.values() for reward in task),
         reward=bounded(mean(scored), possible),
         bootstrap=bootstrap(scored),
         passes=share(passed),
@@ -120,7 +120,7 @@ def summarize(
 
 def mean(tasks: Sequence[Sequence[float]]) -> Estimate | None:
     """Mean over episodes with Student's interval, clustered by task. None means that there are no episodes."""
-    values = [one for task in tasks for one in task]
+    values = [reward for task in tasks for reward in task]
     if not values:
         return None
     num_tasks = sum(map(bool, tasks))
@@ -224,7 +224,7 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     if variance == 0:
         return Estimate(value, 0.0, None, None, STUDENT, num_tasks)
     freedom = variance**2 / sum(
-        one**2 / (part.num_tasks - 1) for one, part in zip(variances, parts, strict=True)
+        variance**2 / (part.num_tasks - 1) for variance, part in zip(variances, parts, strict=True)
     )
     reach = math.sqrt(variance) * student(freedom)
     return Estimate(value, math.sqrt(variance), value - reach, value + reach, STUDENT, num_tasks)
@@ -248,8 +248,8 @@ def _over_k(
 
 
 def _void_bounds(rewards: Rewards, limits: tuple[float | None, float | None]) -> Bounds | None:
-    everything = [one for task in rewards.values() for one in task]
-    values = [one for one in everything if one is not None]
+    everything = [reward for task in rewards.values() for reward in task]
+    values = [reward for reward in everything if reward is not None]
     num_void = len(everything) - len(values)
     if not num_void or not values:
         return None

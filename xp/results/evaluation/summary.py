@@ -47,7 +47,7 @@ def summary_of(
         name: name of the evaluation.
     """
     numbers = sorted((row.task_id, sample) for row, sample in episodes)
-    taken = [records[number] for number in numbers if number in records]
+    chosen = [records[number] for number in numbers if number in records]
     hashes = {row.task_id: row.task_hash for row, _ in episodes}
     about = {
         "xp": __version__,
@@ -60,10 +60,12 @@ def summary_of(
         "confidence": CONFIDENCE,
     }
     rules = scoring(episode_config(spec))
-    played = [_played(one) for one in taken]
+    played = [_played(record) for record in chosen]
     record = evaluation_record(about, played, hashes, rules, len(numbers), stopped)
-    record["usage"] |= usage(taken, prices)
-    return with_intervals(record, are_counted=all(one["tokens"] is not None for one in taken))
+    record["usage"] |= usage(chosen, prices)
+    return with_intervals(
+        record, are_counted=all(record["tokens"] is not None for record in chosen)
+    )
 
 
 def _played(record: Mapping[str, Any]) -> EpisodeFacts:
@@ -85,23 +87,27 @@ def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str,
     """
     threshold = record["playing"]["pass_threshold"]
     rules = record["scoring"]
-    rewards = {task: one["rewards"] for task, one in record["tasks"].items()}
+    rewards = {task: task_record["rewards"] for task, task_record in record["tasks"].items()}
     envs = {}
-    for name, own in record["environments"].items():
+    for name, recorded in record["environments"].items():
         summary = summarize(
-            {task: one for task, one in rewards.items() if task.split("/")[0] == name},
+            {
+                task: task_rewards
+                for task, task_rewards in rewards.items()
+                if task.split("/")[0] == name
+            },
             threshold,
             limits_of(rules[name]),
         )
-        envs[name] = {**own, **asdict(summary), "bootstrap_differs": summary.bootstrap_differs}
+        envs[name] = {**recorded, **asdict(summary), "bootstrap_differs": summary.bootstrap_differs}
     whole = next(iter(envs.values()))
     if len(envs) > 1:
         limits = {limits_of(rule) for rule in rules.values()}
         whole = _mix(
             record["summary"], rewards, threshold, envs, *(limits if len(limits) == 1 else ())
         )
-    for one in (*envs.values(), whole) if not are_counted else ():
-        one["tokens_mean"] = None
+    for entry in (*envs.values(), whole) if not are_counted else ():
+        entry["tokens_mean"] = None
     return {**record, "summary": whole, "environments": envs}
 
 
@@ -124,15 +130,15 @@ def usage(
 
 
 def _mix(
-    own: Mapping[str, Any],
+    recorded: Mapping[str, Any],
     rewards: Rewards,
     threshold: float,
     envs: Mapping[str, Mapping[str, Any]],
     limits_of_all: Limits = (None, None),
 ) -> dict[str, Any]:
     """Figures over all environments as strata, weighted by their numbers of scored episodes."""
-    summary = {**own, **asdict(summarize(rewards, threshold, limits_of_all))}
-    limits = reward_limits((one for task in rewards.values() for one in task), limits_of_all)
+    summary = {**recorded, **asdict(summarize(rewards, threshold, limits_of_all))}
+    limits = reward_limits((reward for task in rewards.values() for reward in task), limits_of_all)
     for figure in ("reward", "passes", "avg_at_k"):
         parts = [
             (env[figure], env["num_episodes"] - env["num_void"])
@@ -149,5 +155,5 @@ def _mix(
             )
             summary[figure] = mixed and asdict(mixed)
     bounds = [env["void_bounds"] for env in envs.values()]
-    kept = summary["void_bounds"] if any(bounds) else None
-    return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": kept}
+    void_bounds = summary["void_bounds"] if any(bounds) else None
+    return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": void_bounds}

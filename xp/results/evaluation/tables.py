@@ -68,8 +68,8 @@ def notes(result: Result) -> Iterator[str]:
 
 def _notes(figures: Mapping[str, Any]) -> Iterator[str]:
     if len(figures.get("pass_at_k", ())) > 1:
-        chances = [f"{k}: {one['value']:.0%}" for k, one in figures["pass_at_k"].items()]
-        always = [f"{k}: {one['value']:.0%}" for k, one in figures["pass_hat_k"].items()]
+        chances = [f"{k}: {estimate['value']:.0%}" for k, estimate in figures["pass_at_k"].items()]
+        always = [f"{k}: {estimate['value']:.0%}" for k, estimate in figures["pass_hat_k"].items()]
         yield f"one of k passes (pass@k)  {', '.join(chances)}"
         yield f"all of k pass (pass^k)    {', '.join(always)}"
     if figures.get("bootstrap_differs"):

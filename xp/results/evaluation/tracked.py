@@ -59,7 +59,8 @@ def metrics_of(result: Mapping[str, Any]) -> dict[str, float]:
         }
         for kind in ("pass_at_k", "pass_hat_k"):
             metrics |= {
-                f"eval/{env}/{kind}/{k}": float(one["value"]) for k, one in figures[kind].items()
+                f"eval/{env}/{kind}/{k}": float(estimate["value"])
+                for k, estimate in figures[kind].items()
             }
     judges = {f"judges/{name}": value for name, value in result["usage"].get("judges", {}).items()}
     used = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError
-from xp.execution.diagnose import metrics_history
 from xp.execution.health import EpisodeCount
+from xp.execution.progress import metrics_history
 from xp.execution.record import RunRecord, RunStatus, status_of
 from xp.lib.text import counted
 from xp.results.evaluation.paired import PairedComparison
@@ -94,9 +94,9 @@ def _verdict(
     text = f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {tasks}"
     if paired.p_value is not None and paired.p_value < 1 - CONFIDENCE:
         return _by_reward(paired, observed, text)
-    for one in observed:
-        if one.severity is Severity.BROKEN:
-            return RunVerdict.BROKEN, f"{text}; {one.rule}"
+    for symptom in observed:
+        if symptom.severity is Severity.BROKEN:
+            return RunVerdict.BROKEN, f"{text}; {symptom.rule}"
     return RunVerdict.FLAT, f"{text}: no difference was shown"
 
 
@@ -108,7 +108,8 @@ def _by_reward(
         return RunVerdict.WORSE, text
     passes = paired.passes
     is_hacked = (
-        any(one.rule == HACKED for one in observed) and passes.only_second <= passes.only_first
+        any(symptom.rule == HACKED for symptom in observed)
+        and passes.only_second <= passes.only_first
     )
     if not is_hacked:
         return RunVerdict.LEARNED, text

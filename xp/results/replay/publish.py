@@ -58,13 +58,13 @@ def model_files(run: Path) -> dict[str, Path | str]:
     if fault is not None:
         fix = "resume the run, which makes it again"
         raise XpError(f"the model at {model} is damaged: {fault}; {fix}", ExitCode.RUN_DIR)
-    found = {str(file.relative_to(model)): file for file in _below(model)}
+    by_path = {str(file.relative_to(model)): file for file in _below(model)}
     # The hub has digests of its own.
     files: dict[str, Path | str] = {
-        name: file for name, file in found.items() if name not in (DIGESTS, VERIFIED)
+        name: file for name, file in by_path.items() if name not in (DIGESTS, VERIFIED)
     }
-    if ADAPTERS in found:
-        config = json_of(found[ADAPTERS], ExitCode.RUN_DIR)
+    if ADAPTERS in by_path:
+        config = json_of(by_path[ADAPTERS], ExitCode.RUN_DIR)
         base = None
         if config["base_model_name_or_path"].endswith(model_place(spec.model)):
             base = _hubs_model(spec)
@@ -80,9 +80,9 @@ def model_files(run: Path) -> dict[str, Path | str]:
         files["config.json"] = json.dumps({**config, "dtype": dtype}, indent=2) + "\n"
     files |= {SPEC: to_yaml(spec), LOCK: read_lock(run).to_json(), CARD: card(run, spec)}
     texts = {
-        name: one
-        for name, one in files.items()
-        if isinstance(one, str) or one.suffix in (".json", ".jinja")
+        name: file
+        for name, file in files.items()
+        if isinstance(file, str) or file.suffix in (".json", ".jinja")
     }
     refuse_secrets(texts, read_record(run).secrets)
     return files
@@ -92,9 +92,9 @@ def stored_dtype(model: Path) -> str:
     """Data type of the weights in a model's files."""
     with min(model.glob("*.safetensors")).open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    name = Counter(str(one["dtype"]) for one in header.values() if "dtype" in one).most_common(1)[
-        0
-    ][0]
+    name = Counter(
+        str(tensor["dtype"]) for tensor in header.values() if "dtype" in tensor
+    ).most_common(1)[0][0]
     return {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(name, name)
 
 
@@ -140,8 +140,8 @@ def card(run: Path, spec: RunSpec) -> str:
     envs = ", ".join(spec.env.members)
     facts = read_lock(run).facts
     figures = "\n".join(
-        f"| {name} training | {_estimate(one['reward'])} | {_estimate(one['passes'])} |"
-        for name, one in figures_of(run).items()
+        f"| {name} training | {_estimate(figures['reward'])} | {_estimate(figures['passes'])} |"
+        for name, figures in figures_of(run).items()
     )
     names = sorted(name for name in facts if name.startswith("versions."))
     versions = "\n".join(f"| {name.partition('.')[2]} | `{facts[name]}` |" for name in names)
@@ -206,14 +206,14 @@ def _card(head: Mapping[str, Any], text: str) -> str:
     return f"---\n{yaml.safe_dump(dict(head), sort_keys=False)}---\n\n{text}"
 
 
-def _estimate(one: Mapping[str, Any] | None) -> str:
-    if one is None:
+def _estimate(estimate: Mapping[str, Any] | None) -> str:
+    if estimate is None:
         return "not measured"
-    if one["low"] is None:
+    if estimate["low"] is None:
         interval = ""
     else:
-        interval = f" ({one['low']:.3f} to {one['high']:.3f})"
-    return f"{one['value']:.3f}{interval}"
+        interval = f" ({estimate['low']:.3f} to {estimate['high']:.3f})"
+    return f"{estimate['value']:.3f}{interval}"
 
 
 def _below(directory: Path) -> Iterator[Path]:

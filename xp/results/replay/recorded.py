@@ -131,9 +131,9 @@ def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
         return [_replaced(value, moved) for value in node]
     path = next(
         (
-            one
-            for one in moved
-            if isinstance(node, str) and (node == one or node.startswith(f"{one}:"))
+            place
+            for place in moved
+            if isinstance(node, str) and (node == place or node.startswith(f"{place}:"))
         ),
         None,
     )
@@ -150,14 +150,18 @@ def _unpacked(file: Path, outputs: Path) -> Path:
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(file) as archive:
-            for one in archive.infolist():
-                kind = stat.S_IFMT(one.external_attr >> 16)
-                if not is_inner_path(one.filename) or one.is_dir() or kind not in (0, stat.S_IFREG):
+            for member in archive.infolist():
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                if (
+                    not is_inner_path(member.filename)
+                    or member.is_dir()
+                    or kind not in (0, stat.S_IFREG)
+                ):
                     raise XpError(
-                        f"{file} is not a bundle: it has the entry {one.filename!r}",
+                        f"{file} is not a bundle: it has the entry {member.filename!r}",
                         ExitCode.RUN_DIR,
                     )
-                archive.extract(one, part)
+                archive.extract(member, part)
         for name in (ABOUT, SPEC, LOCK):
             if not (part / name).is_file():
                 raise XpError(f"{file} is not a bundle: it has no {name}", ExitCode.RUN_DIR)

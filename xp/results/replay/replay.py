@@ -78,14 +78,14 @@ def check_tasks(recorded: RecordedRun, scratch: Path) -> Check:
 
 
 def _differing_tasks(before: TaskSet, after: TaskSet) -> Iterator[str]:
-    first, second = ({row.task_id: row for row in one.rows()} for one in (before, after))
+    first, second = ({row.task_id: row for row in store.rows()} for store in (before, after))
     for task in dict.fromkeys([*first, *second]):
-        one = first.get(task)
+        expected = first.get(task)
         other = second.get(task)
-        if one is None or other is None:
-            yield f"{task}: {'new' if one is None else 'missing'}"
-        elif one != other:
-            yield f"{task}: another {', '.join(key for key in vars(one) if vars(one)[key] != vars(other)[key])}"
+        if expected is None or other is None:
+            yield f"{task}: {'new' if expected is None else 'missing'}"
+        elif expected != other:
+            yield f"{task}: another {', '.join(key for key in vars(expected) if vars(expected)[key] != vars(other)[key])}"
 
 
 def check_first_batch(recorded: RecordedRun, run: Path) -> Check:

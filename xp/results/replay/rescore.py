@@ -30,7 +30,7 @@ from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode, XpError, nearest
 from xp.execution.held_out import is_of_reward_fn, scoring_differences
 from xp.lib.codec import from_value
-from xp.lib.grouping import grouped
+from xp.lib.nested import grouped
 from xp.lib.secrets.redaction import resolve
 from xp.planning.episode import episode_config
 from xp.results.evaluation.paired import PairedComparison, compare
@@ -236,9 +236,9 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
                 )
             names = [name]
         if not key.startswith("env.") or path not in KEYS:
-            known = [f"env.{one}" for one in KEYS]
+            known = [f"env.{path_of_key}" for path_of_key in KEYS]
             raise XpError(
-                f"{key} is no part of the reward's rule{nearest(key, known)}; legal: {', '.join(known)}"
+                f"{key} is not a key of the reward's rule{nearest(key, known)}; legal: {', '.join(known)}"
             )
         section, _, last = path.rpartition(".")
         for name in names:
@@ -289,7 +289,7 @@ class _Member:
                 self._known[task] = description(self._provider, task)
             except EnvFault as fault:
                 raise XpError(
-                    f"a description of {task.id} is wanted: {fault}", ExitCode.ENVIRONMENT
+                    f"the rule needs the description of {task.id}: {fault}", ExitCode.ENVIRONMENT
                 ) from None
         return self._known[task]
 

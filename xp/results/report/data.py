@@ -101,7 +101,7 @@ class RunPage:
             columns["chunk"] = [
                 chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))
             ]
-        known = {name: [page_name(one) for one in found] for name, found in self._names.items()}
+        known = {name: [page_name(name) for name in names] for name, names in self._names.items()}
         return {"from": rows_from, "columns": columns, "names": known}
 
     def _column(self, name: str, values: Sequence[Any]) -> list[Any]:
@@ -175,9 +175,9 @@ def _notes(place: Path) -> list[tuple[str, str]]:
     """The user's tags and note, where there are any."""
     notes = listed_notes(place)
     return [
-        (name, page_name(one))
-        for name, one in (("tags", " ".join(notes.tags)), ("note", notes.note))
-        if one
+        (name, page_name(text))
+        for name, text in (("tags", " ".join(notes.tags)), ("note", notes.note))
+        if text
     ]
 
 
@@ -217,10 +217,10 @@ def _environments(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "env": page_name(env),
-            **{name: one.get(name) for name in names},
-            **_result(one).get("after", {}),
+            **{name: figures.get(name) for name in names},
+            **_result(figures).get("after", {}),
         }
-        for env, one in summary["environments"].items()
+        for env, figures in summary["environments"].items()
     ]
 
 
@@ -249,16 +249,16 @@ def report(
     page_data: list[dict[str, Any]] = []
     chunks: dict[str, bytes] = {}
     pages = [page_of(run, with_episodes=extent is not Extent.NONE) for run in runs]
-    for number, one in enumerate(pages):
-        one.refresh()
+    for number, run_page in enumerate(pages):
+        run_page.refresh()
         chunk_of: dict[int, int] = {}
-        for place, numbers in enumerate(chosen(one.index.rows, extent).values()):
+        for place, numbers in enumerate(chosen(run_page.index.rows, extent).values()):
             chunk_of |= dict.fromkeys(numbers, place)
-            texts = dict(zip(numbers, map(detail, one.index.records(numbers)), strict=True))
+            texts = dict(zip(numbers, map(detail, run_page.index.records(numbers)), strict=True))
             chunks[f"chunk-{number}-{place}"] = compressed(texts)
         if tokens:
-            chunks |= _token_chunks(one, number, chunk_of)
-        page_data.append(one.data(chunk_of=chunk_of))
+            chunks |= _token_chunks(run_page, number, chunk_of)
+        page_data.append(run_page.data(chunk_of=chunk_of))
     return (
         title_of_page(runs),
         frame(page_data, comparison(runs, [page.spec for page in pages])),
@@ -288,7 +288,7 @@ def frame(
     runs: Sequence[Mapping[str, Any]], compared: Mapping[str, Any] | None, *, live: bool = False
 ) -> dict[str, Any]:
     """The runs, with data about the page itself and the meaning of each metric."""
-    made = datetime.now(UTC).isoformat(timespec="seconds")
+    created = datetime.now(UTC).isoformat(timespec="seconds")
     names = {name for run in runs for lines in run["metrics"].values() for name in lines["values"]}
     rows = {name: find(name) for name in sorted(names)}
     meanings = {
@@ -297,7 +297,7 @@ def frame(
     titles = {name: page_name(title_of_metric(name)) for name in rows}
     return {
         "format": FORMAT,
-        "made": made,
+        "made": created,
         "xp": __version__,
         "live": live,
         "runs": runs,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from xp.errors import ExitCode, XpError
 from xp.results.report.escaped_text import MAX_CHARACTERS, page_name, page_text
 
 MAX_INLINE: Final = 120
@@ -19,7 +21,7 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
         record: a line of a file of trajectories.
         most: largest number of characters of one message. None means all.
     """
-    messages = [_message(one, most) for one in record["messages"]]
+    messages = [_message(message, most) for message in record["messages"]]
     outcome = record["outcome"]
     rows, undelivered = rows_of(record)
     has_tree = len(rows) > 1 or bool(undelivered)
@@ -33,7 +35,7 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
     void = outcome["void_reason"]
     return {
         "messages": messages,
-        "calls": [_call(one, record["messages"], most) for one in record["tool_calls"]],
+        "calls": [_call(call, record["messages"], most) for call in record["tool_calls"]],
         "rows": rows,
         "step_rewards": outcome["step_rewards"],
         "reward_steps": [
@@ -49,7 +51,9 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
 
 def own_turns(record: Mapping[str, Any]) -> list[int]:
     """Positions of the policy's own messages; the first messages may include others of the role assistant."""
-    places = [place for place, one in enumerate(record["messages"]) if one["role"] == "assistant"]
+    places = [
+        place for place, message in enumerate(record["messages"]) if message["role"] == "assistant"
+    ]
     turns = record["outcome"]["num_turns"]
     return places[-turns:] if turns else []
 
@@ -70,7 +74,7 @@ def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
     rows: list[dict[str, Any]] = []
     for turn in range(record["outcome"]["num_turns"]):
         before = follows.get(turn, turn - 1)
-        row = next((one for one in rows if one["turns"][-1] == before), None)
+        row = next((row for row in rows if row["turns"][-1] == before), None)
         if row is None:
             row = {"follows": before, "turns": []}
             rows.append(row)
@@ -80,7 +84,7 @@ def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
 
 def said_in(record: Mapping[str, Any]) -> str:
     """Text of all messages of an episode, for a search."""
-    texts = [str(one["content"]) for one in record["messages"]]
+    texts = [str(message["content"]) for message in record["messages"]]
     return "\n".join([*texts, record["outcome"]["void_reason"] or ""])
 
 
@@ -124,3 +128,39 @@ def _written(value: Any, most: int | None) -> str:
     return page_text(
         text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most
     )
+
+
+def described_task(run: Path, record: Mapping[str, Any]) -> str:
+    """The environment's description of the task, with the right answer, as JSON text for a page.
+
+    No file of a run has it, so the environment is asked again.
+
+    Args:
+        run: directory of the run.
+        record: record of the episode.
+
+    Raises:
+        XpError: the run was begun elsewhere, so that its environment is not started, or the environment fails.
+    """
+    # An environment needs what a page of recorded episodes does not: planning and providers.
+    from xp.envs.base import EnvFault, Task
+    from xp.envs.load import load_provider
+    from xp.episode.mixture import description
+    from xp.planning.episode import episode_environ
+    from xp.planning.stages import prepare_config
+    from xp.results.report.recipe import trusted_spec
+
+    spec = trusted_spec(run, "its environment is not started")
+    member = prepare_config(spec).members.get(str(record["env"]))
+    if member is None:
+        raise XpError(f"{run.name} has no environment {record['env']}", ExitCode.RUN_DIR)
+    provider = load_provider(member.env, episode_environ(spec))
+    try:
+        answer = description(provider, Task(record["env"], record["split"], record["index"]))
+    except EnvFault as error:
+        raise XpError(
+            f"the environment does not describe the task: {error}", ExitCode.ENVIRONMENT
+        ) from error
+    finally:
+        provider.close()
+    return page_text(json.dumps(answer, ensure_ascii=False, indent=2))

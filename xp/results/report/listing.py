@@ -72,7 +72,7 @@ class Listing:
             left = self._refresh(seconds)
             entries = sorted(
                 self._entries.items(),
-                key=lambda one: (one[1].data["started"], one[0]),
+                key=lambda item: (item[1].data["started"], item[0]),
                 reverse=True,
             )
             return {
@@ -81,10 +81,10 @@ class Listing:
                 "total": len(entries) + left,
                 "names": [
                     name
-                    for name, one in entries
-                    if is_match(one.row, one.spec, words, one.data["note"])
+                    for name, entry in entries
+                    if is_match(entry.row, entry.spec, words, entry.data["note"])
                 ],
-                "rows": [one.data for _, one in entries if one.version > since],
+                "rows": [entry.data for _, entry in entries if entry.version > since],
                 "sweeps": [
                     {
                         "name": page_name(sweep.name),
@@ -108,9 +108,9 @@ class Listing:
             if name in self._entries and self._entries[name].record
         }
         points: dict[str, str] = {}
-        has_seeds = len({one.row.seed for one in known.values()}) > 1
+        has_seeds = len({entry.row.seed for entry in known.values()}) > 1
         for (name, entry), values in zip(
-            known.items(), differing([one.spec for one in known.values()]), strict=True
+            known.items(), differing([entry.spec for entry in known.values()]), strict=True
         ):
             pairs = [
                 f"{key.rpartition('.')[2]} {shortened(text(value), MAX_SHOWN)}"
@@ -124,7 +124,7 @@ class Listing:
     def _refresh(self, seconds: float) -> int:
         """Reads what changed; returns the number of rows that are not read, or have no verdict yet."""
         places = known_names(self._outputs, (RUNS, EVALUATIONS))
-        self._entries = {name: one for name, one in self._entries.items() if name in places}
+        self._entries = {name: entry for name, entry in self._entries.items() if name in places}
         stamps = {name: _stamp(place) for name, place in places.items()}
         newest = sorted(places, key=lambda name: stamps[name], reverse=True)
         unread = [
@@ -165,8 +165,8 @@ def _stamp(place: Path) -> tuple[int, ...]:
     numbers: list[int] = []
     for name in (FILE if is_run else RECORD, NOTES):
         try:
-            one = (place / name).stat()
-            numbers += [one.st_mtime_ns, one.st_size]
+            stat = (place / name).stat()
+            numbers += [stat.st_mtime_ns, stat.st_size]
         except OSError:
             numbers += [0, 0]
     return tuple(numbers)
@@ -283,9 +283,9 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
     notes = listed_notes(place)
     is_run = place.parent.name == RUNS
     title = [
-        one
-        for one in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
-        if one
+        text
+        for text in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
+        if text
     ]
     seed = [] if row.seed is None else [f"seed {row.seed}"]
     return {
@@ -306,4 +306,4 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
 def _curve(values: Iterable[Any]) -> list[float]:
     """The finite values, at most `MAX_POINTS`: more are averaged over equal parts."""
     known = [float(value) for value in values if is_finite(value)]
-    return [float(f"{one:.4g}") for one in averaged(known, MAX_POINTS)]
+    return [float(f"{value:.4g}") for value in averaged(known, MAX_POINTS)]

@@ -51,14 +51,14 @@ def difference(base: Mapping[str, str], values: Mapping[str, str]) -> list[tuple
     """Keys whose values differ, with both."""
     keys = dict.fromkeys([*values, *base])
     pairs = ((key, base.get(key, MISSING), values.get(key, MISSING)) for key in keys)
-    return [(key, one, other) for key, one, other in pairs if one != other]
+    return [(key, value, other) for key, value, other in pairs if value != other]
 
 
 def flat(spec: Mapping[str, Any]) -> dict[str, str]:
     """Dotted keys of a nested mapping with their values as text for a page."""
     texts = {
-        key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
-        for key, one in leaves(spec)
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for key, value in leaves(spec)
     }
     return {page_name(key): page_text(text, MAX_VALUE) for key, text in texts.items()}
 
@@ -87,7 +87,7 @@ def options_of(spec: Mapping[str, Any]) -> dict[str, str]:
         name = str(section.get("name"))
         if group == MIXED:
             names = [_option_of(name, as_dict(section["members"][name])) for name in _members(spec)]
-            if names and all(one in legal for one in names):
+            if names and all(name in legal for name in names):
                 chosen |= {group: mix_name(names)}
         elif name in legal or (group == "hardware" and machine_of(name) is not None):
             chosen[group] = name
@@ -99,9 +99,9 @@ def options_of(spec: Mapping[str, Any]) -> dict[str, str]:
 def _option_of(name: str, member: Mapping[str, Any]) -> str:
     """The option of an environment: of its name, if that names the same class, rows or server, or the general one."""
     if name in options(MIXED):
-        own = compose_groups(((MIXED, name),), with_plugins(())).container[MIXED]
+        mix = compose_groups(((MIXED, name),), with_plugins(())).container[MIXED]
         if any(
-            member.get(key) is not None and member.get(key) == own.get(key)
+            member.get(key) is not None and member.get(key) == mix.get(key)
             for key in NAMING
             if key != "provider"
         ):
@@ -121,8 +121,8 @@ def _composed(chosen: tuple[tuple[str, str], ...], members: tuple[str, ...]) -> 
     env = as_dict(container.get(MIXED))
     if len(members) == 1:
         if "members" not in env:
-            own = env
+            member = env
         else:
-            own = next(iter(env["members"].values()))
-        container[MIXED] = {"members": {members[0]: own}}
+            member = next(iter(env["members"].values()))
+        container[MIXED] = {"members": {members[0]: member}}
     return container

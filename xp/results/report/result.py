@@ -26,7 +26,7 @@ def results(run: Path) -> dict[str, Any]:
         by_model = held_out(run)
     except XpError as error:
         return {"problem": page_name(error)}
-    pairs = {name: interval_of(one) for name, one in by_model.items()}
+    pairs = {name: interval_of(estimate) for name, estimate in by_model.items()}
     return {
         name: {**asdict(by_model[name]), "low": low, "high": high}
         for name, (low, high) in pairs.items()

@@ -78,7 +78,9 @@ def plan_and_measured(
     training = as_dict(spec.get("training"))
     values = as_dict(train.get("values"))
     members = as_dict(as_dict(spec.get("env")).get("members"))
-    limits = {name: f"at most {as_dict(one).get('max_turns')}" for name, one in members.items()}
+    limits = {
+        name: f"at most {as_dict(member).get('max_turns')}" for name, member in members.items()
+    }
     if len(set(limits.values())) == 1:
         turns = next(iter(limits.values()))
     else:
@@ -119,7 +121,7 @@ def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tupl
     except (XpError, KeyError, TypeError, ValueError):
         lines = []
     known = {
-        name: [one for one in column if one is not None]
+        name: [number for number in column if number is not None]
         for name, column in values.items()
         if "memory" in name
     }
@@ -131,7 +133,7 @@ def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _mean(values: Mapping[str, Any], name: str) -> str:
-    column = [one for one in values.get(name, ()) if one is not None]
+    column = [number for number in values.get(name, ()) if number is not None]
     if column:
         return f"{fmean(column):.4g} in the mean"
     return "not recorded"

@@ -73,8 +73,8 @@ class View:
             "/api/run": self.one_run,
         }
         routes |= {
-            f"/api/{one.__name__}": one
-            for one in (self.episode, self.tokens, self.search, self.task)
+            f"/api/{route.__name__}": route
+            for route in (self.episode, self.tokens, self.search, self.task)
         }
         return Starlette(
             routes=[Route(path, self._guarded(answer)) for path, answer in routes.items()]
@@ -98,19 +98,19 @@ class View:
         places = self._places(request)
         with self._lock:
             pages = [self._page_of(place) for place in places]
-            for one in pages:
-                one.refresh()
-            runs = [one.data() for one in pages]
-        data = frame(runs, comparison(places, [one.spec for one in pages]), live=True)
+            for run_page in pages:
+                run_page.refresh()
+            runs = [page.data() for page in pages]
+        data = frame(runs, comparison(places, [page.spec for page in pages]), live=True)
         data |= {"names": request.query_params.getlist("name"), "has_start": not self._runs}
         return HTMLResponse(page(title_of_page(places), data, {}, is_live=True))
 
     def one_run(self, request: Request) -> Response:
         """Current data of a run, with the episodes from `rows_from` on."""
         with self._lock:
-            one = self._page(request)
-            one.refresh()
-            return JSONResponse(one.data(_whole(request, "rows_from")))
+            page = self._page(request)
+            page.refresh()
+            return JSONResponse(page.data(_whole(request, "rows_from")))
 
     def episode(self, request: Request) -> Response:
         """Messages and calls of one episode; with `whole=1` no message is cut."""
@@ -122,9 +122,9 @@ class View:
         from xp.results.report.tokens import TokenReader, no_tokens
 
         record, file = self._record(request)
-        one = self._page(request)
+        page = self._page(request)
         try:
-            reader = TokenReader(one.run)
+            reader = TokenReader(page.run)
             content = reader.tokens(record, file)
             return JSONResponse(content | {"names": reader.names(content["ids"])})
         except XpError as error:  # the tokenizer is missing, which is no fault of the page
@@ -132,7 +132,7 @@ class View:
 
     def task(self, request: Request) -> Response:
         """The right answer and the hidden state of an episode's task, as its environment describes it now."""
-        from xp.results.report.answers import described_task
+        from xp.results.report.episode_detail import described_task
 
         record, _ = self._record(request)
         return JSONResponse({"text": described_task(self._page(request).run, record)})

@@ -64,7 +64,7 @@ class TokenReader:
             return no_tokens(
                 page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}")
             )
-        num_trained = sum(own for _, own in pieces)
+        num_trained = sum(is_generated for _, is_generated in pieces)
         counted = record.get("tokens") or {}
         written, prompt, observed = (
             counted.get(name, "?") for name in ("generated", "prompt", "observed")
@@ -74,13 +74,17 @@ class TokenReader:
             f" {len(pieces) - num_trained} masked. Counted while it was played: {written} written, {prompt} of the"
             f" prompt, {observed} of the environment."
         )
-        return {"ids": [one for one, _ in pieces], "stretches": _stretches(pieces), "note": note}
+        return {
+            "ids": [token for token, _ in pieces],
+            "stretches": _stretches(pieces),
+            "note": note,
+        }
 
     def names(self, ids: Iterable[int]) -> dict[int, str]:
         """Id -> text of each token."""
-        for one in set(ids) - self._names.keys():
-            self._names[one] = page_text(self._chat.tokenizer.decode([one]))
-        return {one: self._names[one] for one in sorted(set(ids))}
+        for token in set(ids) - self._names.keys():
+            self._names[token] = page_text(self._chat.tokenizer.decode([token]))
+        return {token: self._names[token] for token in sorted(set(ids))}
 
 
 def no_tokens(note: str) -> dict[str, Any]:
@@ -91,10 +95,10 @@ def no_tokens(note: str) -> dict[str, Any]:
 def _stretches(pieces: Sequence[tuple[int, bool]]) -> list[int]:
     lengths = [0]
     is_trained = False
-    for _, own in pieces:
-        if own != is_trained:
+    for _, is_generated in pieces:
+        if is_generated != is_trained:
             lengths.append(0)
-            is_trained = own
+            is_trained = is_generated
         lengths[-1] += 1
     return lengths
 
@@ -103,13 +107,14 @@ def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator
     messages: Sequence[Any] = record["messages"]
     turns = own_turns(record)
     yield from (
-        (one, False) for one in chat.prompt(messages[: turns[0] if turns else len(messages)], tools)
+        (token, False)
+        for token in chat.prompt(messages[: turns[0] if turns else len(messages)], tools)
     )
     for turn, place in enumerate(turns):
         written = list(
             chat.tokenizer(messages[place]["content"], add_special_tokens=False)["input_ids"]
         )
-        yield from ((one, True) for one in (*written, chat.end_id))
+        yield from ((token, True) for token in (*written, chat.end_id))
         if turn + 1 < len(turns):
             names = [
                 str(call["name"])
@@ -118,7 +123,7 @@ def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator
             ]
             replies = messages[place + 1 : turns[turn + 1]]
             yield from (
-                (one, False) for one in chat.reply(replies, last_id=chat.end_id, tools=names)
+                (token, False) for token in chat.reply(replies, last_id=chat.end_id, tools=names)
             )
 
 

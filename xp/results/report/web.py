@@ -56,12 +56,12 @@ def policy(*, is_live: bool) -> str:
     Args:
         is_live: whether requests to the page's own server are allowed.
     """
-    own = f"script-src {_digests(SCRIPTS)}; style-src {_digests(STYLES)}"
+    policy = f"script-src {_digests(SCRIPTS)}; style-src {_digests(STYLES)}"
     if is_live:
         network = "connect-src 'self'"
     else:
         network = "connect-src 'none'"
-    return f"default-src 'none'; {own}; {network}; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; {policy}; {network}; base-uri 'none'; form-action 'none'"
 
 
 def as_json(value: Any) -> str:

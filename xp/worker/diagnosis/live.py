@@ -36,7 +36,7 @@ class SymptomWatch:
         if self._action is OnSymptom.OFF:
             return
         if self._lines is None:
-            self._lines = {one["step"]: one for one in self._read("train")}
+            self._lines = {line["step"]: line for line in self._read("train")}
         self._lines[step] = {"step": step, **metrics}
         lines = [self._lines[at] for at in sorted(self._lines) if at <= step]
         history = History(lines, self._facts, self._read("evaluate_during"))

@@ -36,7 +36,7 @@ single training task still learns the rules of the game, so that its held-out re
 
 @rule(
     "engine_gap",
-    "The engine writes with other weights than those that are trained: they are not synchronised.",
+    "The engine does not generate with the trained weights: they are not synchronised.",
     "Set training.max_logprob_gap to stop such a run; try another backend.engine.",
 )
 def engine_gap(history: History) -> Finding | None:
@@ -55,7 +55,7 @@ def engine_gap(history: History) -> Finding | None:
 
 @rule(
     "collapse",
-    "An update was too large for the policy, which does not write what it is paid for any more.",
+    "An update was too large: the policy no longer writes what is rewarded.",
     "Begin again from a checkpoint before the fall (training.initial_checkpoint), with a lower"
     " training.learning_rate, training.max_grad_norm or training.max_staleness, or a training.kl_coef above 0.",
 )
@@ -145,7 +145,7 @@ def saturated(history: History) -> Finding | None:
 @rule(
     HACKED,
     "Something is rewarded that is not the task: step rewards, or a part of env.reward_fn.",
-    "Read the best episodes; change env.reward or env.reward_fn; is evaluation.pass_threshold what a pass is?",
+    "Read the best episodes; change env.reward or env.reward_fn; check evaluation.pass_threshold.",
 )
 def hacked(history: History) -> Finding | None:
     """The reward rises but the share of passed tasks does not: the reward does not measure the task.
@@ -280,11 +280,11 @@ def _all_updates(history: History) -> int | None:
     training = history.facts.training
     if training.num_steps is None:
         return None
-    made = [value for _, value in history.series("training/updates")]
-    if not made:
+    num_updates = [value for _, value in history.series("training/updates")]
+    if not num_updates:
         return history.facts.num_updates
     steps_to_come = max(training.num_steps - history.last_step, 0)
-    return int(sum(made)) + steps_to_come * training.all_updates_per_step
+    return int(sum(num_updates)) + steps_to_come * training.all_updates_per_step
 
 
 RULES: Final[tuple[Rule, ...]] = (

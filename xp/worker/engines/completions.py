@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from xp.errors import ExitCode, XpError
-from xp.lib.exchange import direct_opener
+from xp.lib.loopback import direct_opener
 from xp.spec import Sampling
 from xp.worker.engines.conversation import (
     Done,

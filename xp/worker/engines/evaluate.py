@@ -25,7 +25,7 @@ from xp.episode.upload import Recorder
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of, text_digest
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, Sampling
 from xp.tasks.config import Purpose

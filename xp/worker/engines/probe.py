@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.error import HTTPError
 
-from xp.lib.exchange import direct_opener
+from xp.lib.loopback import direct_opener
 
 VLLM_PROBE: Final = "/is_sleeping"
 """Path that vLLM's engine process answers between two steps (0.22 to 0.31); `/health` is answered by its HTTP

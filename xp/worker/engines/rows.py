@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
-from typing import Any
 
 from xp.envs.base import NEW_PROMPT
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
+from xp.episode.play import RunBlocking, WrittenTurn, play
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.spec import Sampling
 from xp.worker.engines.conversation import Conversation
@@ -17,8 +16,6 @@ from xp.worker.token_budget import reply_ids
 WriteTurn = Callable[[Conversation, Sequence[int]], Awaitable[tuple[Sequence[int], bool]]]
 """Function that appends the environment's reply to a row, then the policy's next turn; returns the tokens of the turn,
 and whether a token limit ended it."""
-RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Function that calls a function in another thread."""
 
 
 class Rows:
@@ -110,7 +107,7 @@ async def play_turns(
     write: WriteTurn,
     run: RunBlocking,
 ) -> None:
-    """Plays the turns of an episode, the same on every trainer; settling it is left to the caller.
+    """`xp.episode.play.play` by tokens, the same on every trainer.
 
     Args:
         rows: begins with the prompt.
@@ -120,14 +117,18 @@ async def play_turns(
         write: generates the policy's next turn of a row.
         run: calls a function that may wait for the environment.
     """
-    reply_tokens: Sequence[int] | None = ()
-    while reply_tokens is not None and not episode.is_over:
+
+    async def next_turn(reply: Reply | None) -> WrittenTurn | None:
+        reply_tokens: Sequence[int] | None = ()
+        if reply is not None:
+            reply_tokens = rows.next(chat, episode, reply, sampling)
+        if reply_tokens is None:
+            return None
         ids, is_cut = await write(rows.current, reply_tokens)
         rows.end_turn(len(ids))
-        reply = await run(partial(episode.step, chat.text(ids), is_cut=is_cut))
-        if reply.is_done:
-            return
-        reply_tokens = rows.next(chat, episode, reply, sampling)
+        return WrittenTurn(chat.text(ids), is_cut)
+
+    await play(episode, next_turn, run)
 
 
 def tokens_of(rows: Sequence[Conversation]) -> Tokens:

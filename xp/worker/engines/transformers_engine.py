@@ -25,8 +25,8 @@ from transformers import (
 
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.lib.grouping import grouped
 from xp.lib.models.network import has_own_decoding, stated
+from xp.lib.nested import grouped
 from xp.spec import Sampling
 from xp.worker.engines.conversation import (
     Conversation,

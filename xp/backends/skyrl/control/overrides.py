@@ -101,13 +101,13 @@ def _fault(keys: NativeKeys, key: str, value: Any, known: Mapping[str, Any]) -> 
 
 
 def known_name(key: str, known: Mapping[str, Any]) -> str | None:
-    """The key if it is known, else the mapping that it is below, of which no names are known. None means that there is
+    """The key if it is known; else the mapping above it whose keys are not listed. None means that there is
     none."""
     above = key
     while above and above not in known:
         above = above.rpartition(".")[0]
     is_open = bool(above) and _kinds(known[above]["type"]) & {"dict", "any"}
-    has_names = any(one.startswith(f"{above}.") for one in known)
+    has_names = any(name.startswith(f"{above}.") for name in known)
     if above == key or (is_open and not has_names):
         return above
     return None
@@ -126,11 +126,11 @@ def catalog(names: tuple[str, ...] = CATALOGS) -> Mapping[str, Any]:
 @cache
 def sft_catalog() -> Mapping[str, Any]:
     """Fields of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
-    own = catalog((SFT_CATALOG,))["fields"]
+    fields = catalog((SFT_CATALOG,))["fields"]
     known = catalog()["fields"]
-    of_policy = tuple(f"{POLICY}{key}" for key in own)
-    own = {key: field for key, field in own.items() if f"{POLICY}{key}" not in known}
-    return own | {key: field for key, field in known.items() if key.startswith(of_policy)}
+    of_policy = tuple(f"{POLICY}{key}" for key in fields)
+    fields = {key: field for key, field in fields.items() if f"{POLICY}{key}" not in known}
+    return fields | {key: field for key, field in known.items() if key.startswith(of_policy)}
 
 
 def is_of_kind(value: Any, kind: str) -> bool:

@@ -141,14 +141,14 @@ def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes with SkyRL's SFTTrainer, without engines."""
     here = places.stage("sft")
-    own = sft_overrides(spec)
+    overrides = sft_overrides(spec)
     keys = {
         key: value
         for key, value in support.render(COLUMNS, spec).items()
         if not key.startswith(CRITIC)
     }
     keys |= support.render(SFT_COLUMNS, spec) | {
-        key: value for key, value in own.items() if key.startswith(POLICY)
+        key: value for key, value in overrides.items() if key.startswith(POLICY)
     }
     paths = {
         "trainer.ckpt_path": f"{places.sft}_checkpoints",
@@ -158,7 +158,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     config = SkyRLSftConfig(
         **_common(spec, "sft", keys, paths),
         **sft_fields(spec, places),
-        arguments={key: value for key, value in own.items() if not key.startswith(POLICY)},
+        arguments={key: value for key, value in overrides.items() if not key.startswith(POLICY)},
     )
     job = _job(
         spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",)

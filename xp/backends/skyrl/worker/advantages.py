@@ -8,6 +8,7 @@ tool tokens. Here only trained tokens count: those of `loss_mask`, which is 0 fo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 import torch
@@ -16,12 +17,13 @@ from xp.episode.advantages import EPSILON, AdvantageFn, of_valid
 from xp.worker.skyrl_names import XP_ESTIMATOR
 
 
+@cache
 def register_estimator() -> None:
-    """Registers the name in this process; the registered function raises, since only xp's trainer may compute it."""
+    """Registers the name in this process, once; the registered function raises, since only xp's trainer may compute
+    it."""
     from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry
 
-    if XP_ESTIMATOR not in AdvantageEstimatorRegistry.list_available():
-        AdvantageEstimatorRegistry.register(XP_ESTIMATOR, _elsewhere)
+    AdvantageEstimatorRegistry.register(XP_ESTIMATOR, _elsewhere)
 
 
 def _elsewhere(**_: Any) -> NoReturn:

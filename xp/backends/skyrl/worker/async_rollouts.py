@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
-from skyrl.train.utils import Timer
 
 from xp.backends.skyrl.worker.checkpoints import FORM
 from xp.backends.skyrl.worker.trainer import XpTrainer, episode_totals
 from xp.episode.advantages import differ
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.spec.training import Unfinished
 from xp.worker.played import PlayedEpisode
 from xp.worker.trained import never_filled
@@ -39,9 +38,9 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     async_train_dataloader: Any
     global_step: int
 
-    def __init__(self, *ours: Any, **parts: Any) -> None:
+    def __init__(self, *xp_parts: Any, **parts: Any) -> None:
         with replaced(parts["cfg"].trainer.algorithm, policy_loss_type=OF_ROLLOUT):
-            super().__init__(*ours, **parts)
+            super().__init__(*xp_parts, **parts)
         self._played: dict[int, list[PlayedEpisode]] = {}
         """Episodes by the identity of the generator's output, which SkyRL keeps until it is trained on."""
         self._running = _Running()
@@ -129,40 +128,39 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         """Groups that are not logged."""
         num_ended = 0
         slowest = 0.0
-        with Timer("wait_for_generation_buffer", self.all_timings):
-            while len(groups) < size:
-                if not self._begun or self._begun[0] not in self._ended:
-                    group = await generation_output_group_buffer.get()
-                    self._ended[group.uid] = group
-                    continue
-                group = self._ended.pop(self._begun.popleft())
-                ended.append(group)
-                num_ended = num_ended + 1
-                slowest = max(slowest, group.group_completion_time_s)
-                rewards = [
-                    reward
-                    for reward in episode_totals(group.generator_output)
-                    if reward is not None
-                ]
-                if not algorithm.dynamic_sampling or differ(rewards):
-                    groups.append(group)
-                else:
-                    # Another group may begin in its place, and a resumed run does not play this one again.
-                    await self._staleness_manager.on_rollout_filtered()
-                    await self.async_train_dataloader.mark_filtered_uids([group.uid])
-                if num_ended == algorithm.max_sample_batches * size and len(groups) < size:
-                    await asyncio.to_thread(self._log, ended, slowest)
-                    raise never_filled(len(groups), size, num_ended)
-                if (
-                    len(ended) == 2 * size
-                ):  # The share of void episodes is that of a step's groups or more.
-                    await asyncio.to_thread(self._log, ended[:size], 0.0)
-                    del ended[:size]
+        while len(groups) < size:
+            if not self._begun or self._begun[0] not in self._ended:
+                group = await generation_output_group_buffer.get()
+                self._ended[group.uid] = group
+                continue
+            group = self._ended.pop(self._begun.popleft())
+            ended.append(group)
+            num_ended = num_ended + 1
+            slowest = max(slowest, group.group_completion_time_s)
+            rewards = [
+                reward for reward in episode_totals(group.generator_output) if reward is not None
+            ]
+            if not algorithm.dynamic_sampling or differ(rewards):
+                groups.append(group)
+            else:
+                # Another group may begin in its place, and a resumed run does not play this one again.
+                await self._staleness_manager.on_rollout_filtered()
+                await self.async_train_dataloader.mark_filtered_uids([group.uid])
+            if num_ended == algorithm.max_sample_batches * size and len(groups) < size:
+                await asyncio.to_thread(self._log, ended, slowest)
+                raise never_filled(len(groups), size, num_ended)
+            if (
+                len(ended) == 2 * size
+            ):  # The share of void episodes is that of a step's groups or more.
+                await asyncio.to_thread(self._log, ended[:size], 0.0)
+                del ended[:size]
         await asyncio.to_thread(self._log, ended, slowest)
         return groups, [], False
 
     def _log(self, groups: Sequence[Any], rollout_s: float) -> None:
-        episodes = [one for group in groups for one in self._played.pop(id(group.generator_output))]
+        episodes = [
+            episode for group in groups for episode in self._played.pop(id(group.generator_output))
+        ]
         self.tracker.episodes(episodes, self.global_step, rollout_s)
 
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from skyrl.train.dataset import PromptDataset
-
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.tasks.curriculum import Curriculum, row_of_view
 
 
-class DrawnPrompts(PromptDataset):  # type: ignore[misc]
+class DrawnPrompts:
     """The places of all rollout steps, in order; the loader, which has no processes of its own, reads none ahead.
 
     Args:
-        view: SkyRL's dataset of all tasks, each once.
+        view: SkyRL's PromptDataset of all tasks, each once.
         config: of the stage.
     """
 
-    def __init__(self, view: PromptDataset, config: SkyRLTrainStageConfig) -> None:
+    def __init__(self, view: Any, config: SkyRLTrainStageConfig) -> None:
         spec = config.spec
         columns = ("task_id", "env", "split", "index")
         rows = [row_of_view(row, spec) for row in view.dataframe.select_columns(columns)]
         self._view = view
+        self.collate_fn = view.collate_fn
         self._numbers = {row.task_id: number for number, row in enumerate(rows)}
         self._step_size = spec.training.prompts_per_step
         self._num_places = config.num_steps * self._step_size

@@ -75,12 +75,12 @@ def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:
     """The router's arguments, with the key for its engines, and an engine that it asks about others' keys."""
 
     def router_args(*args: Any, **more: Any) -> Any:
-        made = build(*args, **more)
-        engines = made.worker_urls or [url for url, _ in made.prefill_urls]
-        made.api_key = engine_key()
+        arguments = build(*args, **more)
+        engines = arguments.worker_urls or [url for url, _ in arguments.prefill_urls]
+        arguments.api_key = engine_key()
         # The router has this argument; its Python class (0.1.14) leaves it out.
-        made.api_key_validation_urls = [f"{engines[0]}/v1/models"]
-        return made
+        arguments.api_key_validation_urls = [f"{engines[0]}/v1/models"]
+        return arguments
 
     return router_args
 

@@ -24,12 +24,10 @@ from xp.episode.advantages import advantage_rule
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
-from xp.episode.upload import Recorder
-from xp.lib.reading import config_of
 from xp.worker.best import BestKeeper
-from xp.worker.engines.config import EvaluateConfig
 from xp.worker.publish import publish
 from xp.worker.tasks import TASK_ORDER
+from xp.worker.training import evaluation_config, open_stage
 
 
 def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
@@ -44,10 +42,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     os.chdir(root)
     environ = environment()
     with (
-        EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
-        Recorder(
-            stage / "trajectories" / "train.jsonl", mix, config.upload_as, environ
-        ) as recorder,
+        open_stage(stage, config, environ) as (mix, recorder),
         engine_faults(),
     ):
         hide_other_directories()
@@ -58,8 +53,8 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
             recorder,
         )
         evaluation = None
-        if config.evaluation is not None:
-            eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
+        eval_config = evaluation_config(config)
+        if eval_config is not None:
             evaluation = ModelEvaluation(eval_config, stage / "episode.json", mix, environ)
         experiment = XpTraining(cfg, config, mix, log, evaluation)
         experiment.run()
@@ -116,9 +111,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
             has_key = engine_key.use(self.cfg)
             if self._config.num_workers is not None:
-                from xp.backends.skyrl.worker.rehearsal import router
+                from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
-                router.use()
+                cpu_torch.prepare_router()
             client = super().get_inference_client()
             Engines(tuple(client.server_urls), has_key).write(Path(self.cfg.trainer.log_path))
             return client
@@ -133,22 +128,22 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
     def get_trajectory_logger(self) -> None:
         """Returns None: xp writes trajectories to its own file."""
 
-    def get_train_dataset(self) -> PromptDataset:
-        made = self.dataset(self.cfg.data.train_data)
+    def get_train_dataset(self) -> PromptDataset | DrawnPrompts:
+        prompts = self.dataset(self.cfg.data.train_data)
         if self._config.spec.env.has_curriculum:
-            return DrawnPrompts(made, self._config)
+            return DrawnPrompts(prompts, self._config)
         if self._config.spec.algorithm.dynamic_sampling:
             order = Path(self.cfg.data.train_data[0]).with_name(TASK_ORDER)
-            made.dataframe = made.dataframe.select(json.loads(order.read_text()))
-        return made
+            prompts.dataframe = prompts.dataframe.select(json.loads(order.read_text()))
+        return prompts
 
     def get_tracker(self) -> SkyRLStepLog:
         return self._log
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
-        ours = (self._config, self._rule, BestKeeper.of(self._config), self._evaluation)
+        xp_parts = (self._config, self._rule, BestKeeper.of(self._config), self._evaluation)
         if not self.cfg.trainer.fully_async.enabled:
-            return XpTrainer(*ours, **parts)
+            return XpTrainer(*xp_parts, **parts)
         from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-        return AsyncTrainer(*ours, **parts)
+        return AsyncTrainer(*xp_parts, **parts)

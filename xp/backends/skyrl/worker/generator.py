@@ -13,18 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInput
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import (
     get_sampling_params_for_backend,
 )
 from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
 from skyrl.backends.skyrl_train.utils.routed_experts import RoutedExpertTrace
 from skyrl.train.generators.base import GeneratorInterface
-from skyrl.train.generators.utils import (
-    build_vllm_cache_salt,
-    get_rollout_metrics,
-    prepare_generator_input,
-)
+from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.episode.episode import Episode
@@ -32,8 +27,8 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
-from xp.lib.grouping import grouped
 from xp.lib.models.files import config_of
+from xp.lib.nested import grouped
 from xp.spec import RunSpec, Sampling
 from xp.worker.engines.completions import biases
 from xp.worker.engines.conversation import Conversation
@@ -192,7 +187,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         salt = None
         version = getattr(self._client, "weight_version", None)
         if self._cfg.use_cache_salt and version is not None:
-            salt = build_vllm_cache_salt(version, self._model_name)
+            salt = str(version)
         sampling = input_batch["sampling_params"]
         is_stop = self.chat.holds_one_of(sampling.get("stop") or ())
         return _Batch(phase, step, sampling, is_stop, salt)
@@ -289,12 +284,12 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             "seed": int.from_bytes(hashlib.sha256(words.encode()).digest()[:7]),
             **biases(self._never),
         }
-        request = InferenceEngineInput(
-            prompt_token_ids=[ids],
-            session_ids=[play.session],
-            sampling_params=sampling,
-            cache_salt=batch.cache_salt,
-        )
+        request = {
+            "prompt_token_ids": [ids],
+            "session_ids": [play.session],
+            "sampling_params": sampling,
+            "cache_salt": batch.cache_salt,
+        }
         if play.experts is not None:
             request["routed_experts_prompt_starts"] = [play.experts.prompt_start]
         answer = await self._client.generate(request, model=self._model_name)
@@ -324,7 +319,6 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         rewards = [self._rewards(play, row) for play, row in pairs]
         masks = [self._mask(play, row) for play, row in pairs]
         responses = [row.completion_ids for _, row in pairs]
-        seconds = [play.seconds for play in plays]
         is_step_wise = self._cfg.step_wise_trajectories
         experts = [play.routed_experts() for play in plays]
         return {
@@ -333,9 +327,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             "rewards": rewards,
             "loss_masks": masks,
             "stop_reasons": [_stop_reason(play) for play, _ in pairs],
-            "rollout_metrics": get_rollout_metrics(
-                responses, rewards, loss_masks=masks, trajectory_completion_times=seconds
-            ),
+            # Those of SkyRL's own generator; xp's are made of the episodes.
+            "rollout_metrics": {},
             "rollout_logprobs": None
             if batch.sampling.get("logprobs") is None
             else [row.logprobs for _, row in pairs],
@@ -351,8 +344,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         }
 
     def _rewards(self, play: _Play, row: Conversation) -> list[float]:
-        """The settled reward on a row's last token; XpTrainer adds the penalty for length, which is no variance for
-        dynamic sampling. Of several rows SkyRL reads the last one's."""
+        """The settled reward on a row's last token; XpTrainer adds the penalty for length later: dynamic sampling must
+        not take it for variance. Of several rows SkyRL reads the last one's."""
         rewards = [0.0] * len(row.completion_ids)
         rewards[-1] = play.episode.settle().task_reward or 0.0
         return rewards

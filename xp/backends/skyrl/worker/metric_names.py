@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from xp.worker.metric_names import MEASURED as MEASURED
+from xp.worker.step_log import MEASURED as MEASURED
 
 GAP: Final = "policy/rollout_train_logprobs_abs_diff_mean"
 """SkyRL's mean over the tokens of a step, of its forward before the first update."""

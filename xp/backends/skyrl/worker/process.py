@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from xp.lib import loopback
-from xp.lib.after_import import Execute, around_import
+from xp.lib.patching import Execute, around_import
 from xp.worker.nodes import use_rays_interface
 
 VARIABLES = {

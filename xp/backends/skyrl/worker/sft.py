@@ -12,12 +12,9 @@ from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.train import check_warm_up, prepare
 from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
-from xp.worker.demonstrations import PHASE
 from xp.worker.facts import check_weights
 from xp.worker.program import run_stage
-from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, examples, write_examples
-from xp.worker.tasks import policy_chat
-from xp.worker.trained import check_trained
+from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, SftProgram
 
 OF_TRAINER: Final = (
     *(
@@ -51,20 +48,17 @@ def main(argv: Sequence[str]) -> None:
     prepare(config)
     check_weights(local_directory(config.model, Path()))
     check_adapters(config.model, config.spec)
-    chat = policy_chat(config, config.model, stage)
-    trained, held_out = examples(config, stage, chat)
-    write_examples(trained, stage / TRAINING_FILE)
-    write_examples(held_out, stage / HELD_OUT_FILE)
+    program = SftProgram.begin(config, stage, config.model)
+    program.write_files()
 
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.sft_trainer import train_in_task
 
     cfg = native_config(config, Path.cwd())
-    num_updates = config.updates(len(trained))
-    check_warm_up(cfg, num_updates, "sft.warmup_updates")
-    sft_cfg = sft_config(cfg, config, stage, num_updates, has_held_out=bool(held_out))
+    check_warm_up(cfg, program.num_updates, "sft.warmup_updates")
+    sft_cfg = sft_config(cfg, program)
     run_in_ray(cfg, train_in_task, (sft_cfg, config, Path.cwd()), num_workers=config.num_workers)
-    check_trained(PHASE, config, num_updates, config.model, config.target)
+    program.check()
 
 
 def native_config(config: SkyRLSftConfig, root: Path) -> Any:
@@ -79,30 +73,29 @@ def native_config(config: SkyRLSftConfig, root: Path) -> Any:
     return cfg
 
 
-def sft_config(
-    cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, *, has_held_out: bool
-) -> Any:
+def sft_config(cfg: Any, program: SftProgram[SkyRLSftConfig]) -> Any:
     """SkyRL's SFTConfig: its data are the episodes' tokens, and its settings those of `cfg`, a SkyRLTrainConfig."""
-    from skyrl.train.config.sft_config import SFTConfig, SFTPlacementConfig, validate_sft_cfg
+    from skyrl.train.config.sft_config import SFTConfig, validate_sft_cfg
 
+    config = program.config
+    held_out = program.stage / HELD_OUT_FILE
     placement = cfg.trainer.placement
     owners = ((cfg.trainer, OF_TRAINER), (cfg.trainer.policy, OF_POLICY))
-    made = SFTConfig(
+    sft_cfg = SFTConfig(
         **{name: getattr(owner, name) for owner, names in owners for name in names},
-        placement=SFTPlacementConfig(
-            placement.policy_num_nodes, placement.policy_num_gpus_per_node
-        ),
-        pretokenized_dataset_paths=[str(stage / TRAINING_FILE)],
-        eval_pretokenized_dataset_paths=[str(stage / HELD_OUT_FILE)] if has_held_out else None,
-        eval_before_train=has_held_out,
-        num_steps=num_updates,
+        pretokenized_dataset_paths=[str(program.stage / TRAINING_FILE)],
+        eval_pretokenized_dataset_paths=[str(held_out)] if program.held_out else None,
+        eval_before_train=bool(program.held_out),
+        num_steps=program.num_updates,
         num_epochs=None,
         batch_size=config.spec.sft.batch_size,
         resume_from="latest",
         **{"enable_ray_gpu_monitor": False, **config.arguments},
     )
-    validate_sft_cfg(made)
-    return made
+    sft_cfg.placement.num_nodes = placement.policy_num_nodes
+    sft_cfg.placement.num_gpus_per_node = placement.policy_num_gpus_per_node
+    validate_sft_cfg(sft_cfg)
+    return sft_cfg
 
 
 if __name__ == "__main__":

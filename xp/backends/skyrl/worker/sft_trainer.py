@@ -16,7 +16,7 @@ from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_direc
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.worker.demonstrations import PHASE
 from xp.worker.publish import publish
 from xp.worker.sft import HELD_OUT_FILE, Updates, read_examples, tokens_of_update
@@ -107,32 +107,23 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
         """Keeps xp's tracker instead of SkyRL's."""
 
     def setup(self) -> None:
-        """SkyRL's method without the processor of pictures, which the episodes' tokens do not need."""
-        with replaced(sft_trainer, get_processor=lambda *_, **__: None):
-            super().setup()
-
-    def _init_workers(self) -> None:
-        """SkyRL's method, with xp's own policy worker under FSDP."""
+        """SkyRL's method with xp's own policy worker under FSDP, and without the processor of pictures, which the
+        episodes' tokens do not need."""
         if self.sft_cfg.strategy == "fsdp":
             from skyrl.backends.skyrl_train.workers.fsdp import fsdp_worker
 
             from xp.backends.skyrl.worker.workers import TiedPolicyWorker
 
             fsdp_worker.PolicyWorker = TiedPolicyWorker  # SkyRL's method imports it by this name
-        super()._init_workers()
+        with replaced(sft_trainer, get_processor=lambda *_, **__: None):
+            super().setup()
+        update = self.dispatch.forward_backward
 
-    def train_step(self, batch: Any, step: int) -> dict[str, Any]:
-        """SkyRL's method, which returns no learning rate."""
-        output = self.dispatch.forward_backward(
-            "policy", batch, loss_fn="cross_entropy", return_per_token_outputs=False
-        )
-        grad_norm = self.dispatch.optim_step("policy")
-        metrics = output.metrics
-        self.tracker.learning_rate = float(
-            metrics["policy_lr"] if "policy_lr" in metrics else metrics["lr"]
-        )
-        return {
-            "loss": metrics.get("final_loss", metrics.get("loss")),
-            "grad_norm": grad_norm,
-            "timings": {},
-        }
+        def with_rate(*args: Any, **settings: Any) -> Any:
+            """SkyRL's update, of whose metrics its trainer leaves out the learning rate."""
+            output = update(*args, **settings)
+            rate = output.metrics.get("policy_lr", output.metrics.get("lr", math.nan))
+            self.tracker.learning_rate = float(rate)
+            return output
+
+        self.dispatch.forward_backward = with_rate

@@ -74,7 +74,7 @@ class SkyRLStepLog(StepLog):
             "critic_loss": "critic's loss",
             "grad_norm": f"gradient norm of the {network}",
         }
-        self._finite.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
+        self._finite.are_finite(step, {metric: metrics.get(name) for name, metric in names.items()})
 
     def held_out(self, episodes: Sequence[PlayedEpisode], step: int) -> float:
         """Records an evaluation during training; returns its reward, or raises XpError(UNHEALTHY) as `episodes`."""
@@ -98,7 +98,9 @@ class SkyRLStepLog(StepLog):
         }
         metrics |= {name: value for name, value in data.items() if name.startswith("curriculum/")}
         metrics |= {
-            ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None
+            metric: float(data[name])
+            for name, metric in NATIVE.items()
+            if data.get(name) is not None
         }
         spec = self._config.spec
         episodes = episode_metrics(

@@ -101,7 +101,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         )
 
     def _remove_tail_data(self, entries: list[Any]) -> list[Any]:
-        """All prompts of a round, which is no batch of an update."""
+        """All prompts of a round: a round is not an update's batch."""
         return entries
 
     def load_checkpoints(self) -> Any:
@@ -232,14 +232,14 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         Raises:
             XpError: (NOT_TRAINED) a step is not full after SkyRL's limit of batches.
         """
-        kept = {
+        varied_groups = {
             uid
             for uid, valid in of_groups(episode_totals(generator_output), uids).items()
             if differ(valid)
         }
         for uid, rewards in zip(uids, generator_output["rewards"], strict=True):
-            rewards[-1] = rewards[-1] if uid in kept else 0.0
-        if kept:
+            rewards[-1] = rewards[-1] if uid in varied_groups else 0.0
+        if varied_groups:
             with suppress(RuntimeError):  # the limit
                 return super().handle_dynamic_sampling(generator_output, uids)
             state = self.dynamic_sampling_state

@@ -23,7 +23,7 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
 )
 
 from xp.backends.skyrl.worker.advantages import critic_loss, loss_divisor
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.worker.adapters import check_untied
 from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
@@ -38,7 +38,7 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with _tying(), xp_schedules(self.cfg.policy.optimizer_config):
             super().init_model(model_path, num_training_steps)
-        if self._is_lora:
+        if self.cfg.policy.model.lora.rank > 0:
             check_untied(self.model.model, self.cfg.policy.model.lora.target_modules)
         disable_dropout(self.model)
 
@@ -144,7 +144,7 @@ def xp_schedules(settings: Any) -> AbstractContextManager[None]:
     Args:
         settings: SkyRL's of the optimizer, with the smallest rate as `min_lr` if it is not 0.
     """
-    theirs = fsdp_strategy.get_scheduler
+    native_scheduler = fsdp_strategy.get_scheduler
     minimum = getattr(settings, "min_lr", 0.0)
 
     def get_scheduler(
@@ -152,7 +152,7 @@ def xp_schedules(settings: Any) -> AbstractContextManager[None]:
     ) -> Any:
         schedule = str(getattr(name, "value", name)).removesuffix("_with_warmup")
         if schedule not in SCHEDULES:
-            return theirs(
+            return native_scheduler(
                 name,
                 optimizer,
                 num_warmup_steps=num_warmup_steps,

@@ -20,6 +20,9 @@ Flags = dict[str, tuple[str, ...] | None]
 PARSERS: Mapping[str, Callable[[str], object]] = {"int": int, "float": float, "loads": json.loads}
 """Type in the catalog -> function that raises ValueError for an illegal text."""
 
+OVERRIDES = Path(__file__).with_name("overrides.toml")
+"""Judgements of flags that a user may set."""
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -129,3 +132,15 @@ def _values(content: Any) -> tuple[str, ...] | None:
     else:
         values = (content,)
     return tuple(repr(value) if isinstance(value, float) else str(value) for value in values)
+
+
+def with_aliases(owned: Mapping[str, str]) -> dict[str, str]:
+    """Flag -> its field, with the other names of xp's flags."""
+    by_dest = {
+        catalog().flags[name].dest: field
+        for name, field in owned.items()
+        if name in catalog().flags
+    }
+    return {
+        name: by_dest[flag.dest] for name, flag in catalog().flags.items() if flag.dest in by_dest
+    } | dict(owned)

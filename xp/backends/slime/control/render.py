@@ -13,8 +13,16 @@ from xp.backends.slime.control.architecture import (
 )
 from xp.backends.slime.control.columns import COLUMNS, PINS, SFT_COLUMNS
 from xp.backends.slime.control.constraints import CONSTRAINTS
-from xp.backends.slime.control.flags import Flags, catalog, fault, flags_of, override_flags, words
-from xp.backends.slime.control.overrides import TABLE, with_aliases
+from xp.backends.slime.control.flags import (
+    OVERRIDES,
+    Flags,
+    catalog,
+    fault,
+    flags_of,
+    override_flags,
+    with_aliases,
+    words,
+)
 from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
     HELD_OUT_VIEW,
@@ -140,18 +148,24 @@ def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
 def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a hub's model), convert (if configured; a teacher too), train with the evaluations, and
     evaluate for those that are left."""
-    made = model_stages(spec, places)
-    needs = ("prepare", *(stage.name for stage in made))
+    stages = model_stages(spec, places)
+    needs = ("prepare", *(stage.name for stage in stages))
     if spec.backend.convert_model:
-        made = (*made, _convert_stage(spec, places, needs))
+        stages = (*stages, _convert_stage(spec, places, needs))
     teacher = _teacher(spec)
     if teacher not in (None, model_place(spec.model)):
         fetched = teacher_stages(spec, places)
         needs = ("prepare", *(stage.name for stage in fetched))
-        made = (*made, *fetched, _convert_stage(spec, places, needs, "convert_teacher", teacher))
+        stages = (
+            *stages,
+            *fetched,
+            _convert_stage(spec, places, needs, "convert_teacher", teacher),
+        )
     # train_async.py does not evaluate before the training.
     in_training = (BEFORE, AFTER) if not spec.training.max_staleness else (AFTER,)
-    return train_and_evaluate(spec, places, made, sft_stage, _train_job(spec, places), in_training)
+    return train_and_evaluate(
+        spec, places, stages, sft_stage, _train_job(spec, places), in_training
+    )
 
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
@@ -307,13 +321,15 @@ def check(spec: RunSpec) -> list[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the training."""
-    return keys_of("backend.overrides", TABLE, catalog().flags, PINS, with_aliases(owners(spec)))
+    return keys_of(
+        "backend.overrides", OVERRIDES, catalog().flags, PINS, with_aliases(owners(spec))
+    )
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the stage `sft`."""
     owned = with_aliases(owners(spec) | support.owners(SFT_COLUMNS, spec))
-    return keys_of("sft.overrides", TABLE, catalog().flags, PINS, owned)
+    return keys_of("sft.overrides", OVERRIDES, catalog().flags, PINS, owned)
 
 
 def owners(spec: RunSpec) -> dict[str, str]:

@@ -64,7 +64,9 @@ def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[floa
     scored = [None if is_void(episode) else float(episode.reward) for episode in episodes]
     groups = [str(episode.group_index) for episode in episodes]
     estimates = of_valid(estimate, scored, groups, list(map(num_trained_tokens, episodes)))
-    of_index = {one.index: estimate for one, estimate in zip(episodes, estimates, strict=True)}
+    of_index = {
+        episode.index: estimate for episode, estimate in zip(episodes, estimates, strict=True)
+    }
     return [float(sample.reward) for sample in samples], [
         of_index[sample.index] for sample in samples
     ]
@@ -144,12 +146,12 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
     worker = worker_of(args)
-    group = [one[0] if isinstance(one, list) else one for one in group]
+    group = [sample[0] if isinstance(sample, list) else sample for sample in group]
     # The penalty for length is no variance: the paper's filter is on the answers' correctness.
     rewards = [
-        float(read_played(one.metadata).outcome.task_reward or 0.0)
-        for one in group
-        if not is_void(one)
+        float(read_played(sample.metadata).outcome.task_reward or 0.0)
+        for sample in group
+        if not is_void(sample)
     ]
     worker.judge(group, is_kept=differ(rewards))
     return DynamicFilterOutput(keep=differ(rewards))

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from xp.lib import loopback
-from xp.lib.after_import import after_import
+from xp.lib.patching import after_import
 from xp.worker.engines.key_check import OPEN, EngineKeyCheck, engine_key, headers
 
 FOREIGN_SERVERS: Final = ("--rollout-external-engine-addrs", "--sglang-router-ip")

@@ -32,15 +32,15 @@ def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
     masks = [mask.bool() for mask in rollout_data["loss_masks"]]
     with torch.no_grad():
         gathered = [
-            all_gather_with_cp(one, *pair)
-            for one, pair in zip(rollout_data["values"], lengths, strict=True)
+            all_gather_with_cp(values, *pair)
+            for values, pair in zip(rollout_data["values"], lengths, strict=True)
         ]
         values = [whole[mask] for whole, mask in zip(gathered, masks, strict=True)]
         results = estimated(values, rollout_data["rewards"], args.gamma, args.lambd)
         for name, compact in zip(("advantages", "returns"), results, strict=True):
             rollout_data[name] = [
-                slice_log_prob_with_cp(torch.zeros_like(whole).masked_scatter(mask, one), *pair)
-                for whole, mask, one, pair in zip(gathered, masks, compact, lengths, strict=True)
+                slice_log_prob_with_cp(torch.zeros_like(whole).masked_scatter(mask, places), *pair)
+                for whole, mask, places, pair in zip(gathered, masks, compact, lengths, strict=True)
             ]
 
 

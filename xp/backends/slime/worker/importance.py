@@ -46,11 +46,11 @@ def weighed(
     for old, written, mask, *lengths in zip(
         train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, strict=True
     ):
-        found = weigh(algorithm, all_gather_with_cp(old - written, *lengths), mask)
-        weights.append(slice_log_prob_with_cp(found.weights, *lengths))
+        weighed = weigh(algorithm, all_gather_with_cp(old - written, *lengths), mask)
+        weights.append(slice_log_prob_with_cp(weighed.weights, *lengths))
         scale = 1 if args.calculate_per_token_loss else mask.sum()
         columns.append(
-            [slice_log_prob_with_cp(column * scale, *lengths) for column in found.columns()]
+            [slice_log_prob_with_cp(column * scale, *lengths) for column in weighed.columns()]
         )
     names = (name.removeprefix("train/") for name in OF_WEIGHTS)
     return (

@@ -42,11 +42,15 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     updates = []
     begin = 0
     for number in rollout_data["num_microbatches"]:
-        own = [
-            at for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one
+        rows = [
+            at
+            for batch in rollout_data["micro_batch_indices"][begin : begin + number]
+            for at in batch
         ]
         begin += number
-        updates.append(torch.stack([sizes[own].sum(), (sizes[own] == 0).sum(), shares[own].sum()]))
+        updates.append(
+            torch.stack([sizes[rows].sum(), (sizes[rows] == 0).sum(), shares[rows].sum()])
+        )
     counts = torch.stack(updates)
     torch.distributed.all_reduce(
         counts, group=mpu.get_data_parallel_group(with_context_parallel=False)
@@ -61,10 +65,12 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     trained = tokens if is_over_tokens else episodes
     gap = _gap(args, rollout_data)
     _distilled.update({} if gap is None else {DISTILL_KL: gap})
-    _factors[:] = [all_of / one if one else 1.0 for all_of, one in zip(whole, trained, strict=True)]
+    _factors[:] = [
+        all_of / mask if mask else 1.0 for all_of, mask in zip(whole, trained, strict=True)
+    ]
     _constants[:] = [
-        number / (one * length) if one and length else 1.0
-        for number, one in zip(tokens, episodes, strict=True)
+        number / (episode * length) if episode and length else 1.0
+        for number, episode in zip(tokens, episodes, strict=True)
     ]
 
 
@@ -119,7 +125,7 @@ def factor(update: int) -> float:
 
 
 def loss_factor(update: int) -> float:
-    """The same for the loss, which is no mean with `algorithm.loss_aggregation=constant`."""
+    """The same for the loss, which is not a mean with `algorithm.loss_aggregation=constant`."""
     return factor(update) * (_constants[update] if update < len(_constants) else 1.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from xp.worker.metric_names import MEASURED as OF_EVERY_TRAINER
+from xp.worker.step_log import MEASURED as OF_EVERY_TRAINER
 
 OF_CRITIC: Final = "train/critic-"
 NATIVE: Final[Mapping[str, str]] = {
@@ -26,9 +26,9 @@ NATIVE: Final[Mapping[str, str]] = {
 RATE: Final = "lr-pg_0"
 """End of the names of learning rates: of Megatron's first group of parameters, as all groups have the same."""
 LOSSES: Final = ("train/loss", "train/pg_loss", "train/critic-value_loss")
-"""Names of what `algorithm.loss_aggregation` says the mean, or sum, of."""
+"""Names of the values that `algorithm.loss_aggregation` aggregates."""
 NOT_MEANS: Final = ("grad_norm", RATE)
-"""Ends of the names that are no mean over an update's episodes or tokens."""
+"""Ends of the names whose values are not means over an update's episodes or tokens."""
 OF_WEIGHTS: Final = tuple(
     f"train/importance_{name}" for name in ("tokens", "outside", "weights", "squares")
 )

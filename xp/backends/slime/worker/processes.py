@@ -13,7 +13,7 @@ from typing import Final
 
 from xp.backends.slime.worker import engine_key
 from xp.lib import loopback
-from xp.lib.after_import import after_import
+from xp.lib.patching import after_import
 from xp.worker.nodes import use_rays_interface
 
 DEADLINES_S: Final = {"get": 30.0, "delete": 30.0, "post": 1800.0}

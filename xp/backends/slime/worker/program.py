@@ -21,7 +21,7 @@ from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import write_atomically
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.worker.best import EarlyStop
 from xp.worker.engines.probe import is_lost_process
 from xp.worker.slime_names import train_program
@@ -111,7 +111,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
 
     The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it;
     it is closed to other users (xp.lib.private_ray).
-    An existing cluster gets only variables that are no secret, and the name of the file that holds the secrets.
+    An existing cluster gets only variables that are not secrets, and the name of the file that holds the secrets.
     """
     if not os.environ.get("RAY_ADDRESS"):
         private_ray.close_to_others()
@@ -150,15 +150,15 @@ def fault_behind(error: BaseException) -> XpError | None:
         causes.append(error)
         cause = getattr(error, "cause", None)
         error = cause if isinstance(cause, BaseException) else error.__cause__  # type: ignore[assignment]
-    for one in causes:
-        if isinstance(one, XpError) and type(one) in XP_ERRORS:
-            return one
-    for one in reversed(causes):
-        is_silent = isinstance(one, requests.RequestException | TimeoutError)
-        if is_silent or is_lost_process(one):
+    for raised in causes:
+        if isinstance(raised, XpError) and type(raised) in XP_ERRORS:
+            return raised
+    for raised in reversed(causes):
+        is_silent = isinstance(raised, requests.RequestException | TimeoutError)
+        if is_silent or is_lost_process(raised):
             if is_silent:
                 what = "an engine did not answer"
             else:
                 what = "a process of Slime's has ended"
-            return XpError(f"{what}: {one}; SGLang's output is in this log", ExitCode.ENGINE)
+            return XpError(f"{what}: {raised}; SGLang's output is in this log", ExitCode.ENGINE)
     return None

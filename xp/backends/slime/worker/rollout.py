@@ -169,11 +169,13 @@ async def _end_held_out(worker: Worker, sample: Any, ended: PlayedEpisode) -> No
 async def _settle_group(
     worker: Worker, group: Sequence[tuple[Any, PlayedEpisode]], *, evaluation: bool
 ) -> None:
-    await asyncio.wrap_future(worker.mix.score_group([one.episode for _, one in group]))
-    for sample, one in group:
-        await _record(worker, sample, one, evaluation=evaluation)
+    await asyncio.wrap_future(worker.mix.score_group([episode.episode for _, episode in group]))
+    for sample, episode in group:
+        await _record(worker, sample, episode, evaluation=evaluation)
         _set_result(
-            sample, one.episode.settle(), mask_truncated=worker.config.spec.algorithm.mask_truncated
+            sample,
+            episode.episode.settle(),
+            mask_truncated=worker.config.spec.algorithm.mask_truncated,
         )
 
 

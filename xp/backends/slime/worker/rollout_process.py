@@ -25,7 +25,6 @@ from xp.lib.models.files import config_of as model_config
 from xp.lib.reading import config_of
 from xp.tasks.curriculum import Curriculum
 from xp.worker.engines.completions import biases
-from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.evaluate import RunEvaluation
 from xp.worker.engines.teacher import TeacherApi
 from xp.worker.media import placeholder_ids
@@ -34,6 +33,7 @@ from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
 from xp.worker.time_limit import check_time
 from xp.worker.trained import never_filled
+from xp.worker.training import evaluation_config
 
 DURING: Final = "during"
 PLAYED = "xp_played"
@@ -85,16 +85,16 @@ class Worker:
         file = stage / "trajectories" / f"{config.stage}.jsonl"
         recorder = Recorder(file, mix, config.upload_as, environ)
         close_on_request(path.parent, mix.close)
-        made = Worker(config, mix, recorder)
-        made.start_s = Start().total("imports, tasks, models and engines")
-        return made
+        worker = Worker(config, mix, recorder)
+        worker.start_s = Start().total("imports, tasks, models and engines")
+        return worker
 
     @cached_property
     def evaluation(self) -> RunEvaluation | None:
         """The evaluation before and after the training. None means that nothing is held out."""
-        if self.config.evaluation is None:
+        config = evaluation_config(self.config, Path(self.config.root))
+        if config is None:
             return None
-        config = config_of(self.path(self.config.evaluation), EvaluateConfig.from_json)
         return RunEvaluation(
             config, self.path(self.config.stage_dir) / "episode.json", Path(self.config.root)
         )

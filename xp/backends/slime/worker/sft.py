@@ -24,13 +24,10 @@ from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.models.weights import DEQUANTIZED
 from xp.lib.reading import config_of
-from xp.worker.demonstrations import PHASE
 from xp.worker.facts import check_weights
 from xp.worker.program import run_stage
-from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, examples, write_examples
+from xp.worker.sft import SftProgram
 from xp.worker.slime_names import STEPS_FLAG, warm_up_too_long
-from xp.worker.tasks import policy_chat
-from xp.worker.trained import check_trained
 
 EXAMPLE: Final = "example"
 """Key of a line's metadata: index of the episode. null means a filler without a trained token."""
@@ -46,14 +43,12 @@ def main(argv: Sequence[str]) -> None:
     model = local_model(config.model, root)
     check_architecture(model, config.architecture)
     check_weights(model, converted=DEQUANTIZED)
-    chat = policy_chat(config, model, stage)
-    trained, held_out = examples(config, stage, chat)
-    num_updates = config.updates(len(trained))
+    program = SftProgram.begin(config, stage, model)
+    num_updates = program.num_updates
     if config.spec.sft.warmup_updates > num_updates:
         raise XpError(f"sft.warmup_updates: {warm_up_too_long(num_updates)}", ExitCode.PLAN)
-    write_examples(trained, stage / TRAINING_FILE)
-    write_examples(held_out, stage / HELD_OUT_FILE)
-    write_order(config, len(trained), stage / ORDER)
+    program.write_files()
+    write_order(config, len(program.trained), stage / ORDER)
     checkpoints = root / config.checkpoints
     exports = root / config.exports
     latest = choose_latest(checkpoints)
@@ -64,9 +59,10 @@ def main(argv: Sequence[str]) -> None:
             config.command.with_value(STEPS_FLAG, str(num_updates)),
             WorkerConfig.of(config, root, num_updates),
         )
+    chat = program.chat
     publish_model(exports / str(num_updates - 1), root / config.target, chat.end_ids, chat.template)
     prune(checkpoints, exports, config.spec.training.keep_checkpoints)
-    check_trained(PHASE, config, num_updates, config.model, config.target)
+    program.check()
 
 
 def write_order(config: SlimeSftConfig, num_examples: int, file: Path) -> None:

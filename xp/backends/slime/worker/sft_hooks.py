@@ -164,14 +164,14 @@ def held_out_loss(args: Any, model: Any, examples: Sequence[Example]) -> float:
         (examples[at % len(examples)], at < len(examples))
         for at in range(rank * count, (rank + 1) * count)
     ]
-    starts = [one.mask.index(1) for one, _ in share]
+    starts = [example.mask.index(1) for example, _ in share]
     masks = [
-        torch.tensor(one.mask[start:], device=device) * weight
-        for (one, weight), start in zip(share, starts, strict=True)
+        torch.tensor(example.mask[start:], device=device) * weight
+        for (example, weight), start in zip(share, starts, strict=True)
     ]
-    lengths = [len(one.ids) for one, _ in share], [len(mask) for mask in masks]
+    lengths = [len(example.ids) for example, _ in share], [len(mask) for mask in masks]
     data = {
-        "tokens": [torch.tensor(one.ids, device=device) for one, _ in share],
+        "tokens": [torch.tensor(example.ids, device=device) for example, _ in share],
         "loss_masks": masks,
         "total_lengths": lengths[0],
         "response_lengths": lengths[1],

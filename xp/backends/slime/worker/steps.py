@@ -98,7 +98,9 @@ def log_evaluation(
     """
     del extra_metrics
     worker = worker_of(args)
-    played = [read_played(sample.metadata) for one in data.values() for sample in one["samples"]]
+    played = [
+        read_played(sample.metadata) for group in data.values() for sample in group["samples"]
+    ]
     if not played:
         return True  # none was due
     name = worker.evaluated or worker.due(rollout_id)

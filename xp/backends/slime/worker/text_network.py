@@ -102,7 +102,7 @@ def _stacked(reader: Any, place: str, part: str) -> Any:
     for number in count():
         if f"{place}.{number}.down_proj.weight" not in reader:
             break
-        names = (f"{place}.{number}.{one}.weight" for one in STACKED[part])
+        names = (f"{place}.{number}.{name}.weight" for name in STACKED[part])
         experts.append(torch.cat([reader.get_tensor(name) for name in names]))
     return torch.stack(experts)
 
@@ -188,7 +188,7 @@ def adapt(args: Any) -> None:
 
     def convert(args: Any, model_name: str, name: str, value: Any) -> list[tuple[str, Any]]:
         weights = native(args, model_name, name, value)
-        return [(names.in_checkpoint(theirs), weight) for theirs, weight in weights]
+        return [(names.in_checkpoint(native_name), weight) for native_name, weight in weights]
 
     megatron_to_hf._convert_to_hf_core = convert
 

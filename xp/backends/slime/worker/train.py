@@ -39,8 +39,9 @@ from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.engines.teacher import check_teacher
+from xp.worker.learning_rate import first_rate
 from xp.worker.program import run_stage
-from xp.worker.slime_names import warm_up_start, warm_up_too_long
+from xp.worker.slime_names import warm_up_too_long
 from xp.worker.tasks import held_out_tasks, policy_chat
 from xp.worker.training import TrainingProgram
 
@@ -149,7 +150,7 @@ def critic_role(training: Training, place: Path, *, is_resumed: bool) -> Mapping
     checkpoints = str(place.absolute())
     rate = training.critic_learning_rate or training.learning_rate
     overrides = {"lr": rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
-    overrides |= {"lr_warmup_init": warm_up_start(rate, training.warmup_updates)}
+    overrides |= {"lr_warmup_init": first_rate(rate, training.warmup_updates)}
     return {"megatron": [{"name": "default", "role": "critic", "overrides": overrides}]}
 
 

@@ -127,13 +127,13 @@ class CapturedLog(StepLog):
         rollout_id, position = divmod(number, self._config.spec.training.updates_per_step)
         self._updates.append(
             {
-                ours: float(metrics[name]) * _share(name, position)
-                for name, ours in NATIVE.items()
+                metric: float(metrics[name]) * _share(name, position)
+                for name, metric in NATIVE.items()
                 if name in metrics
             }
             | {name: float(metrics[name]) for name in OF_WEIGHTS if name in metrics}
         )
-        watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
+        watched = {watched: self._updates[-1].get(f"training/{watched}") for watched in WATCHED}
         self._finite.are_finite(rollout_id + 1, watched)
         self.count_update(watched["grad_norm"])
         if position == 0:

@@ -73,7 +73,7 @@ class RolloutThread(Generic[S]):
         )
         if step in self._steps:
             self._steps[step].result()
-        is_idle = all(one.done() for one in self._steps.values())
+        is_idle = all(task.done() for task in self._steps.values())
         if all(is_idle for (is_idle,) in self._ranks.gather([is_idle])):
             update()
             if meanwhile is not None:
@@ -86,7 +86,9 @@ class RolloutThread(Generic[S]):
         """All steps that were played ahead; waits for the next step's episodes."""
         self._hold_after((self._policy or 0) + 1)
         wait(self._steps.values())
-        played = [one.result() for _, one in sorted(self._steps.items()) if one.exception() is None]
+        played = [
+            task.result() for _, task in sorted(self._steps.items()) if task.exception() is None
+        ]
         self._begin()
         return played
 
@@ -162,7 +164,7 @@ class AsyncRollouts(Rollouts):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Trainer's hook: writes the steps that were played ahead too, one file per process, before Seal."""
         super().on_save(args, state, control)
-        played = [asdict(one) for one in self._ahead.all_played()]
+        played = [asdict(group) for group in self._ahead.all_played()]
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_atomically(self._file(checkpoint), json.dumps(played) + "\n")
 
@@ -174,7 +176,7 @@ class AsyncRollouts(Rollouts):
             played = decode(list[StepSamples], file.read_text())
         else:
             played = []
-        self._ahead.resume({one.step: one for one in played})
+        self._ahead.resume({step.step: step for step in played})
 
     def _file(self, checkpoint: Path) -> Path:
         return checkpoint / f"played_ahead.rank_{self._ranks.number}.json"
@@ -184,7 +186,7 @@ class AsyncRollouts(Rollouts):
         is_due = self._held_out is not None and self._held_out.is_due(step)
         evaluate = (lambda: self._evaluate(step)) if is_due else None
         samples = self._ahead.take(step, lambda: self._generation.update(trainer), evaluate)
-        assert [one.task_id for one in samples.played] == [row.task_id for row in rows], (
+        assert [episode.task_id for episode in samples.played] == [row.task_id for row in rows], (
             "TRL gave other prompts"
         )
         return samples

@@ -34,14 +34,14 @@ def latest_checkpoint(directory: Path) -> Path | None:
         fault = broken(checkpoint)
         if fault is None:
             return checkpoint
-        print(f"{checkpoint} is passed over: {fault}", file=sys.stderr, flush=True)
+        print(f"{checkpoint} is skipped: {fault}", file=sys.stderr, flush=True)
     return None
 
 
 def prune(directory: Path, keep: int) -> None:
     """Removes all but the `keep` checkpoints that were written last.
 
-    After a damaged one was passed over, the checkpoint with the largest number may be an older one.
+    After a damaged one was skipped, the checkpoint with the largest number may be an older one.
     """
     known = step_directories(directory, FORM)
     by_time = sorted(known, key=lambda step: (known[step].stat().st_mtime_ns, step))

@@ -31,7 +31,7 @@ from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.episode.advantages import AdvantageFn, of_valid
 from xp.errors import XpError
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 from xp.spec import ImportanceMask, RatioFrom
 from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.engines.kv_cache import without_padding_mask

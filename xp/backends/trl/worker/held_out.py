@@ -128,8 +128,8 @@ class HeldOutEvaluation:
         rollouts = iter(bar)
         counted = (rollout.record for rollout in islice(rollouts, self._num_counted))
         samples = self._config.spec.evaluation.samples_per_task
-        settled = with_group_rewards(process.mix, counted, samples)
-        recorded = record(settled, recorder, run, f"evaluate/{name}", step)
+        episodes = with_group_rewards(process.mix, counted, samples)
+        recorded = record(episodes, recorder, run, f"evaluate/{name}", step)
         for _ in rollouts:  # those that do not count
             pass
         shares = list(map(iter, self._ranks.gather(recorded)))
@@ -178,9 +178,9 @@ def share_of(
         Each row with the number of its sample (every task once, then every task again), and the number of first
         episodes that count. The others are discarded: ranks that share an engine must play equally many.
     """
-    own = tasks[ranks.number :: ranks.count]
-    numbered = [(row, sample) for sample in range(samples) for row in own]
-    is_short = len(own) < math.ceil(len(tasks) / ranks.count)
+    share = tasks[ranks.number :: ranks.count]
+    numbered = [(row, sample) for sample in range(samples) for row in share]
+    is_short = len(share) < math.ceil(len(tasks) / ranks.count)
     if is_short:
         extra = [(tasks[0], samples + number) for number in range(samples)]
     else:

@@ -17,7 +17,7 @@ from pathlib import Path
 from xp.backends.trl.worker import train
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import stay_here
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 from xp.lib.reading import config_of
 from xp.worker.engines.key_check import KEY
 from xp.worker.engines.server import URL, running, split_devices

@@ -65,7 +65,7 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         set_peft_model_state_dict(model, weights)
         return model, None
     print(
-        f"{adapters}: not the settings of model.lora, so these adapters are merged; rounded to {dtype}",
+        f"{adapters}: not the settings of model.lora, so these adapters are merged and rounded to {dtype}",
         flush=True,
     )
     model = loaded(start)
@@ -88,21 +88,21 @@ def peft_config(lora: LoraSpec, model: Any) -> Any:
 def with_experts(config: Any, model: Any, lora: LoraSpec) -> Any:
     """The configuration with target_parameters for what peft's `target_modules` do not reach.
 
-    transformers keeps experts as one tensor each, which is no linear layer. For some families peft 0.21 takes names of
-    layers for these tensors, so that dense layers and shared experts of the same names would have no adapters.
+    transformers keeps experts as one tensor each, which is not a linear layer. For some families peft 0.21 takes names
+    of layers for these tensors, so that dense layers and shared experts of the same names would have no adapters.
     """
     experts = [] if lora.target_modules is not None else expert_parameters(model)
     layers = linear_layers(model)
-    taken = {end for end in {end_of(name) for name in layers} if _is_of_experts(model, end)}
+    expert_ends = {end for end in {end_of(name) for name in layers} if _is_of_experts(model, end)}
     if lora.target_modules is not None:
-        layers = [name for name in layers if end_of(name) in taken and _is_named(name, lora)]
+        layers = [name for name in layers if end_of(name) in expert_ends and _is_named(name, lora)]
         config.target_parameters = [f"{name}.weight" for name in layers] or None
         return config
     adapted = [name for name in layers if not _is_refused(model, end_of(name))]
-    if not experts and not taken and len(adapted) == len(layers):
+    if not experts and not expert_ends and len(adapted) == len(layers):
         return config
-    config.target_modules = [name for name in adapted if end_of(name) not in taken]
-    hidden = [f"{name}.weight" for name in adapted if end_of(name) in taken]
+    config.target_modules = [name for name in adapted if end_of(name) not in expert_ends]
+    hidden = [f"{name}.weight" for name in adapted if end_of(name) in expert_ends]
     config.target_parameters = [*experts, *hidden] or None
     if any(end_of(name) == FUSED for name in experts):
         # As in peft's own conversion: gate and up in one tensor have the rank of both, and the same scale.
@@ -284,8 +284,8 @@ def without_dropout(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        for one, probability in probabilities:
-            one.p = probability
+        for module, probability in probabilities:
+            module.p = probability
 
 
 def _dropouts(model: Any) -> Iterator[Any]:
@@ -295,4 +295,6 @@ def _dropouts(model: Any) -> Iterator[Any]:
     for layer in model.modules():
         if isinstance(layer, LoraLayer):
             # A layer without dropout has an identity there.
-            yield from (one for one in layer.lora_dropout.values() if isinstance(one, Dropout))
+            yield from (
+                module for module in layer.lora_dropout.values() if isinstance(module, Dropout)
+            )

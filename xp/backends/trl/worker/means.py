@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from xp.lib.replaced import replaced
+from xp.lib.patching import replaced
 
 TRLS_EPSILON = 1e-4
 EPSILON = 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from xp.worker.metric_names import MEASURED as OF_EVERY_TRAINER
+from xp.worker.step_log import MEASURED as OF_EVERY_TRAINER
 
 NATIVE: Final[Mapping[str, str]] = {
     "loss": "training/loss",

@@ -53,8 +53,8 @@ class StepSamples:
         """
         keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "episodes")
         further = len(self.episodes) - len(self.played)
-        settled = [*(one.outcome.reward for one in self.played), *[None] * further]
-        return {**{key: getattr(self, key) for key in keys}, "settled": settled}
+        rewards = [*(episode.outcome.reward for episode in self.played), *[None] * further]
+        return {**{key: getattr(self, key) for key in keys}, "settled": rewards}
 
 
 class Rollouts(TrainerCallback):  # type: ignore[misc]
@@ -101,7 +101,7 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             self._curriculum.begin(step)
             rows = [row for row, _ in self._numbered(step)]
         samples = self._samples(rows, step, trainer)
-        played = [one for share in self._ranks.gather(samples.played) for one in share]
+        played = [episode for share in self._ranks.gather(samples.played) for episode in share]
         more = {}
         if self._process.log.is_ahead:
             more["training/staleness"] = float(step - samples.policy)
@@ -171,7 +171,8 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
         played = record(episodes, process.recorder, self._config.places.run, "train", step)
         flat = self._are_flat(rollouts)
         is_masked = [
-            self._is_masked(one) or is_flat for one, is_flat in zip(rollouts, flat, strict=True)
+            self._is_masked(rollout) or is_flat
+            for rollout, is_flat in zip(rollouts, flat, strict=True)
         ]
         rows = self._all_rows(rollouts)
         return StepSamples(
@@ -193,9 +194,11 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
 
         TRL gathers the same number from each process, in whole groups, and cuts it into equal micro-batches.
         """
-        rows = [(number, one.conversation) for number, one in enumerate(rollouts)]
+        rows = [(number, rollout.conversation) for number, rollout in enumerate(rollouts)]
         rows += [
-            (number, row) for number, one in enumerate(rollouts) for row in one.conversations[1:]
+            (number, row)
+            for number, rollout in enumerate(rollouts)
+            for row in rollout.conversations[1:]
         ]
         longest = max(self._ranks.gather([len(rows) - len(rollouts)]))[0]
         training = self._config.spec.training

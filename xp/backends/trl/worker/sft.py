@@ -24,17 +24,14 @@ from xp.backends.trl.worker.process import (
     stay_here,
 )
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.tokens import ChatTokens
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
 from xp.worker.program import run_stage
-from xp.worker.sft import Updates, examples, tokens_of_update
-from xp.worker.tasks import policy_chat
-from xp.worker.trained import check_trained
+from xp.worker.sft import SftProgram, Updates, tokens_of_update
 
 LABEL_OF_OTHERS = -100
 """Label of a token that has no loss, by torch's cross_entropy."""
@@ -59,55 +56,44 @@ def main(argv: Sequence[str]) -> None:
     set_seed(config.spec.seed)
     check_weights(local_directory(config.model, Path()))
     tokenizer = AutoTokenizer.from_pretrained(config.model)
-    chat = policy_chat(config, config.model, path.parent, tokenizer)
     join_group(
         ranks, use_cpu=config.arguments["use_cpu"], timeout_s=config.arguments["ddp_timeout"]
     )
-    trained, held_out = examples(config, path.parent, chat, is_main=ranks.is_main, wait=ranks.wait)
-    train(config, chat, trained, held_out, ranks)
+    program = SftProgram.begin(
+        config, path.parent, config.model, tokenizer, is_main=ranks.is_main, wait=ranks.wait
+    )
+    train(program, ranks)
     leave_group(ranks)
     if ranks.is_main:
-        check_trained(PHASE, config, config.updates(len(trained)), config.model, config.target)
+        program.check()
 
 
-def train(
-    config: TRLSftConfig,
-    chat: ChatTokens,
-    trained: Sequence[Example],
-    held_out: Sequence[Example],
-    ranks: Ranks,
-) -> None:
+def train(program: SftProgram[TRLSftConfig], ranks: Ranks) -> None:
     """Updates the model on the episodes and publishes it."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
+    config = program.config
     if ranks.is_main:
         metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
     else:
         metrics = None
-    tokens = tokens_of_update(trained, config.spec.sft.batch_size)
-    updates = Updates(metrics, config.updates(len(trained)), tokens)
-    trainer = make_trainer(config, chat, trained, held_out, ranks, updates)
+    tokens = tokens_of_update(program.trained, config.spec.sft.batch_size)
+    updates = Updates(metrics, program.num_updates, tokens)
+    trainer = make_trainer(program, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if held_out:
+    held_out_loss = None
+    if program.held_out:
         held_out_loss = float(trainer.evaluate()["eval_loss"])
-    else:
-        held_out_loss = None
     updates.finish(trainer.state.global_step, held_out_loss)
     start = local_directory(config.model, Path())
-    publish_policy(trainer, chat, Path(config.target), config.spec.model.dtype.value, ranks, start)
+    dtype = config.spec.model.dtype.value
+    publish_policy(trainer, program.chat, Path(config.target), dtype, ranks, start)
 
 
-def make_trainer(
-    config: TRLSftConfig,
-    chat: ChatTokens,
-    trained: Sequence[Example],
-    held_out: Sequence[Example],
-    ranks: Ranks,
-    updates: Updates,
-) -> Any:
+def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updates) -> Any:
     """The SFTTrainer of this process."""
     from transformers import PrinterCallback, TrainerCallback
     from trl import SFTConfig, SFTTrainer
@@ -115,6 +101,9 @@ def make_trainer(
     from xp.backends.trl.worker.checkpoints import Seal
     from xp.backends.trl.worker.train import loaded_dtype, shard_on_cpu
 
+    config = program.config
+    chat = program.chat
+    held_out = program.held_out
     sft = config.spec.sft
 
     class Trainer(SFTTrainer):  # type: ignore[misc]
@@ -133,7 +122,7 @@ def make_trainer(
             num_tokens = (inputs["labels"] != LABEL_OF_OTHERS).sum()
             loss, *others = super().prediction_step(model, inputs, *args, **named)
             return loss * num_tokens * len(held_out) / sum(
-                sum(one.mask) for one in held_out
+                sum(example.mask) for example in held_out
             ), *others
 
     class Listener(TrainerCallback):  # type: ignore[misc]
@@ -160,7 +149,7 @@ def make_trainer(
         model=model,
         args=args,
         processing_class=chat.tokenizer,
-        train_dataset=_dataset(trained),
+        train_dataset=_dataset(program.trained),
         eval_dataset=_dataset(held_out) if held_out else None,
         callbacks=[Listener(), Seal(ranks, chat.end_ids, chat.template)],
         peft_config=adapters,

@@ -109,12 +109,16 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """Adds TRL's log of an optimizer update."""
         names = {
-            name: ours
-            for name, ours in NATIVE.items()
+            name: metric
+            for name, metric in NATIVE.items()
             if not (self._is_left_out and name in OF_AN_UPDATE)
         }
         self._updates.append(
-            {ours: float(logs[name]) for name, ours in names.items() if logs.get(name) is not None}
+            {
+                metric: float(logs[name])
+                for name, metric in names.items()
+                if logs.get(name) is not None
+            }
         )
         self.count_update(0.0 if self._is_left_out else logs.get("grad_norm"))
         if global_step % self._config.updates_per_rollout:

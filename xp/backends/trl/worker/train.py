@@ -31,16 +31,12 @@ from xp.backends.trl.worker.process import (
 )
 from xp.episode.advantages import advantage_rule
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
-from xp.episode.upload import Recorder
-from xp.lib.imports import import_large
+from xp.lib.load import import_large
 from xp.lib.loopback import free_port
 from xp.lib.models.files import local_directory
-from xp.lib.reading import config_of
 from xp.tasks.curriculum import curriculum_of
 from xp.worker.best import EarlyStop
-from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.key_check import KEY
 from xp.worker.engines.server import URL
 from xp.worker.facts import record_facts
@@ -48,7 +44,7 @@ from xp.worker.media import media_names
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
-from xp.worker.training import TrainingProgram
+from xp.worker.training import TrainingProgram, evaluation_config, open_stage
 from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
 if TYPE_CHECKING:
@@ -87,22 +83,14 @@ def main(argv: Sequence[str]) -> None:
 
     curriculum = curriculum_of(config.spec, tasks, config.num_steps, decide_together(ranks))
     start.ended("imports and tasks")
-    with (
-        EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix,
-        Recorder(
-            path.parent / "trajectories" / f"train{ranks.suffix}.jsonl",
-            mix,
-            config.upload_as,
-            os.environ,
-        ) as recorder,
-    ):
+    with open_stage(path.parent, config, os.environ, ranks.suffix) as (mix, recorder):
         metrics = MetricsFile(Path(config.places.metrics), "train", config.places.attempt)
         log = TRLStepLog(config, metrics if ranks.is_main else None, start)
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
         held_out = None
-        if config.evaluation is not None:
+        eval_config = evaluation_config(config)
+        if eval_config is not None:
             judged = held_out_tasks(config, path.parent, chat)
-            eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
             held_out = HeldOutEvaluation(
                 process, eval_config, path.with_name("episode.json"), judged
             )

@@ -35,28 +35,28 @@ def claim(resources: Sequence[Resources], directory: Path | None = None) -> Gpus
     """Reserves the GPUs of the job that needs most, in `directory`; raises XpError(RUNTIME) if there are fewer."""
     from filelock import FileLock, Timeout
 
-    needs = max(resources, key=lambda one: one.num_accelerators, default=None)
+    needs = max(resources, key=lambda resource: resource.num_accelerators, default=None)
     if needs is None or not needs.num_accelerators or needs.accelerator == "cpu":
         return Gpus()
     place = directory or Path(tempfile.gettempdir()) / f"xp-gpus-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
     there = visible_gpus()
     count = needs.num_accelerators
-    taken: list[tuple[str, FileLock]] = []
+    locks: list[tuple[str, FileLock]] = []
     for name in there:
         lock = FileLock(place / f"{re.sub('[^A-Za-z0-9-]', '_', name)}.lock")
         with suppress(Timeout):
             lock.acquire(timeout=0)
-            taken.append((name, lock))
-        if len(taken) == count:
-            return Gpus([name for name, _ in taken], [lock for _, lock in taken])
-    Gpus(locks=[lock for _, lock in taken]).release()
+            locks.append((name, lock))
+        if len(locks) == count:
+            return Gpus([name for name, _ in locks], [lock for _, lock in locks])
+    Gpus(locks=[lock for _, lock in locks]).release()
     if len(there) >= count:
         fix = "wait for your other runs"
     else:
         fix = "start it on a machine that has them"
     raise XpError(
-        f"this run needs {count} x {needs.accelerator}, and {len(taken)} of the {len(there)} that nvidia-smi shows here"
+        f"this run needs {count} x {needs.accelerator}, and {len(locks)} of the {len(there)} that nvidia-smi shows here"
         f" are free; the plan is fine: {fix}, or choose a smaller hardware option",
         ExitCode.RUNTIME,
     )

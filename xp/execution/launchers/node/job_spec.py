@@ -191,13 +191,13 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
             taking.write(temporary.read_text(encoding="utf-8"))
     finally:
         temporary.unlink()
-    taken = json.loads(file.read_text(encoding="utf-8"))
-    if taken["job"] != job:
+    secrets = json.loads(file.read_text(encoding="utf-8"))
+    if secrets["job"] != job:
         raise XpError(
-            f"job {taken['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR
+            f"job {secrets['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR
         )
     return {
-        name: None if state is None else tuple(state) for name, state in taken["before"].items()
+        name: None if state is None else tuple(state) for name, state in secrets["before"].items()
     }
 
 
@@ -222,9 +222,9 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
     """
     now = states(root, names).items()
     return [
-        one
-        for one, state in now
-        if state is None or (state == before.get(one) and one.startswith(f"{run}/"))
+        path
+        for path, state in now
+        if state is None or (state == before.get(path) and path.startswith(f"{run}/"))
     ]
 
 

@@ -77,9 +77,11 @@ def main(argv: Sequence[str]) -> int:
             flush=True,
         )
         return ExitCode.RUNTIME
-    made = ray.remote(num_cpus=spread.num_cpus, num_gpus=spread.num_gpus, max_restarts=0)(Member)
+    actor_class = ray.remote(num_cpus=spread.num_cpus, num_gpus=spread.num_gpus, max_restarts=0)(
+        Member
+    )
     members = [
-        made.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number))
+        actor_class.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number))
         .remote()
         for number in range(spread.count)
     ]  # fmt: skip
@@ -107,8 +109,8 @@ def _follow(number: int, stream: Any, codes: dict[int, int]) -> None:
 
     code: int = 128 + signal.SIGKILL
     try:
-        for one in stream:
-            value = ray.get(one)
+        for reference in stream:
+            value = ray.get(reference)
             if isinstance(value, int):
                 code = value
             else:

@@ -1,4 +1,5 @@
-"""Replaces CUDA's part of torch by the CPU, in each process of a rehearsal before SkyRL is imported."""
+"""Replaces CUDA's part of torch by the CPU, in each process of a rehearsal before SkyRL is imported; the router's too,
+which Python starts with `spawn`."""
 
 from __future__ import annotations
 
@@ -118,3 +119,24 @@ def _peers() -> None:
     import skyrl.train.utils.utils as utils
 
     utils.peer_access_supported = lambda max_num_gpus_per_node: False  # noqa: ARG005
+
+
+forked: Callable[..., None] | None = None
+"""SkyRL's own function, in a process forked from the one that replaced the function."""
+
+
+def prepare_router() -> None:
+    """Makes SkyRL start its router in a prepared process."""
+    global forked
+    from skyrl.backends.skyrl_train.inference_servers import vllm_router
+
+    forked = vllm_router._run_router_with_logging
+    vllm_router._run_router_with_logging = run_router
+
+
+def run_router(router_args: Any, log_file: str | None) -> None:
+    """Prepares the process, then calls SkyRL's own function."""
+    process.prepare_process()
+    from skyrl.backends.skyrl_train.inference_servers import vllm_router
+
+    (forked or vllm_router._run_router_with_logging)(router_args, log_file)

@@ -1,4 +1,4 @@
-"""Replaces vLLM behind SkyRL's inference interface: samples on the CPU with the current weights."""
+"""Replaces SkyRL's client of vLLM, as far as a training calls it: samples on the CPU with the current weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
@@ -112,7 +111,7 @@ class Sampler:
             yield SampledTurn(ids, turn.logprobs[:limit], ids[-1] in end_ids or is_stop(ids), text)
 
 
-class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
+class CpuEngine:
     """Answers simultaneous requests as one batch. A copy in another process has only the file's path.
 
     Args:
@@ -135,10 +134,6 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         return CpuEngine, (self._model, self.weights, self._num_threads)
-
-    @property
-    def model_name(self) -> str:
-        return self._model
 
     async def generate(self, input_batch: Any, model: str | None = None) -> Any:
         """Answers one or several requests, in SkyRL's format."""
@@ -165,10 +160,10 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         written = await asyncio.gather(*map(self._ask, requests))
         has_logprobs = parameters.get("logprobs") is not None
         return {
-            "responses": [one.text for one in written],
-            "response_ids": [one.ids for one in written],
-            "stop_reasons": ["stop" if one.is_ended else "length" for one in written],
-            "response_logprobs": [one.logprobs for one in written] if has_logprobs else None,
+            "responses": [turn.text for turn in written],
+            "response_ids": [turn.ids for turn in written],
+            "stop_reasons": ["stop" if turn.is_ended else "length" for turn in written],
+            "response_logprobs": [turn.logprobs for turn in written] if has_logprobs else None,
             "prompt_logprobs": None,
             "rollout_expert_indices": None,
         }
@@ -197,17 +192,8 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
 
     async def sleep(self, *_: Any, **__: Any) -> None: ...
 
-    teardown = reset_prefix_cache = finish_session = sleep
-
-    def get_endpoint_url(self) -> str:
-        raise NotImplementedError("a rehearsal's engine has no endpoint")
-
-    async def chat_completion(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError(
-            "a rehearsal's engine takes tokens alone, and its weights by a file"
-        )
-
-    completion = render_chat_completion = update_named_weights = load_lora_adapter = chat_completion
+    reset_prefix_cache = sleep
+    finish_session = sleep
 
     async def _ask(self, request: SampleRequest) -> SampledTurn:
         answer: asyncio.Future[SampledTurn] = asyncio.get_running_loop().create_future()

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from skyrl.backends.skyrl_train.weight_sync.control_plane import (
     SkyrlWeightSyncClient,
     nccl_init_payloads,
 )
 from skyrl.backends.skyrl_train.weight_sync.weight_senders import SkyrlTrainerCapabilities
-from skyrl.train.utils.utils import str_to_torch_dtype
 
 from xp.lib.atomic import replacing
 from xp.lib.loopback import HOST, free_port
@@ -79,9 +79,8 @@ def file_engine(
     *, ie_cfg: Any, source_factory: Any, server_urls: list[str], **_: Any
 ) -> FileEngine:
     """Takes the arguments of SkyRL's function; the only "server" is the path of the file (engine.py)."""
-    return FileEngine(
-        Path(server_urls[0]), source_factory(str_to_torch_dtype(ie_cfg.model_dtype), "nccl")
-    )
+    dtype = getattr(torch, ie_cfg.model_dtype)
+    return FileEngine(Path(server_urls[0]), source_factory(dtype, "nccl"))
 
 
 def gloo_engine(
@@ -97,5 +96,5 @@ def gloo_engine(
     client = SkyrlWeightSyncClient(
         server_urls, data_parallel_size, init_payload_fn=nccl_init_payloads
     )
-    source = source_factory(str_to_torch_dtype(ie_cfg.model_dtype), "nccl")
+    source = source_factory(getattr(torch, ie_cfg.model_dtype), "nccl")
     return GlooEngine(client, source, inference_world_size + 1)
