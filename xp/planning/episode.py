@@ -44,7 +44,10 @@ def episode_config(spec: RunSpec) -> EpisodeConfig:
     """The mixture, for all stages that open sessions."""
     members = spec_in_job(spec).env.members
     return EpisodeConfig(
-        {name: EnvConfig.model_construct(name=name, **dict(one)) for name, one in members.items()}
+        {
+            name: EnvConfig.model_construct(name=name, images=spec.model.images, **dict(member))
+            for name, member in members.items()
+        }
     )
 
 
