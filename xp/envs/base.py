@@ -14,6 +14,23 @@ from numbers import Real
 from typing import Any, Final, NotRequired, Protocol, TypedDict, runtime_checkable
 
 
+class Picture(TypedDict):
+    """A picture of a message, whose bytes lie in a store by their digest (xp.envs.pictures)."""
+
+    sha256: str
+    media_type: str
+    """`image/png`."""
+    width: int
+    """In pixels, as height."""
+    height: int
+    size: int
+    """Number of bytes."""
+
+
+PICTURE_MARK: Final = "\ufffc"
+"""Stands in the content of a message for each of its pictures, in their order: Unicode's mark of an object in a text."""
+
+
 class Message(TypedDict):
     """One chat message, in the form of chat templates (`xp.envs.messages` makes it of other forms)."""
 
@@ -25,6 +42,8 @@ class Message(TypedDict):
     """Id of the call whose result it is."""
     tool_calls: NotRequired[list[dict[str, Any]]]
     """Calls of an assistant's message: id, type and function, whose arguments are an object."""
+    pictures: NotRequired[list[Picture]]
+    """Its pictures, one for each PICTURE_MARK of the content; without this key the mark is a character like any other."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,7 @@ class ToolResult:
     """Result of a tool call."""
 
     text: str
+    """Text for the model, with a PICTURE_MARK for each of the pictures."""
     reward: float | None = None
     """Reward of this step. None means that the environment did not score it."""
     finished: bool = False
@@ -74,6 +94,8 @@ class ToolResult:
     """The environment's messages, of a MessageTaker; others have `text`."""
     is_truncated: bool = False
     """True if a limit of the environment's own ended the episode; `finished` is then true as well."""
+    pictures: tuple[Picture, ...] = ()
+    """Pictures of the text."""
 
 
 NEW_PROMPT: Final = -1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xp.lib.codec import JsonFile
 from xp.spec.dialect import DialectName
 from xp.spec.env import EnvMember
+from xp.spec.model import Images
 
 
 class EnvConfig(EnvMember):
@@ -16,6 +17,8 @@ class EnvConfig(EnvMember):
     name: str
     dialect: DialectName
     """Format of tool calls: one of xp's own, or `module:attribute` of a plugin."""
+    images: Images | None = None
+    """Limits of pictures. None means that they are refused."""
 
 
 @dataclass(frozen=True)

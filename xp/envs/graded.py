@@ -29,10 +29,11 @@ from xp.envs.graders import check_answers, grader_of, is_conversation, reads_thi
 from xp.envs.hosted import HostedSession
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
-from xp.envs.rows import Rows, checked, line_of, load_rows, messages_of, name_of
+from xp.envs.messages import ReadPicture
+from xp.envs.rows import Rows, checked, line_of, load_rows, messages_of, name_of, reader_of
 from xp.errors import XpError
 from xp.lib.data_files import Row, is_set
-from xp.lib.digest import text_digest
+from xp.lib.digest import plain, text_digest
 from xp.spec.env import EnvLimits
 
 GRADER: Final = "xp.envs.graders"
@@ -54,6 +55,7 @@ class GradedProvider(IndexedProvider):
         self._grader = grader_of(config)
         self._limit_s: float | None = getattr(self._grader, "limit_s", None)
         what = f"the grader {config.grader or config.env_class}"
+        self._read = reader_of(config.images, config.rows, environ)
         self._processes = CallProcesses(
             ChildProcess(GRADER, config, environ), config.limits.create_timeout_s, what
         )
@@ -70,7 +72,7 @@ class GradedProvider(IndexedProvider):
         else:
             code = f"skyrl_gym {self._config.env_class}"
         content = json.dumps(
-            {split: list(map(dict, rows)) for split, rows in self._rows().items()}, default=str
+            {split: list(map(dict, rows)) for split, rows in self._rows().items()}, default=plain
         )
         return f"{code}, rows {text_digest(content)[:16]}"
 
@@ -102,6 +104,7 @@ class GradedProvider(IndexedProvider):
             self._processes,
             row,
             self._config.limits,
+            read=self._read,
             reads_thinking=reads_thinking(self._grader, self._config),
             limit_s=self._limit_s,
         )
@@ -115,12 +118,14 @@ class GradedProvider(IndexedProvider):
     def _load(self) -> Rows:
         if self._config.rows is not None:
             self._name = name_of(self._config.rows)
-            rows, columns = load_rows(self._config.rows, self._config.columns)
+            rows, columns = load_rows(
+                self._config.rows, self._config.columns, has_pictures=self._read is not None
+            )
             if is_set(self._name):  # The plan reads files, and has shown this line for them.
                 print(line_of(self._config.name, rows, columns), file=sys.stderr, flush=True)
         elif (make_rows := rows_of(self._grader, self._config)) is not None:
             self._name = f"of {self._config.grader}"
-            rows = checked(make_rows(), self._name)
+            rows = checked(make_rows(), self._name, has_pictures=self._read is not None)
         else:
             raise XpError(
                 f"environment {self._config.name}: its grader has no method `rows`; give the tasks with"
@@ -143,6 +148,7 @@ class GradedSession(HostedSession):
         processes: processes of the grader.
         row: the task.
         limits: limits of the environment.
+        read: reads a picture of the row. None means that it has none.
         reads_thinking: whether the grader reads all that the model wrote.
         limit_s: seconds of a grader that may not end on some answers, which then count 0. None means that an answer
             without an end is a fault.
@@ -157,19 +163,21 @@ class GradedSession(HostedSession):
         row: Row,
         limits: EnvLimits,
         *,
+        read: ReadPicture | None,
         reads_thinking: bool,
         limit_s: float | None,
     ) -> None:
         self._processes = processes
         self._row = dict(row)
         self._limits = limits
+        self._read = read
         self.reads_thinking = reads_thinking
         self._limit_s = limit_s
         self._is_closed = False
         self._opening = self._begin()
 
     def _begin(self) -> list[Message]:
-        return messages_of(self._row)
+        return messages_of(self._row, self._read)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         self._check_open()

@@ -4,6 +4,7 @@ with `step`."""
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from xp.envs import pictures
 from xp.envs.base import EnvFault, Message, ProtocolError, ToolResult, metrics_of
 from xp.envs.config import EnvConfig
 from xp.envs.forks import Loop, serve_forks
 from xp.envs.messages import chat_messages
-from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of
+from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of, reader_of
 from xp.envs.rpc_server import to_stderr
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import Row, named_columns, value_at
@@ -175,13 +177,14 @@ def conversations_of(config: EnvConfig) -> Begin:
     """Function that begins a conversation on a row; raises XpError as `grader_of` does."""
     grader = grader_of(config)
     if grader is None:
-        return _stepped(lambda row: _registered(config, row))
+        return _stepped(config, lambda row: _registered(config, row))
     if not inspect.isclass(grader):
         return _graded(partial(_called, grader, config), config)
     kind: Any = grader
     if _has_steps(grader):
         return _stepped(
-            lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row))
+            config,
+            lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row)),
         )
     return _graded(kind(**config.grader_args).grade, config)
 
@@ -200,7 +203,8 @@ def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
             (result,) = result
         return _verdict(result)
 
-    return lambda row: GraderConversation(messages_of(row), partial(take, row))
+    # Its prompt is read in the other process.
+    return lambda row: GraderConversation(messages_of(row, pictures.named), partial(take, row))
 
 
 def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row) -> Any:
@@ -249,12 +253,13 @@ def _verdict(result: Any) -> ToolResult:
     return ToolResult("", number, finished=True, metrics=metrics_of(entries))
 
 
-def _stepped(make: Callable[[Row], Any]) -> Begin:
+def _stepped(config: EnvConfig, make: Callable[[Row], Any]) -> Begin:
     """Conversations with SkyRL-Gym's BaseTextEnv: `init(prompt)`, then `step(text)` until `done`."""
+    read = reader_of(config.images, config.rows, os.environ)
 
     def begin(row: Row) -> GraderConversation:
         env = make(row)
-        opening = messages_of(row)
+        opening = messages_of(row, read)
         if callable(getattr(env, "init", None)):
             opening, _ = env.init(opening)
         is_scored = False

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any, Final
 
-from xp.envs.base import Message, ProtocolError
+from xp.envs.base import Message, Picture, ProtocolError
+from xp.envs.pictures import OFF, PictureFault, is_picture_part, joined
 
 ROLES: Final = {
     **{role: role for role in ("system", "user", "assistant", "tool")},
@@ -43,11 +44,19 @@ def chat_call(identity: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def chat_messages(value: Any) -> list[Message]:
+ReadPicture = Callable[[Any], Picture]
+"""Stores a picture as people write it (xp.envs.pictures.data_of)."""
+
+
+def chat_messages(value: Any, read: ReadPicture | None = None) -> list[Message]:
     """The messages with plain values alone, and the results of a turn in the order of its calls.
 
     Most templates pair results and calls by their order. A result without name or id gets those of the call that it
     answers.
+
+    Args:
+        value: the messages.
+        read: reads the parts that are pictures. None means that they are refused.
 
     Raises:
         ProtocolError: with the number of the message, what is expected and what it has.
@@ -65,7 +74,10 @@ def chat_messages(value: Any) -> list[Message]:
             raise ProtocolError(f"message {number}: expected {expected}, got {entry!r:.80}")
         given = entry.get("tool_calls") or filter(None, [entry.get("function_call")])
         calls = [_call(call, number, num_calls + place) for place, call in enumerate(given)]
-        message = Message(role=role, content=_text(entry.get("content"), number, bool(calls)))
+        message = Message(role=role, content="")
+        message["content"], pictures = _content(entry, number, bool(calls), read)
+        if pictures:
+            message["pictures"] = pictures
         if calls:
             message["tool_calls"] = calls
         num_calls += len(calls)
@@ -118,24 +130,35 @@ def with_text_arguments(messages: Iterable[Mapping[str, Any]]) -> list[dict[str,
     return copies
 
 
-def _text(content: Any, number: int, has_calls: bool) -> str:
-    """Content as text: the texts of its parts on lines of their own."""
+def _content(
+    message: Mapping[str, Any], number: int, has_calls: bool, read: ReadPicture | None
+) -> tuple[str, list[Picture]]:
+    """Content as text, texts of parts that follow each other on lines of their own; and its pictures."""
+    content = message.get("content")
     if content is None and has_calls:
-        return ""
-    if isinstance(content, list | tuple):
-        parts = content
-    else:
-        parts = [content]
-    texts = [
-        part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part
-        for part in parts
-    ]
-    other_parts = [part for part in texts if not isinstance(part, str)]
-    if other_parts:
-        raise ProtocolError(
-            f"message {number}: expected a text as content, got {other_parts[0]!r:.80}"
-        )
-    return "\n".join(map(str.__str__, texts))
+        return "", []
+    if message.get("pictures") and isinstance(content, str):  # a message of xp's own
+        return str.__str__(content), list(message["pictures"])
+    parts: list[str | Picture] = []
+    for part in content if isinstance(content, list | tuple) else [content]:
+        if is_picture_part(part) and read is not None:
+            try:
+                parts.append(read(part))
+            except PictureFault as fault:
+                raise PictureFault(f"message {number}: {fault}") from None
+            continue
+        text = part
+        if isinstance(part, Mapping) and part.get("type") in ("text", "input_text"):
+            text = part.get("text")
+        if not isinstance(text, str):
+            fix = f" ({OFF})" if is_picture_part(part) else ""
+            raise ProtocolError(
+                f"message {number}: expected a text as content, got {text!r:.80}{fix}"
+            )
+        parts.append(str.__str__(text))
+    if not any(isinstance(part, dict) for part in parts):
+        return "\n".join(map(str, parts)), []
+    return joined(parts, between="\n")
 
 
 def _call(call: Any, number: int, place: int) -> dict[str, Any]:

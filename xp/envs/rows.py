@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import Message, ProtocolError
-from xp.envs.messages import chat_messages
+from xp.envs.base import Message, Picture, ProtocolError
+from xp.envs.messages import ReadPicture, chat_messages
+from xp.envs.pictures import (
+    PICTURE_KEYS,
+    PictureFault,
+    PictureStore,
+    data_of,
+    named,
+    parts_of,
+    with_pictures,
+)
 from xp.errors import XpError
 from xp.lib.data_files import (
     Row,
     check_is_text,
+    is_media,
     is_set,
     named_columns,
+    path_in,
     place_of,
     rows_of_file,
     rows_of_hub,
     value_at,
 )
 from xp.lib.load import load_object
+from xp.spec.model import Images
 
 Rows = Mapping[str, Sequence[Row]]
 """Split -> rows."""
@@ -51,7 +63,7 @@ USUAL: Final[Mapping[str, Sequence[str]]] = {
 
 
 def load_rows(
-    source: str | Mapping[str, str], columns: Mapping[Any, str]
+    source: str | Mapping[str, str], columns: Mapping[Any, str], *, has_pictures: bool = False
 ) -> tuple[Rows, dict[str, str]]:
     """The rows of an environment, with the columns `prompt`, and `answer` if there is one; and where these are from.
 
@@ -59,6 +71,7 @@ def load_rows(
         source: a file, `hf:ORG/NAME`, `package:file.jsonl`, `package.module:function` (which returns the mapping from
             split to rows), or split -> file. A row of a single file belongs to the split in its column, else to train.
         columns: `prompt`, `answer` or `split` -> the column that has it; others are found by `columns_for`.
+        has_pictures: whether rows may have pictures, which are not read here.
 
     Raises:
         XpError: it cannot be read, or a row has no prompt.
@@ -92,7 +105,7 @@ def load_rows(
             ]
             for split, rows in splits.items()
         }
-    return checked(splits, name), chosen
+    return checked(splits, name, has_pictures=has_pictures), chosen
 
 
 def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str, str]:
@@ -153,12 +166,18 @@ def attribute(name: str) -> Any:
         raise XpError(f"{name} cannot be loaded by {sys.executable}: {error}") from error
 
 
-def checked(rows: Any, name: str) -> Rows:
-    """Returns the rows if each has a prompt; raises XpError otherwise."""
+def checked(rows: Any, name: str, *, has_pictures: bool = False) -> Rows:
+    """Returns the rows if each has a prompt; raises XpError otherwise.
+
+    Args:
+        rows: the rows by their splits.
+        name: their name in messages.
+        has_pictures: whether they may have pictures.
+    """
     splits = _mapping(rows, name)
     for split, members in splits.items():
         for number, row in enumerate(members, start=1):
-            fault = _prompt_fault(row)
+            fault = _prompt_fault(row, has_pictures=has_pictures)
             if fault:
                 raise XpError(
                     f"rows {name}: row {number} of split {split}: {fault}; expected a {PROMPT} that is a text or a list"
@@ -167,21 +186,131 @@ def checked(rows: Any, name: str) -> Rows:
     return splits
 
 
-def messages_of(row: Row) -> list[Message]:
-    """The row's prompt as chat messages, a text as one of the user's; raises ProtocolError as `chat_messages` does."""
+def messages_of(row: Row, read: ReadPicture | None = None) -> list[Message]:
+    """The row's prompt as chat messages, a text as one of the user's; raises ProtocolError as `chat_messages` does.
+
+    Pictures of the columns `images` or `image` are for the parts of the messages without a picture of their own, else
+    for the marks `<image>` in their texts, else they stand before the text of the user's first message.
+
+    Args:
+        row: the row.
+        read: reads a picture. None means that columns are not read, and parts are refused.
+    """
     prompt = row[PROMPT]
+    if read is None:
+        return [_of_user(prompt)] if isinstance(prompt, str) else chat_messages(prompt)
+    column = list(_pictures_in(row))
+    rest = iter(column)
+
+    def next_or_own(part: Any) -> Picture:
+        is_place = isinstance(part, Mapping) and not any(
+            part.get(key) is not None for key in PICTURE_KEYS
+        )
+        if not is_place:
+            return read(part)
+        for value in rest:
+            return read(value)
+        raise PictureFault(f"its messages have places for more images than its {len(column)}")
+
     if isinstance(prompt, str):
-        return [Message(role="user", content=prompt)]
-    return chat_messages(prompt)
+        messages = [_of_user(prompt)]
+    else:
+        messages = chat_messages(prompt, next_or_own)
+    pictures = [read(value) for value in rest]
+    return _placed(messages, pictures) if pictures else messages
 
 
-def _prompt_fault(row: Any) -> str:
+PICTURE_MARK_IN_TEXT: Final = "<image>"
+
+
+def _placed(messages: list[Message], pictures: Sequence[Picture]) -> list[Message]:
+    """The messages with the pictures of a column."""
+    num_marks = sum(message["content"].count(PICTURE_MARK_IN_TEXT) for message in messages)
+    if num_marks == len(pictures):
+        rest = iter(pictures)
+        return [_at_marks(message, rest) for message in messages]
+    if num_marks:
+        raise PictureFault(f"it has {len(pictures)} images and {num_marks} marks <image>")
+    for number, message in enumerate(messages):
+        if message["role"] == "user":
+            parts = [*pictures, *parts_of(message)]
+            return [*messages[:number], with_pictures(message, parts), *messages[number + 1 :]]
+    raise PictureFault("it has images, and no message of the user for them")
+
+
+def _at_marks(message: Message, pictures: Iterator[Picture]) -> Message:
+    """A message with the next pictures in place of the marks in its text."""
+    parts: list[str | Picture] = []
+    for part in parts_of(message):
+        if not isinstance(part, str):
+            parts.append(part)
+            continue
+        first, *others = part.split(PICTURE_MARK_IN_TEXT)
+        parts.append(first)
+        for text in others:
+            parts += [next(pictures), text]
+    return with_pictures(message, parts)
+
+
+def _of_user(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def _pictures_in(row: Row) -> Iterator[Any]:
+    """The values of a row's pictures, as they are written."""
+    for name in ("images", "image"):
+        value = row.get(name)
+        if is_media(value):
+            yield from (
+                (one for one in value if one is not None)
+                if isinstance(value, list | tuple)
+                else [value]
+            )
+            return
+
+
+def folders_of(source: str | Mapping[str, str] | None) -> list[Path]:
+    """Folders of the files of rows, for paths of pictures beside them. A run's own copy of the file has none there."""
+    if source is None:
+        names: list[str] = []
+    elif isinstance(source, str):
+        names = [source]
+    else:
+        names = list(source.values())
+    folders = []
+    for name in names:
+        path = path_in(name)
+        place = place_of(name) if path is None and not is_set(name) else path
+        if place is not None:
+            place = Path(place).expanduser()
+            folders.append(place if place.is_dir() else place.parent)
+    return folders
+
+
+def reader_of(
+    images: Images | None, source: str | Mapping[str, str] | None, environ: Mapping[str, str]
+) -> ReadPicture | None:
+    """Reads the pictures of rows into the store. None means that there are none.
+
+    Args:
+        images: limits of pictures. None means that they are off.
+        source: the rows.
+        environ: variables with the place of the store.
+    """
+    if images is None:
+        return None
+    store = PictureStore.of(environ)
+    folders = folders_of(source)
+    return lambda value: store.keep(data_of(value, folders))
+
+
+def _prompt_fault(row: Any, *, has_pictures: bool) -> str:
     """The fault of a row's prompt; empty if it has none."""
     if not isinstance(row, Mapping) or not row.get(PROMPT):
         return f"got {row!r:.80}"
     try:
-        messages = messages_of(row)
-        check_is_text(row, [message["content"] for message in messages])
+        messages = messages_of(row, named if has_pictures else None)
+        check_is_text(row, [message["content"] for message in messages], has_pictures=has_pictures)
     except (ProtocolError, ValueError) as error:
         return str(error)
     if messages and messages[-1]["role"] == "assistant":

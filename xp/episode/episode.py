@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,10 +24,11 @@ from xp.envs.base import (
 from xp.envs.config import EnvConfig
 from xp.envs.judges import total_usage
 from xp.envs.messages import chat_call
+from xp.envs.pictures import pictures_of, without
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Tokens, Turn
 from xp.episode.prompt import opening_messages, tool_schemas
-from xp.episode.replay import Attempt, Call, call_name, fault_text
+from xp.episode.replay import Attempt, Call, as_message, call_name, fault_text
 from xp.episode.rewards import EndedEpisode, Overlong, RewardSteps, check_bound, penalized
 from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall
 from xp.lib.text import valid_text
@@ -79,7 +80,11 @@ class Episode:
         else:
             expected = prepared
         self._attempt = Attempt(
-            open_session, rules.limits.retries_per_episode, rules.system_prompt, expected
+            open_session,
+            rules.limits.retries_per_episode,
+            rules.system_prompt,
+            expected,
+            has_pictures=rules.images is not None,
         )
         self._lock = threading.Lock()
         self._status = EpisodeStatus.ONGOING
@@ -95,6 +100,7 @@ class Episode:
         self._tokens: Tokens | None = None
         self._num_tool_calls = 0
         self._num_malformed = 0
+        self._num_pictures_left_out = 0
         self.started_at = time.time()
         """Seconds since the epoch."""
         self._began = time.monotonic()
@@ -193,6 +199,13 @@ class Episode:
                 self._status = EpisodeStatus.VOID
                 self._void_reason = reason
 
+    def void(self, reason: str) -> None:
+        """Makes an episode void that cannot be trained on, also after its end; does nothing once it is settled."""
+        with self._lock:
+            if self._outcome is None:
+                self._status = EpisodeStatus.VOID
+                self._void_reason = self._void_reason or reason
+
     def close(self) -> None:
         """Closes the session; idempotent. An unfinished episode counts as truncated by the trainer."""
         with self._lock:
@@ -284,7 +297,39 @@ class Episode:
                 self._status = EpisodeStatus.FINISHED if has_ended_it else EpisodeStatus.TRUNCATED
         except EnvFault as fault:
             self._void(fault)
-        return Turn(text, calls, tuple(results), tuple(messages), 0.0)
+        return Turn(text, calls, tuple(results), tuple(self._bounded(messages)), 0.0)
+
+    def _bounded(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """The messages with a text in place of pictures beyond the episode's number."""
+        if self._rules.images is None:
+            yield from messages
+            return
+        earlier = [*self.opening, *(one for turn in self._turns for one in turn.messages)]
+        room = max(0, self._rules.images.per_episode - len(pictures_of(earlier)))
+        for message in messages:
+            num_pictures = len(pictures_of([message]))
+            if num_pictures > room:
+                self._num_pictures_left_out += num_pictures - room
+                limit = self._rules.images.per_episode
+                message = without(message, f"an episode has at most {limit}", but=room)
+            room = max(0, room - num_pictures)
+            yield message
+
+    def leave_out_pictures(self, reason: str) -> tuple[Message, ...]:
+        """Puts a text in place of the pictures of the last turn's messages, which the model has not read yet.
+
+        Args:
+            reason: why the model does not get them.
+
+        Returns:
+            The messages.
+        """
+        with self._lock:
+            turn = self._turns[-1]
+            self._num_pictures_left_out += len(pictures_of(turn.messages))
+            messages = tuple(without(message, reason) for message in turn.messages)
+            self._turns[-1] = replace(turn, messages=messages)
+            return messages
 
     def _take_calls(
         self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]
@@ -296,14 +341,13 @@ class Episode:
                     self._status = EpisodeStatus.STOPPED
                     return
                 form = syntax_of(self._rules.dialect).form
-                messages.append(
-                    self._answer(UNREAD, f"Error: {call.fault}. Write a call as\n{form}")
-                )
+                error = ToolResult(f"Error: {call.fault}. Write a call as\n{form}")
+                messages.append(self._answer(UNREAD, error))
                 continue
             self._num_tool_calls += 1
             result = self._perform(call)
             results.append(result)
-            messages.append(self._answer(call.name, result.text))
+            messages.append(self._answer(call.name, result))
             if result.finished:
                 self._status = EpisodeStatus.FINISHED
                 return
@@ -340,13 +384,16 @@ class Episode:
             )
         return result.messages
 
-    def _answer(self, tool: str, text: str) -> Message:
+    def _answer(self, tool: str, result: ToolResult) -> Message:
         """The message that answers a call, with an id that no other call of the episode has."""
+        message = as_message(result)
         if self._rules.dialect is Dialect.ACTION:
-            return Message(role="user", content=text)
+            message["role"] = "user"
+            return message
         number = self._num_tool_calls + self._num_malformed - 1
-        identity = syntax_of(self._rules.dialect).call_id(tool, number)
-        return Message(role="tool", content=text, name=tool, tool_call_id=identity)
+        message["name"] = tool
+        message["tool_call_id"] = syntax_of(self._rules.dialect).call_id(tool, number)
+        return message
 
     def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
         """Processes a turn without a call: an answer if the environment accepts one, else by the rules."""
@@ -354,9 +401,10 @@ class Episode:
             result = self._perform(answer)
             results.append(result)
             if result.text or result.awaits_reply:
-                messages.append(
-                    Message(role="user" if result.awaits_reply else "tool", content=result.text)
-                )
+                message = as_message(result)
+                if result.awaits_reply:
+                    message["role"] = "user"
+                messages.append(message)
             if result.finished or not result.awaits_reply:
                 self._status = EpisodeStatus.FINISHED if result.finished else EpisodeStatus.STOPPED
         elif self._rules.on_no_tool_call is OnNoToolCall.NUDGE:
@@ -422,6 +470,15 @@ class Episode:
                 )
         return messages, calls
 
+    def _picture_counts(self) -> Mapping[str, float]:
+        if self._rules.images is None:
+            return {}
+        messages = [*self.opening, *(one for turn in self._turns for one in turn.messages)]
+        return {
+            "read": float(len(pictures_of(messages))),
+            "left_out": float(self._num_pictures_left_out),
+        }
+
     def _ended(self) -> EndedEpisode:
         results = [result for turn in self._turns for result in turn.results]
         result = EpisodeResult(
@@ -435,6 +492,7 @@ class Episode:
             faults=tuple(self._attempt.faults),
             judges=total_usage([result.judges for result in results]),
             grader={name: value for result in results for name, value in result.metrics.items()},
+            pictures=self._picture_counts(),
         )
         return EndedEpisode(
             self.task, result, self._is_finished, *self._dialogue(), self._tokens, self._metadata

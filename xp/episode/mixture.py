@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from xp.envs import server_events
+from xp.envs import pictures, server_events
 from xp.envs.base import Message, ProtocolError, Provider, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.load import load_provider
+from xp.envs.pictures import PictureStore
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode
 from xp.episode.group import GroupSource
@@ -76,8 +77,11 @@ class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
             path.parent / JUDGE, path.parent.parent.parent.glob(f"attempt_*/*/{JUDGE}/*.jsonl")
         )
         # A trainer's processes need not have the variables of the stage's program.
-        events = {server_events.VARIABLE: str(path.with_name(server_events.FILE).absolute())}
-        return EnvironmentMixture(config, {**environ, **events}, log)
+        places = {
+            server_events.VARIABLE: str(path.with_name(server_events.FILE).absolute()),
+            pictures.VARIABLE: str(PictureStore.of_stage().directory),
+        }
+        return EnvironmentMixture(config, {**environ, **places}, log)
 
     def episode(self, row: TaskName) -> Episode:
         """A new episode on a task; its session opens with `start()` or the first step."""

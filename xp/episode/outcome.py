@@ -113,6 +113,9 @@ class EpisodeResult:
     unpenalized: float | None = None
     """Reward before the penalty for length of a training. None means that there is no penalty, or the episode is
     void."""
+    pictures: Mapping[str, float] = field(default_factory=dict)
+    """Number of pictures that the model got (`read`) and that a text stands for (`left_out`); empty without
+    model.images."""
     faults: tuple[tuple[str, str], ...] = ()
     """Calls and faults of sessions; a fresh session followed each one, except the last one of a void episode."""
     reward_steps: Mapping[str, float] = field(default_factory=dict)

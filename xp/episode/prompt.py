@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from xp.envs.base import Message, Session, ToolSpec
+from xp.envs.base import Message, Picture, Session, ToolSpec
+from xp.envs.pictures import digests_of, parts_of, with_pictures
 from xp.episode.dialects import syntax_of
 from xp.lib.digest import digest_of
 from xp.lib.text import counted, valid_value
@@ -52,19 +53,26 @@ def opening_messages(
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in tool_schemas(tools))
     texts = {"{tools}": lines, "{tool_names}": ", ".join(tool.name for tool in tools)}
     system = _PLACEHOLDER.sub(lambda placeholder: texts[placeholder[0]], template)
+    opening = Message(role="system", content=system)
     if prompt and prompt[0]["role"] == "system":
-        prompt, system = prompt[1:], f"{system}\n\n{prompt[0]['content']}"
-    return [_clean(message) for message in (Message(role="system", content=system), *prompt)]
+        opening = with_pictures(opening, [f"{system}\n\n", *parts_of(prompt[0])])
+        prompt = prompt[1:]
+    return [_clean(message) for message in (opening, *prompt)]
 
 
 def prompt_keys(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Identity of a prompt: the digest of its messages without those of the system, and of all.
+    """Identity of a prompt, with its pictures: the digest of its messages without those of the system, and of all.
 
     A question is the same one with another system message or other white space. The second is for environments whose
     system messages are the questions.
     """
     contents = [
-        (message["role"], " ".join(message["content"].split()), message.get("tool_calls") or [])
+        (
+            message["role"],
+            " ".join(message["content"].split()),
+            message.get("tool_calls") or [],
+            *digests_of([message]),
+        )
         for message in messages
     ]
     without_system = [content for content in contents if content[0] not in ("system", "developer")]
@@ -159,29 +167,32 @@ def with_tools(
                 [syntax.write(call["name"], call["arguments"]) for call in calls]
             )
             content = "\n".join(filter(None, [message["content"], written]))
-            result.append(Message(role=message["role"], content=content) if calls else message)
+            if calls:
+                message = Message({**message, "content": content})
+                del message["tool_calls"]
+            result.append(message)
     messages = result
     if not schemas:
         return messages
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
     text = _SYSTEM.replace("{form}", syntax.form).replace("{tools}", lines, 1)
     if messages and messages[0]["role"] == "system":
-        return [
-            Message(role="system", content=f"{messages[0]['content']}\n\n{text}"),
-            *messages[1:],
-        ]
+        system = Message({**messages[0], "content": f"{messages[0]['content']}\n\n{text}"})
+        return [system, *messages[1:]]
     return [Message(role="system", content=text), *messages]
 
 
 def as_user(messages: Sequence[Message]) -> list[Message]:
     """The environment's messages as one user message, since some templates lack the role `tool` or refuse two in a
     row."""
-    parts = [
-        f"<tool_response>\n{message['content']}\n</tool_response>"
-        if message["role"] == "tool"
-        else message["content"]
-        for message in messages
-    ]
-    if parts:
-        return [Message(role="user", content="\n".join(parts))]
+    parts: list[str | Picture] = []
+    for number, message in enumerate(messages):
+        if number:
+            parts.append("\n")
+        if message["role"] == "tool":
+            parts += ["<tool_response>\n", *parts_of(message), "\n</tool_response>"]
+        else:
+            parts += parts_of(message)
+    if messages:
+        return [with_pictures(Message(role="user", content=""), parts)]
     return []

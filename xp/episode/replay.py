@@ -23,12 +23,21 @@ from xp.envs.base import (
     UnsafeOrigin,
     metrics_of,
 )
+from xp.envs.pictures import checked
 from xp.envs.retry import backoff_s
 from xp.episode.prompt import WAY_OUT, first_difference, session_messages
 from xp.episode.tool_calls import ToolCall
 from xp.lib.text import valid_text
 
 T = TypeVar("T")
+
+
+def as_message(result: ToolResult) -> Message:
+    """The text of a result with its pictures."""
+    message = Message(role="tool", content=result.text)
+    if result.pictures:
+        message["pictures"] = list(result.pictures)
+    return message
 
 
 class Diverged(EnvFault):
@@ -65,6 +74,7 @@ class Attempt:
         system_prompt: system message before each session's own prompt.
         prepared: first messages of the dialogue, which every session must repeat. None means that they are the first
             session's.
+        has_pictures: whether messages may have pictures.
     """
 
     def __init__(
@@ -73,8 +83,11 @@ class Attempt:
         retries: int,
         system_prompt: str | None = None,
         prepared: Sequence[Message] | None = None,
+        *,
+        has_pictures: bool = False,
     ) -> None:
         self._open_session = open_session
+        self._has_pictures = has_pictures
         self._system_prompt = system_prompt
         self._is_live = prepared is None
         self.opening = prepared
@@ -92,6 +105,7 @@ class Attempt:
 
     def perform(self, call: Call, deadline: float) -> ToolResult:
         result = self._persist(lambda session: _perform(session, call), deadline, call_name(call))
+        checked([as_message(result), *result.messages], is_on=self._has_pictures)
         self._done.append((call, result))
         return result
 
@@ -142,6 +156,7 @@ class Attempt:
     def _reopen(self) -> Session:
         self._session = session = self._open_session()
         messages = session_messages(self._system_prompt, session)
+        checked(messages, is_on=self._has_pictures)
         if self.opening is None:
             self.opening = messages
         elif difference := first_difference(self.opening, messages):

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import cached_property
 from typing import Any, Final
 
-from xp.envs.base import Message, ToolSpec
+from xp.envs.base import Message, Picture, ToolSpec
 from xp.envs.call_data import THINK_CLOSE, THINK_OPEN
 from xp.envs.messages import call_id, with_text_arguments
+from xp.envs.pictures import OFF, digests_of, parts_of, pictures_of, with_pictures
+from xp.episode.picture_reader import PictureReader
 from xp.episode.prompt import as_user, tool_schemas, with_tools
 from xp.episode.turn_ends import (
     ASKED,
@@ -62,12 +64,19 @@ class ChatTokens:
         model: arguments of the template, its text where it replaces the tokenizer's own, and the source of the tools'
             text. None means the tokenizer's own template without arguments.
         keeps_prompts: whether `prompt_text` returns prompts.
+        pictures: the model's processor of pictures. None means that messages have none.
     """
 
     def __init__(
-        self, tokenizer: Any, model: Model | None = None, *, keeps_prompts: bool = False
+        self,
+        tokenizer: Any,
+        model: Model | None = None,
+        *,
+        keeps_prompts: bool = False,
+        pictures: PictureReader | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.pictures = pictures
         self._keeps_prompts = keeps_prompts
         self.arguments = {} if model is None else model.template_arguments
         self.template = None if model is None else model.template
@@ -122,14 +131,26 @@ class ChatTokens:
             content += json.dumps(self._arguments, sort_keys=True)
         if self._is_ours:
             content += json.dumps(with_tools([], [{}], self.dialect))
+        if self.pictures is not None:
+            content += self.pictures.digest()
         return text_digest(content)[:16]
 
     def prompt(self, messages: Sequence[Message], tools: str) -> list[int]:
         """Token ids of the prompt: first messages and tools (a JSON list), and the start of the model's turn.
 
+        A picture has as many placeholders as the model's processor gives it. The pictures of the ids are
+        `xp.envs.pictures.digests_of` of the messages, in their order.
+
         Raises:
             TemplateFault: the template does not render it.
         """
+        digests = digests_of(messages)
+        self._check_pictures(messages)
+        if self.pictures is not None and digests:
+            if len(digests) > self.pictures.per_episode:
+                limit = f"model.images.per_episode={self.pictures.per_episode}"
+                raise TemplateFault(f"a prompt has {len(digests)} images, more than {limit}")
+            return self._expanded(self.rendered(messages, tools), digests)
         rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
         return list(rendered["input_ids"])
 
@@ -167,10 +188,21 @@ class ChatTokens:
             schemas = []
         return self._render(messages, tools=schemas or None, add_generation_prompt=True, **how)
 
+    def _check_pictures(self, messages: Sequence[Message]) -> None:
+        """Raises TemplateFault for a picture that the model does not read, and for a text that would stand for one."""
+        if self.pictures is None:
+            if pictures_of(messages):
+                raise TemplateFault(f"a message has an image; {OFF}")
+            return
+        for message in messages:
+            text = self.pictures.placeholder_in(message["content"])
+            if text is not None:
+                raise TemplateFault(f"a message has the text {text}, which stands for an image")
+
     def _render(self, dialogue: Dialogue, **how: Any) -> Any:
         """The rendered dialogue; a template that refuses objects gets the arguments of calls as JSON text."""
         faults = []
-        plain = [dict(message) for message in dialogue]
+        plain = [_in_parts(message) for message in dialogue]
         names = [
             call["function"]["name"] for message in plain for call in message.get("tool_calls", ())
         ]
@@ -245,13 +277,25 @@ class ChatTokens:
     def _reply(
         self, messages: Sequence[Message], last_id: int | None, tools: Sequence[str] = ()
     ) -> list[int]:
+        self._check_pictures(messages)
         tail, first = self._tail(messages, tools)
         last = self.ends.text_of(last_id)
         if last and (last == first or not self.ends.openings & {first, last}):
             tail = tail.removeprefix(first)
             # A token after the usual one may have ended the turn.
             tail = tail if last == first else tail.removeprefix(last)
+        digests = digests_of(messages)
+        if digests:
+            return self._expanded(tail, digests)
         return self._ids(tail)
+
+    def _expanded(self, text: str, digests: Sequence[str]) -> list[int]:
+        """Ids of a rendered text with pictures; raises TemplateFault if it lacks one."""
+        assert self.pictures is not None
+        try:
+            return self.pictures.ids(text, digests)
+        except ValueError as error:
+            raise TemplateFault(str(error)) from None
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -260,7 +304,20 @@ class ChatTokens:
         """The environment's messages, in roles that the model's template supports."""
         if self._is_ours:
             return as_user(messages)
+        results = [message for message in messages if message["role"] == "tool"]
+        if pictures_of(results) and not self._shows_pictures_of_tools:
+            return behind_results(messages)
         return list(messages)
+
+    @cached_property
+    def _shows_pictures_of_tools(self) -> bool:
+        """True if the template renders a picture in a tool's result; some drop it without a word."""
+        result = with_pictures(RESULTS[0], [RESULTS[0]["content"], PROBE_PICTURE])
+        with suppress(TemplateFault):
+            bare, _ = self._after(_calls_of([result]), RESULTS[:1])
+            text, _ = self._after(_calls_of([result]), [result])
+            return len(text) > len(bare) and RESULTS[0]["content"] in text
+        return False
 
     def holds_one_of(self, texts: Sequence[str]) -> Callable[[Sequence[int]], bool]:
         """Returns a function that gets the tokens one by one and returns whether they end with one of these texts."""
@@ -347,6 +404,46 @@ class ChatTokens:
         return False
 
 
+PROBE_PICTURE: Final = Picture(sha256="0" * 64, media_type="image/png", width=1, height=1, size=1)
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as chat templates read it: one with pictures has a list of parts."""
+    if not message.get("pictures"):
+        return dict(message)
+    parts = [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+        for part in parts_of(message)
+    ]
+    plain = {**message, "content": parts}
+    del plain["pictures"]
+    return plain
+
+
+def behind_results(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the pictures of tools' results in a user message behind them."""
+    moved: list[Message] = []
+    parts: list[str | Picture] = []
+    number = 0
+    for message, following in zip(messages, [*messages[1:], None], strict=True):
+        if message["role"] == "tool":
+            texts: list[str | Picture] = []
+            for part in parts_of(message):
+                if isinstance(part, str):
+                    texts.append(part)
+                    continue
+                number += 1
+                texts.append(f"[image {number}, below]")
+                parts += [f"\n[image {number}]" if parts else f"[image {number}]", part]
+            message = with_pictures(message, texts)
+        moved.append(message)
+        is_last = following is None or following["role"] != "tool"
+        if parts and is_last:
+            moved.append(with_pictures(Message(role="user", content=""), parts))
+            parts = []
+    return moved
+
+
 def _calls_of(results: Sequence[Message]) -> Dialogue:
     """A dialogue whose last turn has the calls of these results."""
     return calling_turn(
@@ -390,6 +487,7 @@ def cut(messages: Sequence[Message], size: int) -> list[Message]:
     """The messages with the first `size` characters of all contents; later messages are kept, but empty."""
     result: list[Message] = []
     for message in messages:
-        result.append({**message, "content": message["content"][: max(0, size)]})
+        shortened = with_pictures(message, [message["content"][: max(0, size)]])
+        result.append(shortened)
         size -= len(message["content"])
     return result

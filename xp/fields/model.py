@@ -94,6 +94,24 @@ def _media_note(spec: RunSpec) -> str:
     return "The whole network is loaded; its parts for pictures and sound are frozen."
 
 
+NO_PICTURES = (
+    "xp gives {} no pictures; set null, or use backend=trl with backend.engine.name=transformers"
+)
+
+
+def _no_pictures(spec: RunSpec) -> str | None:
+    """Returns why TRL's run has no pictures; None if it has, or need not."""
+    if spec.model.images is None:
+        return None
+    if uses_vllm(spec):
+        return "xp gives TRL's vLLM no pictures; set backend.engine.name=transformers, or null"
+    if spec.algorithm.distill is not None:
+        return "the teacher reads text alone; set algorithm.distill=null, or null"
+    if spec.sft.data is not None:
+        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
+    return None
+
+
 def _dtype(spec: RunSpec) -> Native:
     is_bf16 = spec.model.dtype is DType.BFLOAT16
     precision = {
@@ -371,6 +389,16 @@ MODEL = (
                 "names its layers": "skyrl::megatron_names_its_own_layers",
             },
         ),
+    ),
+    Field(
+        "model.images",
+        trl=Column(
+            implemented_by="xp.episode.picture_reader; TRL reads the pictures as results of tools",
+            refuse=_no_pictures,
+            proof={"xp gives": OWN, "the teacher reads text": OWN},
+        ),
+        skyrl=Column(refuse=NO_PICTURES.format("SkyRL"), proof=OWN),
+        slime=Column(refuse=NO_PICTURES.format("Slime"), proof=OWN),
     ),
     Field(
         "model.router_replay",

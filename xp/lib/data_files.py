@@ -257,29 +257,34 @@ def named_columns(rows: Sequence[Row]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
-def check_is_text(row: Row, texts: Iterable[str]) -> None:
+def check_is_text(row: Row, texts: Iterable[str], *, has_pictures: bool = False) -> None:
     """Raises ValueError for a row with pictures or sound, which no trainer would get.
 
     Args:
         row: its columns.
         texts: contents of its messages.
+        has_pictures: whether pictures are read.
     """
-    columns = [f"the column `{name}`" for name in MEDIA if _is_media(row.get(name))]
+    media = MEDIA[2:] if has_pictures else MEDIA
+    columns = [f"the column `{name}`" for name in media if is_media(row.get(name))]
     # An element of XML has an end as well.
     marks = [
         f"<{name}>"
-        for name in MEDIA
+        for name in media
         for text in texts
         if text.count(f"<{name}>") > text.count(f"</{name}>")
     ]
     if columns or marks:
         raise ValueError(
-            f"it has pictures or sound ({(columns or marks)[0]}), and xp trains on text alone; leave such rows out, or"
+            f"it has pictures or sound ({(columns or marks)[0]}), and xp trains on text"
+            f"{' and pictures' if has_pictures else ''} alone; leave such rows out, or"
             " drop the column and the marks if the text is enough"
+            f"{'' if has_pictures else '; a model that reads pictures gets them with model.images=true'}"
         )
 
 
-def _is_media(value: Any) -> bool:
+def is_media(value: Any) -> bool:
+    """Returns whether a value of a column of MEDIA is a picture or sound."""
     if isinstance(value, list | tuple):
         return any(entry is not None for entry in value)
     # A column `image` may have the name of a container's image, and `images` their number.

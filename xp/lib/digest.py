@@ -7,8 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+
+def plain(value: Any) -> str:
+    """A value that JSON lacks as text: a picture of PIL, whose own text is its address in memory, by its pixels."""
+    if hasattr(value, "tobytes") and hasattr(value, "mode"):
+        return f"{value.mode} {value.size} {bytes_digest(value.tobytes())}"
+    return str(value)
+
+
 _canonical = json.JSONEncoder(
-    sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str
+    sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=plain
 ).encode
 
 

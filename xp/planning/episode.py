@@ -45,7 +45,7 @@ def episode_config(spec: RunSpec) -> EpisodeConfig:
     members = spec_in_job(spec).env.members
     return EpisodeConfig(
         {
-            name: EnvConfig.model_construct(name=name, **dict(member))
+            name: EnvConfig.model_construct(name=name, images=spec.model.images, **dict(member))
             for name, member in members.items()
         }
     )

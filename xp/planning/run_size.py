@@ -359,7 +359,7 @@ def _line(env: str, states: tuple[tuple[int, int], ...]) -> str:
     del states
     config = decode(EnvConfig, env)
     assert config.rows is not None
-    splits, columns = load_rows(config.rows, config.columns)
+    splits, columns = load_rows(config.rows, config.columns, has_pictures=config.images is not None)
     if (config.grader or "").startswith(CHECKED):
         check_answers(config, splits, name_of(config.rows), None)
     return line_of(config.name, splits, columns)

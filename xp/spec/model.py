@@ -18,6 +18,7 @@ from xp.spec.section import (
     Name,
     Positive,
     Section,
+    Size,
     check_below,
 )
 
@@ -174,6 +175,24 @@ def _with_usual_keys(value: Any) -> Any:
     return value
 
 
+class Images(Section):
+    """Pictures in prompts and in results of tools."""
+
+    max_pixels: Count
+    """Pixels of a picture that the model reads; a larger one is made smaller."""
+    per_episode: Size
+    """Pictures of an episode; a text stands in place of each further one."""
+
+
+def _usual_images(value: Any) -> Any:
+    """`true` is the usual limits, and a limit alone has the usual other one."""
+    if value is True:
+        value = {}
+    if isinstance(value, Mapping):
+        return {"max_pixels": 200_704, "per_episode": 8, **value}
+    return None if value is False else value
+
+
 class Model(Section):
     """The policy."""
 
@@ -198,6 +217,8 @@ class Model(Section):
     """Writer of the tools in the prompt: the chat template, or xp (`system`) where the template leaves them out."""
     lora: Annotated[LoraSpec | None, BeforeValidator(_with_usual_keys)]
     """None: all weights are trained."""
+    images: Annotated[Images | None, BeforeValidator(_usual_images)]
+    """Pictures. None means that a message with one is refused."""
     router_replay: bool
     """Trains a mixture of experts with the experts that the engine chose for each token (R3, arXiv:2510.11370)."""
     architecture: Architecture | None

@@ -20,8 +20,9 @@ GROUP_CHARACTERS: Final = 16 * 1024 * 1024
 """Number of characters from which a row group is closed."""
 TEXTS: Final = ("task_id", "env", "purpose", "split", "task_hash", "tools")
 NUMBERS: Final = ("index", "weight")
-MESSAGE_KEYS: Final = ("role", "content", "name", "tool_call_id", "tool_calls")
-"""Keys of a message, the first two in each; calls are JSON text in a table, since each has arguments of its own."""
+MESSAGE_KEYS: Final = ("role", "content", "name", "tool_call_id", "tool_calls", "pictures")
+"""Keys of a message, the first two in each; in a table those of JSON_KEYS are JSON text."""
+JSON_KEYS: Final = ("tool_calls", "pictures")
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,9 @@ def _stored(message: Message) -> dict[str, str]:
 def _message(texts: Mapping[str, str | None]) -> Message:
     """The message that `_stored` made texts of."""
     known: dict[str, Any] = {key: text for key, text in texts.items() if text is not None}
-    if "tool_calls" in known:
-        known["tool_calls"] = json.loads(known["tool_calls"])
+    for key in JSON_KEYS:
+        if key in known:
+            known[key] = json.loads(known[key])
     return cast(Message, known)
 
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from xp.envs.pictures import PictureStore
 from xp.episode.auto_dialect import resolve
+from xp.episode.picture_reader import PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.lib.atomic import write_atomically
 from xp.lib.models.clock import CLOCK, with_date
-from xp.spec import RunSpec
+from xp.spec import Model, RunSpec
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
@@ -45,13 +47,31 @@ def model_chat(model: str | Path, spec: RunSpec, tokenizer: Any = None) -> ChatT
     from transformers import AutoTokenizer
 
     check_there(str(model))
+    tokenizer = tokenizer or AutoTokenizer.from_pretrained(model)
     chat = ChatTokens(
-        tokenizer or AutoTokenizer.from_pretrained(model),
+        tokenizer,
         spec.model,
         keeps_prompts=spec.record_prompts,
+        pictures=picture_reader(model, spec.model, tokenizer),
     )
     with_date(str(chat.tokenizer.chat_template), chat.arguments.get(CLOCK))
     return chat
+
+
+def picture_reader(model: str | Path, policy: Model, tokenizer: Any) -> PictureReader | None:
+    """The pictures of the stage as a model reads them. None means that model.images is off.
+
+    Args:
+        model: Hugging Face id or directory.
+        policy: the section of the spec.
+        tokenizer: the model's tokenizer.
+
+    Raises:
+        XpError: (PLAN) xp gives this model no pictures.
+    """
+    if policy.images is None:
+        return None
+    return PictureReader.load(model, PictureStore.of_stage(), policy.images, tokenizer)
 
 
 def training_view(config: TrainConfig, rows: Sequence[TaskRow], view: Path) -> list[TaskRow]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
+from xp.envs.base import Message
+from xp.envs.pictures import pictures_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens, TemplateFault
@@ -51,20 +54,37 @@ def is_cut(
     return len(ids) >= limit and ids[-1] not in end_ids and not is_stop(ids)
 
 
+@dataclass(frozen=True)
+class FittingReply:
+    """A reply that leaves room for the next turn."""
+
+    ids: list[int]
+    """Token ids from the end of a turn to the beginning of the next one."""
+    messages: Sequence[Message]
+    """The messages, without pictures that did not fit."""
+
+
 def reply_ids(
     chat: ChatTokens, episode: Episode, reply: Reply, room: int, last_id: int | None
-) -> list[int] | None:
-    """Token ids from the end of a turn to the beginning of the next one; None ends the episode.
+) -> FittingReply | None:
+    """The reply to a turn as tokens; None ends the episode.
 
-    It is then void if the chat template does not render the reply, else truncated, since no token of a next turn would
-    fit.
+    A text stands for pictures for which no room is left. The episode is void if the chat template does not render the
+    reply, else truncated, since no token of a next turn would fit.
 
     Args:
         room: tokens left for the response.
         last_id: last token of the turn.
     """
     try:
-        return chat.reply_within(room, reply.messages, last_id=last_id)
+        ids = chat.reply_within(room, reply.messages, last_id=last_id)
+        messages: Sequence[Message] = reply.messages
+        if ids is None and pictures_of(messages):
+            messages = episode.leave_out_pictures("no room in training.max_response_tokens")
+            ids = chat.reply_within(room, messages, last_id=last_id)
+        if ids is None:
+            return None
+        return FittingReply(ids, messages)
     except TemplateFault as fault:
         episode.give_up(str(fault))
         return None

@@ -23,6 +23,12 @@ class Conversation:
     """1 for the policy's tokens, 0 for the environment's."""
     num_turns: int = 0
     """Number of turns that the policy has begun."""
+    pictures: list[str] = field(default_factory=list)
+    """Digests of the pictures whose placeholders are among the ids, in their order."""
+
+    def __post_init__(self) -> None:
+        self.num_prompt_pictures = len(self.pictures)
+        """Number of the pictures of the prompt."""
 
     def append_policy_tokens(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Appends the policy's tokens."""
@@ -31,7 +37,7 @@ class Conversation:
         self.mask += [1] * len(ids)
 
     def append_env_tokens(self, ids: Sequence[int]) -> None:
-        """Appends the environment's tokens."""
+        """Appends the environment's tokens; their pictures are added to `pictures` by the caller."""
         self.completion_ids += ids
         self.logprobs += [0.0] * len(ids)
         self.mask += [0] * len(ids)
@@ -67,6 +73,8 @@ class Opening:
     places: int
     """Largest number of concurrent episodes."""
     deliver: Deliver
+    pictures: Sequence[Sequence[str]] = ()
+    """Digests of the pictures of each prompt. Empty means that there are none."""
 
 
 class EpisodeEngine(ABC):
@@ -93,7 +101,11 @@ class EpisodeEngine(ABC):
         self.sampling = sampling
         self._seed = seed
         self._is_stop = is_stop
-        self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
+        pictures = opening.pictures or [()] * len(opening.prompts)
+        self.conversations = [
+            Conversation(list(prompt), pictures=list(digests))
+            for prompt, digests in zip(opening.prompts, pictures, strict=True)
+        ]
         """Conversations by the episodes' numbers; a finished one may be replaced."""
 
     @property

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count, islice
 from typing import Any, Final, Generic, TypeVar
 
+from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Tokens
@@ -25,7 +26,7 @@ from xp.worker.engines.conversation import (
     Opening,
     RolloutTurn,
 )
-from xp.worker.engines.rows import Rows, play_turns, tokens_of
+from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of
 from xp.worker.played import PlayedEpisode, live_prompt
 
 T = TypeVar("T")
@@ -156,7 +157,9 @@ class EpisodePlay:
         names = [f"{row.task_id}/{sample}" for row, sample in self._numbered]
         ids = [prompts[row.task_id] for row, _ in self._numbered]
         with ThreadPoolExecutor(self._num_places) as self._pool:
-            self.engine = self._open_engine(Opening(ids, names, self._num_places, self._deliver))
+            pictures = [digests_of(row.messages) for row, _ in self._numbered]
+            opening = Opening(ids, names, self._num_places, self._deliver, pictures)
+            self.engine = self._open_engine(opening)
             try:
                 yield from self._run()
             finally:
@@ -244,12 +247,14 @@ class EpisodePlay:
         if episode.is_live:
             ids = await Ended(opening)
             if ids is not None:
-                rows = self._rows[number] = Rows(Conversation(ids))
+                pictures = digests_of(episode.opening)
+                rows = self._rows[number] = Rows(Conversation(ids, pictures=pictures))
         write = partial(self._write, number, opening)
         await play_turns(rows, episode, self._chat, sampling, write, self._in_thread)
         if number in self._turns:
             self.engine.end(number)
         await self._in_thread(episode.close)
+        check_pictures(self._chat, rows.all, episode)
         self._begin_next()
         await self._settle(number)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from xp.envs.base import NEW_PROMPT
+from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
 from xp.episode.play import RunBlocking, WrittenTurn, play
@@ -31,10 +32,13 @@ class Rows:
         """The row of the next turn."""
         self._turns: list[tuple[Conversation, int, int]] = []
         """Row of each turn, and the positions of its tokens in the completion."""
+        self._num_pictures: list[int] = []
+        """Pictures of the row up to each turn."""
 
     def end_turn(self, num_tokens: int) -> None:
         """Notes that the policy has ended a turn, with the last tokens of the current row."""
         end = len(self.current.completion_ids)
+        self._num_pictures.append(len(self.current.pictures))
         self._turns.append((self.current, end - num_tokens, end))
 
     def next(
@@ -54,9 +58,11 @@ class Rows:
             row = self._after(len(self._turns) - 1 if reply.follows is None else reply.follows)
             room = sampling.room(len(row.completion_ids))
             last_id = row.completion_ids[-1] if row.completion_ids else None
-            ids = reply_ids(chat, episode, reply, room, last_id)
-            if ids is None:
+            fitting = reply_ids(chat, episode, reply, room, last_id)
+            if fitting is None:
                 return None
+            ids = fitting.ids
+            row.pictures += digests_of(fitting.messages)
         if all(known is not row for known in self.all):
             self.all.append(row)
         row.num_turns = len(self._turns)
@@ -73,6 +79,9 @@ class Rows:
             before = max((last for one, _, last in self._turns[:number] if one is row), default=0)
             for tokens in (row.completion_ids, row.logprobs, row.mask):
                 del tokens[before:]
+            earlier = [self._num_pictures[at] for at in range(number) if self._turns[at][0] is row]
+            # Without a turn before it, those of the prompt remain.
+            del row.pictures[earlier[-1] if earlier else row.num_prompt_pictures :]
             self._join(row)
 
     def _join(self, row: Conversation) -> None:
@@ -96,6 +105,7 @@ class Rows:
             return row
         branch = Conversation(list(row.prompt_ids))
         branch.append_env_tokens(row.completion_ids[:end])
+        branch.pictures = row.pictures[: self._num_pictures[turn]]
         return branch
 
 
@@ -131,6 +141,16 @@ async def play_turns(
     await play(episode, next_turn, run)
 
 
+def check_pictures(chat: ChatTokens, rows: Iterable[Conversation], episode: Episode) -> None:
+    """Makes an episode void whose tokens have another number of placeholders than the pixels of its pictures."""
+    if chat.pictures is None:
+        return
+    for row in rows:
+        fault = chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures)
+        if fault is not None:
+            episode.void(fault)
+
+
 def tokens_of(rows: Sequence[Conversation]) -> Tokens:
     """Token counts of an episode, over its rows."""
     num_generated = sum(sum(row.mask) for row in rows)
@@ -144,7 +164,8 @@ def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversat
         length = chat.prompt_length(reply.messages, reply.tools, limit)
         is_short = length is not None and length <= limit
         if is_short:
-            return Conversation(chat.prompt(reply.messages, reply.tools))
+            ids = chat.prompt(reply.messages, reply.tools)
+            return Conversation(ids, pictures=digests_of(reply.messages))
         return None
     except TemplateFault:
         return None

@@ -23,7 +23,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.models.network import has_own_decoding, stated
 from xp.lib.nested import grouped
@@ -31,7 +30,6 @@ from xp.spec import Sampling
 from xp.worker.engines.conversation import (
     Conversation,
     EpisodeEngine,
-    OpenEngine,
     Opening,
     RolloutTurn,
 )
@@ -321,13 +319,6 @@ class RecomputingEngine(TransformersEngine):
         # The layers are causal, so padding on the right changes nothing before it.
         logits: torch.Tensor = self._model(input_ids=padded, use_cache=False).logits
         return logits[torch.arange(len(sequences)), ends].float()
-
-
-def over_model(model: Any, chat: ChatTokens, sampling: Sampling, seed: str) -> OpenEngine:
-    """Function that opens engines over a model of this process; raises XpError as `check_decoding` does."""
-    kind = check_decoding(model)
-    is_stop = chat.holds_one_of(sampling.stop)
-    return lambda opening: kind(model, opening, chat.end_ids, sampling, seed, is_stop)
 
 
 def check_decoding(model: Any) -> type[TransformersEngine]:

@@ -30,7 +30,8 @@ from xp.backends.trl.worker.means import (
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.episode.advantages import AdvantageFn, of_valid
-from xp.errors import XpError
+from xp.episode.picture_reader import PictureReader
+from xp.errors import ExitCode, XpError
 from xp.lib.patching import replaced
 from xp.spec import ImportanceMask, RatioFrom
 from xp.worker.distill import DISTILL_KL, distilled
@@ -60,6 +61,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         log: log of the run; raises if the run must stop.
         teacher: teacher of on-policy distillation. None means that there is none.
         rule: function that computes the advantages. None means that GRPOTrainer does.
+        pictures: the pictures as the policy reads them. None means that there are none.
         parts: GRPOTrainer's own arguments.
     """
 
@@ -73,12 +75,14 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         log: TRLStepLog,
         teacher: Teacher | None = None,
         rule: AdvantageFn | None = None,
+        pictures: PictureReader | None = None,
         **parts: Any,
     ) -> None:
         self._xp_log = log
         self._xp_algorithm = log.spec.algorithm
         self._xp_teacher = teacher
         self._xp_rule = rule
+        self._xp_pictures = pictures
         self._xp_logps: torch.Tensor | None = None
         """Log-probabilities of the last forward pass."""
         self._xp_gap = [0.0, 0.0]
@@ -94,6 +98,12 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_part = 0
         """Number of the next part of a micro-batch in the current update."""
         super().__init__(**parts)
+        if pictures is not None and self._image_pad_token_id != pictures.placeholder_id:
+            raise XpError(
+                "model.images: TRL finds the tokens of images by the names <|image_pad|> and <|image|>, which this model's"
+                " tokenizer lacks; choose a model of Qwen2-VL's kind, or set model.images=null",
+                ExitCode.PLAN,
+            )
         self._xp_has_adapters = hasattr(self.model, "peft_config")
         if teacher is not None:
             teacher.prepare(self)
@@ -112,13 +122,25 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if self._xp_log.is_ahead:
             # TRL would send weights to an engine that is generating; AsyncRollouts sends them instead.
             self._last_loaded_step = self.state.global_step
-        parts = super()._generate(prompts)
+        *parts, _, _ = super()._generate(prompts)
         self._xp_episodes = parts[5].pop("episodes")
+        images = self._images(parts[5].pop("pictures"))
         # An episode may have several rows. TRL reads both of its lists again, for a row each.
         further = len(self._xp_episodes) - len(prompts)
         prompts += prompts[:1] * further
         self._xp_inputs += [dict(self._xp_inputs[0]) for _ in range(further)]
-        return parts
+        return *parts, images, images or []
+
+    def _images(self, pictures: list[list[str]]) -> list[list[Any]] | None:
+        """The pictures of each row; None if no row has one.
+
+        As the results of tools, their pixels are for placeholders anywhere in the row; TRL would render the prompts
+        again for others.
+        """
+        if self._xp_pictures is None or not any(pictures):
+            return None
+        self.tools = [_images_of_tools]
+        return [[self._xp_pictures.image(digest) for digest in row] for row in pictures]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Trainer's method without its removal of old checkpoints, which takes directories of similar names.
@@ -184,7 +206,10 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self._xp_inputs = inputs
-        output = super()._generate_and_score_completions(inputs)
+        try:
+            output = super()._generate_and_score_completions(inputs)
+        finally:
+            self.tools = []
         first = self.accelerator.process_index * len(inputs)
         share = slice(first, first + len(inputs))
         size = self.num_generations
@@ -350,6 +375,10 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if bool(torch.isfinite(everybody).all()):
             return float(everybody.mean())
         return math.nan
+
+
+def _images_of_tools() -> None:
+    """A tool in name only: TRL reads the pictures of results if it has tools."""
 
 
 def keep_float32(accelerator: Any) -> None:

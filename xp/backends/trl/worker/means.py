@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from xp.lib.patching import replaced
 
@@ -58,14 +59,22 @@ def shares(inputs: Any, episodes: Sequence[int]) -> torch.Tensor:
 
 def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
     """A micro-batch in parts of at most this number of rows; one, if no episode has several rows."""
-    starts = range(0, len(inputs["completion_mask"]), size)
-    return [
+    num_rows = len(inputs["completion_mask"])
+    if num_rows <= size:
+        return [inputs]
+    # The pixels of a row are several rows of their tensor.
+    inputs = split_pixel_values_by_grid(inputs)
+    starts = range(0, num_rows, size)
+    parts = [
         {
-            key: value[start : start + size] if getattr(value, "ndim", 0) else value
+            key: value[start : start + size]
+            if getattr(value, "ndim", 0) or isinstance(value, list)
+            else value
             for key, value in inputs.items()
         }
         for start in starts
     ]
+    return [unsplit_pixel_values_by_grid(part) for part in parts]
 
 
 def update_counts(trainer: Any) -> Counts:

@@ -44,14 +44,17 @@ class StepSamples:
     """1 for trained tokens, 0 for others."""
     episodes: list[int]
     """Number of each row's episode."""
+    pictures: list[list[str]]
+    """Digests of the pictures of each row, in the order of their placeholders."""
     played: list[EpisodeFacts]
 
     def output(self) -> dict[str, list[Any]]:
-        """TRL's required keys, `env_mask`, `episodes`, and `settled` with the rewards for the reward function.
+        """TRL's required keys, `env_mask`, `episodes`, `pictures`, and `settled` with the rewards for the reward
+        function.
 
         The first row of an episode has its reward.
         """
-        keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "episodes")
+        keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "episodes", "pictures")
         further = len(self.episodes) - len(self.played)
         rewards = [*(episode.outcome.reward for episode in self.played), *[None] * further]
         return {**{key: getattr(self, key) for key in keys}, "settled": rewards}
@@ -186,6 +189,7 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
                 [0] * len(row.mask) if is_masked[episode] else row.mask for episode, row in rows
             ],
             episodes=[episode for episode, _ in rows],
+            pictures=[row.pictures for _, row in rows],
             played=played,
         )
 
@@ -200,12 +204,27 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             for number, rollout in enumerate(rollouts)
             for row in rollout.conversations[1:]
         ]
+        rows = [(number, self._with_pixels(row)) for number, row in rows]
         longest = max(self._ranks.gather([len(rows) - len(rollouts)]))[0]
         training = self._config.spec.training
         part = lcm(training.group_size, max(1, len(rollouts) // training.micro_batch_size))
+        filling = self._filling()
+        return rows + [(0, filling)] * (len(rollouts) + ceil(longest / part) * part - len(rows))
+
+    def _filling(self) -> Conversation:
+        """A row without meaning."""
         filling = Conversation([self._process.chat.end_id])
         filling.append_env_tokens([self._process.chat.end_id])
-        return rows + [(0, filling)] * (len(rollouts) + ceil(longest / part) * part - len(rows))
+        return filling
+
+    def _with_pixels(self, row: Conversation) -> Conversation:
+        """The row, or one without meaning if its placeholders are not those of its pictures, whose episode is void:
+        TRL would leave out the pictures of all rows."""
+        reader = self._process.chat.pictures
+        if reader is None:
+            return row
+        ids = [*row.prompt_ids, *row.completion_ids]
+        return row if reader.fault(ids, row.pictures) is None else self._filling()
 
     def _begun(self, play: EpisodePlay) -> None:
         """Hook before episodes are played."""

@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> None:
         kind = AsyncRollouts if config.spec.training.max_staleness else Rollouts
         rollouts = kind(process, order, held_out, curriculum)
         record_facts(config, config.start_model, path.parent, chat)
-        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
+        trainer = make_trainer(config, os.environ, chat, order, log, rollouts)
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, rollouts, ranks)
         log.finish()
@@ -145,7 +145,7 @@ def _train(
 def make_trainer(
     config: TRLTrainConfig,
     environ: Mapping[str, str],
-    tokenizer: Any,
+    chat: ChatTokens,
     order: Sequence[Any],
     log: TRLStepLog,
     rollouts: Rollouts,
@@ -179,7 +179,6 @@ def make_trainer(
     policy = config.spec.model
     distill = config.spec.algorithm.distill
     of_dtype = getattr(torch, policy.dtype.value)
-    chat = ChatTokens(tokenizer, policy)
     # They write their part of a checkpoint before it is sealed.
     if isinstance(rollouts, TrainerCallback):
         kept = [rollouts]
@@ -187,11 +186,12 @@ def make_trainer(
         kept = []
     trainer = GuardedTrainer(
         log,
-        None if distill is None else Teacher(distill, environ, tokenizer, of_dtype),
+        None if distill is None else Teacher(distill, environ, chat.tokenizer, of_dtype),
         advantage_rule(config.spec.algorithm),
+        chat.pictures,
         model=model,
         args=args,
-        processing_class=tokenizer,
+        processing_class=chat.tokenizer if chat.pictures is None else chat.pictures.processor,
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,

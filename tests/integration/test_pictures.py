@@ -1,0 +1,199 @@
+"""Pictures in conversations: their tokens, the pixels of the engine and those of the model's own forward pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
+from xp.envs.pictures import PictureStore, digests_of
+from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.spec import Sampling
+from xp.spec.model import Images
+from xp.worker.engines.conversation import Conversation, Opening
+from xp.worker.engines.in_process import over_model
+from xp.worker.media import load_network
+
+SAMPLING = Sampling(
+    temperature=1.0,
+    top_p=1.0,
+    top_k=None,
+    min_p=0.0,
+    repetition_penalty=1.0,
+    stop=(),
+    max_prompt_tokens=200,
+    max_tokens_per_turn=4,
+    max_response_tokens=200,
+)
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vision_model(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PictureStore:
+    return PictureStore(tmp_path / "pictures")
+
+
+def own_logprobs(network: Any, chat: ChatTokens, row: Conversation) -> torch.Tensor:
+    """Log-probabilities of the completion by the processor's pixels and the model's own forward pass alone."""
+    assert chat.pictures is not None
+    ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if row.pictures:
+        images = [chat.pictures.image(digest) for digest in row.pictures]
+        inputs |= chat.pictures.processor.image_processor(images=images, return_tensors="pt")
+        inputs["mm_token_type_ids"] = (ids == network.config.image_token_id).long()
+    with torch.inference_mode():
+        logits = network(**inputs).logits[0, :-1].log_softmax(-1)
+    return logits.gather(1, ids[0, 1:, None])[-len(row.completion_ids) :, 0]
+
+
+def play(network: Any, chat: ChatTokens, prompts: list[Any], replies: list[Any]) -> list[Any]:
+    """Two turns of each conversation with the engine."""
+    ids = [chat.prompt([one], "[]") for one in prompts]
+    pictures = [digests_of([one]) for one in prompts]
+    delivered: list[Any] = []
+    names = [str(number) for number in range(len(prompts))]
+    opening = Opening(ids, names, len(prompts), delivered.append, pictures)
+    engine = over_model(network, chat, SAMPLING, "seed")(opening)
+    for number in range(len(prompts)):
+        engine.begin(number)
+    while engine.is_generating:
+        engine.step(is_live=True)
+    for number, reply in enumerate(replies):
+        row = engine.conversations[number]
+        tokens = chat.reply([reply], last_id=row.completion_ids[-1])
+        row.pictures += digests_of([reply])
+        engine.continue_with(number, tokens)
+    while engine.is_generating:
+        engine.step(is_live=True)
+    assert len(delivered) == 2 * len(prompts)
+    return engine.conversations
+
+
+def test_the_engines_log_probabilities_are_the_models_own_over_two_turns_with_pictures(
+    model: Path, store: PictureStore
+) -> None:
+    """Rows of 0, 1 and 2 pictures are in one batch; in one of them only the tool's result has a picture."""
+    network = load_network(model, torch.float32).eval()
+    chat = seeing_chat(model, store)
+    one, two, three = (picture(store, name) for name in "abc")
+    look = {"name": "look", "tool_call_id": "call00000"}
+    prompts = [
+        message("user", one, "How many?"),
+        message("user", "How many?"),
+        message("user", "How many?"),
+    ]
+    replies = [
+        {**message("tool", "Closer: ", two), **look},
+        {**message("tool", three, " turned"), **look},
+        {**message("tool", "nothing"), **look},
+    ]
+    rows = play(network, chat, prompts, replies)
+    assert [len(row.pictures) for row in rows] == [2, 1, 0]
+    for row in rows:
+        gap = own_logprobs(network, chat, row) - torch.tensor(row.logprobs)
+        assert gap[torch.tensor(row.mask) > 0].abs().max() < TOLERANCE
+        assert not {network.config.image_token_id} & {
+            token
+            for token, is_policys in zip(row.completion_ids, row.mask, strict=True)
+            if is_policys
+        }
+        assert chat.pictures is not None
+        assert chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures) is None
+    # The pictures matter: another one in the first prompt gives other log-probabilities.
+    other = Conversation(rows[0].prompt_ids, rows[0].completion_ids)
+    other.pictures = [three["sha256"], two["sha256"]]
+    gap = own_logprobs(network, chat, other) - own_logprobs(network, chat, rows[0])
+    assert gap.abs().max() > 100 * TOLERANCE
+
+
+def test_a_prompt_is_what_the_processor_itself_makes_of_it(
+    model: Path, store: PictureStore
+) -> None:
+    chat = seeing_chat(model, store)
+    shown = picture(store, "a")
+    assert chat.pictures is not None
+    dialogue = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Look: "},
+                {"type": "image", "image": chat.pictures.image(shown["sha256"])},
+                {"type": "text", "text": " How many?"},
+            ],
+        }
+    ]
+    processor = chat.pictures.processor
+    processor.chat_template = chat.tokenizer.chat_template
+    expected = processor.apply_chat_template(
+        dialogue, add_generation_prompt=True, tokenize=True, return_dict=True
+    )
+    ids = chat.prompt([message("user", "Look: ", shown, " How many?")], "[]")
+    assert ids == list(expected["input_ids"][0])
+
+
+def test_equal_tokens_with_another_picture_are_another_prompt(
+    model: Path, store: PictureStore
+) -> None:
+    network = load_network(model, torch.float32).eval()
+    chat = seeing_chat(model, store)
+    prompts = [message("user", picture(store, name), "How many?") for name in "ab"]
+    replies = [message("user", "Again?")] * 2
+    first, second = play(network, chat, prompts, replies)
+    assert first.prompt_ids == second.prompt_ids
+    for row in (first, second):
+        gap = own_logprobs(network, chat, row) - torch.tensor(row.logprobs)
+        assert gap[torch.tensor(row.mask) > 0].abs().max() < TOLERANCE
+
+
+def test_a_text_that_stands_for_a_picture_is_refused(model: Path, store: PictureStore) -> None:
+    chat = seeing_chat(model, store)
+    forged = message("user", "What is <|image_pad|>?")
+    with pytest.raises(TemplateFault, match=r"<\|image_pad\|>, which stands for an image"):
+        chat.prompt([forged], "[]")
+    with pytest.raises(TemplateFault, match="stands for an image"):
+        chat.reply([forged], last_id=None)
+
+
+def test_a_template_that_drops_pictures_of_tools_gets_them_behind_the_result(
+    model: Path, store: PictureStore
+) -> None:
+    chat = seeing_chat(model, store)
+    chat.tokenizer.chat_template = DROPPING
+    shown = picture(store, "a")
+    result = {**message("tool", "Closer: ", shown), "name": "look", "tool_call_id": "call00000"}
+    text = chat.tokenizer.decode(chat.reply([result], last_id=None))
+    assert "Closer: [image 1, below]" in text
+    assert text.count("<|image_pad|>") == chat.pictures.num_tokens(shown["sha256"])  # type: ignore[union-attr]
+    assert text.index("below]") < text.index("<|image_pad|>")
+
+
+def test_pictures_are_bounded_in_pixels_and_by_episode(model: Path, store: PictureStore) -> None:
+    chat = seeing_chat(model, store, Images(max_pixels=28 * 28 * 4, per_episode=1))
+    shown = picture(store, "a")
+    assert chat.pictures is not None
+    assert chat.pictures.num_tokens(shown["sha256"]) == 4
+    with pytest.raises(TemplateFault, match=r"2 images, more than model\.images\.per_episode=1"):
+        chat.prompt([message("user", shown, shown)], "[]")
+    larger = seeing_chat(model, store, IMAGES)
+    assert larger.pictures is not None
+    assert larger.digest() != chat.digest()
+
+
+DROPPING = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}"
+    "{% elif message['role'] != 'tool' %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)

@@ -1,0 +1,332 @@
+"""Pictures of messages: their bytes lie once, in a store by digest, which messages, records and digests have."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import binascii
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from xp.envs.base import PICTURE_MARK, Message, Picture, ProtocolError
+from xp.errors import ExitCode, XpError
+from xp.lib.atomic import replacing, sync_directory
+from xp.lib.digest import digest_of
+
+VARIABLE: Final = "XP_PICTURES"
+"""Environment variable with the directory of the store, for the processes of environments."""
+DIRECTORY: Final = "pictures"
+"""Directory of the store in the outputs."""
+FORMATS: Final = {
+    "PNG": "image/png",
+    "JPEG": "image/jpeg",
+    "WEBP": "image/webp",
+    "GIF": "image/gif",
+    "BMP": "image/bmp",
+}
+"""Formats that are decoded, by PIL's name; of a moving picture the first frame."""
+MAX_BYTES: Final = 50_000_000
+MAX_PIXELS: Final = 50_000_000
+"""Largest picture that is decoded: a small file may claim to be a huge one."""
+REPLACEMENT: Final = "\ufffd"
+REMOTE: Final = ("http://", "https://", "ftp://", "s3://", "gs://", "file:")
+OFF: Final = "set model.images, for example model.images=true, if the model reads pictures"
+
+
+class PictureFault(ProtocolError):
+    """A picture that is refused: no picture, too large, outside of its folder, or an address."""
+
+
+class PictureStore:
+    """Pictures by the sha256 of their bytes.
+
+    Args:
+        directory: its directory, which is made with the first picture; several processes may share it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @staticmethod
+    def of(environ: Mapping[str, str]) -> PictureStore:
+        """The store of a stage's processes, or one that ends with this process where there is none."""
+        directory = environ.get(VARIABLE)
+        return PictureStore(_temporary() if directory is None else Path(directory))
+
+    @staticmethod
+    def of_stage() -> PictureStore:
+        """The store of the stage that this process belongs to, whose working directory is the outputs root."""
+        return PictureStore(Path(os.environ.get(VARIABLE) or Path(DIRECTORY).absolute()))
+
+    def keep(self, data: bytes) -> Picture:
+        """Stores the bytes of a picture; raises PictureFault if they are none, or a too large one."""
+        image, media_type = _opened(data)
+        digest = hashlib.sha256(data).hexdigest()
+        file = self.file(digest)
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(file) as temporary:
+                temporary.write_bytes(data)
+            sync_directory(file.parent)
+        width, height = image.size
+        return Picture(
+            sha256=digest, media_type=media_type, width=width, height=height, size=len(data)
+        )
+
+    def file(self, digest: str) -> Path:
+        return self.directory / digest[:2] / digest
+
+    def data(self, digest: str) -> bytes:
+        """The bytes of a picture; raises XpError(TASKS) if the store lacks it."""
+        try:
+            return self.file(digest).read_bytes()
+        except OSError as error:
+            raise XpError(
+                f"the picture {digest[:12]} cannot be read from {self.directory}: {error.strerror}\nkeep this directory"
+                " with the task sets and the runs; `python -m xp prepare` writes the pictures of a new set",
+                ExitCode.TASKS,
+            ) from None
+
+    def image(self, digest: str, max_pixels: int | None = None) -> Any:
+        """A picture as PIL's image in RGB, on white where it is transparent, turned as its camera says.
+
+        Args:
+            digest: sha256 of its bytes.
+            max_pixels: a larger picture is made smaller. None means that it keeps its size.
+        """
+        from PIL import Image, ImageOps
+
+        image, _ = _opened(self.data(digest))
+        image = ImageOps.exif_transpose(image)
+        if image.has_transparency_data:
+            image = image.convert("RGBA")
+            ground = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(ground, image)
+        image = image.convert("RGB")
+        num_pixels = image.width * image.height
+        if max_pixels is not None and num_pixels > max_pixels:
+            factor = (max_pixels / num_pixels) ** 0.5
+            size = (max(1, int(image.width * factor)), max(1, int(image.height * factor)))
+            image = image.resize(size, Image.Resampling.BICUBIC)
+        return image
+
+
+@cache
+def _temporary() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="xp-pictures-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _opened(data: bytes) -> tuple[Any, str]:
+    """PIL's image of the bytes, decoded, and its media type; raises PictureFault."""
+    from PIL import Image, UnidentifiedImageError
+
+    if len(data) > MAX_BYTES:
+        raise PictureFault(f"an image of {len(data):,} bytes; at most {MAX_BYTES:,} are read")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(data), formats=tuple(FORMATS))
+        if image.width * image.height > MAX_PIXELS:
+            raise PictureFault(
+                f"an image of {image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are decoded"
+            )
+        image.load()
+    except UnidentifiedImageError:
+        kinds = ", ".join(FORMATS)
+        raise PictureFault(
+            f"no image ({len(data):,} bytes that begin with {data[:8]!r}); {kinds} are read"
+        ) from None
+    except PictureFault:
+        raise
+    except Exception as error:  # PIL's decoders raise many classes for damaged files
+        raise PictureFault(f"a damaged image ({type(error).__name__}: {error!s:.80})") from None
+    return image, FORMATS[str(image.format)]
+
+
+def named(value: Any) -> Picture:
+    """A picture that is not read: it has the digest of how it is written, to check and to compare prompts cheaply."""
+    return Picture(sha256=digest_of(value), media_type="image/unread", width=1, height=1, size=1)
+
+
+def data_of(value: Any, folders: Sequence[Path] = ()) -> bytes:
+    """The bytes of a picture as people write it; raises PictureFault.
+
+    Args:
+        value: bytes, a data URI, a path beside the data's file, {bytes, path} of `datasets`, PIL's image, or a part of a
+            message of OpenAI's, Anthropic's or MCP's APIs.
+        folders: folders of the data's files, in one of which a path must lie. Empty means that a path is refused.
+    """
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, str):
+        return _data_of_text(value, folders)
+    if isinstance(value, Mapping):
+        return _data_of_mapping(value, folders)
+    if hasattr(value, "save") and hasattr(value, "mode"):
+        written = io.BytesIO()
+        value.save(written, "PNG")
+        return written.getvalue()
+    raise PictureFault(f"expected an image (bytes, a path or a data URI), got {value!r:.60}")
+
+
+def _data_of_text(text: str, folders: Sequence[Path]) -> bytes:
+    if text[:5].lower() == "data:":
+        head, _, data = text.partition(",")
+        if not head.lower().endswith(";base64"):
+            raise PictureFault(f"a data URI without base64: {head:.60}")
+        return decoded(data)
+    if text.lower().startswith(REMOTE):
+        raise PictureFault(
+            f"an address ({text:.60}); xp fetches none: give the bytes, a data URI or a file beside the data"
+        )
+    if not folders:
+        raise PictureFault(f"a path ({text:.60}), but these rows are from no file")
+    for folder in folders:
+        home = folder.resolve()
+        file = (home / text).resolve()
+        if not file.is_relative_to(home):
+            raise PictureFault(f"a path outside the folder of the rows: {text:.80}")
+        if file.is_file():
+            if file.stat().st_size > MAX_BYTES:
+                raise PictureFault(f"{file} has more than {MAX_BYTES:,} bytes")
+            return file.read_bytes()
+    raise PictureFault(f"no file {text:.80} in {', '.join(map(str, folders))}")
+
+
+def _data_of_mapping(value: Mapping[Any, Any], folders: Sequence[Path]) -> bytes:
+    for key in PICTURE_KEYS[:-2]:
+        if value.get(key) is not None:
+            return data_of(value[key], folders)
+    if isinstance(value.get("data"), str):
+        return decoded(value["data"])
+    if value.get("path") is not None:
+        return data_of(value["path"], folders)
+    raise PictureFault(f"expected an image, got {value!r:.60}")
+
+
+def decoded(text: str) -> bytes:
+    """The bytes of base64; raises PictureFault."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        raise PictureFault("an image that is not base64") from None
+
+
+PICTURE_PARTS: Final = ("image", "image_url", "input_image")
+"""Types of the parts of a message that are pictures."""
+
+
+PICTURE_KEYS: Final = ("bytes", "image", "image_url", "url", "source", "data", "path")
+"""Keys of a picture's value in a part of a message, or in a value of `datasets`."""
+
+
+def is_picture_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in PICTURE_PARTS
+
+
+def joined(parts: Iterable[str | Picture], *, between: str = "") -> tuple[str, list[Picture]]:
+    """The content of a message with these texts and pictures, and its pictures.
+
+    Args:
+        parts: in their order.
+        between: text between two texts that follow each other.
+    """
+    content = ""
+    pictures: list[Picture] = []
+    is_after_text = False
+    for part in parts:
+        if isinstance(part, str):
+            content += (between if is_after_text else "") + part.replace(PICTURE_MARK, REPLACEMENT)
+        else:
+            content += PICTURE_MARK
+            pictures.append(part)
+        is_after_text = isinstance(part, str)
+    return content, pictures
+
+
+def parts_of(message: Mapping[str, Any]) -> list[str | Picture]:
+    """The texts, without empty ones, and the pictures of a message: the reverse of `joined`."""
+    pictures = list(message.get("pictures", ()))
+    if not pictures:
+        return [message["content"]]
+    texts = message["content"].split(PICTURE_MARK)
+    parts: list[str | Picture] = []
+    for number, text in enumerate(texts):
+        if text:
+            parts.append(text)
+        if number < len(pictures):
+            parts.append(pictures[number])
+    return parts
+
+
+def with_pictures(message: Message, parts: Iterable[str | Picture]) -> Message:
+    """A message with these parts as its content."""
+    content, pictures = joined(parts)
+    changed = Message({**message, "content": content})
+    changed.pop("pictures", None)
+    if pictures:
+        changed["pictures"] = pictures
+    return changed
+
+
+def pictures_of(messages: Iterable[Mapping[str, Any]]) -> list[Picture]:
+    """All pictures of the messages, in their order."""
+    return [picture for message in messages for picture in message.get("pictures", ())]
+
+
+def digests_of(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """sha256 of the pictures of the messages, in their order, as their placeholders stand in the tokens."""
+    return [picture["sha256"] for picture in pictures_of(messages)]
+
+
+def described(picture: Picture) -> str:
+    """A picture in words, for terminals and texts: `[image 64x64 png 1a2b3c4d]`."""
+    kind = picture["media_type"].removeprefix("image/")
+    return f"[image {picture['width']}x{picture['height']} {kind} {picture['sha256'][:8]}]"
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The content with its pictures in words."""
+    return "".join(part if isinstance(part, str) else described(part) for part in parts_of(message))
+
+
+def without(message: Message, reason: str, *, but: int = 0) -> Message:
+    """A message with a text in place of its pictures after the first ones.
+
+    Args:
+        message: the message.
+        reason: why they are left out.
+        but: number of first pictures that stay.
+    """
+    parts: list[str | Picture] = []
+    num_pictures = 0
+    for part in parts_of(message):
+        if isinstance(part, str):
+            parts.append(part)
+            continue
+        num_pictures += 1
+        parts.append(part if num_pictures <= but else f"[image left out: {reason}]")
+    return with_pictures(message, parts)
+
+
+def checked(messages: Sequence[Message], *, is_on: bool) -> Sequence[Message]:
+    """Returns the messages of an environment; raises ProtocolError for a picture if they are off, or not one for each
+    mark."""
+    for message in messages:
+        pictures = message.get("pictures", [])
+        if pictures and not is_on:
+            kind = pictures[0]["media_type"]
+            raise ProtocolError(f"an image ({kind}): xp gives a model text alone; {OFF}")
+        if pictures and message["content"].count(PICTURE_MARK) != len(pictures):
+            raise ProtocolError("a message has another number of pictures than of their marks")
+    return messages
