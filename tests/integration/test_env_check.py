@@ -112,7 +112,7 @@ def test_a_reference_is_followed() -> None:
     ("tool", "fault"),
     [
         (ToolSpec("read file", "x", {}), "letters"),
-        (ToolSpec("f", "x", {"type": "string"}), "no object"),
+        (ToolSpec("f", "x", {"type": "string"}), "not an object"),
         (ToolSpec("f", " ", {}), "no description"),
         (ToolSpec("f", "x", {"properties": {}, "required": ["y"]}), "not declared"),
         (ToolSpec("f", "x", {"default": float("nan")}), "not JSON"),

@@ -14,12 +14,12 @@ from tests.support.sections import run_spec
 from tests.support.slime_critic import PPO, papers, papers_of_step
 from tests.trainers.slime_setup import needs_slime, worker_config
 from tests.trainers.slime_update import MASKS, arguments, batch_of, drawn, megatron
-from xp.backends.slime.worker import config as hooks
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.gae import over_trained_tokens
 from xp.backends.slime.worker.train import critic_role
 from xp.backends.slime.worker.training import enter
 from xp.composition import compose
+from xp.worker.slime_names import OVER_TRAINED_TOKENS
 
 pytestmark = needs_slime
 
@@ -103,7 +103,7 @@ def test_slimes_parser_makes_a_critic_of_the_role_that_xp_writes(tmp_path: Path)
     assert (
         policy.custom_advantage_function_path
         == critic.custom_advantage_function_path
-        == hooks.OVER_TRAINED_TOKENS
+        == OVER_TRAINED_TOKENS
     )
     assert roles(tmp_path, is_resumed=True)[1].load == str(tmp_path / "runs/r/critic")
 

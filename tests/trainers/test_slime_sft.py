@@ -131,7 +131,7 @@ def test_the_program_gives_slime_each_episode_once_an_epoch_and_publishes_its_la
         (checkpoints / "latest_checkpointed_iteration.txt").write_text(str(last))
 
     monkeypatch.setattr(sft, "run_train", train)
-    monkeypatch.setattr(sft, "check_trained", lambda *_: None)  # nothing is trained here
+    monkeypatch.setattr("xp.worker.sft.check_trained", lambda *_: None)  # nothing is trained here
     monkeypatch.chdir(tmp_path)
     sft.main([str(path)])
     trained = [json.loads(line) for line in (path.parent / TRAINING_FILE).read_text().splitlines()]

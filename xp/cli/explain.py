@@ -337,11 +337,11 @@ def explain_metric(name: str) -> Iterator[str]:
     if name == ALL:
         yield from (f"{entry['metric']}  {_first_sentence(entry['means'])}" for entry in entries)
         return
-    (full_key,) = entries
+    (entry,) = entries
     full = next(iter(_of_last_part(name)), name)
-    yield full if full == full_key["metric"] else f"{full}  ({full_key['metric']})"
-    yield from (f"  {key:6} {full_key[key]}" for key in ("unit", "means", "read"))
-    for backend, source in full_key["sources"].items():
+    yield full if full == entry["metric"] else f"{full}  ({entry['metric']})"
+    yield from (f"  {key:6} {entry[key]}" for key in ("unit", "means", "read"))
+    for backend, source in entry["sources"].items():
         yield f"  {backend:6} {source or 'does not give it'}"
 
 

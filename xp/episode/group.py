@@ -120,15 +120,17 @@ def dialogue(episode: GroupEpisode, dialect: Dialect | str) -> list[Message]:
     messages: list[Message] = []
     turn: Message | None = None
     for message in episode.messages:
-        copied = Message(**message)
-        if copied["role"] == "assistant" and "tool_calls" not in copied:
-            turn = copied = Message(role="assistant", content=plain(copied["content"]))
-        elif copied["role"] == "tool" and turn is not None:
-            if "tool_call_id" in copied and calls and copied.get("name") == calls[0]["name"]:
+        rendered = Message(**message)
+        if rendered["role"] == "assistant" and "tool_calls" not in rendered:
+            turn = rendered = Message(role="assistant", content=plain(rendered["content"]))
+        elif rendered["role"] == "tool" and turn is not None:
+            if "tool_call_id" in rendered and calls and rendered.get("name") == calls[0]["name"]:
                 call = calls.popleft()
-                executed = chat_call(copied["tool_call_id"], call["name"], dict(call["arguments"]))
+                executed = chat_call(
+                    rendered["tool_call_id"], call["name"], dict(call["arguments"])
+                )
                 turn.setdefault("tool_calls", []).append(executed)
             else:
-                copied = Message(role="user", content=copied["content"])
-        messages.append(copied)
+                rendered = Message(role="user", content=rendered["content"])
+        messages.append(rendered)
     return messages

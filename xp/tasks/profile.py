@@ -26,8 +26,6 @@ class Profile:
 
     model: str
     """Model that was measured, or another source of the rates."""
-    threshold: float
-    """Smallest reward that is a pass (`evaluation.pass_threshold`)."""
     num_tries: int
     """Largest number of episodes of any task."""
     rates: Mapping[int, float]
@@ -71,7 +69,7 @@ class LoggedRates(JsonFile):
             f"OpenReward's rollouts of {self.model or 'any model'}, logged until {self.fetched}"
         )
         rates = {int(index): rate for index, rate in self.rates.items()}
-        return Profile(source, 1.0, max(self.num_rollouts.values(), default=0), rates)
+        return Profile(source, max(self.num_rollouts.values(), default=0), rates)
 
 
 def _logged_profile(file: Path, split: str, request: Mapping[str, Any]) -> Profile:
@@ -125,7 +123,7 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
             f"{place} has no tasks of split {split}: profile the split that is trained on"
             " (python -m xp tasks profile env=... model=...)"
         )
-    return Profile(evaluation["model"]["name"], threshold, max(map(len, tries.values())), rates)
+    return Profile(evaluation["model"]["name"], max(map(len, tries.values())), rates)
 
 
 def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) -> str:

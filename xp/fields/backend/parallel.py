@@ -325,7 +325,7 @@ PARALLEL = (
             refuse=_no_context,
             proof={
                 "not on hardware=cpu": OWN,
-                "splits sequences without padding": "skyrl::padding_is_removed_for_flash_attention_alone",
+                "splits sequences only without padding": "skyrl::padding_is_removed_for_flash_attention_alone",
             },
         ),
         slime="--context-parallel-size",

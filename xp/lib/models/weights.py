@@ -260,13 +260,13 @@ def _is_equal(first: Tensor, second: Tensor) -> bool:
     """Returns whether two tensors have the same bytes; those of other types or shapes differ."""
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
-    with first.file.open("rb") as first_bytes, second.file.open("rb") as other:
+    with first.file.open("rb") as first_bytes, second.file.open("rb") as other_bytes:
         first_bytes.seek(first.begin)
-        other.seek(second.begin)
+        other_bytes.seek(second.begin)
         left = first.end - first.begin
         while left > 0:
             size = min(CHUNK, left)
-            if first_bytes.read(size) != other.read(size):
+            if first_bytes.read(size) != other_bytes.read(size):
                 return False
             left -= size
     return True

@@ -160,7 +160,7 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
         "messages": messages,
         "output": {
             "model": f"xp/{model}",
-            "choices": [{"message": messages[episode]} for episode in played[-1:]],
+            "choices": [{"message": messages[place]} for place in played[-1:]],
         },
         "metadata": {"status": outcome["status"], "step_rewards": outcome["step_rewards"]},
         "started_at": _time(record["started_at"]),

@@ -39,8 +39,12 @@ def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
         results = estimated(values, rollout_data["rewards"], args.gamma, args.lambd)
         for name, compact in zip(("advantages", "returns"), results, strict=True):
             rollout_data[name] = [
-                slice_log_prob_with_cp(torch.zeros_like(whole).masked_scatter(mask, places), *pair)
-                for whole, mask, places, pair in zip(gathered, masks, compact, lengths, strict=True)
+                slice_log_prob_with_cp(
+                    torch.zeros_like(whole).masked_scatter(mask, estimates), *pair
+                )
+                for whole, mask, estimates, pair in zip(
+                    gathered, masks, compact, lengths, strict=True
+                )
             ]
 
 

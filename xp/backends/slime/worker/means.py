@@ -66,11 +66,11 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     gap = _gap(args, rollout_data)
     _distilled.update({} if gap is None else {DISTILL_KL: gap})
     _factors[:] = [
-        all_of / mask if mask else 1.0 for all_of, mask in zip(whole, trained, strict=True)
+        total / count if count else 1.0 for total, count in zip(whole, trained, strict=True)
     ]
     _constants[:] = [
-        number / (episode * length) if episode and length else 1.0
-        for number, episode in zip(tokens, episodes, strict=True)
+        num_tokens / (num_episodes * length) if num_episodes and length else 1.0
+        for num_tokens, num_episodes in zip(tokens, episodes, strict=True)
     ]
 
 

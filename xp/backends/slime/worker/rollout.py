@@ -169,12 +169,12 @@ async def _end_held_out(worker: Worker, sample: Any, ended: PlayedEpisode) -> No
 async def _settle_group(
     worker: Worker, group: Sequence[tuple[Any, PlayedEpisode]], *, evaluation: bool
 ) -> None:
-    await asyncio.wrap_future(worker.mix.score_group([episode.episode for _, episode in group]))
-    for sample, episode in group:
-        await _record(worker, sample, episode, evaluation=evaluation)
+    await asyncio.wrap_future(worker.mix.score_group([ended.episode for _, ended in group]))
+    for sample, ended in group:
+        await _record(worker, sample, ended, evaluation=evaluation)
         _set_result(
             sample,
-            episode.episode.settle(),
+            ended.episode.settle(),
             mask_truncated=worker.config.spec.algorithm.mask_truncated,
         )
 

@@ -133,7 +133,7 @@ class CapturedLog(StepLog):
             }
             | {name: float(metrics[name]) for name in OF_WEIGHTS if name in metrics}
         )
-        watched = {watched: self._updates[-1].get(f"training/{watched}") for watched in WATCHED}
+        watched = {metric: self._updates[-1].get(f"training/{metric}") for metric in WATCHED}
         self._finite.are_finite(rollout_id + 1, watched)
         self.count_update(watched["grad_norm"])
         if position == 0:
