@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,7 @@ def opened(config: EnvConfig, cloud: DaytonaCloud) -> Any:
     return load_provider(config, variables(cloud))
 
 
-def owners(cloud: DaytonaCloud) -> set[int]:
-    """Processes that the labels of the open sandboxes name."""
-    labels = [sandbox.facts["labels"] for sandbox in cloud.sandboxes.values()]
-    return {int(label["harbor.session_id"].split("-")[2]) for label in labels}
-
-
-def kill(cloud: DaytonaCloud) -> None:
-    """Kills the process that holds the open sandboxes, as a machine without memory does."""
-    for process in owners(cloud):
-        os.kill(process, signal.SIGKILL)
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import importlib
 import itertools
@@ -36,7 +37,8 @@ END_S: Final = 4.0
 KILL_S: Final = 2
 KILLED: Final = (124, 137)
 """Exit codes of `timeout` for a command that it stopped."""
-SETUP: Final = "COPY xp-setup.sh /tmp/xp-setup.sh\nRUN sh -e /tmp/xp-setup.sh\n"
+SETUP: Final = "RUN echo {script} | base64 -d >/tmp/xp-setup.sh && sh -e /tmp/xp-setup.sh\n"
+"""Line of a Dockerfile that runs a script; a file of it would be uploaded beside the image."""
 LIFETIMES: Final[Mapping[str, tuple[str, int]]] = {
     "daytona": ("ttl_minutes", 1),
     "modal": ("sandbox_timeout_secs", 60),
@@ -173,8 +175,7 @@ class CloudHost:
             context.mkdir()
             lines = f"FROM {task.image}\n"
         if setup is not None:
-            (context / "xp-setup.sh").write_text(setup, encoding="utf-8")
-            lines += SETUP
+            lines += SETUP.format(script=base64.b64encode(setup.encode()).decode())
         (context / "Dockerfile").write_text(lines, encoding="utf-8")
         return context
 
