@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.stubs.daytona_cloud import KEY, DaytonaCloud, daytona_cloud
+from tests.stubs.runloop_cloud import KEY as RUNLOOP_KEY
+from tests.stubs.runloop_cloud import runloop_cloud
 from tests.support.clouds import (
     ADDRESS,
     VARIABLE,
@@ -32,8 +34,10 @@ from xp.checks.contracts.jobs import eventually
 from xp.checks.doctor.reach import environments
 from xp.contrib.harness.agents import HARBOR_AGENTS, HARBOR_OUTSIDE
 from xp.envs.config import EnvConfig
+from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.spec.env import SandboxKind
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), needs_harbor]
 SAYS = {"analysis": "", "plan": "", "commands": [], "task_complete": False}
@@ -65,7 +69,7 @@ def test_a_task_is_played_in_a_sandbox_that_is_removed(tasks: Path, cloud: Dayto
         for command in ("echo $LEVEL; env", "seq 9999", "exit 3")
     ]
     (open_one, other) = list(cloud.sandboxes.values())
-    assert open_one.root != other.root
+    assert open_one.machine.root != other.machine.root
     for episode in episodes:
         episode.step("Done.")
     outcomes = [episode.settle() for episode in episodes]
@@ -309,3 +313,35 @@ def _spec(config: EnvConfig) -> Any:
             "model=tiny",
         ]
     )
+
+
+def test_runloops_own_client_plays_and_leaves_nothing(tmp_path: Path) -> None:
+    cloud_task(tmp_path / "tasks/a")
+    cloud_task(tmp_path / "tasks/b")
+    config = at_daytona(harbor(tmp_path / "tasks")).model_copy(
+        update={"sandbox": SandboxKind.RUNLOOP, "secrets": {"RUNLOOP_API_KEY": None}}
+    )
+    with runloop_cloud(tmp_path / "cloud") as cloud:
+        account = {"RUNLOOP_API_KEY": RUNLOOP_KEY, "RUNLOOP_BASE_URL": cloud.url}
+        provider = load_provider(config, {**os.environ, **account})
+        episodes = [begun(provider, config, number) for number in (0, 1)]
+        for episode in episodes:
+            episode.step(call("bash", command="echo hello > hello.txt"))
+        (blueprint,) = cloud.blueprints
+        assert blueprint["name"].startswith("harbor_xp-")
+        labels = [devbox["metadata"]["harbor.session_id"] for devbox in cloud.devboxes.values()]
+        os.kill(int(labels[0].split("-")[2]), 9)
+        eventually(lambda: not provider._clouds._process._child.is_alive())
+        assert len(cloud.devboxes) == 2
+        lines = provider.remove_left()
+        assert [line.split()[3] for line in lines] == labels
+        assert not cloud.devboxes
+        again = begun(provider, config)
+        again.step(call("bash", command="echo hello > hello.txt"))
+        again.step("Done.")
+        assert again.settle().reward == 1.0
+        for episode in episodes:
+            episode.settle()
+        provider.close()
+        assert not cloud.devboxes
+        assert len(cloud.blueprints) == 1

@@ -59,7 +59,12 @@ def test_a_training_in_a_cloud_makes_two_steps_and_leaves_nothing(
             "env.options.command=python {program}/shell_agent.py {prompt_file}",
         ]
     else:
-        words += ["env.options.agent=terminus-2"]
+        # Its own prompt has some 3,000 characters.
+        words += [
+            "env.options.agent=terminus-2",
+            "model.max_context_tokens=4096",
+            "training.max_prompt_tokens=3600",
+        ]
     with daytona_cloud(tmp_path / "cloud", f"http://{listen}") as cloud:
         monkeypatch.setenv("DAYTONA_API_KEY", KEY)
         monkeypatch.setenv("DAYTONA_API_URL", f"{cloud.url}/api")

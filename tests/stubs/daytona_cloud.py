@@ -1,45 +1,33 @@
-"""A stub of Daytona's API: its own client creates sandboxes here, whose commands really run, as processes of this machine.
+"""A stub of Daytona's API: its own client creates sandboxes, whose commands really run here (tests.stubs.local_machine).
 
-A sandbox is a directory. Absolute paths of a task (`/tests`, `/logs`, ...) are below it, as far as they are words of a
-command; `XP_ROOT` names it for scripts. An image is a name: nothing is built, and its Dockerfile is kept for the test.
+An image is a name: nothing is built, and its Dockerfile is kept for the test.
 """
 
 from __future__ import annotations
 
-import email
-import email.policy
 import itertools
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
 import threading
-import time
 import urllib.parse
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.stubs.local_machine import LocalMachine, form_of
 from tests.support.http_server import Reply, Request, http_server
 
 KEY = "dtn_0123456789abcdef0123456789abcdef"
-PLACES = re.compile(
-    r"(?<![\w./}\"$-])/(tests|logs|program|prompt|files|grading|grader|harbor|installed-agent)\b"
-)
 
 
 @dataclass
 class Sandbox:
-    """One sandbox: its directory, and its processes by the number of the command."""
+    """One sandbox: what the API says of it, and its machine."""
 
     facts: dict[str, Any]
-    root: Path
-    began: float = field(default_factory=time.monotonic)
-    commands: dict[str, tuple[subprocess.Popen[bytes], Path]] = field(default_factory=dict)
+    machine: LocalMachine
 
 
 class DaytonaCloud:
@@ -84,9 +72,6 @@ class DaytonaCloud:
         if self.refuses_start:
             return Reply({"message": f"no room for {KEY}", "statusCode": 400}, 400)
         number = f"sandbox-{next(self._numbers)}"
-        root = self.place / number
-        for name in ("app", "tmp", "logs/verifier"):
-            (root / name).mkdir(parents=True)
         facts = {
             "id": number,
             "organizationId": "org",
@@ -106,7 +91,8 @@ class DaytonaCloud:
             "state": "started",
             "toolboxProxyUrl": f"{self.url}/toolbox",
         }
-        self.sandboxes[number] = Sandbox(facts, root)
+        machine = LocalMachine(self.place / number, self.proxy)
+        self.sandboxes[number] = Sandbox(facts, machine)
         self.most_open = max(self.most_open, len(self.sandboxes))
         return Reply(facts)
 
@@ -128,7 +114,7 @@ class DaytonaCloud:
         sandbox = self.sandboxes.pop(number, None)
         if sandbox is None:
             return Reply({"message": "no such sandbox", "statusCode": 404}, 404)
-        self._end(sandbox)
+        sandbox.machine.end()
         return Reply({**sandbox.facts, "state": "destroyed"})
 
     def renew(self, _: Request, __: str, number: str) -> Reply:
@@ -167,76 +153,27 @@ class DaytonaCloud:
         return Reply({}, 201)
 
     def execute(self, request: Request, _: str, number: str, __: str) -> Reply:
-        sandbox = self.sandboxes[number]
-        root = sandbox.root
-        command = PLACES.sub(lambda match: f"{root}/{match[1]}", request.json["command"])
-        name = f"command-{next(self._numbers)}"
-        output = root / "tmp" / name
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                ["bash", "-c", command],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=root / "app",
-                env=self._environ(root),
-                start_new_session=True,
-            )
-        sandbox.commands[name] = (process, output)
-        return Reply({"cmdId": name})
+        return Reply({"cmdId": self.sandboxes[number].machine.start(request.json["command"])})
 
     def command(self, _: Request, __: str, number: str, ___: str, name: str) -> Reply:
         if number not in self.sandboxes:
             return Reply({"message": "no such sandbox", "statusCode": 404}, 404)
-        process, _output = self.sandboxes[number].commands[name]
-        return Reply({"id": name, "command": "", "exitCode": process.poll()})
+        code = self.sandboxes[number].machine.code(name)
+        return Reply({"id": name, "command": "", "exitCode": code})
 
     def logs(self, _: Request, __: str, number: str, ___: str, name: str) -> Reply:
-        _process, output = self.sandboxes[number].commands[name]
-        text = output.read_text(errors="replace")
+        text = self.sandboxes[number].machine.output(name)
         return Reply({"output": text, "stdout": text, "stderr": ""})
 
     def upload(self, request: Request, _: str, number: str) -> Reply:
-        head = f"Content-Type: {request.headers['content-type']}\r\n\r\n".encode()
-        message = email.message_from_bytes(head + request.body, policy=email.policy.HTTP)
-        parts = {
-            part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
-            for part in message.iter_parts()
-        }
-        path = str(parts["files[0].path"], "utf-8")
-        place = PLACES.sub(lambda match: f"{self.sandboxes[number].root}/{match[1]}", path)
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
-        Path(place).write_bytes(parts["files[0].file"])
+        form = form_of(request)
+        self.sandboxes[number].machine.write(form["files[0].path"].decode(), form["files[0].file"])
         return Reply({})
 
     def close(self) -> None:
         for sandbox in self.sandboxes.values():
-            self._end(sandbox)
+            sandbox.machine.end()
         self.sandboxes.clear()
-
-    def _environ(self, root: Path) -> dict[str, str]:
-        environ = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(root / "tmp"),
-            "TMPDIR": str(root / "tmp"),
-            "TMUX_TMPDIR": str(root / "tmp"),
-            "XP_ROOT": str(root),
-            "LANG": "C.UTF-8",
-        }
-        return environ | ({"http_proxy": self.proxy} if self.proxy else {})
-
-    def _end(self, sandbox: Sandbox) -> None:
-        for process, _ in sandbox.commands.values():
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        subprocess.run(
-            ["tmux", "kill-server"],
-            env=self._environ(sandbox.root),
-            check=False,
-            capture_output=True,
-        )
-        shutil.rmtree(sandbox.root, ignore_errors=True)
 
 
 ROUTES = {
