@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import pytest
 
 from tests.stubs.daytona_cloud import KEY, DaytonaCloud, daytona_cloud
+from tests.stubs.e2b_cloud import KEY as E2B_KEY
+from tests.stubs.e2b_cloud import E2bCloud, e2b_cloud
 from tests.stubs.runloop_cloud import KEY as RUNLOOP_KEY
-from tests.stubs.runloop_cloud import runloop_cloud
+from tests.stubs.runloop_cloud import RunloopCloud, runloop_cloud
 from tests.support.clouds import (
     ADDRESS,
     VARIABLE,
@@ -32,6 +35,7 @@ from tests.support.harbor_tasks import CONFIG, harbor
 from tests.support.harness_programs import harness
 from xp.checks.contracts.jobs import eventually
 from xp.checks.doctor.reach import environments
+from xp.contrib.harbor.cloud_options import ACCOUNTS
 from xp.contrib.harness.agents import HARBOR_AGENTS, HARBOR_OUTSIDE
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
@@ -171,6 +175,31 @@ def test_the_end_of_a_process_removes_its_sandboxes(tasks: Path, cloud: DaytonaC
     begun(provider, config).step(call("bash", command="true"))
     assert cloud.sandboxes
     provider.close()
+    eventually(lambda: not cloud.sandboxes)
+
+
+OPENS = """
+import os, sys, time
+from pathlib import Path
+from tests.support.clouds import at_daytona, begun
+from tests.support.fake_session import call
+from tests.support.harbor_tasks import harbor
+from xp.envs.load import load_provider
+config = at_daytona(harbor(Path(sys.argv[1])))
+episode = begun(load_provider(config, os.environ), config)
+episode.step(call("bash", command="true"))
+print("open", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_run_leaves_nothing(tasks: Path, cloud: DaytonaCloud) -> None:
+    command = [sys.executable, "-c", OPENS, str(tasks)]
+    with subprocess.Popen(command, env=variables(cloud), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        assert len(cloud.sandboxes) == 1
+        process.kill()
     eventually(lambda: not cloud.sandboxes)
 
 
@@ -315,27 +344,57 @@ def _spec(config: EnvConfig) -> Any:
     )
 
 
-def test_runloops_own_client_plays_and_leaves_nothing(tmp_path: Path) -> None:
+def _runloop(cloud: RunloopCloud) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Variables of the account; names of its open sandboxes by their labels, and of its images."""
+    open_ones = {
+        number: devbox["metadata"]["harbor.session_id"] for number, devbox in cloud.devboxes.items()
+    }
+    account = {"RUNLOOP_API_KEY": RUNLOOP_KEY, "RUNLOOP_BASE_URL": cloud.url}
+    return account, open_ones, [blueprint["name"] for blueprint in cloud.blueprints]
+
+
+def _e2b(cloud: E2bCloud) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    open_ones = {
+        number: facts["metadata"]["session_id"] for number, facts in cloud.sandboxes.items()
+    }
+    account = {
+        "E2B_API_KEY": E2B_KEY,
+        "E2B_API_URL": cloud.url,
+        "E2B_SANDBOX_URL": cloud.url,
+        "E2B_HTTP_VERSION": "1.1",
+    }
+    return account, open_ones, list(cloud.templates)
+
+
+@pytest.mark.parametrize(
+    ("kind", "serve", "facts"),
+    [(SandboxKind.RUNLOOP, runloop_cloud, _runloop), (SandboxKind.E2B, e2b_cloud, _e2b)],
+)
+def test_another_clouds_own_client_plays_and_leaves_nothing(
+    tmp_path: Path, kind: SandboxKind, serve: Any, facts: Any
+) -> None:
     cloud_task(tmp_path / "tasks/a")
     cloud_task(tmp_path / "tasks/b")
+    (secret,) = ACCOUNTS[kind][0]
     config = at_daytona(harbor(tmp_path / "tasks")).model_copy(
-        update={"sandbox": SandboxKind.RUNLOOP, "secrets": {"RUNLOOP_API_KEY": None}}
+        update={"sandbox": kind, "secrets": {secret: None}}
     )
-    with runloop_cloud(tmp_path / "cloud") as cloud:
-        account = {"RUNLOOP_API_KEY": RUNLOOP_KEY, "RUNLOOP_BASE_URL": cloud.url}
+    with serve(tmp_path / "cloud") as cloud:
+        account, _, _ = facts(cloud)
         provider = load_provider(config, {**os.environ, **account})
         episodes = [begun(provider, config, number) for number in (0, 1)]
         for episode in episodes:
             episode.step(call("bash", command="echo hello > hello.txt"))
-        (blueprint,) = cloud.blueprints
-        assert blueprint["name"].startswith("harbor_xp-")
-        labels = [devbox["metadata"]["harbor.session_id"] for devbox in cloud.devboxes.values()]
-        os.kill(int(labels[0].split("-")[2]), 9)
+        _, open_ones, images = facts(cloud)
+        assert len(open_ones) == 2
+        assert len(images) == 1  # Both tasks have the same.
+        (owner,) = {label.split("-")[2] for label in open_ones.values()}
+        os.kill(int(owner), 9)
         eventually(lambda: not provider._clouds._process._child.is_alive())
-        assert len(cloud.devboxes) == 2
+        assert facts(cloud)[1] == open_ones
         lines = provider.remove_left()
-        assert [line.split()[3] for line in lines] == labels
-        assert not cloud.devboxes
+        assert {line.split()[3] for line in lines} == set(open_ones.values())
+        assert not facts(cloud)[1]
         again = begun(provider, config)
         again.step(call("bash", command="echo hello > hello.txt"))
         again.step("Done.")
@@ -343,5 +402,45 @@ def test_runloops_own_client_plays_and_leaves_nothing(tmp_path: Path) -> None:
         for episode in episodes:
             episode.settle()
         provider.close()
-        assert not cloud.devboxes
-        assert len(cloud.blueprints) == 1
+        assert not facts(cloud)[1]
+        assert facts(cloud)[2] == images
+
+
+MAKES = """
+import json, sys
+from pathlib import Path
+from tests.support.clouds import at_daytona
+from tests.support.harbor_tasks import harbor
+from xp.contrib.harbor.cloud_host import CloudHost
+from xp.contrib.harbor.task_folder import read_task
+from xp.spec.env import SandboxKind
+made = {}
+for kind in SandboxKind:
+    if kind.is_cloud or kind is SandboxKind.DOCKER:
+        config = at_daytona(harbor(Path(sys.argv[1]))).model_copy(update={"sandbox": kind})
+        sandbox = CloudHost(config)._sandbox(read_task(Path(sys.argv[1], "a")), "true")
+        made[kind] = [type(sandbox).__name__, sandbox.environment_name, sandbox.session_id]
+print(json.dumps(made))
+"""
+
+
+def test_harbor_takes_the_options_of_every_sandbox(tasks: Path) -> None:
+    """Modal's client speaks gRPC, for which there is no stub: its class is made and no more."""
+    done = subprocess.run(
+        [os.environ[VARIABLE], "-c", MAKES, str(tasks)],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    made = json.loads(done.stdout.splitlines()[-1])
+    assert {kind: facts[0] for kind, facts in made.items()} == {
+        "docker": "DockerEnvironment",
+        "daytona": "DaytonaEnvironment",
+        "modal": "ModalEnvironment",
+        "e2b": "E2BEnvironment",
+        "runloop": "RunloopEnvironment",
+    }
+    assert len({facts[1] for facts in made.values()}) == 1
+    assert all(len(facts[2]) < 64 for facts in made.values())

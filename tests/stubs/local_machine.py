@@ -11,9 +11,11 @@ import email.policy
 import itertools
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from tests.support.http_server import Request
 PLACES = re.compile(
     r"(?<![\w./}\"$-])/(tests|logs|program|prompt|files|grading|grader|harbor|installed-agent|app)\b"
 )
+
+AS_ROOT = "su root -s /bin/bash -c "
 
 
 class LocalMachine:
@@ -40,9 +44,13 @@ class LocalMachine:
         for name in ("app", "tmp", "logs/verifier"):
             (root / name).mkdir(parents=True)
 
-    def start(self, command: str) -> str:
-        """Starts a command of a shell; returns its name."""
+    def start(self, command: str | Sequence[str]) -> str:
+        """Starts a command of a shell, or a program with its arguments; returns its name."""
+        if not isinstance(command, str):
+            command = shlex.join(command)
         name = f"command-{next(self._numbers)}"
+        if command.startswith(AS_ROOT):  # Its user is that of the test.
+            command = shlex.split(command)[-1]
         output = self.root / "tmp" / name
         with output.open("wb") as file:
             process = subprocess.Popen(

@@ -94,7 +94,7 @@ def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
         (
             ("env=harbor", *DAYTONA, "env.options.cloud.max_hours=3"),
             ExitCode.CONFIG,
-            ("env.options.cloud",),
+            ("cloud.max_hours: unknown key",),
         ),
     ],
 )

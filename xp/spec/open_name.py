@@ -96,6 +96,8 @@ def checked_options(kind: Kind, name: str, options: Mapping[str, Any]) -> dict[s
 def _fault_text(error: Any) -> str:
     """Text of an option's fault; a fault of several options together has its own text and shows no value."""
     key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"{key}: unknown key; remove it"
     if error["type"] == "value_error":
         if key:
             return f"{key}: {error['ctx']['error']}"

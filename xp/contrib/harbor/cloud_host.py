@@ -21,19 +21,22 @@ from typing import Any, Final
 
 from xp.contrib.harbor.cloud_clients import label, listed
 from xp.contrib.harbor.cloud_options import account_variables
-from xp.contrib.harbor.cloud_sandbox import AgentRun
+from xp.contrib.harbor.cloud_sandbox import CLOSE_S, COPY_S, SWEEP_S, AgentRun
 from xp.contrib.harbor.sandbox import Ran
 from xp.contrib.harbor.task_folder import HarborTask, folder_digest
-from xp.envs.base import EnvFault, EnvUnavailable, ResponseLost
+from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ResponseLost
 from xp.envs.config import EnvConfig
 from xp.envs.loop import run
 from xp.envs.rpc_server import place_kind, serve, to_stderr
 from xp.errors import ExitCode, XpError
 from xp.lib import private_directory
 from xp.lib.secrets.redaction import Redactor
+from xp.spec.env import SandboxKind
 
 END_S: Final = 4.0
 """Seconds to remove open sandboxes after the parent's end; xp.lib.processes kills this process after five seconds."""
+SLACK_S: Final = 30.0
+"""Seconds beyond a deadline in which a cancelled request ends; the parent waits longer, as it would end this process."""
 KILL_S: Final = 2
 KILLED: Final = (124, 137)
 """Exit codes of `timeout` for a command that it stopped."""
@@ -98,7 +101,9 @@ class CloudHost:
     def open(self, number: int, place: tuple[HarborTask, str | None]) -> None:
         """Starts a sandbox; raises XpError(LIMIT) when the budget is spent."""
         self._check_budget()
-        self._do(EnvUnavailable, self._open(number, *place), 86_400.0)
+        task, setup = place
+        limit_s = self._config.limits.create_timeout_s + task.build_timeout_s
+        self._do(EnvUnavailable, self._open(number, task, setup), limit_s)
 
     async def _open(self, number: int, task: HarborTask, setup: str | None) -> None:
         # Clouds refuse bursts of requests.
@@ -114,7 +119,8 @@ class CloudHost:
             await sandbox.start(force_build=False)
             await label(self._kind, sandbox)
         except BaseException:
-            await self._remove(number)
+            with suppress(Exception):
+                await self._remove(number)
             raise
         loop = asyncio.get_running_loop()
         loop.call_later(
@@ -194,23 +200,21 @@ class CloudHost:
         sandbox = self._of(number)
         limit_s = int(timeout_s) + 30
         work = sandbox.exec(script, env=environ or None, timeout_sec=limit_s, user=user)
-        done = self._do(ResponseLost, work, limit_s + 30.0)
+        done = self._do(ResponseLost, work, limit_s)
         text = (done.stdout or "") + (done.stderr or "")
         if done.return_code in KILLED and time.monotonic() - began >= timeout_s:
             return Ran(None, text, f"it took longer than {timeout_s:g} s")
         return Ran(done.return_code, text)
 
     def put(self, number: int, place: tuple[Path, str]) -> None:
-        self._do(ResponseLost, self._of(number).upload_dir(*place), 600.0)
+        self._do(ResponseLost, self._of(number).upload_dir(*place), COPY_S)
 
     def play(self, number: int, request: AgentRun) -> Ran:
         """Plays a task by Harbor's agent; what it says of a failure is the output."""
         try:
-            self._do(EnvUnavailable, self._play(number, request), request.limit_s + 30.0)
-        except TimeoutError:
+            self._do(EnvUnavailable, self._play(number, request), request.limit_s)
+        except DeadlineExceeded:
             return Ran(None, "", f"it took longer than {request.limit_s:g} s")
-        except asyncio.CancelledError:
-            return Ran(None, "")
         except EnvFault as error:
             return Ran(1, str(error))
         return Ran(0, "")
@@ -219,7 +223,11 @@ class CloudHost:
         playing = asyncio.ensure_future(self._played(number, request))
         self._agents[number] = playing
         try:
-            await asyncio.wait_for(playing, request.limit_s)
+            await playing
+        except asyncio.CancelledError:
+            if not playing.cancelled():
+                playing.cancel()
+                raise
         finally:
             self._agents.pop(number, None)
 
@@ -255,7 +263,7 @@ class CloudHost:
             playing.cancel()
 
     def close(self, number: int, _: None) -> None:
-        self._do(ResponseLost, self._remove(number), 120.0)
+        self._do(ResponseLost, self._remove(number), CLOSE_S)
 
     async def _remove(self, number: int) -> None:
         """Removes a sandbox; idempotent."""
@@ -263,13 +271,17 @@ class CloudHost:
         if sandbox is None:
             return
         await self._stop(number)
-        await sandbox.stop(delete=True)
-        self._hours += (time.monotonic() - self._began.pop(number)) / 3600
-        shutil.rmtree(sandbox.trial_paths.trial_dir, ignore_errors=True)
+        try:
+            await sandbox.stop(delete=True)
+        finally:
+            self._hours += (time.monotonic() - self._began.pop(number)) / 3600
+            shutil.rmtree(sandbox.trial_paths.trial_dir, ignore_errors=True)
 
     def sweep(self, _: int, __: None) -> list[str]:
         """Removes sandboxes of this machine whose process has ended; returns a line for each, and for others of xp's."""
-        return list(self._do(EnvUnavailable, self._sweep(), 300.0))
+        if not SandboxKind(self._kind).is_cloud:
+            return []
+        return list(self._do(EnvUnavailable, self._sweep(), SWEEP_S))
 
     async def _sweep(self) -> list[str]:
         lines = []
@@ -331,12 +343,14 @@ class CloudHost:
         """Result of Harbor's coroutine; what it raises is a fault of the environment, without the account's key."""
 
         async def awaited() -> Any:
-            return await work
+            return await asyncio.wait_for(work, limit_s)
 
         try:
-            return run(awaited(), limit_s)
-        except (XpError, EnvFault, TimeoutError):
+            return run(awaited(), limit_s + SLACK_S)
+        except (XpError, EnvFault):
             raise
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self._kind} took longer than {limit_s:g} s") from None
         except Exception as error:
             text = self._redact(f"{type(error).__name__}: {error}")
             raise fault(f"{self._kind}: {text[:1000]}") from None

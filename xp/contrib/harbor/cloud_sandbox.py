@@ -17,10 +17,12 @@ from xp.envs.hosted import PackageProcess
 from xp.errors import XpError
 
 PROGRAM: Final = "xp.contrib.harbor.cloud_host"
-GRACE_S: Final = 60.0
-"""Seconds beyond a command's own limit, in which a cloud's API answers."""
+GRACE_S: Final = 120.0
+"""Seconds beyond a request's deadline in the child, as a request that is later ends the child with all sandboxes."""
 COPY_S: Final = 600.0
 CLOSE_S: Final = 120.0
+SWEEP_S: Final = 300.0
+"""Deadlines of requests in the child."""
 MODULES: Final = {"runloop": "runloop_api_client", "docker": "harbor"}
 """Sandbox -> module of its client; others are called as their sandbox."""
 
@@ -65,7 +67,7 @@ class CloudSandboxes:
             self.remove_left()
         number = self._process.number()
         limits = self._config.limits
-        limit_s = limits.create_timeout_s + task.build_timeout_s
+        limit_s = limits.create_timeout_s + task.build_timeout_s + GRACE_S
         child.ask(
             "open", number, (task, setup), limit_s, f"the start of the sandbox of {task.name}"
         )
@@ -73,9 +75,8 @@ class CloudSandboxes:
 
     def remove_left(self) -> list[str]:
         """Removes sandboxes of processes of this machine that were killed; names them, and says what else is there."""
-        limit_s = self._config.limits.create_timeout_s
         lines: list[str] = self._process.child().ask(
-            "sweep", 0, None, limit_s, "the list of sandboxes"
+            "sweep", 0, None, SWEEP_S + GRACE_S, "the list of sandboxes"
         )
         return lines
 
@@ -121,7 +122,7 @@ class CloudSandbox:
     def put(self, folder: Path, name: str) -> str:
         """See CommandSandbox."""
         self._root(f"rm -rf /{name}; mkdir -p /{name}")
-        self._ask("put", (folder, f"/{name}"), COPY_S, f"the copy of {name}")
+        self._ask("put", (folder, f"/{name}"), COPY_S + GRACE_S, f"the copy of {name}")
         self._root(f"chmod -R a+rX /{name}")
         return f"/{name}"
 
@@ -144,7 +145,9 @@ class CloudSandbox:
             return
         self._is_closed = True
         try:
-            self._child.ask("close", self._number, None, CLOSE_S, "the end of the sandbox")
+            self._child.ask(
+                "close", self._number, None, CLOSE_S + GRACE_S, "the end of the sandbox"
+            )
         except (EnvFault, XpError):
             return  # The child says why; the cloud removes it after its time.
 
