@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from tests.support.harness_programs import harness
 from xp.checks.contracts.jobs import eventually
 from xp.checks.doctor.reach import environments
 from xp.contrib.harbor.cloud_options import ACCOUNTS
+from xp.contrib.harbor.task_folder import read_task
 from xp.contrib.harness.agents import HARBOR_AGENTS, HARBOR_OUTSIDE
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
@@ -407,18 +409,15 @@ def test_another_clouds_own_client_plays_and_leaves_nothing(
 
 
 MAKES = """
-import json, sys
-from pathlib import Path
-from tests.support.clouds import at_daytona
-from tests.support.harbor_tasks import harbor
+import json, pickle, sys
 from xp.contrib.harbor.cloud_host import CloudHost
-from xp.contrib.harbor.task_folder import read_task
 from xp.spec.env import SandboxKind
+config, task = pickle.load(sys.stdin.buffer)
 made = {}
 for kind in SandboxKind:
     if kind.is_cloud or kind is SandboxKind.DOCKER:
-        config = at_daytona(harbor(Path(sys.argv[1]))).model_copy(update={"sandbox": kind})
-        sandbox = CloudHost(config)._sandbox(read_task(Path(sys.argv[1], "a")), "true")
+        host = CloudHost(config.model_copy(update={"sandbox": kind}))
+        sandbox = host._sandbox(task, "true")
         made[kind] = [type(sandbox).__name__, sandbox.environment_name, sandbox.session_id]
 print(json.dumps(made))
 """
@@ -427,13 +426,13 @@ print(json.dumps(made))
 def test_harbor_takes_the_options_of_every_sandbox(tasks: Path) -> None:
     """Modal's client speaks gRPC, for which there is no stub: its class is made and no more."""
     done = subprocess.run(
-        [os.environ[VARIABLE], "-c", MAKES, str(tasks)],
+        [os.environ[VARIABLE], "-c", MAKES],
+        input=pickle.dumps((at_daytona(harbor(tasks)), read_task(tasks / "a"))),
         env={**os.environ, "PYTHONPATH": os.getcwd()},
         capture_output=True,
-        text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
     made = json.loads(done.stdout.splitlines()[-1])
     assert {kind: facts[0] for kind, facts in made.items()} == {
         "docker": "DockerEnvironment",

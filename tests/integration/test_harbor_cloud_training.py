@@ -22,6 +22,7 @@ WORDS = (
     "env.held_out=null",
     "evaluation.num_tasks=null",
     "env.max_turns=2",
+    "env.limits.max_sessions=2",
     "env.options.cloud.starts_per_second=100",
     "env.options.cloud.price=1",
     "env.options.cloud.budget=5",
@@ -72,6 +73,7 @@ def test_a_training_in_a_cloud_makes_two_steps_and_leaves_nothing(
         assert len(cloud.created) >= 8
         assert not cloud.sandboxes
         assert len(cloud.built) == 1
+        assert cloud.most_open == 2
     (run,) = (tmp_path / "outputs/runs").iterdir()
     lines = _train_lines(run)
     assert [(line["episodes/num"], line.get("episodes/void", 0.0)) for line in lines] == [

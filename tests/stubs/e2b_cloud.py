@@ -68,7 +68,7 @@ class E2bCloud:
         build = str(uuid.uuid4())
         self.templates.setdefault(name, {})[tag] = build
         facts = {"templateID": name, "buildID": build, "public": False}
-        return Reply({**facts, **dict.fromkeys(("names", "tags", "aliases"), [])}, 202)
+        return Reply({**facts, "names": [], "tags": [], "aliases": []}, 202)
 
     def build(self, _: Request, __: str, ___: str) -> Reply:
         return Reply(b"", 202)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class HttpServer:
         return [one.path for one in self.requests]
 
 
-def _chunks(file: BinaryIO) -> bytes:
+def _chunks(file: BufferedIOBase) -> bytes:
     """A body whose length is not known at its beginning."""
     body = b""
     while size := int(file.readline(), 16):

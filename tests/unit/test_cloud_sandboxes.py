@@ -92,6 +92,11 @@ def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
             ("set env.options.cloud.price",),
         ),
         (
+            ("env=harbor", *DAYTONA, "env.options.cloud.max_minutes=30"),
+            ExitCode.CONFIG,
+            ("set env.options.cloud.max_minutes=60 or more",),
+        ),
+        (
             ("env=harbor", *DAYTONA, "env.options.cloud.max_hours=3"),
             ExitCode.CONFIG,
             ("cloud.max_hours: unknown key",),

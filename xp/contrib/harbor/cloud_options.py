@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -59,13 +60,20 @@ def check_cloud(config: EnvConfig, variables: Iterable[str]) -> None:
 
     Raises:
         XpError: (SECRET) the account's variables are not declared, or a task asks for one of them; (CONFIG) there is a
-            budget without a price.
+            budget without a price, or a sandbox ends before its episode.
     """
     cloud = config.options["cloud"]
     where = f"environment {config.name}"
     if cloud["budget"] is not None and cloud["price"] is None:
         raise XpError(f"{where}: options.cloud.budget needs a price; set env.options.cloud.price")
     ways = ACCOUNTS.get(config.sandbox, ()) if config.sandbox is not None else ()
+    episode_s = config.limits.episode_timeout_s
+    if ways and 60 * cloud["max_minutes"] < episode_s:
+        raise XpError(
+            f"{where}: a sandbox ends after env.options.cloud.max_minutes={cloud['max_minutes']}, and an episode may take"
+            f" {episode_s:g} s; set env.options.cloud.max_minutes={math.ceil(episode_s / 60)} or more, or a shorter"
+            " env.limits.episode_timeout_s"
+        )
     if ways and not any(set(names) <= set(config.secrets) for names in ways):
         declared = " ".join(f"env.secrets.{name}=null" for name in ways[0])
         raise XpError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,10 @@ class CloudSandboxes:
         child = self._process.child()
         if child is not self._swept:
             self._swept = child
-            self.remove_left()
+            try:
+                self.remove_left()
+            except EnvFault as fault:  # The account's key may not list sandboxes.
+                print(f"xp: {self._config.name}: {fault}", file=sys.stderr, flush=True)
         number = self._process.number()
         limits = self._config.limits
         limit_s = limits.create_timeout_s + task.build_timeout_s + GRACE_S
