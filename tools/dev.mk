@@ -131,6 +131,16 @@ test-skypilot: setup .venv-skypilot/.done  ## The YAML of launcher=skypilot, che
 test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers, inspect_ai and OpenEnv (OPENENV_PATH: a checkout), with the real packages
 	OPENENV_PATH=$(OPENENV_PATH) ENVIRONMENTS_PYTHON=.venv-environments/bin/python INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
 
+# Harbor needs Python 3.12.
+.venv-harbor/.done:
+	$(PYTHON) -m venv .venv-harbor
+	.venv-harbor/bin/pip install --quiet "harbor[daytona,e2b,modal,runloop]==0.26.0"
+	touch $@
+
+test-harbor: setup .venv-harbor/.done  ## Harbor's sandboxes and agents against stubs of the clouds' APIs, and two steps on TRL with each
+	HARBOR_PYTHON=.venv-harbor/bin/python $(BIN)/python -m pytest -m "slow or not slow" tests/integration/test_harbor_cloud.py \
+		tests/integration/test_harbor_cloud_training.py
+
 .venv-programs/.done:
 	$(PYTHON) -m venv .venv-programs
 	.venv-programs/bin/pip install --quiet "mini-swe-agent==2.4.6"
@@ -226,5 +236,5 @@ algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: 
 	$(BIN)/python -m tools.benchmarks.algorithms --python $(SKYRL_VENV)/bin/python $(ARGS)
 
 .PHONY: lock locks check-locks audit test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-inspect \
-	test-skypilot test-environments package test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos \
+	test-skypilot test-environments test-harbor package test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos \
 	diagnose-check mutants catalogs parity-measure tiny-model equivalence equivalence-slime algorithms

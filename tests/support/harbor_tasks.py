@@ -9,7 +9,14 @@ from tests.support.ors_server import rules
 from xp.envs.config import EnvConfig
 from xp.spec.env import SandboxKind
 
-OPTIONS = {"command_timeout_s": 250.0, "output_bytes": 1000, "reward": "reward"}
+CLOUD = {
+    "starts_per_second": 100.0,
+    "max_minutes": 60,
+    "price": None,
+    "budget": None,
+    "options": {},
+}
+OPTIONS = {"command_timeout_s": 250.0, "output_bytes": 1000, "reward": "reward", "cloud": CLOUD}
 REWARD = '"${XP_ROOT}/logs/verifier/reward.txt"'
 HELLO = f"""#!/bin/bash
 # Scores 1 where hello.txt has the word.

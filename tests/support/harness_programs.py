@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harbor_tasks import left_over
+from tests.support.harbor_tasks import CLOUD, left_over
 from tests.support.ors_server import rules
 from xp.checks.contracts.jobs import eventually
 from xp.envs.base import Task
@@ -33,6 +33,10 @@ OPTIONS: dict[str, Any] = {
     "timeout_s": 300.0,
     "reward": "reward",
     "max_rows": 1,
+    "agent_options": {},
+    "endpoint": None,
+    "listen": "127.0.0.1:8800",
+    "cloud": CLOUD,
     "train_auxiliary": True,
 }
 

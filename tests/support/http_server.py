@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from typing import Any
 
 
@@ -44,6 +45,16 @@ class HttpServer:
         return [one.path for one in self.requests]
 
 
+def _chunks(file: BufferedIOBase) -> bytes:
+    """A body whose length is not known at its beginning."""
+    body = b""
+    while size := int(file.readline(), 16):
+        body += file.read(size)
+        file.readline()
+    file.readline()
+    return body
+
+
 def _empty(_: Request) -> Reply:
     return Reply()
 
@@ -65,7 +76,10 @@ def http_server(
 
         def handle_request(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            body = self.rfile.read(int(headers.get("content-length", "0")))
+            if headers.get("transfer-encoding") == "chunked":
+                body = _chunks(self.rfile)
+            else:
+                body = self.rfile.read(int(headers.get("content-length", "0")))
             request = Request(self.command, self.path, headers, body)
             server.requests.append(request)
             reply = answer(request)

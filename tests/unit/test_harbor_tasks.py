@@ -122,7 +122,7 @@ def words(folder: Path, *more: str) -> list[str]:
     [
         (["env.target=tasks"], "write the whole path"),
         (["env.sandbox=null"], "needs sandbox"),
-        (["env.sandbox=podman"], "'docker' or 'none'"),
+        (["env.sandbox=podman"], "'runloop' or 'none'"),
         (["env.options.output_byte=5"], "did you mean output_bytes"),
         (["env.python=/usr/bin/python3"], "python"),
     ],

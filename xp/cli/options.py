@@ -150,6 +150,8 @@ def _needs(member: EnvMember) -> Iterator[str]:
         yield "Docker"
     if member.provider in HOSTED and member.python is None:
         yield f"package {HOSTED[member.provider]}"
+    if member.sandbox is not None and member.sandbox.is_cloud and member.python is None:
+        yield "package harbor"
 
 
 def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:

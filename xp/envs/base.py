@@ -226,6 +226,17 @@ class Describer(Protocol):
 
 
 @runtime_checkable
+class Remover(Protocol):
+    """A provider whose sessions may outlive a killed process, at a service."""
+
+    def remove_left(self) -> list[str]:
+        """Removes what killed processes of this machine left; returns a line for each, and for what it cannot remove.
+
+        Raises EnvFault and XpError.
+        """
+
+
+@runtime_checkable
 class AnswerChecker(Protocol):
     """A provider that may know right answers, and a reader of them."""
 

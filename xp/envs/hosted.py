@@ -45,7 +45,7 @@ class HostedProvider(IndexedProvider):
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
-        self._host = _Host(self.hosted, self.package, config, environ)
+        self._host = PackageProcess(PROGRAM, self.hosted, self.package, config, environ)
         self._sizes: dict[str, int] | None = None
         self._is_closed = False
 
@@ -138,13 +138,26 @@ class HostedSession:
             raise SessionLost("the session is closed")
 
 
-class _Host(ChildProcess):
-    """The provider's process, with the first interpreter that has the package."""
+class PackageProcess(ChildProcess):
+    """A process with the first interpreter that has a package.
+
+    Args:
+        program: see ChildProcess; its `start` returns the name of a module that the interpreter lacks, else None.
+        hosted: argument of `start`.
+        package: requirement that installs its imports.
+        config: see ChildProcess.
+        environ: see ChildProcess.
+    """
 
     def __init__(
-        self, hosted: str, package: str, config: EnvConfig, environ: Mapping[str, str]
+        self,
+        program: str,
+        hosted: str,
+        package: str,
+        config: EnvConfig,
+        environ: Mapping[str, str],
     ) -> None:
-        super().__init__(PROGRAM, config, environ)
+        super().__init__(program, config, environ)
         self._hosted = hosted
         self._package = package
 

@@ -27,6 +27,7 @@ from xp.envs.pictures import checked
 from xp.envs.retry import backoff_s
 from xp.episode.prompt import WAY_OUT, first_difference, session_messages
 from xp.episode.tool_calls import ToolCall
+from xp.errors import ExitCode, XpError
 from xp.lib.text import valid_text
 
 T = TypeVar("T")
@@ -218,6 +219,8 @@ def _as_fault(act: Callable[[], T]) -> T:
     except EnvFault:
         raise
     except Exception as error:
+        if isinstance(error, XpError) and error.code is ExitCode.LIMIT:
+            raise  # A limit of the user's ends the run; every further episode would be void.
         raise EnvFault(
             f"the environment's client raised {type(error).__name__}: {error}"
         ) from error

@@ -62,7 +62,7 @@ PROVIDER_FIELDS = {
     "reasoning_gym": ("python",),
     "verifiers": ("target", "python"),
     "inspect": ("target", "python"),
-    "harbor": ("target", "sandbox"),
+    "harbor": ("target", "sandbox", "python"),
     "harness": ("target", "serve", "python", "variant", "rows", "columns", "sandbox"),
 }
 """Fields that xp's own providers read; a user's provider may read any."""
@@ -146,8 +146,17 @@ class SandboxKind(StrEnum):
 
     DOCKER = "docker"
     """A container for each session."""
+    DAYTONA = "daytona"
+    MODAL = "modal"
+    E2B = "e2b"
+    RUNLOOP = "runloop"
     NONE = "none"
     """A new directory on this machine for each session, without isolation."""
+
+    @property
+    def is_cloud(self) -> bool:
+        """Returns whether it is of a cloud, by the environments of the package harbor."""
+        return self not in (SandboxKind.DOCKER, SandboxKind.NONE)
 
 
 class GraderForm(StrEnum):
@@ -228,8 +237,8 @@ class EnvMember(Section):
     """Interpreter that runs `serve`, or the provider's package. None means the stage's own, or xp's
     (launcher=local)."""
     sandbox: Annotated[SandboxKind | None, Field(strict=False)]
-    """providers harbor and harness: sandbox of the model's commands, or of the program; `none` runs them on this
-    machine, without isolation, as you."""
+    """providers harbor and harness: sandbox of the model's commands, or of the program: a container of this machine
+    (docker), a cloud's (daytona, modal, e2b, runloop), or `none`, this machine without isolation, as you."""
     grader: Annotated[str, AfterValidator(_grader)] | None
     """provider local: a ready one (exact, contains, number, regex, boxed, choice, math, gsm8k), or
     `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
@@ -370,7 +379,7 @@ class EnvMember(Section):
             whole = Path(str(self.target)).absolute()
             yield f"target {self.target!r}: write the whole path, {whole}; stages run in another directory"
         if self.provider in ("harbor", "harness") and self.sandbox is None:
-            yield f"provider={self.provider} needs sandbox: docker, or none (this machine, without isolation)"
+            yield f"provider={self.provider} needs sandbox: {', '.join(SandboxKind)} (none is this machine, without isolation)"
         if self.provider == "harness" and self.rows is not None and not self.options.get("grade"):
             yield "rows of provider=harness need options.grade: set it to a command that scores what the program left"
         has_server = self.serve is not None or not str(self.target or "/").startswith(("/", "~"))
@@ -389,7 +398,9 @@ class EnvMember(Section):
             yield "on_malformed_call=stop: a malformed call reaches the program as a text (provider=harness)"
         if self.provider == "openenv" and self.rows is None:
             yield "provider=openenv needs rows, the prompts of its tasks (./prompts.jsonl)"
-        if self.python is not None and self.serve is None and self.provider not in HOSTED:
+        has_package = self.provider in HOSTED or self.options.get("agent") is not None
+        has_package |= self.sandbox is not None and self.sandbox.is_cloud
+        if self.python is not None and self.serve is None and not has_package:
             yield "python says what runs the environment, and serve is null"
         if (
             self.python is not None

@@ -81,8 +81,11 @@ def checked_options(kind: Kind, name: str, options: Mapping[str, Any]) -> dict[s
     try:
         validated = model.model_validate_json(json.dumps(options))
     except ValidationError as error:
+        # An unknown key of the options themselves is named above.
         faults += [
-            _fault_text(entry) for entry in error.errors() if entry["type"] != "extra_forbidden"
+            _fault_text(entry)
+            for entry in error.errors()
+            if entry["type"] != "extra_forbidden" or len(entry["loc"]) > 1
         ]
     if faults:
         raise ValueError("; ".join(faults))
@@ -93,6 +96,8 @@ def checked_options(kind: Kind, name: str, options: Mapping[str, Any]) -> dict[s
 def _fault_text(error: Any) -> str:
     """Text of an option's fault; a fault of several options together has its own text and shows no value."""
     key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"{key}: unknown key; remove it"
     if error["type"] == "value_error":
         if key:
             return f"{key}: {error['ctx']['error']}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from xp.checks.doctor.finding import Finding, fault, fault_of, ok, unknown
-from xp.envs.base import EnvFault
+from xp.envs.base import EnvFault, Remover
 from xp.envs.load import load_provider
 from xp.envs.rows import HELD_OUT_SPLITS
 from xp.envs.slots import DEADLINE_S, measure_slots, num_slots_of, slot_limits
@@ -94,6 +94,9 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
             ]
             sizes = {split: provider.num_tasks(split) for split in run_splits}
             yield _verdict(name, member, splits, sizes)
+            if isinstance(provider, Remover):
+                for line in provider.remove_left():
+                    yield ok("environment", f"{name}: {line}")
             split = next((split for split, size in sizes.items() if size), None)
             if num_tried is not None and split is not None:
                 slots = measure_slots(provider, provider.tasks(split, [0])[0], num_tried)

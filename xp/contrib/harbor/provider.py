@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
+from xp.contrib.harbor.cloud_options import CloudOptions, account_variables, check_cloud
+from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
 from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images
 from xp.contrib.harbor.local_sandbox import ROOT_VARIABLE, LocalSandbox
 from xp.contrib.harbor.sandbox import CommandSandbox
@@ -37,6 +39,8 @@ class HarborOptions(BaseModel):
     """Largest size of a command's output that is shown whole; longer output is shown without its middle."""
     reward: Annotated[str, Field(min_length=1)]
     """Name of the reward, if a verifier writes several to reward.json."""
+    cloud: CloudOptions
+    """Limits of sandboxes in a cloud."""
 
 
 class HarborProvider(IndexedProvider):
@@ -65,13 +69,16 @@ class HarborProvider(IndexedProvider):
     @staticmethod
     def check_plan(config: EnvConfig, environ: Mapping[str, str]) -> None:
         """Checks what a run would check first; raises XpError(SECRET) for a variable that is not declared."""
-        check_declared(variables_of_folder(read_folder(config)), config, environ)
+        values = variables_of_folder(read_folder(config))
+        check_cloud(config, names_in(values))
+        check_declared(values, config, environ)
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = environ
         self._tasks = read_folder(config)
         self._images = Images()
+        self._clouds = CloudSandboxes(config, environ)
         self._is_closed = False
         for task in (task for members in self._tasks.values() for task in members):
             # Reports a missing secret before the first session.
@@ -79,7 +86,7 @@ class HarborProvider(IndexedProvider):
         if config.sandbox is SandboxKind.NONE:
             check_local(config, self._tasks)
             print(f"xp: {NO_SANDBOX}", file=sys.stderr, flush=True)
-        else:
+        elif config.sandbox is SandboxKind.DOCKER:
             check_daemon()
 
     def version(self) -> str:
@@ -106,8 +113,15 @@ class HarborProvider(IndexedProvider):
 
     def close(self) -> None:
         self._is_closed = True
+        self._clouds.close()
+
+    def remove_left(self) -> list[str]:
+        """See xp.envs.base.Remover."""
+        return remove_left(self._config, self._clouds)
 
     def _start(self, task: HarborTask) -> CommandSandbox:
+        if self._config.sandbox is not None and self._config.sandbox.is_cloud:
+            return self._clouds.open(task)
         if self._config.sandbox is SandboxKind.NONE:
             return LocalSandbox(task.files, self._config.limits.memory_gb, self._environ)
         limits = self._config.limits
@@ -141,6 +155,18 @@ def variables_of_folder(tasks: Mapping[str, Sequence[HarborTask]]) -> list[str]:
     ]
 
 
+def remove_left(config: EnvConfig, clouds: CloudSandboxes) -> list[str]:
+    """Removes sandboxes in a cloud that a killed process of this machine left; returns a line for each."""
+    if config.sandbox is None or not config.sandbox.is_cloud:
+        return []
+    return clouds.remove_left()
+
+
+def names_in(values: Iterable[str]) -> set[str]:
+    """Names of the variables `${NAME}` in these values."""
+    return {match[1] for value in values for match in VARIABLE.finditer(value)}
+
+
 def check_declared(values: Iterable[str], config: EnvConfig, environ: Mapping[str, str]) -> None:
     """Raises XpError(SECRET) for every `${NAME}` without a default, or with a value here, that is not declared."""
     wanted = {match[1]: match[2] for value in values for match in VARIABLE.finditer(value)}
@@ -169,6 +195,8 @@ def resolved(
     def value(match: re.Match[str]) -> str:
         name = match[1]
         default = match[2]
+        if name in account_variables(config.sandbox):
+            check_cloud(config, [name])
         if name in config.secrets and environ.get(name):
             return environ[name]
         if default is None or environ.get(name):

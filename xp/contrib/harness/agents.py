@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Agent:
     """Further words of its command for a session's tools, in place of `{tools}`; None: it has no client of MCP."""
     tools_environ: Mapping[str, str] = field(default_factory=dict)
     """Variables in place of those in `environ` for a session's tools."""
+    harbor_name: str | None = None
+    """Name of an agent of Harbor's, which its package plays in place of `command`."""
 
 
 OPENCODE: Final = {
@@ -98,3 +100,40 @@ AGENTS: Final[Mapping[str, Agent]] = MappingProxyType(
         ),
     }
 )
+HARBOR_OUTSIDE: Final = ("terminus-2",)
+"""Agents of Harbor's that run beside its client and reach into a sandbox, which need not reach the policy."""
+HARBOR_AGENTS: Final = (
+    *HARBOR_OUTSIDE,
+    *(
+        "aider",
+        "goose",
+        "kimi-cli",
+        "openhands",
+        "openhands-sdk",
+        "pi",
+        "qwen-coder",
+        "swe-agent",
+        "trae-agent",
+    ),
+)
+"""Agents of Harbor's (harbor 0.26) that ask an endpoint with the wire of chat completions."""
+
+
+def harbor_agent(
+    name: str, options: Mapping[str, Any], max_rows: int
+) -> tuple[Agent, Mapping[str, Any]]:
+    """An agent of Harbor's, and the arguments of its class: the user's, and those that follow from the episode's rows.
+
+    Args:
+        name: one of `HARBOR_AGENTS`.
+        options: arguments of the user's.
+        max_rows: rows of tokens of an episode; a summary of the history begins a new one.
+    """
+    defaults: dict[str, Any] = {}
+    if name == "terminus-2":
+        defaults = {
+            "enable_summarize": max_rows > 1,
+            "record_terminal_session": False,
+            "suppress_max_turns_warning": True,
+        }
+    return Agent("", {}, None, harbor_name=name), {**defaults, **options}

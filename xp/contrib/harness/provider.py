@@ -9,27 +9,33 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from xp.contrib.harbor.cloud_options import CloudOptions, check_cloud
+from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
 from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images, docker
 from xp.contrib.harbor.local_sandbox import LocalSandbox
 from xp.contrib.harbor.provider import (
     check_declared,
     check_local,
+    names_in,
     read_folder,
+    remove_left,
     resolved,
     variables_of,
     variables_of_folder,
 )
 from xp.contrib.harbor.sandbox import CommandSandbox
 from xp.contrib.harbor.task_folder import HarborTask
-from xp.contrib.harness.agents import AGENTS, Agent
+from xp.contrib.harness.agents import AGENTS, HARBOR_AGENTS, HARBOR_OUTSIDE, Agent, harbor_agent
 from xp.contrib.harness.server import ProgramServer
 from xp.contrib.harness.session import HarnessSession, put_place
 from xp.contrib.harness.tool_server import ToolServer
@@ -40,13 +46,15 @@ from xp.envs.indexed import IndexedProvider
 from xp.envs.load import load_provider
 from xp.envs.loop import run
 from xp.envs.rows import load_rows, messages_of
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError, nearest
 from xp.lib.data_files import files_in
 from xp.lib.digest import digest_of, file_digest, text_digest
 from xp.spec.env import PromptSource, SandboxKind
 
 START_S: Final = 60.0
 LOOPBACK: Final = "127.0.0.1"
+PORTS: Final = 64
+"""Ports from `options.listen` on that the processes of a run may take, one each, where `endpoint` has `{port}`."""
 
 
 class HarnessOptions(BaseModel):
@@ -54,8 +62,10 @@ class HarnessOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    agent: Literal["mini-swe-agent", "claude-code", "codex", "opencode"] | None
-    """A published program, in place of `command`."""
+    agent: str | None
+    """A published program or an agent of Harbor's (terminus-2, ...), in place of `command`."""
+    agent_options: dict[str, Any]
+    """Arguments of the class of an agent of Harbor's: max_turns, parser_name, llm_kwargs, ..."""
     command: Annotated[str, Field(min_length=1)] | None
     """Command of your own program. `{prompt_file}`, `{program}`, `{url}` and `{model}` are filled in."""
     program: str | None
@@ -80,13 +90,31 @@ class HarnessOptions(BaseModel):
     """Name of the reward, if reward.json has several."""
     max_rows: Annotated[int, Field(ge=1)]
     """Rows of tokens of an episode, each a history of the program; 1: the program only appends to its history."""
+    endpoint: Annotated[str, Field(pattern="^https?://[^/ ]+/?$")] | None
+    """Address at which programs elsewhere reach the policy: of a tunnel of yours, or of this machine. `{port}` is filled
+    in. None: they are on this machine."""
+    listen: Annotated[str, Field(pattern=r"^[0-9A-Za-z.:-]+:[0-9]+$")]
+    """Address and port of this machine to which `endpoint` leads."""
+    cloud: CloudOptions
+    """Limits of sandboxes in a cloud."""
     train_auxiliary: bool
     """Whether messages beside the program's own loop (titles, summaries, sub-agents) are trained, see `auxiliary_of`."""
 
     @model_validator(mode="after")
     def _whole(self) -> HarnessOptions:
         if (self.agent is None) == (self.command is None):
-            raise ValueError(f"give exactly one of agent ({', '.join(AGENTS)}) and command")
+            raise ValueError(
+                f"give exactly one of agent ({', '.join((*AGENTS, *HARBOR_AGENTS))}) and command"
+            )
+        if self.agent is not None and self.agent not in (*AGENTS, *HARBOR_AGENTS):
+            raise ValueError(
+                f"agent={self.agent} is not there{nearest(self.agent, (*AGENTS, *HARBOR_AGENTS))}; set one of"
+                f" {', '.join((*AGENTS, *HARBOR_AGENTS))}, or command"
+            )
+        if self.agent_options and self.agent not in HARBOR_AGENTS:
+            raise ValueError(
+                f"agent_options are for an agent of Harbor's; set agent to one of {', '.join(HARBOR_AGENTS)}"
+            )
         if self.max_rows == 1 and not self.train_auxiliary:
             raise ValueError(
                 "train_auxiliary=false needs max_rows above 1; set env.options.max_rows"
@@ -142,7 +170,11 @@ class HarnessProvider(IndexedProvider):
     def check_plan(config: EnvConfig, environ: Mapping[str, str]) -> None:
         """See xp.contrib.harbor.provider.HarborProvider."""
         of_tasks = variables_of_folder(read_folder(config)) if is_folder(config) else []
-        check_declared([*_variables(config).values(), *of_tasks], config, environ)
+        values = [*_variables(config).values(), *of_tasks]
+        check_cloud(config, names_in(values))
+        check_declared(values, config, environ)
+        _check_agent(config)
+        _check_endpoint(config)
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
@@ -150,14 +182,22 @@ class HarnessProvider(IndexedProvider):
         self._place = _place(config, "program")
         self._grader = _place(config, "grader")
         options = config.options
-        agent = AGENTS.get(options["agent"] or "", Agent(options["command"], {}, None))
+        agent = AGENTS.get(options["agent"] or "", Agent(options["command"] or "", {}, None))
+        self._agent_options: Mapping[str, Any] = {}
+        if options["agent"] in HARBOR_AGENTS:
+            agent, self._agent_options = harbor_agent(
+                options["agent"], options["agent_options"], options["max_rows"]
+            )
         command = agent.command
         if options["agent"] is not None:
             has_tools = not is_folder(config) and config.rows is None
             command = command.replace("{tools}", (has_tools and agent.tools_option) or "")
         variables = resolved(_variables(config), config, environ)
-        self._agent = Agent(command, variables, options["setup"] or agent.setup)
-        self._is_docker = config.sandbox is not SandboxKind.NONE
+        self._agent = replace(
+            agent, command=command, environ=variables, setup=options["setup"] or agent.setup
+        )
+        self._has_image = config.sandbox is not SandboxKind.NONE
+        self._clouds = CloudSandboxes(config, environ)
         self._inner: Provider | None = None
         self._rows: Mapping[str, Sequence[Mapping[str, Any]]] = {}
         self._tasks: Mapping[str, Sequence[HarborTask]] = {}
@@ -248,7 +288,12 @@ class HarnessProvider(IndexedProvider):
             run(server.stop(), START_S)
         if self._inner is not None:
             self._inner.close()
+        self._clouds.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def remove_left(self) -> list[str]:
+        """See xp.envs.base.Remover."""
+        return remove_left(self._config, self._clouds)
 
     def _session(self, task: Task, server: ProgramServer, inner: Session | None) -> HarnessSession:
         tools = None
@@ -266,7 +311,16 @@ class HarnessProvider(IndexedProvider):
         environ = variables_of(one, self._config, self._environ)
         start = partial(self._start, one)
         return HarnessSession(
-            self._agent, one, row, start, tools, environ, server, self._config, self._grader
+            self._agent,
+            one,
+            row,
+            start,
+            tools,
+            environ,
+            server,
+            self._config,
+            self._grader,
+            self._agent_options,
         )
 
     def _task_of(self, row: Mapping[str, Any]) -> HarborTask:
@@ -288,24 +342,27 @@ class HarnessProvider(IndexedProvider):
             variables_of(
                 task, self._config, self._environ
             )  # Reports a missing secret before the first session.
-        if not self._is_docker:
+        if not self._has_image:
             if options["setup"] is not None or options["image"] is not None:
-                raise XpError(f"{where}: options.setup and options.image need env.sandbox=docker")
+                raise XpError(
+                    f"{where}: options.setup and options.image need a container; set env.sandbox=docker or a cloud's"
+                )
             if is_folder(self._config):
                 check_local(self._config, self._tasks)
             print(f"xp: {NO_SANDBOX}", file=sys.stderr, flush=True)
             return
         if not is_folder(self._config) and options["image"] is None:
             raise XpError(
-                f"{where}: env.sandbox=docker needs env.options.image, in which the program runs"
+                f"{where}: env.sandbox={self._config.sandbox} needs env.options.image, in which the program runs"
             )
         alone = [task.name for task in tasks if not task.has_network]
-        if alone:
+        if alone and not _is_outside(self._config):
             raise XpError(
                 f"{where}: task {alone[0]} has no network, so that its program cannot reach the policy; set"
                 " allow_internet=true in its task.toml"
             )
-        check_daemon(self._other_sandbox())
+        if self._config.sandbox is SandboxKind.DOCKER:
+            check_daemon(self._other_sandbox())
 
     def _other_sandbox(self) -> str:
         """Advice for a machine without Docker, with the options that must change too."""
@@ -319,13 +376,15 @@ class HarnessProvider(IndexedProvider):
 
     def _start(self, task: HarborTask) -> CommandSandbox:
         limits = self._config.limits
-        if self._is_docker:
+        machine: CommandSandbox
+        is_cloud = self._config.sandbox is not None and self._config.sandbox.is_cloud
+        if is_cloud or self._agent.harbor_name is not None:
+            machine = self._clouds.open(task, self._agent.setup)
+        elif self._has_image:
             image = self._images.of(task)
             if self._agent.setup is not None:
                 image = _with_setup(image, self._agent.setup, task.build_timeout_s)
-            machine: CommandSandbox = DockerSandbox(
-                image, task, limits.memory_gb, limits.create_timeout_s
-            )
+            machine = DockerSandbox(image, task, limits.memory_gb, limits.create_timeout_s)
         else:
             files = task.files if is_folder(self._config) else None
             machine = LocalSandbox(files, self._config.limits.memory_gb, self._environ)
@@ -338,11 +397,24 @@ class HarnessProvider(IndexedProvider):
         with self._lock:
             server = self._servers.get(os.getpid())
             if server is None:
-                host = _bridge() if self._is_docker else LOOPBACK
-                server = ProgramServer(host)
+                server = self._new_server()
                 run(server.start(), START_S)
                 self._servers[os.getpid()] = server
             return server
+
+    def _new_server(self) -> ProgramServer:
+        endpoint = self._config.options["endpoint"]
+        if _is_outside(self._config):
+            return ProgramServer(LOOPBACK)
+        if endpoint is not None:
+            host, _, port = self._config.options["listen"].rpartition(":")
+            num_ports = PORTS if "{port}" in endpoint else 1
+            return ProgramServer(
+                host, range(int(port), int(port) + num_ports), endpoint.rstrip("/")
+            )
+        if self._has_image:
+            return ProgramServer(_bridge())
+        return ProgramServer(LOOPBACK)
 
     def _size(self, split: str) -> int:
         if self._inner is None:
@@ -364,6 +436,65 @@ class HarnessProvider(IndexedProvider):
 def is_folder(config: EnvConfig) -> bool:
     """Returns whether the target is a folder of Harbor's tasks, and not a server."""
     return config.target is not None and config.target.startswith(("/", "~"))
+
+
+def _is_outside(config: EnvConfig) -> bool:
+    """Returns whether the agent asks the policy from this machine, and only its commands run in the sandbox."""
+    return config.options["agent"] in HARBOR_OUTSIDE
+
+
+def _check_agent(config: EnvConfig) -> None:
+    """Raises XpError(PLAN) for an agent of Harbor's where Harbor has no sandbox, or has no tools for it."""
+    agent = config.options["agent"]
+    if agent not in HARBOR_AGENTS:
+        return
+    where = f"environment {config.name}: options.agent={agent}"
+    if config.sandbox is SandboxKind.NONE:
+        raise XpError(
+            f"{where} plays in a sandbox of Harbor's; set env.sandbox=docker, daytona, modal, e2b or runloop",
+            ExitCode.PLAN,
+        )
+    if not is_folder(config) and config.rows is None:
+        raise XpError(
+            f"{where} gets no tools of a server; set claude-code, codex, opencode or options.command",
+            ExitCode.PLAN,
+        )
+    if config.options["setup"] is None and config.options["program"] is None:
+        return
+    raise XpError(
+        f"{where} is installed by Harbor; set env.options.setup=null env.options.program=null",
+        ExitCode.PLAN,
+    )
+
+
+def _check_endpoint(config: EnvConfig) -> None:
+    """Raises XpError(PLAN) where programs in a cloud cannot reach this machine."""
+    endpoint = config.options["endpoint"]
+    is_cloud = config.sandbox is not None and config.sandbox.is_cloud
+    if not is_cloud or _is_outside(config):
+        return
+    if endpoint is not None and not _is_loopback(endpoint):
+        return
+    if endpoint is None:
+        address = "127.0.0.1"
+    else:
+        address = f"env.options.endpoint={endpoint}"
+    raise XpError(
+        f"environment {config.name}: env.sandbox={config.sandbox} runs the program in a cloud, where {address} is not"
+        " this machine; set env.options.endpoint=https://NAME, a tunnel of yours that leads to env.options.listen"
+        f" ({config.options['listen']} on this machine), or env.options.endpoint='http://ADDRESS:{{port}}' with"
+        " env.options.listen=0.0.0.0:8800 where this machine has a public address; xp opens neither by itself",
+        ExitCode.PLAN,
+    )
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = urlsplit(endpoint.replace("{port}", "80")).hostname or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified or address.is_link_local
 
 
 def _place(config: EnvConfig, name: str) -> Path | None:

@@ -7,7 +7,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,7 @@ from xp.contrib.harness.request import ProgramRequest, RefusedRequest
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import EnvUnavailable, Message, ModelMessage
 from xp.envs.conversation import ModelRequest
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 
 WIRES: Final = {wire.PATH: wire for wire in (chat_wire, responses_wire, anthropic_wire)}
@@ -161,11 +161,16 @@ class ProgramServer:
 
     Args:
         host: address to listen on.
+        ports: ports to listen on, of which the first free one is taken. 0 means any.
+        public: address at which programs reach it, with `{port}` for the port. None means that of `host`.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, ports: Sequence[int] = (0,), public: str | None = None) -> None:
         self._host = host
+        self._ports = ports
+        self._public = public
         self.url = ""
+        """Address of programs."""
         self._channels: dict[str, ProgramChannel | None] = {}
         """Key -> its episode; None: it is over."""
         app = web.Application(client_max_size=MOST_BYTES)
@@ -182,13 +187,19 @@ class ProgramServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self) -> None:
-        """Starts to listen; raises EnvUnavailable."""
+        """Starts to listen; raises EnvUnavailable, and XpError for a port that the user has named."""
         await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, self._host, 0).start()
-        except OSError as error:
-            raise EnvUnavailable(f"cannot listen on {self._host}: {error.strerror}") from None
-        self.url = f"http://{self._host}:{self._runner.addresses[0][1]}"
+        for port in self._ports:
+            try:
+                await web.TCPSite(self._runner, self._host, port).start()
+                break
+            except OSError as error:
+                fault = error
+        else:
+            await self._runner.cleanup()
+            raise _not_listening(self._host, self._ports, fault)
+        port = self._runner.addresses[0][1]
+        self.url = (self._public or f"http://{self._host}:{{port}}").replace("{port}", str(port))
 
     async def stop(self) -> None:
         for key in self._channels:
@@ -228,6 +239,20 @@ class ProgramServer:
             return _failed(409, "the episode is over")
 
         return handler
+
+
+def _not_listening(host: str, ports: Sequence[int], fault: OSError) -> Exception:
+    """The error of a server that cannot listen."""
+    if ports[0] == 0:
+        return EnvUnavailable(f"cannot listen on {host}: {fault.strerror}")
+    if len(ports) == 1:
+        fix = "set another port in env.options.listen, or {port} in env.options.endpoint where several processes play"
+    else:
+        fix = "set another port in env.options.listen"
+    return XpError(
+        f"cannot listen on {host}:{ports[0]}, to which env.options.endpoint leads: {fault.strerror}; {fix}",
+        ExitCode.RUNTIME,
+    )
 
 
 def _failed(status: int, text: str, wire: Any = chat_wire) -> web.Response:

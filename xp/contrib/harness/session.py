@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from xp.contrib.harbor.cloud_sandbox import AgentRun, CloudSandbox
 from xp.contrib.harbor.reward_file import JSON_FILE, TEXT_FILE, reward_of
 from xp.contrib.harbor.sandbox import VERIFIER_LOGS, CommandSandbox, Ran
 from xp.contrib.harbor.session import verify
@@ -79,6 +80,7 @@ class HarnessSession(ConversationSession):
         server: the endpoint.
         config: rules of the environment.
         grader: file or folder of the grading script; None: the command finds it.
+        agent_options: arguments of an agent of Harbor's.
     """
 
     package = "the program"
@@ -94,8 +96,10 @@ class HarnessSession(ConversationSession):
         server: ProgramServer,
         config: EnvConfig,
         grader: Path | None = None,
+        agent_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._grader = grader
+        self._agent_options = agent_options or {}
         self._options = config.options
         super().__init__(min(self._options["timeout_s"], task.agent_timeout_s or math.inf))
         self._agent = agent
@@ -216,6 +220,8 @@ class HarnessSession(ConversationSession):
     def _run_program(self) -> Ran:
         """Starts the sandbox and runs the program to its end."""
         machine = self._machine()
+        if isinstance(machine, CloudSandbox) and self._agent.harbor_name is not None:
+            return machine.play(self._harbor_run(self._agent.harbor_name))
         copy = ""
         files = self._row.get("files")
         if files:
@@ -243,6 +249,27 @@ class HarnessSession(ConversationSession):
         return machine.run(
             command, {**self._environ, **environ}, limit_s, OUTPUT_BYTES, self._task.agent_user
         )
+
+    def _harbor_run(self, name: str) -> AgentRun:
+        return AgentRun(
+            name=name,
+            options=self._agent_options,
+            instruction=self._task.instruction,
+            model=MODEL,
+            url=self._server.url,
+            key=self._key,
+            environ={**self._environ, **self._agent.environ},
+            user=self._task.agent_user,
+            limit_s=self._config.limits.episode_timeout_s,
+        )
+
+    def _kill(self) -> None:
+        """Ends the program."""
+        machine = self._machine()
+        if isinstance(machine, CloudSandbox) and self._agent.harbor_name is not None:
+            machine.stop()
+        else:
+            machine.run(KILL, {}, KILL_S, TAIL, self._task.agent_user)
 
     def _end(self, episode: Ran) -> ToolResult:
         """The reward of what the program left; raises EnvFault if it never played, or cannot be scored."""
@@ -272,7 +299,7 @@ class HarnessSession(ConversationSession):
         run(self._stopped(episode, limit_s), limit_s + SLACK_S)
         if not episode.done():
             with suppress(EnvFault):
-                self._machine().run(KILL, {}, KILL_S, TAIL, self._task.agent_user)
+                self._kill()
                 run(asyncio.wait({episode}, timeout=KILL_S), KILL_S + SLACK_S)
         return self._scored(episode.result() if episode.done() else Ran(None, ""), why)
 

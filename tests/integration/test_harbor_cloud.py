@@ -1,0 +1,445 @@
+"""Sandboxes in a cloud: Harbor's own classes and clients against stubs of the clouds' HTTP APIs, whose commands really run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stubs.daytona_cloud import KEY, DaytonaCloud, daytona_cloud
+from tests.stubs.e2b_cloud import KEY as E2B_KEY
+from tests.stubs.e2b_cloud import E2bCloud, e2b_cloud
+from tests.stubs.runloop_cloud import KEY as RUNLOOP_KEY
+from tests.stubs.runloop_cloud import RunloopCloud, runloop_cloud
+from tests.support.clouds import (
+    ADDRESS,
+    VARIABLE,
+    at_daytona,
+    begun,
+    cloud_task,
+    free_port,
+    needs_harbor,
+    opened,
+    variables,
+)
+from tests.support.fake_session import call
+from tests.support.harbor_tasks import CONFIG, harbor
+from tests.support.harness_programs import harness
+from xp.checks.contracts.jobs import eventually
+from xp.checks.doctor.reach import environments
+from xp.contrib.harbor.cloud_options import ACCOUNTS
+from xp.contrib.harbor.task_folder import read_task
+from xp.contrib.harness.agents import HARBOR_AGENTS, HARBOR_OUTSIDE
+from xp.envs.config import EnvConfig
+from xp.envs.load import load_provider
+from xp.episode.outcome import EpisodeStatus
+from xp.errors import ExitCode, XpError
+from xp.spec.env import SandboxKind
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), needs_harbor]
+SAYS = {"analysis": "", "plan": "", "commands": [], "task_complete": False}
+WRITES = {"keystrokes": "echo hello > hello.txt\n", "duration": 0.3}
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[DaytonaCloud]:
+    with daytona_cloud(tmp_path / "cloud") as cloud:
+        yield cloud
+        assert not cloud.sandboxes, "sandboxes are left"
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    cloud_task(tmp_path / "tasks/a")
+    return tmp_path / "tasks"
+
+
+def test_a_task_is_played_in_a_sandbox_that_is_removed(tasks: Path, cloud: DaytonaCloud) -> None:
+    cloud_task(tasks / "b", config=f'{CONFIG}[environment.env]\nLEVEL = "easy"\n')
+    config = at_daytona(harbor(tasks))
+    provider = opened(config, cloud)
+    episodes = [begun(provider, config, number) for number in (0, 1)]
+    for episode in episodes:
+        episode.step(call("bash", command="echo hello > hello.txt"))
+    texts = [
+        episodes[1].step(call("bash", command=command)).messages[0]["content"]
+        for command in ("echo $LEVEL; env", "seq 9999", "exit 3")
+    ]
+    (open_one, other) = list(cloud.sandboxes.values())
+    assert open_one.machine.root != other.machine.root
+    for episode in episodes:
+        episode.step("Done.")
+    outcomes = [episode.settle() for episode in episodes]
+    assert [(outcome.status, outcome.reward) for outcome in outcomes] == [
+        (EpisodeStatus.FINISHED, 1.0)
+    ] * 2
+    assert texts[0].startswith("easy\n")
+    assert KEY not in texts[0]
+    assert "bytes left out" in texts[1]
+    assert len(texts[1]) < 1200
+    assert texts[2] == "[exit code 3]"
+    provider.close()
+    # Both tasks have the same image.
+    assert len(cloud.built) == 1
+    assert {body["snapshot"] for body in cloud.created} == set(cloud.built)
+    assert all(body["ttlMinutes"] == 60 for body in cloud.created)
+    assert KEY not in json.dumps(cloud.created)
+
+
+def test_a_command_beyond_its_time_is_killed_there(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(harbor(tasks, options={"command_timeout_s": 1.0}))
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    reply = episode.step(call("bash", command="echo begun; sleep 61.7"))
+    assert reply.messages[0]["content"] == "begun\n\n[killed: it took longer than 1 s]"
+    running = subprocess.run(["pgrep", "-f", "sleep 61.7"], capture_output=True, check=False)
+    assert not running.stdout
+    episode.step("Done.")
+    assert episode.settle().reward == 0.0
+    provider.close()
+
+
+def test_a_cloud_that_refuses_makes_void_without_the_key(tasks: Path, cloud: DaytonaCloud) -> None:
+    cloud.refuses_start = True
+    config = at_daytona(harbor(tasks, retries_per_episode=0))
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    episode.step(call("bash", command="true"))
+    outcome = episode.settle()
+    provider.close()
+    assert outcome.status is EpisodeStatus.VOID
+    assert "daytona: " in str(outcome.void_reason)
+    assert "no room for [REDACTED]" in str(outcome.void_reason)
+
+
+def test_a_wrong_key_is_named(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(harbor(tasks))
+    provider = opened(config, cloud)
+    provider._clouds._process._environ = {**variables(cloud), "DAYTONA_API_KEY": ""}
+    with pytest.raises(XpError, match="Daytona requires either DAYTONA_API_KEY") as caught:
+        provider.remove_left()
+    assert caught.value.code is ExitCode.SECRET
+    provider.close()
+
+
+@pytest.mark.parametrize("by", ["the next session", "the doctor"])
+def test_what_a_killed_process_left_is_removed(
+    tasks: Path, cloud: DaytonaCloud, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    config = at_daytona(harbor(tasks, retries_per_episode=0))
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    episode.step(call("bash", command="true"))
+    assert len(cloud.sandboxes) == 1
+    foreign = {"harbor.managed": "true", "harbor.session_id": "xp-0123456789-1-1-0"}
+    _create(cloud, foreign)
+    living = opened(config, cloud)
+    other = begun(living, config)
+    other.step(call("bash", command="true"))
+    (left, elsewhere, lives) = cloud.sandboxes
+    os.kill(int(cloud.sandboxes[left].facts["labels"]["harbor.session_id"].split("-")[2]), 9)
+    eventually(lambda: not provider._clouds._process._child.is_alive())
+    assert left in cloud.sandboxes
+    if by == "the doctor":
+        for name, value in variables(cloud).items():
+            monkeypatch.setenv(name, value)
+        spec = _spec(config)
+        texts = [finding.text for finding in environments(spec)]
+        assert any("removed the sandbox xp-" in text for text in texts), texts
+        assert any("1 sandboxes at daytona are of other machines" in text for text in texts)
+    else:
+        again = begun(provider, config)
+        again.step(call("bash", command="true"))
+        again.step("Done.")
+        again.settle()
+    assert left not in cloud.sandboxes
+    assert {elsewhere, lives} <= set(cloud.sandboxes)
+    other.step("Done.")
+    assert other.settle().status is EpisodeStatus.FINISHED
+    episode.settle()
+    living.close()
+    provider.close()
+    del cloud.sandboxes[elsewhere]
+
+
+def test_the_end_of_a_process_removes_its_sandboxes(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(harbor(tasks))
+    provider = opened(config, cloud)
+    begun(provider, config).step(call("bash", command="true"))
+    assert cloud.sandboxes
+    provider.close()
+    eventually(lambda: not cloud.sandboxes)
+
+
+OPENS = """
+import os, sys, time
+from pathlib import Path
+from tests.support.clouds import at_daytona, begun
+from tests.support.fake_session import call
+from tests.support.harbor_tasks import harbor
+from xp.envs.load import load_provider
+config = at_daytona(harbor(Path(sys.argv[1])))
+episode = begun(load_provider(config, os.environ), config)
+episode.step(call("bash", command="true"))
+print("open", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_run_leaves_nothing(tasks: Path, cloud: DaytonaCloud) -> None:
+    command = [sys.executable, "-c", OPENS, str(tasks)]
+    with subprocess.Popen(command, env=variables(cloud), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        assert len(cloud.sandboxes) == 1
+        process.kill()
+    eventually(lambda: not cloud.sandboxes)
+
+
+def test_a_sandbox_ends_after_its_minutes(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(harbor(tasks, retries_per_episode=0), max_minutes=0.05)
+    config.options["cloud"]["options"] = {"ttl_minutes": 1}
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    episode.step(call("bash", command="true"))
+    eventually(lambda: not cloud.sandboxes)
+    episode.step(call("bash", command="true"))
+    assert "env.options.cloud.max_minutes" in str(episode.settle().void_reason)
+    provider.close()
+
+
+def test_a_spent_budget_ends_the_process(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(harbor(tasks), price=3600.0, budget=0.01)
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    episode.step(call("bash", command="sleep 0.1"))
+    with pytest.raises(
+        XpError, match=r"env.options.cloud.budget is 0.01; set a larger one"
+    ) as caught:
+        begun(provider, config).step(call("bash", command="true"))
+    assert caught.value.code is ExitCode.LIMIT
+    episode.settle()
+    provider.close()
+
+
+def test_a_program_in_the_cloud_asks_the_policy_by_the_users_tunnel(
+    tmp_path: Path, tasks: Path
+) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    with daytona_cloud(tmp_path / "cloud", f"http://{listen}") as cloud:
+        options = {"endpoint": ADDRESS, "listen": listen, "setup": "pip install mine"}
+        options["command"] = "python {program}/shell_agent.py {prompt_file}"
+        config = at_daytona(harness(tasks, options=options))
+        provider = opened(config, cloud)
+        episode = begun(provider, config)
+        episode.step(call("bash", command="echo hello > hello.txt"))
+        episode.step("Done.")
+        outcome = episode.settle()
+        provider.close()
+        assert not cloud.sandboxes
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    (image,) = cloud.snapshots.values()
+    text = image["buildInfo"]["dockerfileContent"]
+    assert text.startswith("FROM ubuntu:24.04\nWORKDIR /app\n")
+    assert base64.b64encode(b"pip install mine").decode() in text
+
+
+def test_an_agent_of_harbors_plays_in_its_sandbox(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(_terminus(tasks))
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    first = episode.step(json.dumps({**SAYS, "commands": [WRITES]}))
+    assert "New Terminal Output" in first.messages[0]["content"]
+    complete = json.dumps({**SAYS, "task_complete": True})
+    assert "Are you sure" in episode.step(complete).messages[0]["content"]
+    episode.step(complete)
+    outcome = episode.settle()
+    provider.close()
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert KEY not in json.dumps(cloud.created)
+
+
+def test_an_agent_of_harbors_is_stopped_at_a_limit(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(_terminus(tasks)).model_copy(update={"max_turns": 1})
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    episode.step(json.dumps({**SAYS, "commands": [WRITES]}))
+    outcome = episode.settle()
+    provider.close()
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+
+
+def test_a_port_that_is_taken_is_named(tasks: Path, cloud: DaytonaCloud) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        config = at_daytona(harness(tasks, options={"endpoint": ADDRESS, "listen": listen}))
+        provider = opened(config, cloud)
+        episode = begun(provider, config)
+        episode.step("x")
+        reason = str(episode.settle().void_reason)
+        assert "set another port in env.options.listen, or {port} in env.options.endpoint" in reason
+        provider.close()
+        numbered = {"endpoint": f"{ADDRESS}:{{port}}", "listen": listen}
+        provider = opened(at_daytona(harness(tasks, options=numbered)), cloud)
+        found = int(provider._server().url.rpartition(":")[2])
+        assert 0 < found - taken.getsockname()[1] < 64
+        provider.close()
+
+
+def test_harbor_has_the_agents_that_are_named() -> None:
+    code = """
+import json
+from harbor.agents.factory import AgentFactory
+from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.models.agent.name import AgentName
+classes = {name.value: AgentFactory.get_agent_class(name) for name in AgentName if name.value in NAMES}
+print(json.dumps({name: issubclass(kind, BaseInstalledAgent) for name, kind in classes.items()}))
+"""
+    done = subprocess.run(
+        [os.environ[VARIABLE], "-c", f"NAMES = {list(HARBOR_AGENTS)!r}{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        name: name not in HARBOR_OUTSIDE for name in HARBOR_AGENTS
+    }
+
+
+def _terminus(tasks: Path) -> EnvConfig:
+    options = {"agent": "terminus-2", "command": None, "program": None}
+    return harness(tasks, options=options)
+
+
+def _create(cloud: DaytonaCloud, labels: dict[str, str]) -> None:
+    from tests.support.http_server import Request
+
+    body = json.dumps({"labels": labels}).encode()
+    headers = {"authorization": f"Bearer {KEY}"}
+    assert cloud.answer(Request("POST", "/api/sandbox", headers, body)).status == 200
+
+
+def _spec(config: EnvConfig) -> Any:
+    from xp.composition import compose
+
+    return compose(
+        [
+            "env=harbor",
+            f"env.target={config.target}",
+            "env.sandbox=daytona",
+            f"env.python={config.python}",
+            "env.secrets.DAYTONA_API_KEY=null",
+            "env.held_out=null",
+            "model=tiny",
+        ]
+    )
+
+
+def _runloop(cloud: RunloopCloud) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Variables of the account; names of its open sandboxes by their labels, and of its images."""
+    open_ones = {
+        number: devbox["metadata"]["harbor.session_id"] for number, devbox in cloud.devboxes.items()
+    }
+    account = {"RUNLOOP_API_KEY": RUNLOOP_KEY, "RUNLOOP_BASE_URL": cloud.url}
+    return account, open_ones, [blueprint["name"] for blueprint in cloud.blueprints]
+
+
+def _e2b(cloud: E2bCloud) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    open_ones = {
+        number: facts["metadata"]["session_id"] for number, facts in cloud.sandboxes.items()
+    }
+    account = {
+        "E2B_API_KEY": E2B_KEY,
+        "E2B_API_URL": cloud.url,
+        "E2B_SANDBOX_URL": cloud.url,
+        "E2B_HTTP_VERSION": "1.1",
+    }
+    return account, open_ones, list(cloud.templates)
+
+
+@pytest.mark.parametrize(
+    ("kind", "serve", "facts"),
+    [(SandboxKind.RUNLOOP, runloop_cloud, _runloop), (SandboxKind.E2B, e2b_cloud, _e2b)],
+)
+def test_another_clouds_own_client_plays_and_leaves_nothing(
+    tmp_path: Path, kind: SandboxKind, serve: Any, facts: Any
+) -> None:
+    cloud_task(tmp_path / "tasks/a")
+    cloud_task(tmp_path / "tasks/b")
+    (secret,) = ACCOUNTS[kind][0]
+    config = at_daytona(harbor(tmp_path / "tasks")).model_copy(
+        update={"sandbox": kind, "secrets": {secret: None}}
+    )
+    with serve(tmp_path / "cloud") as cloud:
+        account, _, _ = facts(cloud)
+        provider = load_provider(config, {**os.environ, **account})
+        episodes = [begun(provider, config, number) for number in (0, 1)]
+        for episode in episodes:
+            episode.step(call("bash", command="echo hello > hello.txt"))
+        _, open_ones, images = facts(cloud)
+        assert len(open_ones) == 2
+        assert len(images) == 1  # Both tasks have the same.
+        (owner,) = {label.split("-")[2] for label in open_ones.values()}
+        os.kill(int(owner), 9)
+        eventually(lambda: not provider._clouds._process._child.is_alive())
+        assert facts(cloud)[1] == open_ones
+        lines = provider.remove_left()
+        assert {line.split()[3] for line in lines} == set(open_ones.values())
+        assert not facts(cloud)[1]
+        again = begun(provider, config)
+        again.step(call("bash", command="echo hello > hello.txt"))
+        again.step("Done.")
+        assert again.settle().reward == 1.0
+        for episode in episodes:
+            episode.settle()
+        provider.close()
+        assert not facts(cloud)[1]
+        assert facts(cloud)[2] == images
+
+
+MAKES = """
+import json, pickle, sys
+from xp.contrib.harbor.cloud_host import CloudHost
+from xp.spec.env import SandboxKind
+config, task = pickle.load(sys.stdin.buffer)
+made = {}
+for kind in SandboxKind:
+    if kind.is_cloud or kind is SandboxKind.DOCKER:
+        host = CloudHost(config.model_copy(update={"sandbox": kind}))
+        sandbox = host._sandbox(task, "true")
+        made[kind] = [type(sandbox).__name__, sandbox.environment_name, sandbox.session_id]
+print(json.dumps(made))
+"""
+
+
+def test_harbor_takes_the_options_of_every_sandbox(tasks: Path) -> None:
+    """Modal's client speaks gRPC, for which there is no stub: its class is made and no more."""
+    done = subprocess.run(
+        [os.environ[VARIABLE], "-c", MAKES],
+        input=pickle.dumps((at_daytona(harbor(tasks)), read_task(tasks / "a"))),
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    made = json.loads(done.stdout.splitlines()[-1])
+    assert {kind: facts[0] for kind, facts in made.items()} == {
+        "docker": "DockerEnvironment",
+        "daytona": "DaytonaEnvironment",
+        "modal": "ModalEnvironment",
+        "e2b": "E2BEnvironment",
+        "runloop": "RunloopEnvironment",
+    }
+    assert len({facts[1] for facts in made.values()}) == 1
+    assert all(len(facts[2]) < 64 for facts in made.values())

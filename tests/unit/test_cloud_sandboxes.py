@@ -1,0 +1,151 @@
+"""Plans with sandboxes in a cloud: what they refuse before anything starts, with the key to set."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.clouds import cloud_task
+from tests.support.harbor_tasks import CONFIG
+from xp.__main__ import main
+from xp.contrib.harbor.cloud_host import BOUNDED, is_running, owner
+from xp.contrib.harbor.cloud_options import ACCOUNTS
+from xp.errors import ExitCode
+from xp.spec.env import SandboxKind
+
+KEY = "env.secrets.DAYTONA_API_KEY=null"
+DAYTONA = ("env.sandbox=daytona", KEY)
+PROGRAM = "env.options.command=agent {prompt_file}"
+TERMINUS = "env.options.agent=terminus-2"
+
+
+def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
+    cloud_task(tmp_path / "tasks/a", config=config)
+    return main(["plan", f"env.target={tmp_path / 'tasks'}", "model=tiny", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "texts"),
+    [
+        (("env=harbor", "env.sandbox=daytona"), ExitCode.SECRET, (f"set {KEY}",)),
+        (
+            ("env=harbor", "env.sandbox=modal", "env.secrets.MODAL_TOKEN_ID=null"),
+            ExitCode.SECRET,
+            ("MODAL_TOKEN_ID and MODAL_TOKEN_SECRET", "env.secrets.MODAL_TOKEN_SECRET=null"),
+        ),
+        (("env=harbor", *DAYTONA), ExitCode.OK, ()),
+        (
+            ("env=harness", PROGRAM, *DAYTONA),
+            ExitCode.PLAN,
+            ("127.0.0.1 is not this machine", "set env.options.endpoint=https://NAME"),
+        ),
+        *(
+            (
+                ("env=harness", PROGRAM, *DAYTONA, f"env.options.endpoint={address}"),
+                ExitCode.PLAN,
+                (address, "xp opens neither by itself"),
+            )
+            for address in (
+                "http://localhost:8800",
+                "http://127.0.0.1:{port}",
+                "http://[::1]:80",
+                "http://0.0.0.0:8800",
+                "http://169.254.1.1",
+            )
+        ),
+        (
+            ("env=harness", PROGRAM, *DAYTONA, "env.options.endpoint=https://policy.example"),
+            ExitCode.OK,
+            (),
+        ),
+        (("env=harness", TERMINUS, *DAYTONA), ExitCode.OK, ()),
+        (
+            ("env=harness", "env.options.agent=aider", *DAYTONA),
+            ExitCode.PLAN,
+            ("env.options.endpoint",),
+        ),
+        (
+            ("env=harness", TERMINUS, "env.sandbox=none"),
+            ExitCode.PLAN,
+            ("set env.sandbox=docker, daytona",),
+        ),
+        (
+            ("env=harness", TERMINUS, "env.options.setup=pip", *DAYTONA),
+            ExitCode.PLAN,
+            ("set env.options.setup=null",),
+        ),
+        (
+            ("env=harness", "env.options.agent=terminus-3", *DAYTONA),
+            ExitCode.CONFIG,
+            ("did you mean terminus-2?",),
+        ),
+        (
+            ("env=harness", PROGRAM, "env.options.agent_options={max_turns: 3}", *DAYTONA),
+            ExitCode.CONFIG,
+            ("agent_options are for an agent of Harbor's",),
+        ),
+        (
+            ("env=harbor", *DAYTONA, "env.options.cloud.budget=3"),
+            ExitCode.CONFIG,
+            ("set env.options.cloud.price",),
+        ),
+        (
+            ("env=harbor", *DAYTONA, "env.options.cloud.max_minutes=30"),
+            ExitCode.CONFIG,
+            ("set env.options.cloud.max_minutes=60 or more",),
+        ),
+        (
+            ("env=harbor", *DAYTONA, "env.options.cloud.max_hours=3"),
+            ExitCode.CONFIG,
+            ("cloud.max_hours: unknown key",),
+        ),
+    ],
+)
+def test_a_plan_says_what_to_set(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    code: ExitCode,
+    texts: tuple[str, ...],
+) -> None:
+    assert planned(tmp_path, *words) == code
+    error = capsys.readouterr().err
+    assert [text for text in texts if text not in error] == []
+
+
+@pytest.mark.parametrize("provider", ["harbor", "harness"])
+def test_a_task_cannot_ask_for_the_key_of_the_account(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    provider: str,
+) -> None:
+    monkeypatch.setenv("DAYTONA_API_KEY", "a-value-of-the-shell")
+    config = f"{CONFIG}[environment.env]\nMINE = '${{DAYTONA_API_KEY}}'\n"
+    more = [TERMINUS] if provider == "harness" else []
+    assert planned(tmp_path, f"env={provider}", *DAYTONA, *more, config=config) == ExitCode.SECRET
+    error = capsys.readouterr().err
+    assert "DAYTONA_API_KEY, the key of your account, which no sandbox gets" in error
+    assert "a-value-of-the-shell" not in error
+
+
+def test_every_cloud_has_an_account() -> None:
+    assert {kind for kind in SandboxKind if kind.is_cloud} == set(ACCOUNTS)
+
+
+def test_a_label_names_a_process_that_runs() -> None:
+    name = f"{owner()}-0"
+    assert int(name.split("-")[2]) == os.getpid()
+    assert is_running(name)
+    first, pid, began, number = name.rsplit("-", 3)
+    assert not is_running(f"{first}-{pid}-{int(began) - 1}-{number}")
+    assert not is_running(f"{first}-{2**22 + 1}-{began}-{number}")
+    assert not is_running("xp-other")
+
+
+def test_the_script_of_a_command_names_no_place_of_this_machine() -> None:
+    text = BOUNDED.format(command="true", timeout_s=1.5, kill_s=2, limit=10, half=5)
+    assert "timeout --kill-after 2 1.5 bash -c true" in text
+    assert "mktemp" in text
