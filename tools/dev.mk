@@ -1,6 +1,7 @@
 # Included by the Makefile: locks, catalogs, the trainers' own tests, tests that need more than Python, measurements.
 SLIME_VENV ?= .venv-slime
 VLLM_VENV ?= .venv-vllm
+TINKER_VENV ?= .venv-tinker
 AUDIT_VENV ?= .venv-audit
 
 ## Locks
@@ -32,6 +33,7 @@ lock: setup  ## Resolve pyproject.toml and requirements/*.txt again and rewrite 
 	$(call lock,skyrl,$(SKYRL_ALONE))
 	$(call lock,slime,$(SLIME_ALONE))
 	$(call lock,vllm,$(VLLM_ALONE))
+	echo "$(TORCH)" | $(COMPILE) $(NO_TORCH) requirements/tinker.txt --constraint - $(LOCK_ARGS) --output-file requirements/tinker.lock
 	printf '%s\n' $(SKYRL_WHEELS) | $(subst 3.11,3.12,$(COMPILE)) - --no-deps --output-file requirements/skyrl-wheels.lock
 
 locks: setup  ## Resolve runtimes/*/requirements.in again and rewrite the locks (needs the package index)
@@ -103,6 +105,21 @@ $(VLLM_VENV)/.done: requirements/vllm.lock requirements/skyrl-wheels.lock tools/
 test-vllm: setup $(VLLM_VENV)/.done  ## TRL, SkyRL and `xp eval` with the real vLLM on this machine's CPU, in .venv-vllm
 	$(VLLM_VENV)/bin/python -m pytest -s tests/engines tests/limits/test_engines.py
 	VLLM_PYTHON=$(VLLM_VENV)/bin/python $(BIN)/python -m pytest -s -m slow tests/integration/test_eval_served.py
+
+## SkyRL's server of the Tinker API, with JAX on the CPU, for backend=tinker.
+
+# skyrl asks for Python 3.12; its server runs on 3.11 as well, of which the index has a CPU build of torch.
+$(TINKER_VENV)/.done: requirements/tinker.lock requirements/skyrl-wheels.lock tools/make_venv.py
+	$(call venv,$(TINKER_VENV)) --lock requirements/tinker.lock
+	$(call skyrl_wheels,$(TINKER_VENV))
+	touch $@
+
+tinker-server: $(TINKER_VENV)/.done  ## Make .venv-tinker, with SkyRL's server of the Tinker API for a CPU and its SDK
+	@echo "start it: TINKER_API_KEY=tml-any-key $(TINKER_VENV)/bin/python -m tools.tinker_server xp/worker/tiny --name models/tiny-2c74c8ae42f3"
+
+test-tinker: setup $(TINKER_VENV)/.done  ## backend=tinker on that server, and the limits of the API
+	$(TINKER_VENV)/bin/python -m pytest tests/limits/test_tinker.py tests/trainers/test_tinker*.py
+	$(BIN)/python -m pytest tests/contracts/test_tinker.py tests/integration/test_tinker*.py
 
 ## Other packages, in environments of their own: their pins differ from the trainers'.
 
@@ -235,6 +252,6 @@ equivalence-slime: setup $(SLIME_VENV)/.done  ## The same of TRL and Slime, with
 algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: does it learn? (ARGS="--algorithms rloo,ppo"; an hour)
 	$(BIN)/python -m tools.benchmarks.algorithms --python $(SKYRL_VENV)/bin/python $(ARGS)
 
-.PHONY: lock locks check-locks audit test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-inspect \
+.PHONY: tinker-server test-tinker lock locks check-locks audit test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-inspect \
 	test-skypilot test-environments test-harbor package test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos \
 	diagnose-check mutants catalogs parity-measure tiny-model equivalence equivalence-slime algorithms

@@ -20,7 +20,7 @@ from tests.support.scripts import FakeMix
 from tests.support.sections import replace, with_model
 from tests.support.tiny import leave_model, tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.worker.async_rollouts import AsyncRollouts, RolloutThread
+from xp.backends.trl.worker.async_rollouts import AsyncRollouts
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
@@ -36,6 +36,7 @@ from xp.episode.upload import Recorder
 from xp.planning.backend import spec_refusals
 from xp.tasks.row import TaskRow
 from xp.worker.places import RunPaths
+from xp.worker.rollout_thread import RolloutThread
 
 STALE = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")
 SEPARATE = (
@@ -53,7 +54,7 @@ class Step:
 
 
 def test_one_step_ahead_each_step_but_the_first_is_one_policy_old() -> None:
-    ahead = RolloutThread(Step, 1, 5, Ranks())
+    ahead = RolloutThread(Step, 1, 5)
     assert [ahead.take(step, lambda: None) for step in range(5)] == [
         Step(n, max(0, n - 1)) for n in range(5)
     ]
@@ -66,7 +67,7 @@ def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
             raise EnvUnavailable("refused")
         return Step(step, policy)
 
-    ahead = RolloutThread(play, 1, 4, Ranks())
+    ahead = RolloutThread(play, 1, 4)
     ahead.take(0, lambda: None)
     with pytest.raises(EnvUnavailable, match="refused"):
         ahead.take(1, lambda: None)
@@ -94,7 +95,7 @@ def test_weights_change_and_evaluations_are_played_while_nothing_else_is(
         assert not playing.locked()
         evaluated.append(weights[-1])
 
-    ahead = RolloutThread(play, 2, 6, Ranks())
+    ahead = RolloutThread(play, 2, 6)
     for step in range(6):
         ahead.take(step, update, evaluate if is_evaluated else None)
     ahead.close()

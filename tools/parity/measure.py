@@ -28,9 +28,9 @@ from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 from xp.worker.tiny_model import SHIPPED
 
-PROGRAMS = {name: f"tools.parity.{name}_program" for name in ("trl", "skyrl", "slime")}
+PROGRAMS = {name: f"tools.parity.{name}_program" for name in ("trl", "skyrl", "slime", "tinker")}
 ROOT = Path(__file__).resolve().parents[2]
-TRAINERS = {"trl": "trl", "skyrl": "skyrl", "slime": "sglang"}
+TRAINERS = {"trl": "trl", "skyrl": "skyrl", "slime": "sglang", "tinker": "flax"}
 """Backend -> module that its Python must have."""
 PLACES = RunPaths(run="runs/parity", attempt=1, tasks="tasks/parity")
 SKIPPED = "not measured"

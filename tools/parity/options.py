@@ -47,6 +47,11 @@ OF_BACKEND = {
             "training.micro_batch_size=2",
         ),
     ),
+    # Adapters alone, and no penalty in the loss.
+    "tinker": (
+        *("hardware=cpu", "model=tiny", "training.kl_coef=0", "algorithm.ratio_from=trainer"),
+        "model.lora={rank: 8, alpha: 32, dropout: 0, target_modules: null}",
+    ),
 }
 """Overrides with which a backend is measured: on a machine without an accelerator, and the network of
 tools.parity.model, which Slime's program compares with the model's files."""

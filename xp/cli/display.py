@@ -78,7 +78,7 @@ def live_console() -> Console:
 @one_reading()
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
-    from xp.planning.backend import backend_of
+    from xp.planning.backend import backend_of, extra_plan_lines
     from xp.planning.duration import disk_line, sft_time_lines, time_lines
     from xp.planning.memory.fit import memory_lines
     from xp.planning.refusals import check_model_files, machine_line
@@ -87,7 +87,11 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     out = console()
     out.print(title(plan), style="bold")
     if plan.trains:
-        of_training = *time_lines([plan.spec], outputs), *disk_line(plan.spec)
+        of_training = (
+            *time_lines([plan.spec], outputs),
+            *extra_plan_lines(plan.spec, outputs),
+            *disk_line(plan.spec),
+        )
     else:
         of_training = ()
     lines = [

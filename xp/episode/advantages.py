@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, stdev
 
 from xp.errors import ExitCode, XpError
@@ -129,6 +130,57 @@ def advantage_rule(algorithm: Algorithm) -> AdvantageFn | None:
     if algorithm.advantage_fn is not None:
         return load_advantage_fn(algorithm.advantage_fn)
     return RULES.get((algorithm.estimator, algorithm.advantage_scale))
+
+
+Divisor = Callable[[Sequence[float]], float]
+"""Function from the rewards of one group to a number."""
+
+
+def estimator_of(algorithm: Algorithm, *, by_std: bool) -> AdvantageFn:
+    """The function that computes the advantages of whole episodes, for a trainer that has none of its own.
+
+    Args:
+        algorithm: the spec's, without a critic.
+        by_std: whether GRPO's are divided by the standard deviation of the group.
+    """
+    rule = advantage_rule(algorithm)
+    if rule is not None:
+        return rule
+    divisors: Mapping[str, Divisor] = {
+        "grpo": deviation if by_std else lambda _: 1.0,
+        "rloo": share_of_others,
+        "maxrl": mean,
+    }
+    return partial(over, divisor=divisors[algorithm.estimator])
+
+
+def over(episodes: Sequence[Valid], *, divisor: Divisor) -> list[float]:
+    """Rewards minus the mean of their group, which is 0 for a single one, divided by a number of the group."""
+    groups = of_groups(
+        [episode.reward for episode in episodes], [episode.group for episode in episodes]
+    )
+    divisors = {group: divisor(rewards) for group, rewards in groups.items()}
+    return [
+        reward / divisors[of.group] for of, reward in zip(episodes, centred(episodes), strict=True)
+    ]
+
+
+def deviation(rewards: Sequence[float]) -> float:
+    """Divisor of GRPO (arXiv:2402.03300): the standard deviation (n - 1), or 1."""
+    if len(rewards) > 1:
+        return stdev(rewards) + STD_EPSILON
+    return 1.0
+
+
+def share_of_others(rewards: Sequence[float]) -> float:
+    """Divisor of RLOO (arXiv:2402.14740), with which the baseline is the mean of the others; never scaled."""
+    return max(1, len(rewards) - 1) / len(rewards)
+
+
+def mean(rewards: Sequence[float]) -> float:
+    """Divisor of MaxRL (arXiv:2602.02710): the mean; never scaled."""
+    check_not_negative(rewards)
+    return fmean(rewards) + STD_EPSILON
 
 
 def of_valid(

@@ -40,6 +40,7 @@ CHANGEABLE: Final = (
         "training.max_hours",
         "training.budget_usd",
         "hardware.usd_per_hour",
+        "hardware.usd_per_million_tokens",
         "hardware.name",
         "hardware.accelerator",
     ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from xp import __version__
 from xp.errors import ExitCode, XpError
+from xp.execution.examination import examine
 from xp.execution.launchers.base import Context, Echo, Launcher, TrackingLauncher
 from xp.execution.launchers.files import (
     PACKAGE,
@@ -137,6 +138,8 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         if differences:
             raise XpError("\n".join(differences), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
+    if launcher.is_here:
+        examine(plan.spec)
     return ready
 
 

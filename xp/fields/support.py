@@ -100,10 +100,15 @@ def _leaves(path: str, value: Any) -> Iterator[str]:
 
 
 def implemented_by_xp(path: str) -> str:
-    """The part of xp that implements a field on backends without a column for it."""
+    """The part of xp that implements a field on backends without a column for it; raises LookupError if there is none."""
     path = re.sub(r"^env\.members\.[^.]+", "env", path)
     parts = (BY_XP[above].implemented_by for above in upwards(path) if above in BY_XP)
-    return f"by xp, in {next(filter(None, parts))}"
+    part = next(filter(None, parts), None)
+    if part is None:
+        raise LookupError(
+            f"{path}: the backend has no column for this field, and xp does not implement it"
+        )
+    return f"by xp, in {part}"
 
 
 def meanings(

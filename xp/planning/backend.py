@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, cast
 
 from xp.fields.field import Refusal
@@ -85,6 +86,17 @@ class Backend(Protocol):
     def checkpoint(self, spec: RunSpec, places: RunPaths, step: int) -> str:
         """Hugging Face directory of a rollout step's checkpoint."""
 
+    def plan_lines(self, spec: RunSpec, outputs: Path | None) -> Iterable[str]:
+        """Further lines of the plan; a backend may leave it out."""
+
+    def examination(self, spec: RunSpec) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Words of the trainer's Python that ask the service which trains, and its secrets as in a Job; a backend
+        without a service leaves it out.
+
+        The program prints one line, and exits with PLAN where the service cannot do the run. It is run by the doctor,
+        and on this machine before anything is prepared.
+        """
+
 
 def spec_refusals(spec: RunSpec) -> list[Refusal]:
     """Refusals by the values of the spec alone: xp's own and the trainer's."""
@@ -103,10 +115,15 @@ def untried_lines(spec: RunSpec) -> list[str]:
     return lines
 
 
-NEEDS = tuple(
-    name for name in vars(Backend) if not name.startswith("_") and name != "override_lines"
-)
+OPTIONAL = ("override_lines", "plan_lines", "examination")
+NEEDS = tuple(name for name in vars(Backend) if not name.startswith("_") and name not in OPTIONAL)
 """Names of the functions that a Backend must have."""
+
+
+def extra_plan_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
+    """Lines of the plan that the backend adds."""
+    lines = getattr(backend_of(spec), "plan_lines", None)
+    return [] if lines is None else [*lines(spec, outputs)]
 
 
 def backend_of(spec: RunSpec) -> Backend:

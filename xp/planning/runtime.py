@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xp.fields.shared import is_megatron
+from xp.fields.shared import is_megatron, is_on_cpu
 from xp.planning.job import Runtime
 from xp.planning.runtimes import Checkouts, RuntimeLock, checkouts_of, installed, locks
-from xp.spec import Attention, RunSpec
+from xp.spec import Attention, BackendName, RunSpec
 
 
 def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
     """Lock of the trainer's Python; None if the spec names a Python, or the job runs in xp's own."""
     runtime = spec.backend.runtime
-    is_on_cpu = spec.hardware.accelerator == "cpu"
-    if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
+    # Of a plug-in's backend xp's own Python has not the packages, with or without accelerators.
+    is_in_xps = is_on_cpu(spec) and spec.backend.name in list(BackendName)
+    if runtime.python is not None or runtime.project_env is not None or is_in_xps:
         return None
     if is_megatron(spec):  # SkyRL's Megatron and Slime come from checkouts or images
         return None

@@ -19,6 +19,7 @@ from xp.spec.section import (
     ImageName,
     LocalPath,
     Name,
+    NotNegative,
     OpenKeys,
     Seconds,
     Section,
@@ -26,6 +27,21 @@ from xp.spec.section import (
     check_http_url,
     check_plain_url,
 )
+
+
+class TokenPrices(Section):
+    """Prices of a service that counts tokens, in US dollars for a million of them."""
+
+    prompt: NotNegative
+    """Tokens that the model reads: prompts of samples, and forward passes."""
+    sampled: NotNegative
+    trained: NotNegative
+    """Tokens of forward and backward passes."""
+
+    def usd(self, prompt: float, sampled: float, trained: float) -> float:
+        """Price of these numbers of tokens, in US dollars."""
+        each = prompt * self.prompt + sampled * self.sampled + trained * self.trained
+        return each / 1e6
 
 
 class Hardware(Section):
@@ -44,6 +60,9 @@ class Hardware(Section):
     """Memory of the host per node, in GB."""
     usd_per_hour: Annotated[float, Field(gt=0, le=MOST_COUNT)] | None
     """Price of all nodes together for an hour, for the plan. None means that no price is shown."""
+    usd_per_million_tokens: TokenPrices | None
+    """Prices of a service that trains (backend=tinker), for the plan and `training.budget_usd`. None means that they
+    are not known."""
 
 
 class LauncherName(StrEnum):

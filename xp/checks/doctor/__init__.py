@@ -8,7 +8,7 @@ from pathlib import Path
 from xp.checks.doctor.finding import Finding, Verdict, fault_of, ok
 from xp.checks.doctor.functions import functions
 from xp.checks.doctor.machine import accelerators, disk, host, memory, versions
-from xp.checks.doctor.reach import environments, launcher, secrets, trackers
+from xp.checks.doctor.reach import environments, launcher, secrets, service, trackers
 from xp.checks.doctor.template import chat_template
 from xp.errors import ExitCode, XpError
 from xp.planning.job import Stage
@@ -39,6 +39,7 @@ def examine(spec: RunSpec, num_slots: int | None = None) -> Iterator[Finding]:
         yield from disk(spec, outputs)
         yield from versions(spec, stages)
     yield from launcher(spec, stages, outputs)
+    yield from service(spec)
     yield from functions(spec)
     yield from chat_template(spec, outputs)
     yield from environments(spec, num_slots)

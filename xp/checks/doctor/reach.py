@@ -13,6 +13,7 @@ from xp.envs.load import load_provider
 from xp.envs.rows import HELD_OUT_SPLITS
 from xp.envs.slots import DEADLINE_S, measure_slots, num_slots_of, slot_limits
 from xp.errors import ExitCode, XpError
+from xp.execution.examination import examine
 from xp.execution.launchers.base import Context, TrackingLauncher, make_launcher
 from xp.execution.tracking.base import check_trackers, node_tracking
 from xp.lib.secrets.redaction import resolve
@@ -48,6 +49,17 @@ def trackers(spec: RunSpec) -> Iterator[Finding]:
             yield ok("tracker", str(name))
         except XpError as error:
             yield fault_of("tracker", error)
+
+
+def service(spec: RunSpec) -> Iterator[Finding]:
+    """The service that trains, if the backend has one, asked in the trainer's Python."""
+    try:
+        answer = examine(spec)
+    except XpError as error:
+        yield fault_of("service", error)
+        return
+    if answer is not None:
+        yield ok("service", answer)
 
 
 def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[Finding]:

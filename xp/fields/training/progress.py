@@ -33,9 +33,12 @@ PROGRESS = (
         xp=Column(
             implemented_by="xp.worker.time_limit",
             refuse_if=lambda s: (
-                s.training.budget_usd is not None and s.hardware.usd_per_hour is None
+                s.training.budget_usd is not None
+                and s.hardware.usd_per_hour is None
+                and s.hardware.usd_per_million_tokens is None
             ),
-            refuse="the price of the machines is not known; set hardware.usd_per_hour=N",
+            refuse="the price of the machines is not known; set hardware.usd_per_hour=N, or of a service"
+            " hardware.usd_per_million_tokens",
             proof=OWN,
         ),
     ),

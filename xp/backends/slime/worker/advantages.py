@@ -5,30 +5,21 @@ Slime's estimators grpo, gspo and cispo pass these advantages to every token, fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from statistics import fmean, stdev
+from collections.abc import Sequence
 from typing import Any
 
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.rollout_process import by_episode, is_void, read_played, worker_of
 from xp.episode.advantages import (
-    STD_EPSILON,
     AdvantageFn,
     Valid,
-    advantage_rule,
-    centred,
-    check_not_negative,
     differ,
-    of_groups,
+    estimator_of,
     of_valid,
     without_variance,
 )
 from xp.errors import ExitCode, XpError
 from xp.spec import Estimator
-
-Divisor = Callable[[Sequence[float]], float]
-"""Function from the rewards of one group to a number."""
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -75,46 +66,9 @@ def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[floa
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
     """The estimator of a spec."""
     algorithm = config.spec.algorithm
-    rule = advantage_rule(algorithm)
-    if rule is not None:
-        return rule
     if algorithm.estimator is Estimator.GAE:
         return plain
-    divisors: Mapping[str, Divisor] = {
-        "grpo": deviation if by_std else lambda _: 1.0,
-        "rloo": share_of_others,
-        "maxrl": mean,
-    }
-    return partial(over, divisor=divisors[algorithm.estimator])
-
-
-def over(episodes: Sequence[Valid], *, divisor: Divisor) -> list[float]:
-    """Rewards minus the mean of their group, which is 0 for a single one, divided by a number of the group."""
-    groups = of_groups(
-        [episode.reward for episode in episodes], [episode.group for episode in episodes]
-    )
-    divisors = {group: divisor(rewards) for group, rewards in groups.items()}
-    return [
-        reward / divisors[of.group] for of, reward in zip(episodes, centred(episodes), strict=True)
-    ]
-
-
-def deviation(rewards: Sequence[float]) -> float:
-    """Divisor of GRPO (arXiv:2402.03300): the standard deviation (n - 1), or 1."""
-    if len(rewards) > 1:
-        return stdev(rewards) + STD_EPSILON
-    return 1.0
-
-
-def share_of_others(rewards: Sequence[float]) -> float:
-    """Divisor of RLOO (arXiv:2402.14740), with which the baseline is the mean of the others; never scaled."""
-    return max(1, len(rewards) - 1) / len(rewards)
-
-
-def mean(rewards: Sequence[float]) -> float:
-    """Divisor of MaxRL (arXiv:2602.02710): the mean; never scaled."""
-    check_not_negative(rewards)
-    return fmean(rewards) + STD_EPSILON
+    return estimator_of(algorithm, by_std=by_std)
 
 
 def plain(episodes: Sequence[Valid]) -> list[float]:

@@ -1,0 +1,1 @@
+"""Programs of backend=tinker, in the trainer's Python."""

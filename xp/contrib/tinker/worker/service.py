@@ -1,0 +1,258 @@
+"""The service behind the Tinker API: its clients, faults as exit codes, what it counts, and what it computes."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tarfile
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+from xp.contrib.tinker.worker.config import KEY, URL
+from xp.errors import ExitCode, XpError
+from xp.lib.loopback import direct_opener
+
+DEADLINE_S: Final = 1800.0
+"""Longest wait for the answer to one request; `backend.overrides.deadline_s` is another one."""
+NEWS_S: Final = 60.0
+"""Seconds between lines about a request that waits."""
+TOLERANCE: Final = 0.02
+"""Relative difference of a measured ratio from 1 or 2."""
+PROBE: Final = (3, 5, 7, 11, 13, 17, 19, 23)
+"""Ids of the probe's tokens, which every vocabulary has."""
+
+
+class Reduction(StrEnum):
+    """Sum over a request's tokens that the service differentiates."""
+
+    SUM = "sum"
+    """The sum over all tokens, as Tinker's documentation says."""
+    MEAN = "mean"
+    """The mean over data of the mean over a datum's tokens, as SkyRL's JAX backend computes."""
+
+
+@dataclass
+class Used:
+    """Tokens that the service has counted."""
+
+    prompt: int = 0
+    sampled: int = 0
+    trained: int = 0
+
+    def take(self) -> tuple[int, int, int]:
+        """The numbers since the last call."""
+        taken = self.prompt, self.sampled, self.trained
+        self.prompt, self.sampled, self.trained = 0, 0, 0
+        return taken
+
+
+@dataclass
+class Service:
+    """A connection to the service.
+
+    Raises (all methods):
+        XpError: (SECRET) the key is refused; (STAGE_FAILED) a request is refused; (ENGINE) no answer by the deadline, or
+            the service fails.
+    """
+
+    requests: Mapping[str, Any]
+    used: Used = field(default_factory=Used)
+    reduction: Reduction = Reduction.SUM
+
+    def __post_init__(self) -> None:
+        import tinker
+
+        self.deadline_s = float(self.requests.get("deadline_s", DEADLINE_S))
+        self._clients = self.call(
+            "a session",
+            lambda: tinker.ServiceClient(base_url=os.environ[URL], api_key=os.environ[KEY]),
+        )
+
+    @property
+    def model(self) -> str:
+        """The service's name of the model without adapters."""
+        return str(self.requests["base_model"])
+
+    def train(self, state: str | None = None, *, has_optimizer: bool = True) -> Any:
+        """A training client: with new adapters, or of a saved state.
+
+        Args:
+            state: the service's path.
+            has_optimizer: whether the optimizer continues too.
+        """
+        clients = self._clients
+        if state is None:
+            names = ("base_model", "rank", "seed", "train_attn", "train_mlp", "train_unembed")
+            arguments = {name: self.requests[name] for name in names}
+            return self.call("adapters", lambda: clients.create_lora_training_client(**arguments))
+        name = "create_training_client_from_state"
+        if has_optimizer:
+            name += "_with_optimizer"
+        return self.call(f"the state {state}", lambda: getattr(clients, name)(state))
+
+    def sampler(self, training: Any) -> Any:
+        """A sampling client with the weights of a training client."""
+        from tinker.lib.retry_handler import RetryConfig
+
+        config = RetryConfig(progress_timeout=self.deadline_s)
+        make = training.save_weights_and_get_sampling_client
+        return self.call("weights for sampling", lambda: make(retry_config=config))
+
+    def plain_sampler(self, model: str) -> Any:
+        """A sampling client of a model without adapters."""
+        return self.call(model, lambda: self._clients.create_sampling_client(base_model=model))
+
+    def logprobs(self, sampler: Any, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probability of each token but the first, of all sequences."""
+        from tinker.types import ModelInput
+
+        self.used.prompt += sum(map(len, sequences))
+        futures = [sampler.compute_logprobs(ModelInput.from_ints(list(ids))) for ids in sequences]
+        return [self.wait(future, "log-probabilities")[1:] for future in futures]
+
+    def save(self, training: Any, name: str) -> str:
+        """Saves weights and optimizer; returns the service's path."""
+        return str(self.wait(training.save_state(name), "a checkpoint").path)
+
+    def forget(self, state: str) -> None:
+        """Deletes a saved state; a service that cannot keeps it."""
+        import tinker
+
+        if state:
+            try:
+                rest = self._clients.create_rest_client()
+                rest.delete_checkpoint_from_tinker_path(state).result(timeout=self.deadline_s)
+            except (tinker.TinkerError, ValueError, NotYet) as error:
+                print(f"xp: {state} stays on the service: {error}", file=sys.stderr, flush=True)
+
+    def download(self, training: Any, name: str, directory: Path) -> None:
+        """Saves the weights for sampling and writes the archive's files, peft's adapters, into a directory."""
+        path = str(self.wait(training.save_weights_for_sampler(name), "adapters").path)
+        run, *parts = path.removeprefix("tinker://").split("/")
+        # SkyRL's path lacks the kind.
+        checkpoint = parts[-1] if len(parts) == 1 else "/".join(parts)
+        asked = self._clients.create_rest_client().get_checkpoint_archive_url(run, checkpoint)
+        url = urljoin(os.environ[URL], str(self.wait(asked, "the archive").url))
+        is_own = urlsplit(url)[:2] == urlsplit(os.environ[URL])[:2]
+        headers = {"X-API-Key": os.environ[KEY]} if is_own else {}
+        opener = direct_opener() if is_own else urllib.request.build_opener()
+        sent = urllib.request.Request(url, headers=headers)
+        data = self.call("the archive", lambda: opener.open(sent, timeout=self.deadline_s).read())
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(directory, filter="data")
+
+    def call(self, what: str, make: Any) -> Any:
+        """Calls a function that waits for the service itself."""
+        import tinker
+        from tinker.lib.retryable_exception import RetryableException
+
+        given_up = (tinker.TinkerError, RetryableException, OSError, ValueError, RuntimeError)
+        try:
+            return make()
+        except given_up as error:
+            raise fault_of(what, error) from error
+
+    def wait(self, future: Any, what: str) -> Any:
+        """Waits for the result of a request, and prints a line each minute."""
+        began = time.monotonic()
+        while True:
+            left = self.deadline_s - (time.monotonic() - began)
+            result = partial(future.result, timeout=max(0.0, min(NEWS_S, left)))
+            try:
+                return self.call(what, result)
+            except _Waiting:
+                waited = time.monotonic() - began
+                if waited >= self.deadline_s:
+                    raise XpError(
+                        f"the service at {os.environ[URL]} gave no {what} within {self.deadline_s:g} s; resume the run when"
+                        " it answers, or set backend.overrides.deadline_s higher",
+                        ExitCode.ENGINE,
+                    ) from None
+                print(f"waiting for {what} of the service: {waited:.0f} s", flush=True)
+
+    def measure(self, *, samples_ahead: bool) -> None:
+        """Measures what the service computes, with adapters that are used for nothing else.
+
+        The same datum twice has twice the gradient of a sum, and that of one datum of a mean.
+
+        Args:
+            samples_ahead: whether old weights are sampled from while new ones are trained.
+
+        Raises:
+            XpError: (PLAN) it averages in another way, or samples from the weights that it trains.
+        """
+        from xp.contrib.tinker.worker.datum import datum
+
+        training = self.train()
+        ids = list(PROBE)
+        single = datum(ids, logprobs=[0.0] * 7, advantages=[1.0] * 7)
+        sampler = self.sampler(training) if samples_ahead else None
+        before = None if sampler is None else self.logprobs(sampler, [ids])[0]
+        norms: list[float] = []
+        for data, rate in (([single], 0.0), ([single] * 2, 1e-2)):
+            training.forward_backward(data, "importance_sampling")
+            step = training.optim_step(self.adam(rate))
+            norms.append(grad_norm(self.wait(step, "a probe")) or 0.0)
+        if all(norms):
+            ratio = norms[1] / norms[0]
+            of_ratio = {1: Reduction.MEAN, 2: Reduction.SUM}.get(round(ratio))
+            if of_ratio is None or abs(ratio / round(ratio) - 1) > TOLERANCE:
+                raise XpError(
+                    f"the service's gradient of a datum sent twice is {ratio:.3g} times that of one; expected 1 (a mean)"
+                    " or 2 (a sum); use another server",
+                    ExitCode.PLAN,
+                )
+            self.reduction = of_ratio
+        if sampler is not None and before is not None:
+            after = self.logprobs(sampler, [ids])[0]
+            if max(abs(a - b) for a, b in zip(before, after, strict=True)) > 1e-3:
+                raise XpError(
+                    "training.max_staleness: the service samples from the weights that it trains, so that nothing can be"
+                    " sampled in advance; set 0",
+                    ExitCode.PLAN,
+                )
+
+    def adam(self, learning_rate: float) -> Any:
+        """Arguments of an update."""
+        from tinker.types import AdamParams
+
+        names = ("beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
+        return AdamParams(
+            learning_rate=learning_rate, **{name: self.requests[name] for name in names}
+        )
+
+
+def grad_norm(update: Any) -> float | None:
+    """The gradient's norm that an update reports. None means that the service reports none."""
+    metrics = update.metrics or {}
+    return next((value for name, value in metrics.items() if name.endswith("grad_norm")), None)
+
+
+class _Waiting(XpError):
+    """No answer yet."""
+
+
+def fault_of(what: str, error: Exception) -> XpError:
+    """The fault of a request that the SDK has given up, after its own retries."""
+    place = f"the service at {os.environ[URL]}"
+    if isinstance(error, NotYet | TimeoutError):
+        return _Waiting(f"{place} gave no {what}", ExitCode.ENGINE)
+    statuses = (getattr(one, "status_code", None) for one in (error, error.__cause__))
+    status = next((one for one in statuses if one is not None), None)
+    reason = " ".join(str(error).split())[:500]
+    if status in (401, 403):
+        return XpError(f"{place} refuses {KEY}; set the key of this service", ExitCode.SECRET)
+    is_refused = status is not None and 400 <= status < 500 and status not in (408, 409, 429)
+    # What a restarted server has lost is not the run's fault.
+    if is_refused and "not loaded" not in reason:
+        return XpError(f"{place} refuses {what}: {reason}", ExitCode.STAGE_FAILED)
+    return XpError(f"{place} failed at {what}: {reason}; resume the run", ExitCode.ENGINE)

@@ -1,0 +1,157 @@
+"""Fine-tunes adapters on episodes on a service: `python -m xp.contrib.tinker.worker.sft <config.json>`."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.contrib.tinker.worker.batch import undone
+from xp.contrib.tinker.worker.config import TinkerSftConfig
+from xp.contrib.tinker.worker.datum import datum
+from xp.contrib.tinker.worker.publish import publish_policy, service_name, tokenizer_place
+from xp.contrib.tinker.worker.service import Reduction, Service, grad_norm
+from xp.contrib.tinker.worker.state import FORM, latest, prune, read_state, write_state
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.tokens import ChatTokens
+from xp.lib.reading import config_of
+from xp.worker.demonstrations import PHASE, Example
+from xp.worker.learning_rate import learning_rate_factor
+from xp.worker.program import run_stage
+from xp.worker.publish import seal
+from xp.worker.sft import Updates, examples, tokens_of_update
+from xp.worker.tasks import policy_chat
+from xp.worker.trained import check_trained
+
+ONE = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
+"""With these bounds CISPO's loss is the log-probability times the advantage: cross-entropy with any weights, where the
+service's own divides by the sum of a datum's weights."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
+    path = Path(argv[0])
+    config = config_of(path, TinkerSftConfig.from_json)
+    chat = policy_chat(config, tokenizer_place(config.spec, config.model), path.parent)
+    trained, held_out = examples(config, path.parent, chat)
+    tune(config, chat, trained, held_out)
+    requested = config.updates(len(trained))
+    check_trained(PHASE, config, requested, config.model, config.target)
+
+
+def tune(
+    config: TinkerSftConfig,
+    chat: ChatTokens,
+    trained: Sequence[Example],
+    held_out: Sequence[Example],
+) -> None:
+    """Makes the updates that are left, and publishes the model."""
+    sft = config.spec.sft
+    service = Service(config.requests)
+    service.measure(samples_ahead=False)
+    directory = Path(f"{config.target}_checkpoints")
+    checkpoint = latest(directory)
+    begun = read_state(checkpoint or Path(config.model))
+    state = begun.get("state")
+    client = service.train(state, has_optimizer=checkpoint is not None)
+    first = int(begun["step"]) if checkpoint is not None else 0
+    num_updates = config.updates(len(trained))
+    metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
+    updates = Updates(metrics, num_updates, tokens_of_update(trained, sft.batch_size))
+    if held_out:
+        updates.begin(first, _loss(service, client, held_out))
+    for number, batch in enumerate(_batches(trained, config, num_updates)):
+        if number < first:
+            continue
+        rate = sft.learning_rate * learning_rate_factor(
+            sft.lr_schedule,
+            sft.warmup_updates,
+            num_updates,
+            number,
+            sft.min_learning_rate / sft.learning_rate,
+        )
+        gradient = client.forward_backward(*_request(service.reduction, batch))
+        step = client.optim_step(service.adam(rate))
+        loss = _mean_loss(batch, service.wait(gradient, "a gradient"))
+        norm = grad_norm(service.wait(step, "an update"))
+        is_last = number + 1 == num_updates
+        # A service that reports no norm has made the update nevertheless.
+        updates.end(number + 1, loss, 1.0 if norm is None else norm, rate, is_last=is_last)
+        if is_last or (number + 1) % sft.checkpoint_every == 0:
+            state = _checkpoint(service, client, config, chat, directory, number + 1)
+    updates.finish(num_updates, _loss(service, client, held_out) if held_out else None)
+    target = Path(config.target)
+    publish_policy(
+        service, client, config.spec, chat, target, {"state": state, "step": num_updates}
+    )
+
+
+def _checkpoint(
+    service: Service,
+    client: Any,
+    config: TinkerSftConfig,
+    chat: ChatTokens,
+    directory: Path,
+    update: int,
+) -> str:
+    here = directory / FORM.format(update)
+    here.mkdir(parents=True, exist_ok=True)
+    name = service_name(config.places.run, f"sft-{config.places.attempt}-{update}")
+    state = service.save(client, name)
+    write_state(here, {"state": state, "step": update})
+    seal(here, chat.end_ids, chat.template)
+    prune(directory, config.spec.training.keep_checkpoints, service.forget)
+    return state
+
+
+def _batches(
+    trained: Sequence[Example], config: TinkerSftConfig, num_updates: int
+) -> Iterator[list[Example]]:
+    """Episodes of each update, in an order that is drawn anew for each epoch."""
+    size = config.spec.sft.batch_size
+    epoch = 0
+    made = 0
+    while made < num_updates:
+        order = random.Random(f"{config.spec.seed}/{epoch}").sample([*trained], len(trained))
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+            made += 1
+        epoch += 1
+
+
+def _request(reduction: Reduction, batch: Sequence[Example]) -> tuple[list[Any], str, Any]:
+    """Arguments of forward_backward for the mean over all trained tokens of a batch."""
+    total = max(1, sum(sum(one.mask) for one in batch))
+    undo = undone(reduction, [len(one.ids) for one in batch])
+    weights = [
+        [number * factor / total for number in one.mask[1:]]
+        for one, factor in zip(batch, undo, strict=True)
+    ]
+    pairs = list(zip(batch, weights, strict=True))
+    if reduction is Reduction.SUM:
+        return [datum(one.ids, weights=weight) for one, weight in pairs], "cross_entropy", None
+    # The ratio is cut to 1, whatever the old log-probabilities are.
+    return [datum(one.ids, logprobs=[], advantages=weight) for one, weight in pairs], "cispo", ONE
+
+
+def _mean_loss(batch: Sequence[Example], answer: Any) -> float:
+    """Mean loss of the trained tokens, of the service's log-probabilities."""
+    outputs = [one["logprobs"].data for one in answer.loss_fn_outputs]
+    pairs = zip(batch, outputs, strict=True)
+    total: float = sum(
+        -logprob * number
+        for one, output in pairs
+        for logprob, number in zip(output, one.mask[1:], strict=True)
+    )
+    return total / max(1, sum(sum(one.mask[1:]) for one in batch))
+
+
+def _loss(service: Service, client: Any, batch: Sequence[Example]) -> float:
+    data, loss, bounds = _request(service.reduction, batch)
+    return _mean_loss(batch, service.wait(client.forward(data, loss, bounds), "a loss"))
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))
