@@ -37,6 +37,7 @@ FORMATS: Final = {
 MAX_BYTES: Final = 50_000_000
 MAX_PIXELS: Final = 50_000_000
 """Largest picture that is decoded: a small file may claim to be a huge one."""
+THUMBNAIL_PIXELS: Final = 128 * 128
 REPLACEMENT: Final = "\ufffd"
 REMOTE: Final = ("http://", "https://", "ftp://", "s3://", "gs://", "file:")
 OFF: Final = "set model.images, for example model.images=true, if the model reads pictures"
@@ -96,6 +97,21 @@ class PictureStore:
                 ExitCode.TASKS,
             ) from None
 
+    def uri(self, picture: Picture) -> str:
+        """A picture as a data URI."""
+        data = base64.b64encode(self.data(picture["sha256"])).decode()
+        return f"data:{picture['media_type']};base64,{data}"
+
+    def thumbnail(self, digest: str) -> str | None:
+        """A small copy for a page as a data URI: offline, and without a script. None means that the store lacks it."""
+        try:
+            image = self.image(digest, THUMBNAIL_PIXELS)
+        except (XpError, PictureFault):
+            return None
+        written = io.BytesIO()
+        image.save(written, "PNG", optimize=True)
+        return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
+
     def image(self, digest: str, max_pixels: int | None = None) -> Any:
         """A picture as PIL's image in RGB, on white where it is transparent, turned as its camera says.
 
@@ -151,13 +167,17 @@ def _opened(data: bytes) -> tuple[Any, str]:
             image = Image.open(io.BytesIO(data), formats=tuple(FORMATS))
         if image.width * image.height > MAX_PIXELS:
             raise PictureFault(
-                f"an image of {image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are decoded"
+                f"an image with more than {MAX_PIXELS:,} pixels, which is not decoded"
             )
         image.load()
     except UnidentifiedImageError:
         kinds = ", ".join(FORMATS)
         raise PictureFault(
             f"no image ({len(data):,} bytes that begin with {data[:8]!r}); {kinds} are read"
+        ) from None
+    except Image.DecompressionBombError:
+        raise PictureFault(
+            f"an image with more than {MAX_PIXELS:,} pixels, which is not decoded"
         ) from None
     except PictureFault:
         raise
@@ -258,16 +278,21 @@ def is_picture_part(part: Any) -> bool:
 def joined(parts: Iterable[str | Picture], *, between: str = "") -> tuple[str, list[Picture]]:
     """The content of a message with these texts and pictures, and its pictures.
 
+    A text of a message with pictures cannot have a mark of its own.
+
     Args:
         parts: in their order.
         between: text between two texts that follow each other.
     """
+    parts = list(parts)
+    has_pictures = any(not isinstance(part, str) for part in parts)
     content = ""
     pictures: list[Picture] = []
     is_after_text = False
     for part in parts:
         if isinstance(part, str):
-            content += (between if is_after_text else "") + part.replace(PICTURE_MARK, REPLACEMENT)
+            text = part.replace(PICTURE_MARK, REPLACEMENT) if has_pictures else part
+            content += (between if is_after_text else "") + text
         else:
             content += PICTURE_MARK
             pictures.append(part)

@@ -108,6 +108,7 @@ def _metrics(
     metrics |= {f"judges/{name}": value for name, value in judges.items()}
     metrics |= _means("group", [one.outcome.group for one in scored])
     metrics |= _means("grader", [one.outcome.grader for one in scored])
+    metrics |= _means("pictures", [one.outcome.pictures for one in played])
     if scored:
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),

@@ -61,7 +61,9 @@ def policy(*, is_live: bool) -> str:
         network = "connect-src 'self'"
     else:
         network = "connect-src 'none'"
-    return f"default-src 'none'; {own}; {network}; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; {own}; img-src data:; {network}; base-uri 'none'; form-action 'none'"
+    )
 
 
 def as_json(value: Any) -> str:
