@@ -24,7 +24,7 @@ SHIPPED: Final = Path(__file__).with_name("tiny")
 PLACE: Final = "models/tiny-2c74c8ae42f3"
 """Place of the model in the outputs, named by the digest of its weights."""
 VISION_SHIPPED: Final = Path(__file__).with_name("tiny_vlm")
-VISION_PLACE: Final = "models/tiny-vlm-45cd6545d44b"
+VISION_PLACE: Final = "models/tiny-vlm-8bc2af8eb22f"
 """Place of the model that reads pictures."""
 MODELS: Final = {PLACE: SHIPPED, VISION_PLACE: VISION_SHIPPED}
 """Place in the outputs -> directory in the package."""
