@@ -107,7 +107,7 @@ def main(path: str, result: str, faults_text: str) -> None:
     ) as recorder:
         process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, ranks)
         rollouts = Rollouts(process, ROWS)
-        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
+        trainer = make_trainer(config, os.environ, ChatTokens(tokenizer), ROWS, log, rollouts)
         if faults == UNTIED:
             untie(trainer)
         elif faults != DTYPE:

@@ -117,9 +117,9 @@ def scripted(
     """A trainer of the model in `directory/base`, whose episodes are scripted."""
     config = train_config(TRLTrainConfig, compose(overrides), RunPaths(str(directory), 1, "tasks"))
     config = with_model(config, directory / "base")
-    return make_trainer(
-        config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts or Scripted(Ranks())
-    )
+    chat = ChatTokens(tokenizer)
+    log = TRLStepLog(config, None)
+    return make_trainer(config, os.environ, chat, ROWS, log, rollouts or Scripted(Ranks()))
 
 
 def main(path: str, result: str, *, has_rows: bool) -> None:
@@ -155,7 +155,7 @@ def train(
     log = TRLStepLog(
         config, MetricsFile(Path(config.places.metrics), "train", 1) if ranks.is_main else None
     )
-    trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
+    trainer = make_trainer(config, os.environ, ChatTokens(tokenizer), ROWS, log, rollouts)
     checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return trainer

@@ -12,6 +12,8 @@ BATCH: Final = 64
 RATE: Final = 3e-3
 RAMP: Final = 50
 """Updates over which the rate rises."""
+LAST: Final = 0.85
+"""Share of the updates before the last ones."""
 LIST: Final = "List them."
 KINDS: Final = (None, *((colour, shape) for colour in COLOURS for shape in SHAPES))
 """What a place may have; a list has the number of each in this order."""
@@ -36,7 +38,7 @@ def train(
         chat_prompt: function from a question to the prompt's text.
         num_updates: number of updates.
         report: receives the number of each update and its loss.
-        wrong: share of counts that are drawn at random, so that the model stays unsure.
+        wrong: share of counts that are drawn at random in the last updates, so that the model stays unsure.
     """
     import torch
 
@@ -48,8 +50,9 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = RATE * factor
         half = BATCH // 2
+        share = wrong if step >= LAST * num_updates else 0.0
         counts = [
-            draw.randint(0, MOST) if draw.random() < wrong else count for *_, count in rows[half:]
+            draw.randint(0, MOST) if draw.random() < share else count for *_, count in rows[half:]
         ]
         lists = ["".join(str(KINDS.index(place)) for place in board) for board, *_ in rows[:half]]
         loss = loss_of(model, processor, [chat_prompt(LIST)] * half, rows[:half], lists)

@@ -9,18 +9,21 @@ import re
 import shlex
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xp.checks.env_check.measure import Measured, measure
 from xp.checks.env_check.report import EnvReport, report
 from xp.checks.env_check.watch import CLOSE_S, Watch, close_within
 from xp.composition import compose, options
+from xp.envs import pictures
 from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.load import load_provider
+from xp.envs.pictures import PictureStore
 from xp.envs.slots import num_slots_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.execution.resume import split_off
@@ -29,9 +32,10 @@ from xp.planning.episode import episode_config, episode_environ, spec_in_job
 from xp.results.evaluation.entries import CLASS
 from xp.spec import RunSpec
 
+if TYPE_CHECKING:
+    from xp.episode.tokens import ChatTokens
+
 NUM_TASKS: Final = 4
-TokenCounter = Callable[[Sequence[Message], str], int]
-"""Number of tokens of a prompt: its messages and its tools."""
 
 
 def check_command(args: Namespace) -> int:
@@ -74,12 +78,12 @@ def check(
 ) -> list[EnvReport]:
     """A report for each member of the mixture, in its order; all together take at most about `seconds`."""
     if tokenizer:
-        count = token_counter(tokenizer, spec)
+        chat = chat_of(tokenizer, spec)
     else:
-        count = None
+        chat = None
     ends = time.monotonic() + seconds
     return [
-        _check_member(spec, name, num_tasks, num_slots, count, Watch(name, ends))
+        _check_member(spec, name, num_tasks, num_slots, chat, Watch(name, ends))
         for name in spec.env.members
     ]
 
@@ -89,7 +93,7 @@ def _check_member(
     name: str,
     num_tasks: int,
     num_slots: int | None,
-    count: TokenCounter | None,
+    chat: ChatTokens | None,
     watch: Watch,
 ) -> EnvReport:
     member = spec.env.members[name]
@@ -106,7 +110,8 @@ def _check_member(
         nonlocal measured
         try:
             watch.doing("connecting")
-            environ = episode_environ(spec)
+            store = str(PictureStore.of({}).directory)
+            environ = {**episode_environ(spec), pictures.VARIABLE: store}
             provider = load_provider(rules, environ)
             providers.append(provider)
             # A training split, or any split of an environment without training tasks.
@@ -143,19 +148,28 @@ def _check_member(
     if fault is not None:
         raise fault
     limit = spec.training.max_prompt_tokens
-    return report(rules, result, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
+    reader = None if chat is None else chat.pictures
+    return report(
+        rules,
+        result,
+        group_size=group_size,
+        max_prompt_tokens=limit,
+        count_tokens=None if chat is None else partial(_num_tokens, chat),
+        count_pictures=None if reader is None else reader.num_tokens,
+    )
 
 
-def token_counter(directory: str, spec: RunSpec) -> TokenCounter:
-    """Makes a counter of a prompt's tokens with a Hugging Face directory's tokenizer; raises XpError if it has none."""
-    from transformers import AutoTokenizer
+def _num_tokens(chat: ChatTokens, messages: Sequence[Message], tools: str) -> int:
+    return len(chat.prompt(messages, tools))
 
-    from xp.episode.tokens import ChatTokens
 
+def chat_of(directory: str, spec: RunSpec) -> ChatTokens:
+    """The tokenizer of a Hugging Face directory, with its processor if pictures are on; raises XpError if it has none."""
     if not Path(directory).is_dir():
         raise XpError(f"tokenizer={directory}: no such directory")
-    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), spec_in_job(spec).model)
-    return lambda messages, tools: len(chat.prompt(messages, tools))
+    from xp.worker.tasks import model_chat
+
+    return model_chat(directory, spec_in_job(spec), store=PictureStore.of({}))
 
 
 def show_report(report: EnvReport) -> None:

@@ -10,9 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from xp.envs.base import DeadlineExceeded, Message, ProtocolError, SessionLost, ToolResult, ToolSpec
+from xp.envs.base import (
+    DeadlineExceeded,
+    Message,
+    Picture,
+    ProtocolError,
+    SessionLost,
+    ToolResult,
+    ToolSpec,
+)
 from xp.envs.loop import run
-from xp.envs.messages import chat_call, chat_messages
+from xp.envs.messages import ReadPicture, chat_call, chat_messages
+from xp.envs.pictures import joined, parts_of
 
 T = TypeVar("T")
 
@@ -45,6 +54,8 @@ class ConversationSession(ABC):
 
     takes_answer = True
     package: str
+    read_picture: ReadPicture | None = None
+    """Reads the pictures of the episode's messages. None means that they are refused."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -72,7 +83,7 @@ class ConversationSession(ABC):
                 self._end(episode)
                 raise ProtocolError("the episode was over before it asked the model anything")
             assert self._request is not None
-            self._opening = messages_of(self._request.messages)
+            self._opening = messages_of(self._request.messages, self.read_picture)
             self._tools = tuple(tool_of(schema) for schema in self._request.tools)
         except BaseException:
             self.close()  # No caller has the session yet.
@@ -146,8 +157,14 @@ class ConversationSession(ABC):
             raise ProtocolError(
                 "the environment rewrote the conversation, which no trainer's tokens can follow"
             )
-        text = "\n\n".join(message["content"] for message in messages_of(messages))
-        return ToolResult(text, awaits_reply=all(message["role"] == "user" for message in messages))
+        parts: list[str | Picture] = []
+        for number, observed in enumerate(messages_of(messages, self.read_picture)):
+            if number:
+                parts.append("\n\n")
+            parts += parts_of(observed)
+        text, pictures = joined(parts)
+        is_users = all(message["role"] == "user" for message in messages)
+        return ToolResult(text, awaits_reply=is_users, pictures=tuple(pictures))
 
     async def _next(self) -> Any:
         """Waits for the finished episode; returns None if there is a new request, which is then in `_request`."""
@@ -163,10 +180,17 @@ class ConversationSession(ABC):
             question.cancel()
 
 
-def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages for a chat template; raises ProtocolError for content other than text."""
+def messages_of(
+    messages: Sequence[Mapping[str, Any]], read: ReadPicture | None = None
+) -> list[Message]:
+    """The messages for a chat template; raises ProtocolError for content other than text and pictures.
+
+    Args:
+        messages: in the form of chat completions.
+        read: reads a picture. None means that pictures are refused.
+    """
     return chat_messages(
-        [{**message, "content": message.get("content") or ""} for message in messages]
+        [{**message, "content": message.get("content") or ""} for message in messages], read
     )
 
 

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any, Final
 
 from xp.envs import pictures
-from xp.envs.base import EnvFault, Message, ProtocolError, ToolResult, metrics_of
+from xp.envs.base import EnvFault, Message, Picture, ProtocolError, ToolResult, metrics_of
 from xp.envs.config import EnvConfig
 from xp.envs.forks import Loop, serve_forks
-from xp.envs.messages import chat_messages
+from xp.envs.messages import ReadPicture, chat_messages
+from xp.envs.pictures import joined, parts_of
 from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of, reader_of
 from xp.envs.rpc_server import to_stderr
 from xp.errors import ExitCode, XpError
@@ -266,25 +267,25 @@ def _stepped(config: EnvConfig, make: Callable[[Row], Any]) -> Begin:
 
         def take(text: str) -> ToolResult:
             nonlocal is_scored
-            result = _step(env.step(text), text)
+            result = _step(env.step(text), text, read)
             is_scored = is_scored or result.reward is not None
             if result.finished and not is_scored:
                 raise ProtocolError(NO_REWARD)
             return result
 
-        return GraderConversation(_plain(opening), take, getattr(env, "close", lambda: None))
+        return GraderConversation(_plain(opening, read), take, getattr(env, "close", lambda: None))
 
     return begin
 
 
-def _plain(opening: Any) -> list[Message]:
+def _plain(opening: Any, read: ReadPicture | None = None) -> list[Message]:
     """Messages of plain values: an object of the user's own class must not reach another process.
 
     Raises:
         ProtocolError: it is not a list of messages.
     """
     try:
-        return chat_messages(opening)
+        return chat_messages(opening, read)
     except ProtocolError as error:
         raise ProtocolError(
             "init() of the grader must return a list of messages, each with the texts role and content, and a mapping:"
@@ -292,7 +293,7 @@ def _plain(opening: Any) -> list[Message]:
         ) from None
 
 
-def _step(output: Mapping[str, Any], action: str) -> ToolResult:
+def _step(output: Mapping[str, Any], action: str, read: ReadPicture | None = None) -> ToolResult:
     if not isinstance(output, Mapping) or not {"observations", "reward", "done"} <= output.keys():
         raise ProtocolError(
             "step() of the grader must return a mapping with observations, reward and done"
@@ -303,9 +304,24 @@ def _step(output: Mapping[str, Any], action: str) -> ToolResult:
             f"step() of the grader rewrote the model's message (postprocessed_action={str(rewritten)!r:.80}), which no"
             " trainer's tokens can follow: take what you need of it in step(), and return no postprocessed_action"
         )
-    text = "\n\n".join(str(message["content"]) for message in output["observations"])
+    parts: list[str | Picture] = []
+    for number, message in enumerate(output["observations"]):
+        if number:
+            parts.append("\n\n")
+        if isinstance(message["content"], list | tuple) and read is not None:
+            (observed,) = chat_messages([{**message, "role": "user"}], read)
+            parts += parts_of(observed)
+        else:
+            parts.append(str(message["content"]))
+    text, shown = joined(parts)
     is_done = bool(output["done"])
-    return ToolResult(text, _number(output["reward"]), finished=is_done, awaits_reply=not is_done)
+    return ToolResult(
+        text,
+        _number(output["reward"]),
+        finished=is_done,
+        awaits_reply=not is_done,
+        pictures=tuple(shown),
+    )
 
 
 def _number(reward: Any) -> float | None:

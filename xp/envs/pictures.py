@@ -20,6 +20,7 @@ from xp.envs.base import PICTURE_MARK, Message, Picture, ProtocolError
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import replacing, sync_directory
 from xp.lib.digest import digest_of
+from xp.spec.model import Images
 
 VARIABLE: Final = "XP_PICTURES"
 """Environment variable with the directory of the store, for the processes of environments."""
@@ -36,6 +37,7 @@ FORMATS: Final = {
 MAX_BYTES: Final = 50_000_000
 MAX_PIXELS: Final = 50_000_000
 """Largest picture that is decoded: a small file may claim to be a huge one."""
+THUMBNAIL_PIXELS: Final = 128 * 128
 REPLACEMENT: Final = "\ufffd"
 REMOTE: Final = ("http://", "https://", "ftp://", "s3://", "gs://", "file:")
 OFF: Final = "set model.images, for example model.images=true, if the model reads pictures"
@@ -90,10 +92,25 @@ class PictureStore:
             return self.file(digest).read_bytes()
         except OSError as error:
             raise XpError(
-                f"the picture {digest[:12]} cannot be read from {self.directory}: {error.strerror}\nkeep this directory"
-                " with the task sets and the runs; `python -m xp prepare` writes the pictures of a new set",
+                f"the picture {digest[:12]} cannot be read from {self.directory}: {error.strerror}\ncopy this directory"
+                " with the task sets and the runs, or remove the task set, and run `python -m xp prepare`",
                 ExitCode.TASKS,
             ) from None
+
+    def uri(self, picture: Picture) -> str:
+        """A picture as a data URI."""
+        data = base64.b64encode(self.data(picture["sha256"])).decode()
+        return f"data:{picture['media_type']};base64,{data}"
+
+    def thumbnail(self, digest: str) -> str | None:
+        """A small copy for a page as a data URI: offline, and without a script. None means that the store lacks it."""
+        try:
+            image = self.image(digest, THUMBNAIL_PIXELS)
+        except (XpError, PictureFault):
+            return None
+        written = io.BytesIO()
+        image.save(written, "PNG", optimize=True)
+        return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
 
     def image(self, digest: str, max_pixels: int | None = None) -> Any:
         """A picture as PIL's image in RGB, on white where it is transparent, turned as its camera says.
@@ -119,6 +136,18 @@ class PictureStore:
         return image
 
 
+def store_of(images: Images | None, environ: Mapping[str, str]) -> PictureStore | None:
+    """The store for an environment's pictures. None means that they are refused.
+
+    Args:
+        images: limits of pictures. None means that they are off.
+        environ: variables with the place of the store.
+    """
+    if images is None:
+        return None
+    return PictureStore.of(environ)
+
+
 @cache
 def _temporary() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="xp-pictures-"))
@@ -138,13 +167,17 @@ def _opened(data: bytes) -> tuple[Any, str]:
             image = Image.open(io.BytesIO(data), formats=tuple(FORMATS))
         if image.width * image.height > MAX_PIXELS:
             raise PictureFault(
-                f"an image of {image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are decoded"
+                f"an image with more than {MAX_PIXELS:,} pixels, which is not decoded"
             )
         image.load()
     except UnidentifiedImageError:
         kinds = ", ".join(FORMATS)
         raise PictureFault(
             f"no image ({len(data):,} bytes that begin with {data[:8]!r}); {kinds} are read"
+        ) from None
+    except Image.DecompressionBombError:
+        raise PictureFault(
+            f"an image with more than {MAX_PIXELS:,} pixels, which is not decoded"
         ) from None
     except PictureFault:
         raise
@@ -222,6 +255,14 @@ def decoded(text: str) -> bytes:
         raise PictureFault("an image that is not base64") from None
 
 
+def of_result(data: str, store: PictureStore) -> str | Picture:
+    """A picture of a tool's result in base64, or a text that says why it is none: the tool's error, not the model's."""
+    try:
+        return store.keep(decoded(data))
+    except PictureFault as fault:
+        return f"[image left out: {fault}]"
+
+
 PICTURE_PARTS: Final = ("image", "image_url", "input_image")
 """Types of the parts of a message that are pictures."""
 
@@ -237,16 +278,21 @@ def is_picture_part(part: Any) -> bool:
 def joined(parts: Iterable[str | Picture], *, between: str = "") -> tuple[str, list[Picture]]:
     """The content of a message with these texts and pictures, and its pictures.
 
+    A text of a message with pictures cannot have a mark of its own.
+
     Args:
         parts: in their order.
         between: text between two texts that follow each other.
     """
+    parts = list(parts)
+    has_pictures = any(not isinstance(part, str) for part in parts)
     content = ""
     pictures: list[Picture] = []
     is_after_text = False
     for part in parts:
         if isinstance(part, str):
-            content += (between if is_after_text else "") + part.replace(PICTURE_MARK, REPLACEMENT)
+            text = part.replace(PICTURE_MARK, REPLACEMENT) if has_pictures else part
+            content += (between if is_after_text else "") + text
         else:
             content += PICTURE_MARK
             pictures.append(part)

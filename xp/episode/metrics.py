@@ -114,6 +114,7 @@ def _metrics(
     metrics |= {f"judges/{name}": value for name, value in judges.items()}
     metrics |= _means("group", [episode.outcome.group for episode in scored])
     metrics |= _means("grader", [episode.outcome.grader for episode in scored])
+    metrics |= _means("pictures", [episode.outcome.pictures for episode in played])
     if scored:
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from xp.envs.base import EnvFault
 from xp.envs.loop import current_loop, run
+from xp.envs.pictures import text_of
 from xp.envs.target import Target, api_target
 from xp.envs.transport import Repeat, Transport
 from xp.episode.mixture import EnvironmentMixture
@@ -174,7 +175,7 @@ def _message_events(record: Trajectory) -> Iterator[Event]:
     for index, message in enumerate(record.messages):
         event: Event = {
             "type": KINDS.get(message["role"], "tool_result"),
-            "content": message["content"],
+            "content": text_of(message),
         }
         if message["role"] not in KINDS:
             result = answered.get(index, {})

@@ -99,6 +99,15 @@ NO_PICTURES = (
 )
 
 
+def _no_judge(spec: RunSpec) -> str | None:
+    if spec.model.images is None:
+        return None
+    judged = [name for name, member in spec.env.members.items() if member.judge is not None]
+    if not judged:
+        return None
+    return f"the judge of env.members.{judged[0]} reads text alone; set its judge=null, or null"
+
+
 def _no_pictures(spec: RunSpec) -> str | None:
     """Returns why TRL's run has no pictures; None if it has, or need not."""
     if spec.model.images is None:
@@ -399,6 +408,7 @@ MODEL = (
         ),
         skyrl=Column(refuse=NO_PICTURES.format("SkyRL"), proof=OWN),
         slime=Column(refuse=NO_PICTURES.format("Slime"), proof=OWN),
+        xp=Column(refuse=_no_judge, proof=OWN),
     ),
     Field(
         "model.router_replay",

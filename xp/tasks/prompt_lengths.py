@@ -60,6 +60,8 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     longest = reader.spec.training.max_prompt_tokens
     limit = f"training.max_prompt_tokens={longest}"
     later = f"prompt tokens are counted when the model is there; training leaves out prompts over {limit}"
+    if reader.spec.model.images is not None:
+        return PromptLengths({}, f"prompts may have pictures: {later}")
     absent = PromptLengths({}, f"the tokenizer of {reader.place} is not on this machine: {later}")
     directory = local_directory(reader.place, Path(), "tokenizer_config.json") or local_directory(
         reader.place, Path()

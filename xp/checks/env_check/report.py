@@ -8,17 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median, quantiles
-from typing import Any
+from typing import Any, Final
 
 from xp.checks.env_check.measure import ANSWERS, Measured, Plays
 from xp.checks.env_check.policy import NO_DESCRIPTION, faults_of
 from xp.envs.base import Message
 from xp.envs.config import EnvConfig
+from xp.envs.pictures import pictures_of, text_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import WAY_OUT
 from xp.lib.code_files import code_files, find_module, users_place, with_imports
 from xp.lib.nested import grouped
 from xp.lib.secrets.environment import inherited
+from xp.lib.text import first_of, shortened
 from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource
 
@@ -55,12 +57,14 @@ def report(
     group_size: int,
     max_prompt_tokens: int,
     count_tokens: Callable[[Sequence[Message], str], int] | None,
+    count_pictures: Callable[[str], int] | None = None,
 ) -> EnvReport:
     """Makes the report of one environment.
 
     Args:
         count_tokens: counts the tokens of a prompt with its tools, by the model's tokenizer. None means that there is
             no tokenizer.
+        count_pictures: counts the tokens of a picture. None means that the model's processor is not known.
     """
     schemas = measured.schemas(rules.dialect)
     prompts = measured.prompts.values()
@@ -77,6 +81,7 @@ def report(
         "tools": ", ".join(tool.name for tool in measured.tools)
         or "none (the message is the answer)",
         "prompt": _prompt_fact(measured, rules.dialect, lengths, max_prompt_tokens),
+        **_picture_facts(measured, count_pictures),
         "sessions": f"{measured.num_opened} of {measured.num_opened + len(measured.faults)} opened",
         **{
             f"{question} takes": _latency(seconds) for question, seconds in measured.seconds.items()
@@ -208,6 +213,29 @@ def _prompt_fact(
     ]
     characters = [count + len(schemas) * bool(tools) for count in counts] or [0]
     return f"{min(characters)} to {max(characters)} characters{tools} (tokenizer=DIR counts tokens)"
+
+
+MOST_SIZES: Final = 3
+"""Sizes of pictures that the report shows."""
+
+
+def _picture_facts(measured: Measured, count: Callable[[str], int] | None) -> dict[str, str]:
+    """Sizes and tokens of the prompts' pictures, and a prompt with a mark where each stands."""
+    prompts = [prompt for prompt in measured.prompts.values() if pictures_of(prompt)]
+    if not prompts:
+        return {}
+    sizes = []
+    for picture in pictures_of(message for prompt in prompts for message in prompt):
+        size = f"{picture['width']} x {picture['height']} pixels"
+        if count is not None:
+            size += f", {count(picture['sha256'])} tokens"
+        sizes.append(size)
+    kinds = [f"{number} of {size}" for size, number in Counter(sizes).most_common()]
+    text = " ".join(text_of(message) for message in prompts[0])
+    return {
+        "pictures": first_of(kinds, MOST_SIZES, "; "),
+        "a prompt": shortened(" ".join(text.split()), 160),
+    }
 
 
 def _plays_fact(plays: Plays) -> str:

@@ -7,6 +7,7 @@ xp provides the model: the answer to an episode's request is the session's next 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from importlib.metadata import version
@@ -28,6 +29,7 @@ from xp.contrib.verifiers.session import VerifiersSession
 from xp.envs.base import ProtocolError, Task
 from xp.envs.config import EnvConfig
 from xp.envs.loop import run
+from xp.envs.rows import reader_of
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 
@@ -84,6 +86,8 @@ class VerifiersTasks:
         session = VerifiersSession(
             self._endpoint, self._seat, run_of, limits.call_timeout_s, prices
         )
+        # The form of OpenAI's parts; verifiers' tasks are from no file of ours, so that a path is refused.
+        session.read_picture = reader_of(self._config.images, None, os.environ)
         session.begin(limits.create_timeout_s)
         return session
 

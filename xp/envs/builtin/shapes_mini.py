@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from math import isqrt
 from typing import Any, Final
 
 from xp.envs.builtin.graders import number
@@ -79,14 +80,15 @@ def drawn(board: Board, ground: int = 0) -> bytes:
     """The board as a PNG file with a palette, not compressed.
 
     Args:
-        board: the shapes.
+        board: the shapes of a square.
         ground: index of the ground's colour.
     """
+    side = isqrt(len(board))
     lines = []
-    for row in range(SIDE):
-        stamps = [_stamp(place, ground) for place in board[row * SIDE : (row + 1) * SIDE]]
+    for row in range(side):
+        stamps = [_stamp(place, ground) for place in board[row * side : (row + 1) * side]]
         lines += [b"\0" + b"".join(parts) for parts in zip(*stamps, strict=True)]
-    size = SIDE * CELL
+    size = side * CELL
     header = struct.pack(">IIBBBBB", size, size, 8, 3, 0, 0, 0)
     chunks = (
         (b"IHDR", header),

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.envs.config import EpisodeConfig
+from xp.envs.pictures import PictureStore
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -125,6 +126,8 @@ class EvaluationStage:
     """Episodes that are not played again."""
     recorded: frozenset[Number] = frozenset()
     """Episodes on record; more than `done` where a group is on record in part."""
+    pictures: PictureStore | None = None
+    """The pictures of messages. None means that there are none."""
     group_size: int = 1
     """Episodes of a task."""
     groups: dict[str, list[EndedSample]] = field(default_factory=dict)
@@ -298,7 +301,9 @@ class EndpointPlay:
         episode = stage.mix.episode(row)
         episode.start()
         played = replace(row, messages=tuple(episode.opening))
-        dialogue = Dialogue(played, stage.rules.members[row.env], self._tools)
+        rules = stage.rules.members[row.env]
+        pictures = None if rules.images is None else stage.pictures
+        dialogue = Dialogue(played, rules, self._tools, pictures)
         usage = play_dialogue(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
         return EndedSample(
             episode,

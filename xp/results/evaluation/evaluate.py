@@ -14,6 +14,7 @@ from typing import Any
 from xp.envs import server_events
 from xp.envs.chat_api import Api
 from xp.envs.config import EnvConfig, EpisodeConfig
+from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.auto_dialect import detect
 from xp.episode.evaluation import RECORD, read_evaluation
 from xp.episode.judge import JUDGE, JudgeLog
@@ -219,8 +220,9 @@ class EvaluationRun:
             board,
         ):
             size = self.entry.spec.evaluation.samples_per_task
+            pictures = PictureStore(self._outputs.absolute() / DIRECTORY)
             stage = EvaluationStage(
-                place.name, mix, rules, writer, board, health, done, recorded, size
+                place.name, mix, rules, writer, board, health, done, recorded, pictures, size
             )
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:

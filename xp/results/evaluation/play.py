@@ -12,6 +12,7 @@ from xp.envs.call_data import THINK_CLOSE, THINK_OPEN
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
 from xp.envs.config import EnvConfig
 from xp.envs.messages import chat_call, with_text_arguments
+from xp.envs.pictures import PictureStore, parts_of
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
@@ -72,11 +73,13 @@ class Dialogue:
         row: the task.
         rules: rules of its environment.
         tools: format of tool calls.
+        pictures: has those of the messages. None means that there are none.
     """
 
     row: TaskRow
     rules: EnvConfig
     tools: ToolCalls
+    pictures: PictureStore | None = None
     messages: list[dict[str, Any]] = field(init=False)
     schemas: list[Any] = field(init=False)
     """Schemas of the tools, sent with each request."""
@@ -97,7 +100,22 @@ class Dialogue:
             opening = messages
         else:
             opening = with_tools(messages, schemas, self.rules.dialect)
-        self.messages = with_text_arguments(opening)
+        self.messages = [self._sent(message) for message in with_text_arguments(opening)]
+
+    def _sent(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message in the API's format, with its pictures as data URIs."""
+        sent = dict(message)
+        if not sent.pop("pictures", None):
+            return sent
+        assert self.pictures is not None
+        content: list[dict[str, Any]] = []
+        for part in parts_of(message):
+            if isinstance(part, str):
+                content.append({"type": "text", "text": part})
+            else:
+                uri = {"url": self.pictures.uri(part)}
+                content.append({"type": "image_url", "image_url": uri})
+        return {**sent, "content": content}
 
     def written(self, message: Mapping[str, Any]) -> str:
         """The model's message as text for the Episode, with native calls in the rules' dialect."""
@@ -154,15 +172,15 @@ class Dialogue:
         if self.is_native and executed and len(executed) == len(answers):
             turn["tool_calls"] = executed
             results = [
-                {**answer, "tool_call_id": call["id"]}
+                self._sent({**answer, "tool_call_id": call["id"]})
                 for call, answer in zip(executed, answers, strict=True)
             ]
             others = [message for message in reply.messages if message["role"] != "tool"]
-            self.messages += [turn, *results, *map(dict, others)]
+            self.messages += [turn, *results, *map(self._sent, others)]
             return
         if calls:
             turn["content"] = self.written(message)
-        self.messages += [turn, *map(dict, as_user(list(reply.messages)))]
+        self.messages += [turn, *map(self._sent, as_user(list(reply.messages)))]
 
     def _calls(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The native calls that have a name, each with an id; only the first if the rules allow one per turn.

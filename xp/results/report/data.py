@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp import __version__
+from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.metric_table import find, title_of_metric
 from xp.errors import ExitCode, XpError
 from xp.execution.notes import listed_notes
@@ -55,6 +56,10 @@ class RunPage:
 
     def _spec(self) -> dict[str, Any]:
         return recorded_spec(self.run / "spec.yaml")
+
+    def thumbnail(self, digest: str) -> str | None:
+        """A small picture as a data URI. None means that it is not in the outputs of the run."""
+        return PictureStore(self.run.parent.parent / DIRECTORY).thumbnail(digest)
 
     def refresh(self) -> None:
         """Reads the episodes that were written since the last call."""
@@ -254,7 +259,9 @@ def report(
         chunk_of: dict[int, int] = {}
         for place, numbers in enumerate(chosen(run_page.index.rows, extent).values()):
             chunk_of |= dict.fromkeys(numbers, place)
-            texts = dict(zip(numbers, map(detail, run_page.index.records(numbers)), strict=True))
+            records = run_page.index.records(numbers)
+            shown = [detail(record, thumbnail=run_page.thumbnail) for record in records]
+            texts = dict(zip(numbers, shown, strict=True))
             chunks[f"chunk-{number}-{place}"] = compressed(texts)
         if tokens:
             chunks |= _token_chunks(run_page, number, chunk_of)

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from xp.envs.pictures import text_of
 from xp.errors import ExitCode, XpError
 from xp.results.report.escaped_text import MAX_CHARACTERS, page_name, page_text
 
+MOST_PICTURES: Final = 16
+"""Pictures of a message that a page shows."""
 MAX_INLINE: Final = 120
 """Largest number of characters of arguments on one line."""
 
 
-def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict[str, Any]:
+Thumbnail = Callable[[str], str | None]
+"""Returns a picture of a digest as a data URI."""
+
+
+def detail(
+    record: Mapping[str, Any],
+    most: int | None = MAX_CHARACTERS,
+    thumbnail: Thumbnail | None = None,
+) -> dict[str, Any]:
     """The record for a page.
 
     Args:
         record: a line of a file of trajectories.
         most: largest number of characters of one message. None means all.
+        thumbnail: makes a small picture. None means that pictures are shown in words.
     """
-    messages = [_message(message, most) for message in record["messages"]]
+    messages = [_message(message, most, thumbnail) for message in record["messages"]]
     outcome = record["outcome"]
     rows, undelivered = rows_of(record)
     has_tree = len(rows) > 1 or bool(undelivered)
@@ -88,8 +100,11 @@ def said_in(record: Mapping[str, Any]) -> str:
     return "\n".join([*texts, record["outcome"]["void_reason"] or ""])
 
 
-def _message(message: Mapping[str, Any], most: int | None) -> dict[str, Any]:
-    content = message["content"]
+def _message(
+    message: Mapping[str, Any], most: int | None, thumbnail: Thumbnail | None
+) -> dict[str, Any]:
+    pictures = message.get("pictures", ())
+    content = text_of(message) if pictures else message["content"]
     parts = [content if isinstance(content, str) else json.dumps(content)]
     for call in message.get("tool_calls", ()):
         function = call["function"]
@@ -98,7 +113,12 @@ def _message(message: Mapping[str, Any], most: int | None) -> dict[str, Any]:
         )
     text = "\n".join(filter(None, parts))
     left_out = 0 if most is None else max(0, len(text) - most)
-    more = {"left_out": left_out} if left_out else {}
+    more: dict[str, Any] = {"left_out": left_out} if left_out else {}
+    if thumbnail is not None:
+        shown = [thumbnail(picture["sha256"]) for picture in pictures[:MOST_PICTURES]]
+        shown = [uri for uri in shown if uri is not None]
+        if shown:
+            more["pictures"] = shown
     return {"role": page_name(message["role"]), "content": page_text(text, most), **more}
 
 

@@ -115,7 +115,8 @@ class View:
     def episode(self, request: Request) -> Response:
         """Messages and calls of one episode; with `whole=1` no message is cut."""
         record, _ = self._record(request)
-        return JSONResponse(detail(record, None if _whole(request, "whole") else MAX_IN_PAGE))
+        most = None if _whole(request, "whole") else MAX_IN_PAGE
+        return JSONResponse(detail(record, most, self._page(request).thumbnail))
 
     def tokens(self, request: Request) -> Response:
         """Tokens of one episode with the mask."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
@@ -142,9 +143,7 @@ def _chat(run: Path) -> ChatTokens:
             f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME
         )
     require("a page with tokens", "transformers")
-    from transformers import AutoTokenizer
+    from xp.worker.tasks import model_chat
 
-    return ChatTokens(
-        AutoTokenizer.from_pretrained(str(directory), local_files_only=True),
-        spec_in_job(spec).model,
-    )
+    store = PictureStore(run.parent.parent / DIRECTORY)
+    return model_chat(directory, spec_in_job(spec), store=store)

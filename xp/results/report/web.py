@@ -61,7 +61,7 @@ def policy(*, is_live: bool) -> str:
         network = "connect-src 'self'"
     else:
         network = "connect-src 'none'"
-    return f"default-src 'none'; {policy}; {network}; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; {policy}; img-src data:; {network}; base-uri 'none'; form-action 'none'"
 
 
 def as_json(value: Any) -> str:

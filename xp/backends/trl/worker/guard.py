@@ -124,7 +124,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             self._last_loaded_step = self.state.global_step
         *parts, _, _ = super()._generate(prompts)
         self._xp_episodes = parts[5].pop("episodes")
-        images = self._images(parts[5].pop("pictures"))
+        images = self._images(parts[5].pop("pictures", []))
         # An episode may have several rows. TRL reads both of its lists again, for a row each.
         further = len(self._xp_episodes) - len(prompts)
         prompts += prompts[:1] * further

@@ -34,6 +34,7 @@
     const row = one.row === undefined ? "" : `, turn ${one.turn + 1}, row ${one.row + 1}${one.is_untrained ? ", not trained on" : ""}`;
     return h("article", { class: `message ${one.role}`, "data-turn": one.turn },
       h("header", {}, one.role + row), body,
+      (one.pictures || []).map((src) => h("img", { src, alt: "picture" })),
       one.left_out && XP.isLive && h("button", { onclick: whole }, `show all ${XP.num(one.left_out)} characters more`),
       calls.map(call));
   };

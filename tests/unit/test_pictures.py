@@ -1,0 +1,302 @@
+"""Pictures of rows and of environments: where they come from, what is refused, and what messages and stores have."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.sections import replace
+from xp.envs import wire
+from xp.envs.base import PICTURE_MARK, Message, ProtocolError, Task, ToolResult
+from xp.envs.builtin.shapes_mini import NUM_ROWS, ShapesMini, drawn, puzzle
+from xp.envs.messages import chat_messages
+from xp.envs.openenv import observed
+from xp.envs.pictures import (
+    PictureFault,
+    PictureStore,
+    data_of,
+    digests_of,
+    parts_of,
+    text_of,
+    with_pictures,
+)
+from xp.envs.rows import messages_of, reader_of
+from xp.episode.episode import Episode
+from xp.episode.prompt import as_user, opening_messages, prompt_keys
+from xp.errors import XpError
+from xp.spec.model import Images
+
+PNG = drawn(puzzle("a")[0])
+OTHER = drawn(puzzle("b")[0])
+URI = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+IMAGES = Images(max_pixels=200_704, per_episode=2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PictureStore:
+    return PictureStore(tmp_path / "pictures")
+
+
+def pil(data: bytes) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data))
+
+
+def bomb(side: int) -> bytes:
+    """A file of some hundred bytes that claims to be huge."""
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 100)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+FORMS: list[tuple[str, Any]] = [
+    ("bytes", PNG),
+    ("a data URI", URI),
+    ("datasets' bytes", {"bytes": PNG, "path": None}),
+    ("datasets' path", {"bytes": None, "path": "a.png"}),
+    ("a path", "a.png"),
+    ("a path below", "more/../a.png"),
+    ("OpenAI's part", {"type": "image_url", "image_url": {"url": URI}}),
+    ("the responses' part", {"type": "input_image", "image_url": URI}),
+    ("Anthropic's part", {"type": "image", "source": {"type": "base64", "data": URI[22:]}}),
+    ("MCP's part", {"type": "image", "data": URI[22:], "mimeType": "image/png"}),
+    ("a part with a picture", {"type": "image", "image": PNG}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FORMS)
+def test_a_picture_is_read_as_people_write_it(
+    name: str, value: Any, tmp_path: Path, store: PictureStore
+) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "more").mkdir()
+    assert data_of(value, [tmp_path]) == PNG, name
+    kept = store.keep(data_of(value, [tmp_path]))
+    assert kept == {
+        "sha256": kept["sha256"],
+        "media_type": "image/png",
+        "width": 56,
+        "height": 56,
+        "size": len(PNG),
+    }
+    assert store.data(kept["sha256"]) == PNG
+
+
+def test_pils_picture_is_read_and_the_store_has_each_picture_once(store: PictureStore) -> None:
+    first = store.keep(data_of(pil(PNG)))
+    assert store.keep(data_of(pil(PNG))) == first
+    assert len([file for file in store.directory.rglob("*") if file.is_file()]) == 1
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (b"no picture at all", "no image"),
+    (PNG[:200], "a damaged image"),
+    (bomb(100_000), "more than 50,000,000 pixels"),
+    (bomb(10_000), "more than 50,000,000 pixels"),
+    ("https://host/a.png", "xp fetches none"),
+    ("file:///etc/passwd", "xp fetches none"),
+    ("../outside.png", "outside the folder"),
+    ("/etc/hostname", "outside the folder"),
+    ("link.png", "outside the folder"),
+    ("absent.png", "no file absent.png"),
+    ("data:image/png,abc", "without base64"),
+    ("data:image/png;base64,???", "not base64"),
+    ({"bytes": None, "path": None}, "expected an image"),
+    (17, "expected an image"),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), REFUSED)
+def test_what_is_no_picture_is_refused_with_a_reason(
+    value: Any, words: str, tmp_path: Path, store: PictureStore
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "outside.png").write_bytes(PNG)
+    (home / "link.png").symlink_to(tmp_path / "outside.png")
+    with pytest.raises(PictureFault, match=words):
+        store.keep(data_of(value, [home]))
+
+
+def test_rows_without_a_file_have_no_paths() -> None:
+    with pytest.raises(PictureFault, match="these rows are from no file"):
+        data_of("a.png")
+
+
+QUESTION = {"role": "user", "content": "How many?"}
+MARKED = {"role": "user", "content": "First <image> then <image>?"}
+PLACES = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "How many?"}]}
+OPENAI = {
+    "role": "user",
+    "content": [
+        {"type": "text", "text": "Look:"},
+        {"type": "image_url", "image_url": {"url": URI}},
+        {"type": "text", "text": "a"},
+        {"type": "text", "text": "b"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "content"),
+    [
+        ({"prompt": "How many?", "image": PNG}, "*How many?"),
+        ({"prompt": [QUESTION], "images": [PNG, OTHER]}, "**How many?"),
+        ({"prompt": [QUESTION], "images": [{"bytes": PNG, "path": None}]}, "*How many?"),
+        ({"prompt": [MARKED], "images": [PNG, OTHER]}, "First * then *?"),
+        ({"prompt": [PLACES], "image": PNG}, "*How many?"),
+        ({"prompt": [OPENAI]}, "Look:*a\nb"),
+        ({"prompt": "How many?", "images": [], "image": None}, "How many?"),
+        ({"prompt": "A mark \ufffc here", "image": PNG}, "*A mark \ufffd here"),
+    ],
+)
+def test_pictures_of_a_row_are_in_its_prompt(row: Any, content: str, store: PictureStore) -> None:
+    read = reader_of(IMAGES, None, {"XP_PICTURES": str(store.directory)})
+    (message,) = messages_of(row, read)
+    assert message["content"] == content.replace("*", PICTURE_MARK)
+    assert len(message.get("pictures", [])) == content.count("*")
+    assert "".join(part if isinstance(part, str) else "*" for part in parts_of(message)) == content
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": [MARKED], "images": [PNG]}, "1 images and 2 marks"),
+        ({"prompt": [PLACES], "images": []}, "places for more images than its 0"),
+        ({"prompt": [{"role": "system", "content": "a"}], "image": PNG}, "no message of the user"),
+        ({"prompt": [QUESTION], "image": b"no"}, "no image"),
+    ],
+)
+def test_a_row_whose_pictures_have_no_place_is_refused(
+    row: Any, words: str, store: PictureStore
+) -> None:
+    read = reader_of(IMAGES, None, {"XP_PICTURES": str(store.directory)})
+    with pytest.raises(ProtocolError, match=words):
+        messages_of(row, read)
+
+
+def block(data: bytes = PNG) -> dict[str, Any]:
+    return {"type": "image", "data": base64.b64encode(data).decode(), "mimeType": "image/png"}
+
+
+TEXT = {"type": "text", "text": "see "}
+
+
+def test_ors_blocks_are_pictures_in_prompts_and_results(store: PictureStore) -> None:
+    (prompt,) = wire.prompt([TEXT, block()], "prompt", store)
+    assert text_of(prompt).startswith("see [image 56x56 png ")
+    reply = {"ok": True, "output": {"blocks": [block(), TEXT], "reward": 0.5, "finished": False}}
+    result = wire.tool_result(reply, "call", store)
+    assert result.text == f"{PICTURE_MARK}see "
+    assert [one["sha256"] for one in result.pictures] == digests_of([prompt])
+    # And back, for the scores of a group.
+    (written,) = wire.blocks([prompt], is_rich=False, store=store)
+    assert written["blocks"] == [TEXT, block()]
+
+
+def test_a_damaged_picture_of_a_tool_is_a_text_and_one_of_a_prompt_is_refused(
+    store: PictureStore,
+) -> None:
+    output = {"blocks": [TEXT, block(b"no")], "reward": None, "finished": False}
+    result = wire.tool_result({"ok": True, "output": output}, "call", store)
+    assert result.text.startswith("see [image left out: no image")
+    assert result.pictures == ()
+    with pytest.raises(ProtocolError, match="no image"):
+        wire.prompt([block(b"no")], "prompt", store)
+
+
+def test_without_the_key_a_picture_is_refused_with_the_way_to_it() -> None:
+    output = {"blocks": [block()], "reward": None, "finished": False}
+    with pytest.raises(ProtocolError, match=r"text alone; set model\.images"):
+        wire.tool_result({"ok": True, "output": output}, "call")
+
+
+def test_openenvs_observations_have_pictures(store: PictureStore) -> None:
+    mcp = {"tool_name": "look", "result": {"content": [TEXT, block()]}}
+    assert observed({"observation": mcp}, "x", store).text == f"see \n{PICTURE_MARK}"
+    screen = {"screenshot": URI, "text": "a page"}
+    result = observed({"observation": screen}, "x", store)
+    assert result.text == f"a page{PICTURE_MARK}"
+    assert len(result.pictures) == 1
+    assert observed({"observation": screen}, "x").text == json.dumps(screen)
+
+
+def seen(store: PictureStore, *names: str) -> ToolResult:
+    kept = [store.keep(drawn(puzzle(name)[0])) for name in names]
+    return ToolResult(PICTURE_MARK * len(kept), pictures=tuple(kept))
+
+
+def test_an_episode_has_at_most_its_number_of_pictures_and_counts_the_others(
+    store: PictureStore,
+) -> None:
+    results = [seen(store, "a"), seen(store, "b", "c")]
+    session = FakeSession(lambda _, number: results[number])
+    rules = replace(RULES, images=IMAGES)
+    episode = Episode(Task("fake", "train", 0), lambda: session, rules)
+    first = episode.step(call("move"))
+    assert len(first.messages[0]["pictures"]) == 1
+    second = episode.step(call("move"))
+    assert len(second.messages[0]["pictures"]) == 1
+    assert "[image left out: an episode has at most 2]" in second.messages[0]["content"]
+    assert episode.settle().pictures == {"read": 2.0, "left_out": 1.0}
+
+
+def test_a_picture_without_the_key_makes_an_episode_void(store: PictureStore) -> None:
+    session = FakeSession(lambda _, __: seen(store, "a"))
+    episode = Episode(Task("fake", "train", 0), lambda: session, RULES)
+    episode.step(call("move"))
+    assert "set model.images" in str(episode.settle().void_reason)
+
+
+def test_prompts_with_other_pictures_are_other_prompts(store: PictureStore) -> None:
+    def asked(name: str) -> list[Message]:
+        shown = store.keep(drawn(puzzle(name)[0]))
+        return [with_pictures(Message(role="user", content=""), [shown, "How many?"])]
+
+    assert prompt_keys(asked("a")) != prompt_keys(asked("b"))
+    assert prompt_keys(asked("a")) == prompt_keys(asked("a"))
+
+
+def test_messages_keep_their_pictures_where_they_are_joined(store: PictureStore) -> None:
+    shown = store.keep(PNG)
+    result = with_pictures(Message(role="tool", content=""), ["see ", shown])
+    nudge = with_pictures(Message(role="user", content=""), [shown, "again"])
+    (message,) = as_user([result, nudge])
+    assert message["content"] == (
+        f"<tool_response>\nsee {PICTURE_MARK}\n</tool_response>\n{PICTURE_MARK}again"
+    )
+    assert len(message["pictures"]) == 2
+    system = with_pictures(Message(role="system", content=""), ["rules ", shown])
+    (opening,) = opening_messages("Be brief.", [system], ())
+    assert opening["content"] == f"Be brief.\n\nrules {PICTURE_MARK}"
+    assert chat_messages([opening]) == [opening]
+
+
+def test_a_lost_store_is_named(store: PictureStore) -> None:
+    with pytest.raises(XpError, match="remove the task set"):
+        store.data("0" * 64)
+
+
+def test_the_shipped_boards_are_the_same_everywhere_and_blind_ones_are_black() -> None:
+    rows = ShapesMini().rows()
+    assert {split: len(members) for split, members in rows.items()} == NUM_ROWS
+    first = rows["test"][0]
+    assert pil(first["image"]).convert("RGB").size == (56, 56)
+    assert ShapesMini().rows()["test"][0] == first
+    counts = [row["answer"] for row in rows["train"]]
+    assert all(counts.count(str(number)) > len(counts) / 5 for number in range(4))
+    blind = ShapesMini(blind=True).rows()["test"]
+    assert {row["image"] for row in blind} == {blind[0]["image"]}
+    assert pil(blind[0]["image"]).convert("RGB").getcolors() == [(56 * 56, (0, 0, 0))]
