@@ -82,7 +82,7 @@ def _text_alone(spec: RunSpec) -> Native:
     return {
         "trainer.policy.language_model_only": is_taken_out,
         "trainer.ref.language_model_only": is_taken_out,
-        f"{skyrl.ENGINE}.language_model_only": is_multimodal(spec),
+        f"{skyrl.ENGINE}.language_model_only": is_multimodal(spec) and spec.model.images is None,
     }
 
 
@@ -94,6 +94,11 @@ def _media_note(spec: RunSpec) -> str:
     return "The whole network is loaded; its parts for pictures and sound are frozen."
 
 
+SKYRL_PICTURES = "xp.backends.skyrl.worker.pictures, in place of SkyRL's own generator"
+NOT_TRIED_PICTURES = (
+    "Not tried: SkyRL's vLLM with pictures on accelerators. xp compares each picture's tokens with the engine's before the"
+    " first turn that has it."
+)
 NO_PICTURES = (
     "xp gives {} no pictures; set null, or use backend=trl with backend.engine.name=transformers"
 )
@@ -107,6 +112,29 @@ def _no_pictures(spec: RunSpec) -> str | None:
         return "xp gives TRL's vLLM no pictures; set backend.engine.name=transformers, or null"
     if spec.algorithm.distill is not None:
         return "the teacher reads text alone; set algorithm.distill=null, or null"
+    if spec.sft.data is not None:
+        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
+    return None
+
+
+def _pictures(spec: RunSpec) -> Native:
+    images = spec.model.images
+    if images is None or skyrl.has_stub(spec):
+        return {}
+    limits = {"image": images.per_episode, "video": 0}
+    return {f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt": limits}
+
+
+def _no_skyrl_pictures(spec: RunSpec) -> str | None:
+    """Returns why SkyRL's run has no pictures; None if it has, or need not."""
+    if spec.model.images is None:
+        return None
+    if is_megatron(spec):
+        return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or null"
+    if has_critic(spec):
+        return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
+    if spec.algorithm.distill is not None:
+        return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
     if spec.sft.data is not None:
         return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
@@ -397,7 +425,17 @@ MODEL = (
             refuse=_no_pictures,
             proof={"xp gives": OWN, "the teacher reads text": OWN},
         ),
-        skyrl=Column(refuse=NO_PICTURES.format("SkyRL"), proof=OWN),
+        skyrl=Column(
+            _pictures,
+            implemented_by=lambda s: "" if s.model.images is None else SKYRL_PICTURES,
+            note=lambda s: NOT_TRIED_PICTURES if s.model.images and not is_on_cpu(s) else "",
+            refuse=_no_skyrl_pictures,
+            proof={
+                "Not tried": OWN,
+                "xp gives": OWN,
+                "critic": "skyrl::a_critic_gets_no_pictures",
+            },
+        ),
         slime=Column(refuse=NO_PICTURES.format("Slime"), proof=OWN),
     ),
     Field(
