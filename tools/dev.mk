@@ -212,6 +212,9 @@ parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Measure how fa
 tiny-model: setup  ## Train the model that xp ships, from scratch (about four minutes)
 	$(BIN)/python -m tools.tiny_model
 
+tiny-vlm: setup  ## Train the model with eyes that xp ships, from scratch (about two minutes)
+	$(BIN)/python -m tools.tiny_vlm
+
 ## Whole trainings, compared. Finished runs are read and interrupted ones resumed, so a target can be stopped and called again.
 
 equivalence: setup $(SKYRL_VENV)/.done  ## Five seeds of the embedded default on TRL and SkyRL: do they learn the same? (ARGS="--seeds 1,2 --steps 6"; half an hour)
@@ -227,4 +230,4 @@ algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: 
 
 .PHONY: lock locks check-locks audit test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-inspect \
 	test-skypilot test-environments package test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos \
-	diagnose-check mutants catalogs parity-measure tiny-model equivalence equivalence-slime algorithms
+	diagnose-check mutants catalogs parity-measure tiny-model tiny-vlm equivalence equivalence-slime algorithms

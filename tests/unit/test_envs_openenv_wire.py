@@ -65,7 +65,7 @@ def test_an_environment_of_mcp_tools_has_no_step() -> None:
     ],
 )
 def test_an_observation_is_what_the_model_reads(observation: dict[str, Any], text: str) -> None:
-    assert openenv.text_of(observation, "x") == text
+    assert openenv.parts_of_observation(observation, "x") == [text]
 
 
 @pytest.mark.parametrize("kind", ["image", "audio", "resource_link"])

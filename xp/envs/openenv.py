@@ -18,6 +18,7 @@ from xp.envs.base import (
     DeadlineExceeded,
     EnvFault,
     Message,
+    Picture,
     ProtocolError,
     ResponseLost,
     SessionLost,
@@ -31,6 +32,16 @@ from xp.envs.docker import ImageServer
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.loop import run
+from xp.envs.messages import ReadPicture
+from xp.envs.pictures import (
+    PictureStore,
+    decoded,
+    joined,
+    of_result,
+    parts_of,
+    store_of,
+    with_pictures,
+)
 from xp.envs.process_bound import (
     SLACK_S,
     ProcessBoundProvider,
@@ -39,7 +50,7 @@ from xp.envs.process_bound import (
     ServerSession,
 )
 from xp.envs.retry import AtCapacity
-from xp.envs.rows import load_rows, messages_of
+from xp.envs.rows import load_rows, messages_of, reader_of
 from xp.envs.target import Target, openenv_target, origin
 from xp.envs.transport import Repeat, raise_for_status, translated, until
 from xp.errors import XpError
@@ -79,8 +90,14 @@ def mcp_tools(reply: Mapping[str, Any], what: str) -> tuple[ToolSpec, ...]:
     return wire.tool_specs([] if tools is None else tools, what)
 
 
-def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
-    """Text, reward and end from a step's observation."""
+def observed(reply: Mapping[str, Any], what: str, store: PictureStore | None = None) -> ToolResult:
+    """Text, pictures, reward and end from a step's observation.
+
+    Args:
+        reply: the answer.
+        what: its name in messages.
+        store: keeps the pictures. None means that a picture is refused.
+    """
     observation = wire.mapping(reply.get("observation"), f"{what}: observation")
     is_done = reply.get("done", False)
     reward = wire.reward_of(reply.get("reward"), what)
@@ -92,18 +109,52 @@ def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
         if error["error_type"] == TRANSPORT_ERROR:
             raise ToolCrashed(f"{what}: {message[:MAX_ERROR_CHARS]}")
         return ToolResult(message, reward, is_done, is_call_error=True)
-    return ToolResult(text_of(observation, what), reward, is_done)
+    text, pictures = joined(parts_of_observation(observation, what, store, is_result=True))
+    return ToolResult(text, reward, is_done, pictures=tuple(pictures))
 
 
-def text_of(observation: Mapping[str, Any], what: str) -> str:
-    """Text for the model: the observation's only text, the blocks of an MCP result, or else the fields as JSON."""
+def parts_of_observation(
+    observation: Mapping[str, Any],
+    what: str,
+    store: PictureStore | None = None,
+    *,
+    is_result: bool = False,
+) -> list[str | Picture]:
+    """Parts for the model: the observation's only text, the blocks of an MCP result, or else the fields as JSON.
+
+    With a store, fields that are data URIs of pictures are pictures behind the text.
+
+    Args:
+        observation: the observation.
+        what: name of the answer in messages.
+        store: keeps the pictures. None means that a picture is refused.
+        is_result: whether a text stands for a damaged picture, else refused.
+    """
     fields = {
         name: value
         for name, value in observation.items()
         if name != "metadata" and value is not None
     }
     if fields.keys() >= {"tool_name", "result"}:
-        return _mcp_text(fields["result"], what)
+        return _mcp_parts(fields["result"], what, store, is_result=is_result)
+    shown: list[str | Picture] = []
+    for name, value in list(fields.items()) if store is not None else ():
+        if isinstance(value, str) and value.startswith(PICTURE_URI):
+            data = value.partition(",")[2]
+            assert store is not None
+            shown.append(of_result(data, store) if is_result else store.keep(decoded(data)))
+            del fields[name]
+    if shown:
+        rest = [text_of(fields)] if fields else []
+        return [*rest, *shown]
+    return [text_of(fields)]
+
+
+PICTURE_URI: Final = "data:image/"
+
+
+def text_of(fields: Mapping[str, Any]) -> str:
+    """The only text of an observation's fields, or else the fields as JSON."""
     if len(fields) == 1:
         text = next(iter(fields.values()))
         if isinstance(text, str):
@@ -135,14 +186,21 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _mcp_text(result: Any, what: str) -> str:
-    if isinstance(result, Mapping) and isinstance(result.get("content"), list):
-        return "\n".join(
-            _block_text(wire.mapping(block, what), what) for block in result["content"]
-        )
-    if isinstance(result, str):
-        return result
-    return json.dumps(result, ensure_ascii=False)
+def _mcp_parts(
+    result: Any, what: str, store: PictureStore | None, *, is_result: bool
+) -> list[str | Picture]:
+    if not (isinstance(result, Mapping) and isinstance(result.get("content"), list)):
+        return [result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)]
+    parts: list[str | Picture] = []
+    for number, value in enumerate(result["content"]):
+        block = wire.mapping(value, what)
+        if number:
+            parts.append("\n")
+        if block.get("type") == "image" and store is not None:
+            parts += wire.block_parts([block], what, store, is_result=is_result)
+        else:
+            parts.append(_block_text(block, what))
+    return parts
 
 
 def _block_text(block: Mapping[str, Any], what: str) -> str:
@@ -151,7 +209,8 @@ def _block_text(block: Mapping[str, Any], what: str) -> str:
     text = (resource if isinstance(resource, Mapping) else block).get("text")
     if not isinstance(text, str):
         raise ProtocolError(
-            f"{what}: a block of type {str(block.get('type'))[:40]}: xp gives a model text alone"
+            f"{what}: a block of type {str(block.get('type'))[:40]}: xp gives a model text alone, and images with"
+            " model.images=true"
         )
     return text
 
@@ -292,8 +351,11 @@ _closing: set[asyncio.Task[None]] = set()
 class OpenEnvCore(ServerCore):
     """State of a provider in one process; coroutines run on the process's loop and raise EnvFault only."""
 
-    def __init__(self, target: Target, config: EnvConfig) -> None:
+    def __init__(
+        self, target: Target, config: EnvConfig, pictures: PictureStore | None = None
+    ) -> None:
         super().__init__(target, config)
+        self._pictures = pictures
         self._where = origin(target.url)
         self._schema: Any = None
         self._mcp_tools: tuple[ToolSpec, ...] | None = None
@@ -407,7 +469,7 @@ class OpenEnvCore(ServerCore):
             return refusal(data, what)
         if kind != "observation" or not isinstance(data, Mapping):
             raise ProtocolError(f"{what}: an answer of type {kind!r}")
-        return observed(data, what)
+        return observed(data, what, self._pictures)
 
 
 Show = Callable[[Mapping[str, Any]], list[Message]]
@@ -435,7 +497,9 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         super().__init__(
             config, environ, openenv_target(config, environ) if config.target else None
         )
-        self._rows = load_rows(config.rows, config.columns)[0]
+        self._rows = load_rows(config.rows, config.columns, has_pictures=config.images is not None)[
+            0
+        ]
 
     def version(self) -> str:
         rows = digest_of(
@@ -453,7 +517,10 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         self._check(task)
         core = self._core()
         spec = self._spec(task.split, task.index)
-        show = partial(opening, spec["row"], f"environment {self._config.name}: task {task.id}")
+        read = reader_of(self._config.images, self._config.rows, self._environ)
+        store = store_of(self._config.images, self._environ)
+        where = f"environment {self._config.name}: task {task.id}"
+        show = partial(opening, spec["row"], where, read=read, store=store)
         return OpenEnvSession(core, *self._in_slot(core, lambda: core.open(spec[RESET], show)))
 
     def _size(self, split: str) -> int:
@@ -469,7 +536,7 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         return {"row": row, RESET: {"seed": seed, **(row.get(RESET) or {})}}
 
     def _new_core(self, target: Target) -> OpenEnvCore:
-        return OpenEnvCore(target, self._config)
+        return OpenEnvCore(target, self._config, store_of(self._config.images, self._environ))
 
     def _start(self) -> tuple[ServerHandle, Target]:
         config = self._config
@@ -483,18 +550,27 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         return server, Target(server.url, None, {"X-API-Key": server.key}, {})
 
 
-def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
+def opening(
+    row: Row,
+    where: str,
+    reply: Mapping[str, Any],
+    *,
+    read: ReadPicture | None = None,
+    store: PictureStore | None = None,
+) -> list[Message]:
     """The row's prompt, with what the reset observed instead of its placeholders.
 
     Args:
         where: beginning of messages.
         reply: answer to the reset.
+        read: reads the pictures of the row. None means that there are none.
+        store: keeps those of the observation. None means that they are refused.
 
     Raises:
         XpError: the metadata lacks an entry, or the prompt shows nothing and the row does not set its task itself.
     """
     observation = reply["observation"]
-    messages = messages_of(row)
+    messages = messages_of(row, read)
     metadata = wire.mapping(
         observation.get("metadata") or reply.get("metadata") or {}, f"{where}: metadata"
     )
@@ -505,17 +581,18 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
     ]
     known = f"its observation has {', '.join(fields) or 'nothing'}, its metadata {', '.join(metadata) or 'nothing'}"
 
-    def shown(placeholder: re.Match[str]) -> str:
+    def shown(placeholder: re.Match[str]) -> list[str | Picture]:
         if placeholder[1] == "observation":
-            return text_of(observation if fields or not metadata else metadata, where)
+            content = observation if fields or not metadata else metadata
+            return parts_of_observation(content, where, store)
         value = value_at({"metadata": metadata}, placeholder[1])
         if value is None:
             raise XpError(
                 f"{where}: the reset gave nothing for {placeholder[0]}: {known[:MAX_ERROR_CHARS]}"
             )
         if isinstance(value, str):
-            return value
-        return json.dumps(value, ensure_ascii=False)
+            return [value]
+        return [json.dumps(value, ensure_ascii=False)]
 
     is_shown = any(PLACEHOLDER.search(message["content"]) for message in messages)
     if (fields or metadata) and row.get(RESET) is None and not is_shown:
@@ -524,9 +601,22 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
             "write {observation}, {metadata} or {metadata.NAME} into the prompt; a row that sets its task itself has"
             ' the column reset ("reset": {})'
         )
-    for message in messages:
-        message["content"] = PLACEHOLDER.sub(shown, message["content"])
-    return messages
+    return [_filled(message, shown) for message in messages]
+
+
+def _filled(message: Message, shown: Callable[[re.Match[str]], list[str | Picture]]) -> Message:
+    """A message with texts and pictures in place of its placeholders."""
+    parts: list[str | Picture] = []
+    for part in parts_of(message):
+        if not isinstance(part, str):
+            parts.append(part)
+            continue
+        end = 0
+        for placeholder in PLACEHOLDER.finditer(part):
+            parts += [part[end : placeholder.start()], *shown(placeholder)]
+            end = placeholder.end()
+        parts.append(part[end:])
+    return with_pictures(message, parts)
 
 
 class OpenEnvSession(ServerSession[OpenEnvCore]):

@@ -26,6 +26,7 @@ from xp.envs.catalog import Catalog
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer, source_version
 from xp.envs.loop import run
+from xp.envs.pictures import PictureStore, store_of
 from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, ServerSession
 from xp.envs.target import Target, remote_target, served_target
 from xp.envs.transport import Repeat
@@ -92,7 +93,8 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
         return run(question(core.catalog), self._config.limits.create_timeout_s + SLACK_S)
 
     def _new_core(self, target: Target) -> OpenRewardCore:
-        return OpenRewardCore(target, self._config)
+        store = store_of(self._config.images, self._environ)
+        return OpenRewardCore(target, self._config, store)
 
     def _start(self) -> tuple[LocalServer, Target]:
         server = self._serve()
@@ -175,8 +177,11 @@ class OpenRewardCore(ServerCore):
     """State of a provider in one process, with its sessions. Every coroutine runs on the process's loop and raises
     EnvFault only."""
 
-    def __init__(self, target: Target, config: EnvConfig) -> None:
+    def __init__(
+        self, target: Target, config: EnvConfig, pictures: PictureStore | None = None
+    ) -> None:
         super().__init__(target, config)
+        self._pictures = pictures
         self._toolset = config.toolset
         self.catalog = Catalog(self.transport, self._borrowed, config)
         self._open: set[LiveSession] = set()
@@ -278,7 +283,7 @@ class OpenRewardCore(ServerCore):
         )
         try:
             text = await self._guarded(live, work)
-            return wire.tool_result(wire.parse_json(text, what), what)
+            return wire.tool_result(wire.parse_json(text, what), what, self._pictures)
         except EnvFault as fault:
             fault.args = (f"tool {name}: {fault}",)
             raise
@@ -300,7 +305,8 @@ class OpenRewardCore(ServerCore):
         what = f"POST /{live.env}/score_group"
         body = {
             "candidates": [
-                {"messages": wire.blocks(dialogue, is_rich=is_rich)} for dialogue in dialogues
+                {"messages": wire.blocks(dialogue, is_rich=is_rich, store=self._pictures)}
+                for dialogue in dialogues
             ]
         }
         deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
@@ -357,14 +363,14 @@ class OpenRewardCore(ServerCore):
                 body = await self.transport.request(
                     "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
                 )
-                return wire.messages(wire.parse_json(body, path), path)
+                return wire.messages(wire.parse_json(body, path), path, self._pictures)
         # Servers before 0.1.157 have no /messages; if the session is lost instead, this request fails with that.
         path = f"/{live.env}/prompt"
         body = await self.transport.request(
             "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
         )
         self._has_messages = False
-        return [Message(role="user", content=wire.block_text(wire.parse_json(body, path), path))]
+        return wire.prompt(wire.parse_json(body, path), path, self._pictures)
 
     async def _guarded(self, live: LiveSession, work: Coroutine[Any, Any, T]) -> T:
         """Runs `work` on the session; stops when the keep-alive task finds that the server has lost it."""

@@ -20,6 +20,7 @@ from xp.envs.base import PICTURE_MARK, Message, Picture, ProtocolError
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import replacing, sync_directory
 from xp.lib.digest import digest_of
+from xp.spec.model import Images
 
 VARIABLE: Final = "XP_PICTURES"
 """Environment variable with the directory of the store, for the processes of environments."""
@@ -90,8 +91,8 @@ class PictureStore:
             return self.file(digest).read_bytes()
         except OSError as error:
             raise XpError(
-                f"the picture {digest[:12]} cannot be read from {self.directory}: {error.strerror}\nkeep this directory"
-                " with the task sets and the runs; `python -m xp prepare` writes the pictures of a new set",
+                f"the picture {digest[:12]} cannot be read from {self.directory}: {error.strerror}\ncopy this directory"
+                " with the task sets and the runs, or remove the task set, and run `python -m xp prepare`",
                 ExitCode.TASKS,
             ) from None
 
@@ -117,6 +118,18 @@ class PictureStore:
             size = (max(1, int(image.width * factor)), max(1, int(image.height * factor)))
             image = image.resize(size, Image.Resampling.BICUBIC)
         return image
+
+
+def store_of(images: Images | None, environ: Mapping[str, str]) -> PictureStore | None:
+    """The store for an environment's pictures. None means that they are refused.
+
+    Args:
+        images: limits of pictures. None means that they are off.
+        environ: variables with the place of the store.
+    """
+    if images is None:
+        return None
+    return PictureStore.of(environ)
 
 
 @cache
@@ -220,6 +233,14 @@ def decoded(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
         raise PictureFault("an image that is not base64") from None
+
+
+def of_result(data: str, store: PictureStore) -> str | Picture:
+    """A picture of a tool's result in base64, or a text that says why it is none: the tool's error, not the model's."""
+    try:
+        return store.keep(decoded(data))
+    except PictureFault as fault:
+        return f"[image left out: {fault}]"
 
 
 PICTURE_PARTS: Final = ("image", "image_url", "input_image")

@@ -13,10 +13,10 @@ from xp.envs.messages import ReadPicture, chat_messages
 from xp.envs.pictures import (
     PICTURE_KEYS,
     PictureFault,
-    PictureStore,
     data_of,
     named,
     parts_of,
+    store_of,
     with_pictures,
 )
 from xp.errors import XpError
@@ -297,11 +297,12 @@ def reader_of(
         source: the rows.
         environ: variables with the place of the store.
     """
-    if images is None:
+    store = store_of(images, environ)
+    if store is None:
         return None
-    store = PictureStore.of(environ)
     folders = folders_of(source)
-    return lambda value: store.keep(data_of(value, folders))
+    keep = store.keep
+    return lambda value: keep(data_of(value, folders))
 
 
 def _prompt_fault(row: Any, *, has_pictures: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
@@ -10,8 +11,17 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from xp.envs.base import Message, ProtocolError, ResponseLost, Task, ToolResult, ToolSpec
+from xp.envs.base import (
+    Message,
+    Picture,
+    ProtocolError,
+    ResponseLost,
+    Task,
+    ToolResult,
+    ToolSpec,
+)
 from xp.envs.messages import chat_messages
+from xp.envs.pictures import OFF, PictureStore, decoded, joined, of_result, parts_of
 from xp.lib.text import valid_value
 
 T = TypeVar("T")
@@ -57,8 +67,14 @@ def parse_json(text: str | bytes, what: str) -> Any:
         raise ProtocolError(f"{what}: not JSON ({type(error).__name__})") from None
 
 
-def tool_result(value: Any, what: str) -> ToolResult:
-    """Parses the result of `/call`."""
+def tool_result(value: Any, what: str, store: PictureStore | None = None) -> ToolResult:
+    """Parses the result of `/call`.
+
+    Args:
+        value: the answer.
+        what: its name in messages.
+        store: keeps the pictures. None means that a picture is refused.
+    """
     reply = mapping(value, what)
     if reply.get("ok") is True:
         output = mapping(reply.get("output"), f"{what}: output")
@@ -67,9 +83,10 @@ def tool_result(value: Any, what: str) -> ToolResult:
             refuse(what, "finished", finished)
         if "reward" not in output:
             raise ProtocolError(f"{what}: the reply has no reward")
-        return ToolResult(
-            block_text(output.get("blocks"), what), reward_of(output["reward"], what), finished
-        )
+        parts = block_parts(output.get("blocks"), what, store, is_result=True)
+        text, pictures = joined(parts)
+        reward = reward_of(output["reward"], what)
+        return ToolResult(text, reward, finished, pictures=tuple(pictures))
     if reply.get("ok") is not False:
         refuse(what, "ok", reply.get("ok"))
     error = reply.get("error")
@@ -85,8 +102,14 @@ def tool_result(value: Any, what: str) -> ToolResult:
     return ToolResult(error, is_call_error=True)
 
 
-def messages(value: Any, what: str) -> list[Message]:
-    """Parses the answer of `/messages`; calls and results are blocks of the assistant's and the user's messages."""
+def messages(value: Any, what: str, store: PictureStore | None = None) -> list[Message]:
+    """Parses the answer of `/messages`; calls and results are blocks of the assistant's and the user's messages.
+
+    Args:
+        value: the answer.
+        what: its name in messages.
+        store: keeps the pictures. None means that a picture is refused.
+    """
     if not isinstance(value, list) or not value:
         raise ProtocolError(f"{what}: not a list of messages")
     parsed: list[dict[str, Any]] = []
@@ -109,29 +132,44 @@ def messages(value: Any, what: str) -> list[Message]:
                         }
                     )
                 case {"type": "tool_result"}:
-                    text = block_text(block.get("blocks"), what)
-                    results.append(
-                        {"role": "tool", "content": text, "tool_call_id": block.get("tool_call_id")}
-                    )
+                    content = _content(block.get("blocks"), what, store)
+                    call_id = block.get("tool_call_id")
+                    results.append({"role": "tool", **content, "tool_call_id": call_id})
                 case _:
                     rest.append(block)
         parsed += results
         if rest or not results:
-            parsed.append({"role": role, "content": block_text(rest, what), "tool_calls": calls})
+            parsed.append({"role": role, **_content(rest, what, store), "tool_calls": calls})
     return chat_messages(parsed)
 
 
-def blocks(dialogue: Iterable[Message], *, is_rich: bool) -> list[dict[str, Any]]:
+def prompt(value: Any, what: str, store: PictureStore | None = None) -> list[Message]:
+    """Parses the answer of `/prompt`; as `messages`."""
+    return chat_messages([{"role": "user", **_content(value, what, store)}])
+
+
+def _content(blocks: Any, what: str, store: PictureStore | None) -> dict[str, Any]:
+    """Content and pictures of a message of these blocks."""
+    text, pictures = joined(block_parts(blocks, what, store))
+    if pictures:
+        return {"content": text, "pictures": pictures}
+    return {"content": text}
+
+
+def blocks(
+    dialogue: Iterable[Message], *, is_rich: bool, store: PictureStore | None = None
+) -> list[dict[str, Any]]:
     """A dialogue as the messages of a candidate of `/score_group`: the reverse of `messages`.
 
     Args:
         dialogue: messages; calls are `tool_calls` of the assistant's.
         is_rich: whether the server reads blocks of calls and results; else results are texts, and calls are left out.
+        store: has the pictures of the messages. None means that there are none.
     """
     written: list[dict[str, Any]] = []
     for message in dialogue:
         role = message["role"]
-        parts: list[dict[str, Any]] = [{"type": "text", "text": message["content"]}]
+        parts = [_block(part, store) for part in parts_of(message)]
         if is_rich and role == "tool" and "tool_call_id" in message:
             parts = [
                 {"type": "tool_result", "tool_call_id": message["tool_call_id"], "blocks": parts}
@@ -160,14 +198,37 @@ def scores(value: Any, expected: int, what: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def block_text(blocks: Any, what: str) -> str:
-    """The joined text of content blocks; raises ProtocolError for an image, which is not supported."""
-    return "".join(
-        _one_block(mapping(block, what), what) for block in listed(blocks, what, "blocks")
-    )
+def _block(part: str | Picture, store: PictureStore | None) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    assert store is not None
+    data = base64.b64encode(store.data(part["sha256"])).decode()
+    return {"type": "image", "data": data, "mimeType": part["media_type"]}
 
 
-def _one_block(block: Mapping[str, Any], what: str) -> str:
+def block_parts(
+    blocks: Any, what: str, store: PictureStore | None = None, *, is_result: bool = False
+) -> list[str | Picture]:
+    """Texts and pictures of content blocks.
+
+    Args:
+        blocks: the blocks.
+        what: name of the answer in messages.
+        store: keeps the pictures. None means that a picture is refused.
+        is_result: whether a text stands for a damaged picture, else refused.
+
+    Raises:
+        ProtocolError: a block of another form, or a picture that is refused.
+    """
+    return [
+        _one_block(mapping(block, what), what, store, is_result=is_result)
+        for block in listed(blocks, what, "blocks")
+    ]
+
+
+def _one_block(
+    block: Mapping[str, Any], what: str, store: PictureStore | None, *, is_result: bool
+) -> str | Picture:
     kind = block.get("type")
     if kind in ("text", "reasoning"):
         text = block.get("text")
@@ -177,9 +238,15 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
             return f"<think>{text}</think>"
         return text
     if kind == "image":
-        raise ProtocolError(
-            f"{what}: an image ({str(block.get('mimeType'))[:40]}): xp gives a model text alone"
-        )
+        data = block.get("data")
+        if store is None:
+            mime = str(block.get("mimeType"))[:40]
+            raise ProtocolError(f"{what}: an image ({mime}): xp gives a model text alone; {OFF}")
+        if not isinstance(data, str):
+            refuse(what, "data of an image", data)
+        if is_result:
+            return of_result(data, store)
+        return store.keep(decoded(data))
     return refuse(what, "type of a block", kind)
 
 

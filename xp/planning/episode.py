@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from xp.envs import pictures
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
 from xp.errors import XpError
@@ -171,7 +173,9 @@ def episode_environ(spec: RunSpec) -> dict[str, str]:
     """This process's variables, and the declared secrets under their names in an episode."""
     secrets = episode_secrets(spec)
     values = resolve(sorted(set(secrets.values())))
-    return {**os.environ, **{name: values[variable] for name, variable in secrets.items()}}
+    store = str(Path(spec.outputs).absolute() / pictures.DIRECTORY)
+    own = {name: values[variable] for name, variable in secrets.items()}
+    return {**os.environ, pictures.VARIABLE: store, **own}
 
 
 def named_code(spec: RunSpec) -> list[str]:

@@ -34,7 +34,7 @@ from xp.worker.engines.config import EvaluateConfig
 from xp.worker.hub_model import SOURCES
 from xp.worker.places import RunPaths, model_place, policy_start, start_place, teacher_place
 from xp.worker.stage import AFTER, BEFORE
-from xp.worker.tiny_model import MANIFEST, PLACE
+from xp.worker.tiny_model import MANIFEST, MODELS
 
 QUIET = {
     # No telemetry, no update checks, no unnecessary look-ups on the hub.
@@ -92,10 +92,12 @@ def host_resources(spec: RunSpec) -> Resources:
 
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """Stage that copies xp's own model or fetches one from the hub, skipped if it exists; none for any other model."""
-    if spec.model.path != PLACE:
+    if spec.model.path not in MODELS:
         return _fetched(spec, places, "model", spec.model.path, spec.model.revision)
     return (
-        _model_stage(spec, places, "model", "xp.worker.tiny_model", {"target": PLACE}, MANIFEST),
+        _model_stage(
+            spec, places, "model", "xp.worker.tiny_model", {"target": spec.model.path}, MANIFEST
+        ),
     )
 
 

@@ -11,8 +11,9 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from xp.envs import server_events
+from xp.envs import pictures, server_events
 from xp.envs.base import AnswerChecker, Provider
+from xp.envs.pictures import PictureStore
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import ProgressBar
 from xp.lib.reading import config_of
@@ -177,12 +178,13 @@ def main(argv: list[str]) -> int:
                 reader = config_of(Path(argv[1]), Reader.from_json)
             else:
                 reader = None
-            events = {
-                server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE))
+            places = {
+                server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE)),
+                pictures.VARIABLE: str(PictureStore.of_stage().directory),
             }
             prepare(
                 config_of(Path(argv[0]), PrepareConfig.from_json),
-                {**os.environ, **events},
+                {**os.environ, **places},
                 reader=reader,
             )
     except XpError as error:

@@ -32,13 +32,16 @@ def policy_chat(
     return chat
 
 
-def model_chat(model: str | Path, spec: RunSpec, tokenizer: Any = None) -> ChatTokens:
+def model_chat(
+    model: str | Path, spec: RunSpec, tokenizer: Any = None, store: PictureStore | None = None
+) -> ChatTokens:
     """Tokenizer of a model with the rendering of its dialogues.
 
     Args:
         model: Hugging Face id or directory.
         spec: the run's spec in a job, with the rendering.
         tokenizer: the model's tokenizer, if it is loaded already.
+        store: the pictures. None means those of this process's stage.
 
     Raises:
         XpError: (RUN_DIR) the model is a published one, and damaged; (PLAN) its template asks for a date that the spec
@@ -52,26 +55,29 @@ def model_chat(model: str | Path, spec: RunSpec, tokenizer: Any = None) -> ChatT
         tokenizer,
         spec.model,
         keeps_prompts=spec.record_prompts,
-        pictures=picture_reader(model, spec.model, tokenizer),
+        pictures=picture_reader(model, spec.model, tokenizer, store),
     )
     with_date(str(chat.tokenizer.chat_template), chat.arguments.get(CLOCK))
     return chat
 
 
-def picture_reader(model: str | Path, policy: Model, tokenizer: Any) -> PictureReader | None:
+def picture_reader(
+    model: str | Path, policy: Model, tokenizer: Any, store: PictureStore | None = None
+) -> PictureReader | None:
     """The pictures of the stage as a model reads them. None means that model.images is off.
 
     Args:
         model: Hugging Face id or directory.
         policy: the section of the spec.
         tokenizer: the model's tokenizer.
+        store: the pictures. None means those of this process's stage.
 
     Raises:
         XpError: (PLAN) xp gives this model no pictures.
     """
     if policy.images is None:
         return None
-    return PictureReader.load(model, PictureStore.of_stage(), policy.images, tokenizer)
+    return PictureReader.load(model, store or PictureStore.of_stage(), policy.images, tokenizer)
 
 
 def training_view(config: TrainConfig, rows: Sequence[TaskRow], view: Path) -> list[TaskRow]:

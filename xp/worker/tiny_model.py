@@ -1,6 +1,7 @@
-"""The model of `model=tiny`, which xp ships, and the program of the `model` stage that puts it into the outputs.
+"""The models of `model=tiny` and `model=tiny_vlm`, which xp ships, and the program that puts one into the outputs.
 
-`python -m xp.worker.tiny_model <config.json>`. `make tiny-model` trained it (tools/tiny_model).
+`python -m xp.worker.tiny_model <config.json>`. `make tiny-model` and `make tiny-vlm` trained them (tools/tiny_model,
+tools/tiny_vlm).
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ MANIFEST: Final = "manifest.json"
 SHIPPED: Final = Path(__file__).with_name("tiny")
 PLACE: Final = "models/tiny-2c74c8ae42f3"
 """Place of the model in the outputs, named by the digest of its weights."""
+VISION_SHIPPED: Final = Path(__file__).with_name("tiny_vlm")
+VISION_PLACE: Final = "models/tiny-vlm-45cd6545d44b"
+"""Place of the model that reads pictures."""
+MODELS: Final = {PLACE: SHIPPED, VISION_PLACE: VISION_SHIPPED}
+"""Place in the outputs -> directory in the package."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -30,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        shutil.copytree(SHIPPED, unfinished, dirs_exist_ok=True)
+        shutil.copytree(MODELS[str(target)], unfinished, dirs_exist_ok=True)
         unfinished.chmod(0o755)
         publish(unfinished, target)
     finally:

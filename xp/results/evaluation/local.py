@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import damaged
@@ -25,7 +26,7 @@ from xp.worker.engines.judge_server import serving_judge
 from xp.worker.engines.local import loading, local_engine
 from xp.worker.places import RunPaths, model_place
 from xp.worker.tasks import model_chat
-from xp.worker.tiny_model import MANIFEST, PLACE
+from xp.worker.tiny_model import MANIFEST, MODELS
 
 
 @contextmanager
@@ -41,7 +42,9 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     assert directory is not None
     ensure_made(entry.spec, directory)
     with loading(directory, "tokenizer"):
-        chat = model_chat(directory, spec_in_job(entry.spec))
+        spec = spec_in_job(entry.spec)
+        store = PictureStore(Path(entry.spec.outputs).absolute() / DIRECTORY)
+        chat = model_chat(directory, spec, store=store)
     server = evaluation_server(entry.spec, how.engine)
     if server:
         python = _python_with(how.engine, how.python)
@@ -134,7 +137,7 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
     job = stages[0].job
     exists = (outputs / place).exists()
     # The manifest of a hub's model has no digests: the hub's client has compared them.
-    if exists and spec.model.path == PLACE:
+    if exists and spec.model.path in MODELS:
         fault = damaged(outputs / place / MANIFEST)
     else:
         fault = None
@@ -143,7 +146,7 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
     if exists:
         print(f"model: {place} is damaged ({fault}); it is made again", file=sys.stderr, flush=True)
     (config,) = job.files.values()
-    verb = "copied" if spec.model.path == PLACE else "fetched"
+    verb = "copied" if spec.model.path in MODELS else "fetched"
     print(
         f"model: {spec.model.name} is {verb}, once for all evaluations", file=sys.stderr, flush=True
     )
