@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.support.fake_session import RULES, FakeSession
+from tests.support.fake_session import RULES, FakeSession, TakingSession
 from tests.support.scripts import ROW
 from tests.support.sections import replace as replaced
 from tests.support.skyrl_trainer import trainer
@@ -22,8 +22,8 @@ from xp.backends.skyrl.worker.generator import XpGenerator
 from xp.backends.skyrl.worker.pictures import EnginePictures
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 from xp.backends.skyrl.worker.workers import take_blank_batches
-from xp.envs.base import Task, ToolResult
-from xp.envs.pictures import PictureStore, joined
+from xp.envs.base import NEW_PROMPT, TakenResult, Task, ToolResult
+from xp.envs.pictures import PictureStore
 from xp.episode.episode import Episode
 from xp.tasks.row import TaskRow
 
@@ -49,10 +49,14 @@ class Gallery:
     Args:
         store: of the pictures.
         shown: for each task, names of the pictures of the prompt and of the reply to the first turn; empty: none.
+        rewrites: whether the reply is a prompt of its own, so that an episode has two rows.
     """
 
-    def __init__(self, store: PictureStore, shown: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, store: PictureStore, shown: Sequence[tuple[str, str]], *, rewrites: bool = False
+    ) -> None:
         self._store = store
+        self._rewrites = rewrites
         self._shown = shown
 
     def rows(self) -> list[TaskRow]:
@@ -67,22 +71,30 @@ class Gallery:
         ]
 
     def episode(self, row: Any) -> Episode:
-        _, reply = self._shown[row.index]
+        _, name = self._shown[row.index]
         num_answers = 0
 
-        def answer(text: str) -> ToolResult:
+        def answer(_: Any) -> ToolResult:
             nonlocal num_answers
-            del text
             num_answers += 1
             if num_answers == 2:
                 return ToolResult("done", float(row.index), finished=True)
-            content, pictures = joined([*self._pictures(reply), " And now?"])
-            return ToolResult(content, awaits_reply=True, pictures=tuple(pictures))
+            reply = message("user", *self._pictures(name), " And now?")
+            if self._rewrites:
+                return TakenResult("", messages=(reply,), follows=NEW_PROMPT)
+            pictures = tuple(reply.get("pictures", ()))
+            return ToolResult(reply["content"], awaits_reply=True, pictures=pictures)
+
+        def no_tool(*_: Any) -> ToolResult:
+            return ToolResult("")
 
         task = Task(row.env, row.split, row.index)
-        return Episode(
-            task, lambda: FakeSession(lambda *_: ToolResult(""), answer), RULES_WITH_PICTURES
-        )
+        if not self._rewrites:
+            return Episode(task, lambda: FakeSession(no_tool, answer), RULES_WITH_PICTURES)
+        rules = replaced(RULES_WITH_PICTURES, provider="harness")
+        session = TakingSession(no_tool)
+        session.take = answer  # type: ignore[method-assign]
+        return Episode(task, lambda: session, rules)
 
     def scores_groups(self, env: str) -> bool:
         del env
@@ -99,15 +111,22 @@ class Gallery:
 class Played:
     """A batch of episodes."""
 
-    generator: XpGenerator
+    trainer: Any
     output: Mapping[str, Any]
     episodes: Sequence[Any]
-    batch: Any
+    batch: Any = None
     """SkyRL's TrainingInputBatch."""
 
 
 def play(
-    model: Path, directory: Path, shown: Sequence[tuple[str, str]], engine: Any = None
+    model: Path,
+    directory: Path,
+    shown: Sequence[tuple[str, str]],
+    *,
+    engine: Any = None,
+    renderer: Any = None,
+    rewrites: bool = False,
+    joins: bool = True,
 ) -> Played:
     """Two turns of two episodes of each task, and SkyRL's batch of them.
 
@@ -116,23 +135,37 @@ def play(
         directory: for files; it has the store of pictures.
         shown: see Gallery.
         engine: in place of the rehearsal's.
+        renderer: SkyRL's client of servers that render pictures. None means that xp's reader makes the pixels.
+        rewrites: see Gallery.
+        joins: whether SkyRL's batch is made.
     """
     store = PictureStore(directory / "pictures")
-    gallery: Any = Gallery(store, shown)
+    gallery: Any = Gallery(store, shown, rewrites=rewrites)
     config = train_config(*LIMITS, f"model.path={model}")
     chat = seeing_chat(model, store)
     assert chat.pictures is not None
-    pictures = EnginePictures(chat.pictures, None, "model")
+    pictures = EnginePictures(chat.pictures, renderer, "model")
     if engine is None:
         engine = CpuEngine(str(model), directory / "weights", 1, IMAGES)
-    generator = XpGenerator(native(config), engine, chat, gallery, config.spec, pictures)
+    cfg = native(config)
+    cfg.generator = replaced(cfg.generator, step_wise_trajectories=rewrites)
+    generator = XpGenerator(cfg, engine, chat, gallery, config.spec, pictures)
     inputs = request(gallery.rows(), 2, config)
     output = asyncio.run(generator.generate(inputs))
     skyrl = trainer(directory, config)
     skyrl.tokenizer = chat.tokenizer
-    uids = [one.instance_id for one in inputs["trajectory_ids"]]
-    batch = skyrl.convert_to_training_input(dict(output), uids)
-    return Played(generator, output, generator.played(inputs), batch)
+    skyrl.cfg.generator.step_wise_trajectories = rewrites
+    played = Played(skyrl, output, generator.played(inputs))
+    if joins:
+        trajectories = output["trajectory_ids"] if rewrites else inputs["trajectory_ids"]
+        uids = [trajectory.instance_id for trajectory in trajectories]
+        played.batch = batch_of(played, output, uids)
+    return played
+
+
+def batch_of(played: Played, output: Mapping[str, Any], uids: Sequence[str]) -> Any:
+    """SkyRL's TrainingInputBatch of a generator's output."""
+    return played.trainer.convert_to_training_input(dict(output), list(uids))
 
 
 def update_logprobs(model: Path, batch: Any, size: int, **settings: Any) -> torch.Tensor:

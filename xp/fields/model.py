@@ -13,7 +13,7 @@ from xp.fields.shared import (
     uses_vllm,
 )
 from xp.fields.skyrl import Keys, fsdp_keys, is_multimodal, is_text_taken_out, roles
-from xp.fields.slime_media import media_note
+from xp.fields.slime_media import LOADED, checkpoint_with_media, media_note
 from xp.spec import DType, RunSpec
 from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS, NOT_TIED, TIED
@@ -99,9 +99,7 @@ NOT_TRIED_PICTURES = (
     "Not tried: SkyRL's vLLM with pictures on accelerators. xp compares each picture's tokens with the engine's before the"
     " first turn that has it."
 )
-NO_PICTURES = (
-    "xp gives {} no pictures; set null, or use backend=trl with backend.engine.name=transformers"
-)
+OTHER_TRAINERS = "set null, or use backend=skyrl, or trl with backend.engine.name=transformers"
 
 
 def _no_pictures(spec: RunSpec) -> str | None:
@@ -138,6 +136,16 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
     if spec.sft.data is not None:
         return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
+
+
+def _no_slime_pictures(spec: RunSpec) -> str | None:
+    """Returns why Slime's run has no pictures; None if it need not."""
+    if spec.model.images is None:
+        return None
+    kind = checkpoint_with_media(spec)
+    if kind is not None and kind not in LOADED.values():
+        return f"Slime's update takes pictures of one family alone, Qwen3.5; {OTHER_TRAINERS}"
+    return f"xp gives Slime no pictures; {OTHER_TRAINERS}"
 
 
 def _dtype(spec: RunSpec) -> Native:
@@ -436,7 +444,13 @@ MODEL = (
                 "critic": "skyrl::a_critic_gets_no_pictures",
             },
         ),
-        slime=Column(refuse=NO_PICTURES.format("Slime"), proof=OWN),
+        slime=Column(
+            refuse=_no_slime_pictures,
+            proof={
+                "one family": "slime::its_update_takes_pictures_of_one_family",
+                "xp gives": OWN,
+            },
+        ),
     ),
     Field(
         "model.router_replay",

@@ -372,19 +372,17 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         }
 
     def _rows(self, plays: Sequence[_Play]) -> list[tuple[_Play, Conversation]]:
-        """Each row with its episode. A row whose placeholders are not those of its pictures, of a void episode, is
-        replaced by one without meaning, since the model refuses it."""
+        """Each row with its episode. With pictures, those of a void episode are replaced by rows without meaning: the
+        model refuses a row whose placeholders are not those of its pictures."""
         pairs = [(play, row) for play in plays for row in play.token_rows.all]
         if self._pictures is None:
             return pairs
-        reader = self._pictures.reader
         filling = Conversation([self.chat.end_id])
         filling.append_env_tokens([self.chat.end_id])
+        is_void = [play.episode.settle().status is EpisodeStatus.VOID for play, _ in pairs]
         return [
-            (play, row)
-            if reader.fault([*row.prompt_ids, *row.completion_ids], row.pictures) is None
-            else (play, filling)
-            for play, row in pairs
+            (play, filling if void else row)
+            for (play, row), void in zip(pairs, is_void, strict=True)
         ]
 
     def _rewards(self, play: _Play, row: Conversation) -> list[float]:
