@@ -482,3 +482,13 @@ def test_a_value_of_another_type_is_accepted() -> None:
     from skyrl.train.config import SkyRLTrainConfig
 
     assert SkyRLTrainConfig.from_cli_overrides(["trainer.epochs=many"]).trainer.epochs == "many"
+
+
+def test_a_critic_gets_no_pictures() -> None:
+    """Its workers' forward passes have tokens alone; those of the policy have pixels."""
+    import inspect
+
+    from skyrl.backends.skyrl_train.workers.worker import CriticWorkerBase, PolicyWorkerBase
+
+    assert "pixel_values=" in inspect.getsource(PolicyWorkerBase)
+    assert "pixel_values" not in inspect.getsource(CriticWorkerBase)

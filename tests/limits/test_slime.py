@@ -423,3 +423,19 @@ def test_megatron_divides_experts_among_ranks() -> None:
         megatron("megatron/core/transformer/transformer_config.py"),
         "num_moe_experts ({self.num_moe_experts}) should be divisible by ",
     )
+
+
+@needs_checkouts
+@pytest.mark.skipif(find_spec("sglang") is None, reason="Megatron needs torch: make test-slime")
+def test_its_update_takes_pictures_of_one_family() -> None:
+    """Megatron's own network has no pixels; of Slime's plug-ins, that of Qwen3.5 alone has a part for pictures."""
+    import inspect
+
+    from megatron.core.models.gpt import GPTModel
+
+    assert not {"pixel_values", "image_grid_thw"} & set(
+        inspect.signature(GPTModel.forward).parameters
+    )
+    plugins = slime("slime_plugins/models").rglob("*.py")
+    seeing = {file.stem for file in plugins if "pixel_values" in file.read_text()}
+    assert seeing == {"qwen3_5_vl"}

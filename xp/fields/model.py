@@ -13,7 +13,7 @@ from xp.fields.shared import (
     uses_vllm,
 )
 from xp.fields.skyrl import Keys, fsdp_keys, is_multimodal, is_text_taken_out, roles
-from xp.fields.slime_media import media_note
+from xp.fields.slime_media import LOADED, checkpoint_with_media, media_note
 from xp.spec import DType, RunSpec
 from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS, NOT_TIED, TIED
@@ -82,7 +82,7 @@ def _text_alone(spec: RunSpec) -> Native:
     return {
         "trainer.policy.language_model_only": is_taken_out,
         "trainer.ref.language_model_only": is_taken_out,
-        f"{skyrl.ENGINE}.language_model_only": is_multimodal(spec),
+        f"{skyrl.ENGINE}.language_model_only": is_multimodal(spec) and spec.model.images is None,
     }
 
 
@@ -94,9 +94,12 @@ def _media_note(spec: RunSpec) -> str:
     return "The whole network is loaded; its parts for pictures and sound are frozen."
 
 
-NO_PICTURES = (
-    "xp gives {} no pictures; set null, or use backend=trl with backend.engine.name=transformers"
+SKYRL_PICTURES = "xp.backends.skyrl.worker.pictures, in place of SkyRL's own generator"
+NOT_TRIED_PICTURES = (
+    "Not tried: SkyRL's vLLM with pictures on accelerators. xp compares each picture's tokens with the engine's before the"
+    " first turn that has it."
 )
+OTHER_TRAINERS = "set null, or use backend=skyrl, or trl with backend.engine.name=transformers"
 
 
 def _no_judge(spec: RunSpec) -> str | None:
@@ -119,6 +122,39 @@ def _no_pictures(spec: RunSpec) -> str | None:
     if spec.sft.data is not None:
         return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
+
+
+def _pictures(spec: RunSpec) -> Native:
+    images = spec.model.images
+    if images is None or skyrl.has_stub(spec):
+        return {}
+    limits = {"image": images.per_episode, "video": 0}
+    return {f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt": limits}
+
+
+def _no_skyrl_pictures(spec: RunSpec) -> str | None:
+    """Returns why SkyRL's run has no pictures; None if it has, or need not."""
+    if spec.model.images is None:
+        return None
+    if is_megatron(spec):
+        return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or null"
+    if has_critic(spec):
+        return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
+    if spec.algorithm.distill is not None:
+        return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
+    if spec.sft.data is not None:
+        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
+    return None
+
+
+def _no_slime_pictures(spec: RunSpec) -> str | None:
+    """Returns why Slime's run has no pictures; None if it need not."""
+    if spec.model.images is None:
+        return None
+    kind = checkpoint_with_media(spec)
+    if kind is not None and kind not in LOADED.values():
+        return f"Slime's update takes pictures of one family alone, Qwen3.5; {OTHER_TRAINERS}"
+    return f"xp gives Slime no pictures; {OTHER_TRAINERS}"
 
 
 def _dtype(spec: RunSpec) -> Native:
@@ -406,8 +442,24 @@ MODEL = (
             refuse=_no_pictures,
             proof={"xp gives": OWN, "the teacher reads text": OWN},
         ),
-        skyrl=Column(refuse=NO_PICTURES.format("SkyRL"), proof=OWN),
-        slime=Column(refuse=NO_PICTURES.format("Slime"), proof=OWN),
+        skyrl=Column(
+            _pictures,
+            implemented_by=lambda s: "" if s.model.images is None else SKYRL_PICTURES,
+            note=lambda s: NOT_TRIED_PICTURES if s.model.images and not is_on_cpu(s) else "",
+            refuse=_no_skyrl_pictures,
+            proof={
+                "Not tried": OWN,
+                "xp gives": OWN,
+                "critic": "skyrl::a_critic_gets_no_pictures",
+            },
+        ),
+        slime=Column(
+            refuse=_no_slime_pictures,
+            proof={
+                "one family": "slime::its_update_takes_pictures_of_one_family",
+                "xp gives": OWN,
+            },
+        ),
         xp=Column(refuse=_no_judge, proof=OWN),
     ),
     Field(

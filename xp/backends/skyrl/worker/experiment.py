@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
 
@@ -17,6 +18,7 @@ from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.drawn_tasks import DrawnPrompts
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import UncountedPrompts, XpGenerator
+from xp.backends.skyrl.worker.pictures import EnginePictures
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.envs.secrets_file import environment
@@ -26,7 +28,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.worker.best import BestKeeper
 from xp.worker.publish import publish
-from xp.worker.tasks import TASK_ORDER
+from xp.worker.tasks import TASK_ORDER, picture_reader
 from xp.worker.training import evaluation_config, open_stage
 
 
@@ -93,8 +95,13 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> XpGenerator:
         spec = self._config.spec
-        chat = ChatTokens(tokenizer, spec.model, keeps_prompts=spec.record_prompts)
-        return XpGenerator(cfg, inference_engine_client, chat, self._mix, spec)
+        reader = picture_reader(cfg.trainer.policy.model.path, spec.model, tokenizer)
+        chat = ChatTokens(tokenizer, spec.model, keeps_prompts=spec.record_prompts, pictures=reader)
+        pictures = None
+        if reader is not None:
+            client = None if self._config.stub else inference_engine_client
+            pictures = EnginePictures(reader, client, resolve_policy_model_name(cfg))
+        return XpGenerator(cfg, inference_engine_client, chat, self._mix, spec, pictures)
 
     def get_eval_dataset(self) -> PromptDataset | None:
         if self.cfg.trainer.eval_interval > 0:
@@ -122,7 +129,10 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         config = self._config
         weights = Path(config.stage_dir, "engine_weights.safetensors").absolute()
         return CpuEngine(
-            self.cfg.trainer.policy.model.path, weights, config.spec.backend.num_threads
+            self.cfg.trainer.policy.model.path,
+            weights,
+            config.spec.backend.num_threads,
+            config.spec.model.images,
         )
 
     def get_trajectory_logger(self) -> None:

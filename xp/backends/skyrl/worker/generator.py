@@ -22,6 +22,8 @@ from skyrl.train.generators.base import GeneratorInterface
 from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
+from xp.backends.skyrl.worker.pictures import EnginePictures, PictureMismatch
+from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
@@ -32,7 +34,7 @@ from xp.lib.nested import grouped
 from xp.spec import RunSpec, Sampling
 from xp.worker.engines.completions import biases
 from xp.worker.engines.conversation import Conversation
-from xp.worker.engines.rows import Rows, play_turns, tokens_of
+from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of
 from xp.worker.media import placeholder_ids
 from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed, is_cut
@@ -103,12 +105,20 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         chat: the policy's tokenizer.
         mix: the environments.
         spec: the run's.
+        pictures: the pictures of the episodes. None means that model.images is off.
     """
 
     def __init__(
-        self, cfg: Any, client: Any, chat: ChatTokens, mix: EnvironmentMixture, spec: RunSpec
+        self,
+        cfg: Any,
+        client: Any,
+        chat: ChatTokens,
+        mix: EnvironmentMixture,
+        spec: RunSpec,
+        pictures: EnginePictures | None = None,
     ) -> None:
         self.chat = chat
+        self._pictures = pictures
         self._cfg = cfg.generator
         self._client = client
         self._model_name = resolve_policy_model_name(cfg)
@@ -153,7 +163,11 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             for play in plays:
                 await self._in_thread(play.episode.settle)
         self._played[id(input_batch)] = [self._record(play) for play in plays]
-        return self._output(plays, batch)
+        output = self._output(plays, batch)
+        if self._pictures is not None and not batch.is_held_out:
+            pictures = [row.pictures for _, row in self._rows(plays)]
+            output["pixel_values"], output["image_grid_thw"] = await self._pictures.pixels(pictures)
+        return output
 
     async def held_out(
         self, loader: Any, cfg: Any, step: int
@@ -197,7 +211,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         task = SampledTask.of_columns(extras)
         sample = trajectory_id.repetition_id
         episode = self._mix.episode(task)
-        rows = Rows(Conversation(self.chat.prompt(task.messages, task.tools)))
+        ids = self.chat.prompt(task.messages, task.tools)
+        rows = Rows(Conversation(ids, pictures=digests_of(task.messages)))
         overlong = self._overlong
         limits: Sampling = self._spec.training
         experts = None
@@ -206,9 +221,10 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             limits = evaluation_sampling(self._spec)
         elif self._cfg.inference_engine.enable_return_routed_experts:
             experts = RoutedExpertTrace()
-        episode.count_by(lambda: tokens_of(rows.all), overlong)
         seed = self._seed(task.task_id, sample, batch)
-        return _Play(task, sample, trajectory_id, episode, limits, seed, rows, experts)
+        play = _Play(task, sample, trajectory_id, episode, limits, seed, rows, experts)
+        episode.count_by(lambda: tokens_of(play.token_rows.all), overlong)
+        return play
 
     def _seed(self, task_id: str, sample: int, batch: _Batch) -> str:
         """Seed of an episode; a task that a step plays again has other ones."""
@@ -246,12 +262,17 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
                 if episode.is_live:
                     ids = await opening
                     if ids is not None:
-                        play.token_rows.current.prompt_ids = ids
+                        pictures = digests_of(episode.opening)
+                        play.token_rows = Rows(Conversation(ids, pictures=pictures))
                 write = partial(self._write, play, batch, opening)
                 turns = play_turns(
                     play.token_rows, episode, self.chat, play.budget, write, self._in_thread
                 )
-                await turns
+                try:
+                    await turns
+                except PictureMismatch as fault:
+                    episode.void(str(fault))
+                check_pictures(self.chat, play.token_rows.all, episode)
             finally:
                 await opening
                 await self._in_thread(episode.settle)
@@ -290,6 +311,9 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             "sampling_params": sampling,
             "cache_salt": batch.cache_salt,
         }
+        if self._pictures is not None:
+            features = await self._pictures.features(ids, row.pictures)
+            request["mm_features"] = None if features is None else [features]
         if play.experts is not None:
             request["routed_experts_prompt_starts"] = [play.experts.prompt_start]
         answer = await self._client.generate(request, model=self._model_name)
@@ -315,7 +339,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
 
     def _output(self, plays: Sequence[_Play], batch: _Batch) -> dict[str, Any]:
         """SkyRL's GeneratorOutput; an episode of several rows has several entries in a row."""
-        pairs = [(play, row) for play in plays for row in play.token_rows.all]
+        pairs = self._rows(plays)
         rewards = [self._rewards(play, row) for play, row in pairs]
         masks = [self._mask(play, row) for play, row in pairs]
         responses = [row.completion_ids for _, row in pairs]
@@ -337,11 +361,29 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             "trajectory_time_splits": None,
             "rollout_expert_indices": experts if any(e is not None for e in experts) else None,
             "rollout_sample_support": None,
-            "is_last_step": [row is play.token_rows.all[-1] for play, row in pairs]
+            "is_last_step": [
+                number == len(play.token_rows.all) - 1
+                for play in plays
+                for number in range(len(play.token_rows.all))
+            ]
             if is_step_wise
             else None,
             "env_metrics": None,
         }
+
+    def _rows(self, plays: Sequence[_Play]) -> list[tuple[_Play, Conversation]]:
+        """Each row with its episode. With pictures, those of a void episode are replaced by rows without meaning: the
+        model refuses a row whose placeholders are not those of its pictures."""
+        pairs = [(play, row) for play in plays for row in play.token_rows.all]
+        if self._pictures is None:
+            return pairs
+        filling = Conversation([self.chat.end_id])
+        filling.append_env_tokens([self.chat.end_id])
+        is_void = [play.episode.settle().status is EpisodeStatus.VOID for play, _ in pairs]
+        return [
+            (play, filling if void else row)
+            for (play, row), void in zip(pairs, is_void, strict=True)
+        ]
 
     def _rewards(self, play: _Play, row: Conversation) -> list[float]:
         """The settled reward on a row's last token; XpTrainer adds the penalty for length later: dynamic sampling must

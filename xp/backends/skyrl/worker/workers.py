@@ -9,7 +9,8 @@ of them for both: the generating policy then differs from the trained one.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import ray
@@ -41,6 +42,7 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
         if self.cfg.policy.model.lora.rank > 0:
             check_untied(self.model.model, self.cfg.policy.model.lora.target_modules)
         disable_dropout(self.model)
+        take_blank_batches(self.model)
 
     def _build_weight_source(self, dtype: Any, backend: str) -> Any:
         if not has_media(self.model.model.config):
@@ -70,6 +72,7 @@ class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
 
     def init_model(self, model_path: str) -> None:
         super().init_model(model_path)
+        take_blank_batches(self.model)
         forward = self.model.forward
         temperature = self.cfg.algorithm.temperature
         # SkyRL's worker itself passes the temperature 1.
@@ -125,6 +128,54 @@ class Means:
         sums = torch.stack(list(self._sums.values())).to(torch.cuda.current_device())
         torch.distributed.all_reduce(sums, group=group)
         return dict(zip(self._sums, (sums[:, 0] / sums[:, 1].clamp(min=1)).tolist(), strict=True))
+
+
+def take_blank_batches(wrapper: Any) -> None:
+    """Lets SkyRL's model take pixels without lines, of a micro-batch whose rows have no pictures; in place.
+
+    The vision part then runs on one small picture that nothing reads: FSDP gathers its weights on all ranks together, and
+    a rank that left it out would make the others wait forever.
+
+    Args:
+        wrapper: SkyRL's HFModelWrapper.
+    """
+    forward = wrapper.forward
+
+    def forward_with_pixels(
+        *inputs: Any, pixel_values: Any = None, image_grid_thw: Any = None, **settings: Any
+    ) -> Any:
+        is_blank = pixel_values is not None and not any(map(len, pixel_values.tensors))
+        if not is_blank:
+            pixels = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
+            return forward(*inputs, **pixels, **settings)
+        with _seeing_nothing(wrapper.model, pixel_values[0]):
+            return forward(*inputs, **settings)
+
+    wrapper.forward = forward_with_pixels
+
+
+@contextmanager
+def _seeing_nothing(model: Any, pixels: torch.Tensor) -> Iterator[None]:
+    """Context manager: the vision part runs before each forward pass of the network.
+
+    Args:
+        model: the network, with adapters or without.
+        pixels: tensor without lines.
+    """
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    side = base.config.vision_config.spatial_merge_size
+    grid = torch.tensor([[1, side, side]], device=pixels.device)
+
+    def see(network: Any, _: Any) -> None:
+        with torch.no_grad():
+            network.get_image_features(pixels.new_zeros(side * side, pixels.shape[1]), grid)
+
+    # The root's hooks have gathered the weights when those of its parts run.
+    hook = base.model.register_forward_pre_hook(see)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _tying() -> AbstractContextManager[None]:

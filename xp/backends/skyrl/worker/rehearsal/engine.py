@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from xp.envs.pictures import PictureStore
+from xp.episode.picture_reader import PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
-from xp.worker.engines.conversation import Opening
+from xp.spec.model import Images
+from xp.worker.engines.conversation import EpisodeEngine, Opening
+from xp.worker.engines.picture_engine import PictureEngine
 from xp.worker.media import has_media, load_network, text_weights
 
 QUIET_S = 0.004
@@ -29,6 +33,8 @@ class SampleRequest:
     end_ids: tuple[int, ...]
     """Tokens that end the turn."""
     seed: str
+    pictures: tuple[str, ...] = ()
+    """Digests of the pictures of the ids."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,10 @@ class Sampler:
     Args:
         directory: directory of the model.
         num_threads: number of torch's threads.
+        images: limits of pictures. None means that there are none.
     """
 
-    def __init__(self, directory: str, num_threads: int) -> None:
+    def __init__(self, directory: str, num_threads: int, images: Images | None = None) -> None:
         from transformers import AutoTokenizer
 
         from xp.worker.engines.transformers_engine import check_decoding
@@ -59,7 +66,13 @@ class Sampler:
         torch.set_num_threads(num_threads)
         self._chat = ChatTokens(AutoTokenizer.from_pretrained(directory))
         self._model = load_network(directory, torch.float32).eval()
-        self._kind = check_decoding(self._model)
+        self._kind: Callable[..., EpisodeEngine]
+        if images is None:
+            self._kind = check_decoding(self._model)
+        else:
+            store = PictureStore.of_stage()
+            reader = PictureReader.load(directory, store, images, self._chat.tokenizer)
+            self._kind = partial(PictureEngine, pictures=reader)
 
     def take(self, weights: Path) -> None:
         """Replaces the weights by those of a safetensors file; raises RuntimeError if the names differ."""
@@ -97,9 +110,17 @@ class Sampler:
         )
         prompts = [request.ids for request in requests]
         names = [request.seed for request in requests]
-        opening = Opening(prompts, names, len(requests), lambda _: None)
         is_stop = self._chat.holds_one_of(sampling.stop)
-        engine = self._kind(self._model, opening, end_ids, sampling, "rehearsal", is_stop)
+        pictures = [request.pictures for request in requests]
+        opening = Opening(prompts, names, len(requests), lambda _: None, pictures)
+        engine = self._kind(
+            self._model,
+            opening=opening,
+            end_ids=end_ids,
+            sampling=sampling,
+            seed="rehearsal",
+            is_stop=is_stop,
+        )
         for number in range(len(requests)):
             engine.begin(number)
         while engine.is_generating:
@@ -118,14 +139,18 @@ class CpuEngine:
         model: directory of the initial model.
         weights: file with the current weights from SkyRL's workers (weights.py).
         num_threads: number of torch's threads.
+        images: limits of pictures. None means that there are none.
     """
 
-    def __init__(self, model: str, weights: Path, num_threads: int) -> None:
+    def __init__(
+        self, model: str, weights: Path, num_threads: int, images: Images | None = None
+    ) -> None:
         self.weights = weights
         self.server_urls = [str(weights)]
         self.data_parallel_size = 1
         self._model = model
         self._num_threads = num_threads
+        self._images = images
         self._waiting: list[tuple[SampleRequest, asyncio.Future[SampledTurn]]] = []
         self._worker: asyncio.Task[None] | None = None
         self.weight_version = 0
@@ -133,7 +158,7 @@ class CpuEngine:
         """Lock held while a batch is generated, or weights change."""
 
     def __reduce__(self) -> Any:
-        return CpuEngine, (self._model, self.weights, self._num_threads)
+        return CpuEngine, (self._model, self.weights, self._num_threads, self._images)
 
     async def generate(self, input_batch: Any, model: str | None = None) -> Any:
         """Answers one or several requests, in SkyRL's format."""
@@ -153,9 +178,11 @@ class CpuEngine:
         )
         end_ids = tuple(parameters["stop_token_ids"])
         seed = str(parameters["seed"])
+        prompts = input_batch["prompt_token_ids"]
+        features = input_batch.get("mm_features") or [{"mm_hashes": {"image": ()}}] * len(prompts)
         requests = [
-            SampleRequest(list(ids), sampling, end_ids, seed)
-            for ids in input_batch["prompt_token_ids"]
+            SampleRequest(list(ids), sampling, end_ids, seed, tuple(known["mm_hashes"]["image"]))
+            for ids, known in zip(prompts, features, strict=True)
         ]
         written = await asyncio.gather(*map(self._ask, requests))
         has_logprobs = parameters.get("logprobs") is not None
@@ -225,7 +252,7 @@ class CpuEngine:
 
     @cached_property
     def _sampler(self) -> Sampler:
-        sampler = Sampler(self._model, self._num_threads)
+        sampler = Sampler(self._model, self._num_threads, self._images)
         if self.weights.exists():
             sampler.take(self.weights)
         return sampler

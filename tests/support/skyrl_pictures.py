@@ -1,0 +1,197 @@
+"""Episodes with pictures under SkyRL's rehearsal: its generator, its batch of training and its model, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.fake_session import RULES, FakeSession, TakingSession
+from tests.support.scripts import ROW
+from tests.support.sections import replace as replaced
+from tests.support.skyrl_trainer import trainer
+from tests.support.tiny_vision import IMAGES, message, picture, seeing_chat
+from tests.trainers.skyrl_parts import native, request, train_config
+from xp.backends.skyrl.worker.generator import XpGenerator
+from xp.backends.skyrl.worker.pictures import EnginePictures
+from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
+from xp.backends.skyrl.worker.workers import take_blank_batches
+from xp.envs.base import NEW_PROMPT, TakenResult, Task, ToolResult
+from xp.envs.pictures import PictureStore
+from xp.episode.episode import Episode
+from xp.tasks.row import TaskRow
+
+LIMITS = (
+    "model=hf",
+    "model.dtype=float32",
+    "model.images={max_pixels:200704,per_episode:4}",
+    "training.prompts_per_step=3",
+    "training.group_size=2",
+    "training.micro_batch_size=2",
+    "training.max_prompt_tokens=200",
+    "training.max_tokens_per_turn=60",
+    "training.max_response_tokens=400",
+    # Most tokens of an untrained model end its turn.
+    f"training.stop={json.dumps([*string.ascii_letters, *string.digits])}",
+)
+RULES_WITH_PICTURES = replaced(RULES, provider="local", images=IMAGES)
+
+
+class Gallery:
+    """Environments that show a picture before a turn, or none.
+
+    Args:
+        store: of the pictures.
+        shown: for each task, names of the pictures of the prompt and of the reply to the first turn; empty: none.
+        rewrites: whether the reply is a prompt of its own, so that an episode has two rows.
+    """
+
+    def __init__(
+        self, store: PictureStore, shown: Sequence[tuple[str, str]], *, rewrites: bool = False
+    ) -> None:
+        self._store = store
+        self._rewrites = rewrites
+        self._shown = shown
+
+    def rows(self) -> list[TaskRow]:
+        return [
+            replace(
+                ROW,
+                task_id=f"fake/train/{index}",
+                index=index,
+                messages=(message("user", *self._pictures(prompt), "How many?"),),
+            )
+            for index, (prompt, _) in enumerate(self._shown)
+        ]
+
+    def episode(self, row: Any) -> Episode:
+        _, name = self._shown[row.index]
+        num_answers = 0
+
+        def answer(_: Any) -> ToolResult:
+            nonlocal num_answers
+            num_answers += 1
+            if num_answers == 2:
+                return ToolResult("done", float(row.index), finished=True)
+            reply = message("user", *self._pictures(name), " And now?")
+            if self._rewrites:
+                return TakenResult("", messages=(reply,), follows=NEW_PROMPT)
+            pictures = tuple(reply.get("pictures", ()))
+            return ToolResult(reply["content"], awaits_reply=True, pictures=pictures)
+
+        def no_tool(*_: Any) -> ToolResult:
+            return ToolResult("")
+
+        task = Task(row.env, row.split, row.index)
+        if not self._rewrites:
+            return Episode(task, lambda: FakeSession(no_tool, answer), RULES_WITH_PICTURES)
+        rules = replaced(RULES_WITH_PICTURES, provider="harness")
+        session = TakingSession(no_tool)
+        session.take = answer  # type: ignore[method-assign]
+        return Episode(task, lambda: session, rules)
+
+    def scores_groups(self, env: str) -> bool:
+        del env
+        return False
+
+    def max_sessions(self) -> int:
+        return 64
+
+    def _pictures(self, name: str) -> list[Any]:
+        return [picture(self._store, name)] if name else []
+
+
+@dataclass
+class Played:
+    """A batch of episodes."""
+
+    trainer: Any
+    output: Mapping[str, Any]
+    episodes: Sequence[Any]
+    batch: Any = None
+    """SkyRL's TrainingInputBatch."""
+
+
+def play(
+    model: Path,
+    directory: Path,
+    shown: Sequence[tuple[str, str]],
+    *,
+    engine: Any = None,
+    renderer: Any = None,
+    rewrites: bool = False,
+    joins: bool = True,
+) -> Played:
+    """Two turns of two episodes of each task, and SkyRL's batch of them.
+
+    Args:
+        model: of the policy.
+        directory: for files; it has the store of pictures.
+        shown: see Gallery.
+        engine: in place of the rehearsal's.
+        renderer: SkyRL's client of servers that render pictures. None means that xp's reader makes the pixels.
+        rewrites: see Gallery.
+        joins: whether SkyRL's batch is made.
+    """
+    store = PictureStore(directory / "pictures")
+    gallery: Any = Gallery(store, shown, rewrites=rewrites)
+    config = train_config(*LIMITS, f"model.path={model}")
+    chat = seeing_chat(model, store)
+    assert chat.pictures is not None
+    pictures = EnginePictures(chat.pictures, renderer, "model")
+    if engine is None:
+        engine = CpuEngine(str(model), directory / "weights", 1, IMAGES)
+    cfg = native(config)
+    cfg.generator = replaced(cfg.generator, step_wise_trajectories=rewrites)
+    generator = XpGenerator(cfg, engine, chat, gallery, config.spec, pictures)
+    inputs = request(gallery.rows(), 2, config)
+    output = asyncio.run(generator.generate(inputs))
+    skyrl = trainer(directory, config)
+    skyrl.tokenizer = chat.tokenizer
+    skyrl.cfg.generator.step_wise_trajectories = rewrites
+    played = Played(skyrl, output, generator.played(inputs))
+    if joins:
+        trajectories = output["trajectory_ids"] if rewrites else inputs["trajectory_ids"]
+        uids = [trajectory.instance_id for trajectory in trajectories]
+        played.batch = batch_of(played, output, uids)
+    return played
+
+
+def batch_of(played: Played, output: Mapping[str, Any], uids: Sequence[str]) -> Any:
+    """SkyRL's TrainingInputBatch of a generator's output."""
+    return played.trainer.convert_to_training_input(dict(output), list(uids))
+
+
+def update_logprobs(model: Path, batch: Any, size: int, **settings: Any) -> torch.Tensor:
+    """Log-probabilities of the responses by SkyRL's own model, in micro-batches.
+
+    Args:
+        model: of the policy.
+        batch: SkyRL's TrainingInputBatch.
+        size: rows of a micro-batch.
+        settings: of SkyRL's model.
+    """
+    from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
+
+    network = HFModelWrapper(str(model), use_flash_attention_2=False, bf16=False, **settings)
+    network.eval()
+    take_blank_batches(network)
+    parts = []
+    with torch.no_grad():
+        for micro in batch.chunk(size):
+            parts.append(
+                network(
+                    micro["sequences"],
+                    batch.metadata["response_length"],
+                    micro["attention_mask"],
+                    pixel_values=micro["pixel_values"],
+                    image_grid_thw=micro["image_grid_thw"],
+                )
+            )
+    return torch.cat(parts)
