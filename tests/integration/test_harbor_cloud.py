@@ -268,6 +268,31 @@ def test_an_agent_of_harbors_plays_in_its_sandbox(tasks: Path, cloud: DaytonaClo
     assert KEY not in json.dumps(cloud.created)
 
 
+def test_an_agent_of_harbors_plays_rows_with_files(tmp_path: Path, cloud: DaytonaCloud) -> None:
+    row = {"prompt": "Copy it.", "files": {"data/in.txt": "hello"}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    options = {
+        "agent": "terminus-2",
+        "command": None,
+        "program": None,
+        "image": "ubuntu:24.04",
+        "grade": "grep --quiet hello out.txt",
+        "env": {"WHERE": "out.txt"},
+    }
+    rows = harness(None, rows=str(tmp_path / "rows.jsonl"), options=options)
+    config = at_daytona(rows)
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    copies = {"keystrokes": "cp data/in.txt $WHERE\n", "duration": 0.3}
+    episode.step(json.dumps({**SAYS, "commands": [copies], "task_complete": True}))
+    episode.step(json.dumps({**SAYS, "task_complete": True}))
+    outcome = episode.settle()
+    provider.close()
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    (image,) = cloud.snapshots.values()
+    assert image["buildInfo"]["dockerfileContent"].strip() == "FROM ubuntu:24.04"
+
+
 def test_an_agent_of_harbors_is_stopped_at_a_limit(tasks: Path, cloud: DaytonaCloud) -> None:
     config = at_daytona(_terminus(tasks)).model_copy(update={"max_turns": 1})
     provider = opened(config, cloud)
