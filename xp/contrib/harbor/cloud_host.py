@@ -237,12 +237,7 @@ class CloudHost:
         from harbor.models.agent.name import AgentName
 
         sandbox = self._of(number)
-        # A variable of this process would be one for all episodes.
-        environ = {
-            **request.environ,
-            "OPENAI_BASE_URL": f"{request.url}/v1",
-            "OPENAI_API_KEY": request.key,
-        }
+        environ = dict(request.environ)  # A variable of this process would be one for all episodes.
         agent = AgentFactory.create_agent_from_name(
             AgentName(request.name),
             logs_dir=sandbox.trial_paths.agent_dir,

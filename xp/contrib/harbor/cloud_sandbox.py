@@ -37,10 +37,8 @@ class AgentRun:
     """Arguments of the agent's class."""
     instruction: str
     model: str
-    url: str
-    """Address of the endpoint, without a path."""
-    key: str
     environ: Mapping[str, str]
+    """Variables of the agent, with the endpoint's address and key as OPENAI_BASE_URL and OPENAI_API_KEY."""
     user: str | None
     limit_s: float
 

@@ -483,7 +483,7 @@ def _check_endpoint(config: EnvConfig) -> None:
         f"environment {config.name}: env.sandbox={config.sandbox} runs the program in a cloud, where {address} is not"
         " this machine; set env.options.endpoint=https://NAME, a tunnel of yours that leads to env.options.listen"
         f" ({config.options['listen']} on this machine), or env.options.endpoint='http://ADDRESS:{{port}}' with"
-        " env.options.listen=0.0.0.0:8800 where this machine has a public address; xp opens neither by itself",
+        " env.options.listen=0.0.0.0:8800 where this machine has a public address (xp opens neither by itself)",
         ExitCode.PLAN,
     )
 

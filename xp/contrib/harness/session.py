@@ -50,6 +50,8 @@ SLACK_S: Final = 5.0
 STOP_S: Final = 20.0
 """Seconds that a program has to end after the answer that the limit is reached."""
 KILL_S: Final = 10.0
+SETUP_S: Final = 60.0
+"""Seconds to copy a row's files before an agent of Harbor's begins."""
 MOST_STOPS: Final = 5
 """Largest number of such answers."""
 OUTPUT_BYTES: Final = 65_536
@@ -220,8 +222,6 @@ class HarnessSession(ConversationSession):
     def _run_program(self) -> Ran:
         """Starts the sandbox and runs the program to its end."""
         machine = self._machine()
-        if isinstance(machine, CloudSandbox) and self._agent.harbor_name is not None:
-            return machine.play(self._harbor_run(self._agent.harbor_name))
         copy = ""
         files = self._row.get("files")
         if files:
@@ -243,6 +243,10 @@ class HarnessSession(ConversationSession):
             name: _filled(value, {**addresses, "key": self._key})
             for name, value in variables.items()
         }
+        if isinstance(machine, CloudSandbox) and self._agent.harbor_name is not None:
+            if copy:
+                machine.run(copy, {}, SETUP_S, TAIL, self._task.agent_user)
+            return machine.play(self._harbor_run(self._agent.harbor_name, environ))
         # Other users of the machine see a command, so the key is in a variable alone.
         command = copy + GROUP + _filled(self._agent.command, {**addresses, **places})
         limit_s = self._config.limits.episode_timeout_s
@@ -250,15 +254,13 @@ class HarnessSession(ConversationSession):
             command, {**self._environ, **environ}, limit_s, OUTPUT_BYTES, self._task.agent_user
         )
 
-    def _harbor_run(self, name: str) -> AgentRun:
+    def _harbor_run(self, name: str, environ: Mapping[str, str]) -> AgentRun:
         return AgentRun(
             name=name,
             options=self._agent_options,
             instruction=self._task.instruction,
             model=MODEL,
-            url=self._server.url,
-            key=self._key,
-            environ={**self._environ, **self._agent.environ},
+            environ={**self._environ, **environ},
             user=self._task.agent_user,
             limit_s=self._config.limits.episode_timeout_s,
         )
