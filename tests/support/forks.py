@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
 from importlib import import_module
 from itertools import groupby
 from multiprocessing import get_context

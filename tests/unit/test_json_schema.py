@@ -176,7 +176,7 @@ def real_schemas() -> Iterator[dict[str, Any]]:
     for name in openreward.toolsets.BUILTIN_TOOLSETS:
         yield from schemas_of(vars(openreward.toolsets)[name.replace("-", "_")])
     for module in (mcp.types, fastapi.openapi.models):
-        yield from islice(schemas_of(module), 0, None, 4)
+        yield from islice(schemas_of(module), 0, None, 8)
 
 
 def test_legal_arguments_of_real_schemas_are_read_back() -> None:
@@ -201,7 +201,7 @@ def test_legal_arguments_of_real_schemas_are_read_back() -> None:
                 "look", given
             )
             jsonschema.validate(call.arguments, schema)
-    assert num_same > 100
+    assert num_same > 50
 
 
 @pytest.mark.parametrize(
