@@ -49,7 +49,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestHarness(ProviderSuite):
     """The contract of every provider."""
 
-    num_visits = 16  # Each starts a program.
+    num_visits = 8  # Each starts a program.
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -75,16 +75,16 @@ def papers_loss(
     )
 
 
-@pytest.fixture(params=["grpo", "dapo", "dr_grpo", "rloo", "gspo", "cispo", "dual"])
+@pytest.fixture(scope="module", params=["grpo", "dapo", "dr_grpo", "rloo", "gspo", "cispo", "dual"])
 def algorithm(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def made(algorithm: str, tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def made(algorithm: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     dual = ("algorithm=grpo", f"algorithm.dual_clip={DUAL_CLIP}")
     return trainer(
-        tmp_path,
+        tmp_path_factory.mktemp(algorithm),
         train_config(*SMALL, *(dual if algorithm == "dual" else (f"algorithm={algorithm}",))),
     )
 

@@ -7,22 +7,24 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import few
 from tests.support.expert_adapters import EXPERTS, SMALL, adapted, base_of
 from xp.errors import ExitCode, XpError
 from xp.lib.models.network import network_of
 from xp.planning.memory.weights import peft_adapters
 from xp.spec import Architecture
 
-
-@pytest.mark.parametrize(
-    ("family", "targets"),
-    [
-        *((family, None) for family in EXPERTS if family != "gpt2"),
-        ("gpt2", ("c_attn", "wpe")),
-        ("qwen3_moe", ("gate_proj", "up_proj", "down_proj")),
-        ("deepseek_v3", ("o_proj", "gate_proj", "up_proj", "down_proj")),
-    ],
+FAMILIES = [family for family in EXPERTS if family != "gpt2"]
+ADAPTED = (
+    ("gpt2", ("c_attn", "wpe")),
+    ("qwen3_moe", ("gate_proj", "up_proj", "down_proj")),
+    ("deepseek_v3", ("o_proj", "gate_proj", "up_proj", "down_proj")),
+    *((family, None) for family in FAMILIES),
 )
+"""A family, and the targets of its adapters."""
+
+
+@pytest.mark.parametrize(("family", "targets"), few(ADAPTED, 6))
 def test_an_engine_gets_the_trained_weights_of_every_kind_of_layer(
     family: str, targets: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
@@ -84,7 +86,7 @@ def network_weights(start: str, ends: tuple[str, ...] | None = None) -> set[str]
     }
 
 
-@pytest.mark.parametrize("family", [family for family in EXPERTS if family != "gpt2"])
+@pytest.mark.parametrize("family", few(FAMILIES, 4))
 def test_null_adapts_every_linear_layer_but_the_head_and_the_experts(
     family: str, tmp_path: Path
 ) -> None:

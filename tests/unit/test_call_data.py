@@ -82,7 +82,7 @@ def test_a_tag_in_an_argument_is_a_part_of_it(dialect: Dialect) -> None:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(ANYTHING)
 def test_what_is_written_is_read_back_whatever_the_text(text: str) -> None:
     dialects = [dialect for dialect in SYNTAX if survives(dialect, text)]
@@ -126,7 +126,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.text('aö \n"{}\\u2028', min_size=1, max_size=9),
     st.dictionaries(st.text(max_size=8), JSON, max_size=4),
