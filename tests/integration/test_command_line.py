@@ -268,7 +268,12 @@ def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(
     words = ["plan", "--json", "env=openreward", "env.serve=guess:Guess"]
     plans = []
     for program in ([str(Path(sys.executable).with_name("xp"))], [sys.executable, "-m", "xp"]):
-        ended = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True)
+        ended = subprocess.run(
+            [*program, *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
         assert ended.returncode == 0, ended.stderr
         plans.append(json.loads(ended.stdout)["spec"])
     assert plans[0] == plans[1]

@@ -92,7 +92,11 @@ def trained_mask(episodes: Sequence[EpisodeFacts]) -> np.ndarray:
 
 def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     chosen = values[mask > 0]
-    return np.where(mask > 0, (values - chosen.mean()) / np.sqrt(chosen.var(ddof=1) + 1e-8), 0.0)
+    return np.where(
+        mask > 0,
+        (values - chosen.mean()) / np.sqrt(chosen.var(ddof=1) + 1e-8),
+        0.0,
+    )
 
 
 def test_reinforce_pp_whitens_the_trained_tokens_of_valid_episodes(tmp_path: Path) -> None:
@@ -174,7 +178,11 @@ def test_gae_is_the_recursion_over_what_the_policy_wrote(
 ) -> None:
     critic = f"algorithm.critic={{discount: {gamma}, gae_lambda: {lam}, value_clip: 0.2}}"
     made = made_trainer(tmp_path, "algorithm=ppo", critic)
-    values = np.random.default_rng(0).normal(0.3, 0.5, (len(episodes), LONGEST))
+    values = np.random.default_rng(0).normal(
+        0.3,
+        0.5,
+        (len(episodes), LONGEST),
+    )
     found, returns = computed(made, episodes, values)
     expected, expected_returns = papers_gae(episodes, values, gamma, lam)
     assert returns == pytest.approx(expected_returns, abs=1e-5)
@@ -183,7 +191,11 @@ def test_gae_is_the_recursion_over_what_the_policy_wrote(
 
 def test_padding_tools_and_void_episodes_touch_no_advantage(tmp_path: Path) -> None:
     made = made_trainer(tmp_path, "algorithm=ppo")
-    values = np.random.default_rng(2).normal(0.3, 0.5, (len(WITH_TOOLS), LONGEST))
+    values = np.random.default_rng(2).normal(
+        0.3,
+        0.5,
+        (len(WITH_TOOLS), LONGEST),
+    )
     wild = np.where(trained_mask(WITH_TOOLS) > 0, values, 1e6)
     assert np.array_equal(
         np.stack(computed(made, WITH_TOOLS, values)), np.stack(computed(made, WITH_TOOLS, wild))

@@ -66,7 +66,11 @@ def papers_loss(
     clipped = np.clip(ratio, low, high) * by_token
     if algorithm == "dual":
         least = np.where(by_token < 0, DUAL_CLIP * by_token, -np.inf)
-        gradient = np.where((plain <= clipped) & (plain > least), -plain * share, 0.0)
+        gradient = np.where(
+            (plain <= clipped) & (plain > least),
+            -plain * share,
+            0.0,
+        )
         return float((-np.maximum(np.minimum(plain, clipped), least) * share).sum()), gradient
     # A clipped ratio is a constant. GSPO's is of all its episode's log-probabilities, each of which has 1 / tokens of
     # it, and all of the episode's tokens have it: so that a token's gradient is that of its own ratio.

@@ -44,7 +44,12 @@ def test_an_engine_gets_the_trained_weights_of_every_kind_of_layer(
     merged = model.merge_and_unload() if family != "gpt2" else None
     for name, value in dict(merged.named_parameters()).items() if merged is not None else ():
         torch.testing.assert_close(sent[name], value, rtol=0, atol=1e-6)
-    ids = torch.randint(3, 128, (2, 12), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        3,
+        128,
+        (2, 12),
+        generator=torch.Generator().manual_seed(1),
+    )
     with torch.no_grad():
         learned = (model if merged is None else merged)(input_ids=ids).logits.log_softmax(-1)
         played = engine(input_ids=ids).logits.log_softmax(-1)

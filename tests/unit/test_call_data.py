@@ -66,7 +66,11 @@ def survives(dialect: Dialect, text: str) -> bool:
 def written_and_read(
     dialect: Dialect, arguments: dict[str, Any], before: str = "", after: str = ""
 ) -> Any:
-    return read(dialect, before + SYNTAX[dialect].write("look", arguments) + after, (ACT,))
+    return read(
+        dialect,
+        before + SYNTAX[dialect].write("look", arguments) + after,
+        (ACT,),
+    )
 
 
 @pytest.mark.parametrize("dialect", list(SYNTAX))

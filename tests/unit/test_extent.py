@@ -191,7 +191,12 @@ def test_bounds_of_a_correction_that_is_off_are_told() -> None:
 def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    profile = Profile("stub", 1.0, 4, {3: 0.25, 0: 0.0, 1: 0.5, 2: 0.5, 4: 1.0})
+    profile = Profile(
+        "stub",
+        1.0,
+        4,
+        {3: 0.25, 0: 0.0, 1: 0.5, 2: 0.5, 4: 1.0},
+    )
     assert profile.within(None, easy_first=False) == (0, 1, 2, 3, 4)
     assert profile.within((0.25, 0.5), easy_first=False) == (1, 2, 3)
     assert profile.within((0.25, 1.0), easy_first=True) == (4, 1, 2, 3)

@@ -130,7 +130,11 @@ def test_an_empty_tag_of_an_optional_argument_leaves_it_out(
     assert read(tool_of({"type": "string"}, is_required=True), dialect, it="") == (
         ToolCall("look", {"it": ""}),
     )
-    (found,) = read(tool_of({"type": "integer"}, is_required=True), dialect, it="")
+    (found,) = read(
+        tool_of({"type": "integer"}, is_required=True),
+        dialect,
+        it="",
+    )
     assert isinstance(found, MalformedCall)
 
 
