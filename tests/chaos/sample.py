@@ -99,7 +99,11 @@ class Sample:
         self.said.append(what)
 
     def _break(self, path: str, fault: network.Fault, what: str, skip: int = 1) -> None:
-        self._proxy.inject(path, counted(self.place, fault, what, self.said), skip=skip)
+        self._proxy.inject(
+            path,
+            counted(self.place, fault, what, self.said),
+            skip=skip,
+        )
 
     def _jump(self, by_s: float) -> None:
         self._clock.jump(by_s)

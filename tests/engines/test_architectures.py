@@ -152,7 +152,12 @@ def test_the_copy_of_a_sharded_policy_has_its_buffers() -> None:
         SimpleNamespace(accelerator=accelerator, model=model, is_fsdp_enabled=True)
     )
     assert copy is not model
-    torch.testing.assert_close(dict(copy.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(
+        dict(copy.state_dict()),
+        dict(model.state_dict()),
+        rtol=0,
+        atol=0,
+    )
 
 
 def test_an_engine_that_is_not_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,11 @@ def on_cpu(job: Job, root: Path) -> Job:
     (root / "modules").mkdir()
     (root / "modules/soundfile.py").touch()
     own = {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_GRPC_PORT": str(free_port())}
-    return replace(job, files={**job.files, name: config.to_json()}, env={**job.env, **own})
+    return replace(
+        job,
+        files={**job.files, name: config.to_json()},
+        env={**job.env, **own},
+    )
 
 
 def answers_of(pid: int) -> dict[tuple[str, int], int]:

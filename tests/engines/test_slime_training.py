@@ -95,7 +95,11 @@ def test_slime_plays_a_step_ahead_by_its_own_asynchronous_program(tmp_path: Path
         "algorithm.importance_correction=token_truncate",
         "evaluation.num_tasks=2",
     )
-    xp(*sweep_words("slime", [1], tmp_path, str(ON_CPU / "python"), 3), *SMALL, *ahead)
+    xp(
+        *sweep_words("slime", [1], tmp_path, str(ON_CPU / "python"), 3),
+        *SMALL,
+        *ahead,
+    )
     (run,) = (tmp_path / "runs").iterdir()
     lines = read_metrics(run / "metrics.jsonl", "train")
     assert [(line["step"], line["training/staleness"]) for line in lines] == [

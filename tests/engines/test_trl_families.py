@@ -18,7 +18,11 @@ BAR = 0.01
 
 
 def test_vllm_samples_with_the_weights_of_each_update(tmp_path: Path) -> None:
-    gaps, result = trained(tmp_path, configured(tmp_path, 3, family="gemma4"), {"3": "stale"})
+    gaps, result = trained(
+        tmp_path,
+        configured(tmp_path, 3, family="gemma4"),
+        {"3": "stale"},
+    )
     print([f"{gap:.1e}" for gap in gaps], result["engine"])
     assert max(gaps[:2]) < BAR
     assert gaps[2] > 2 * BAR

@@ -28,7 +28,16 @@ class Awkward(Noted):
 
     @classmethod
     def list_tasks(cls, split: str) -> Sequence[dict[str, Any]]:
-        mixed: list[Any] = [1, "two", [3], None, {"image": "four"}, True, 7.0, "eight"]
+        mixed: list[Any] = [
+            1,
+            "two",
+            [3],
+            None,
+            {"image": "four"},
+            True,
+            7.0,
+            "eight",
+        ]
         return [
             {"task_spec": value, "prompt": value, "image": value, "split": split} for value in mixed
         ]

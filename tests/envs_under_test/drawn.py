@@ -39,7 +39,11 @@ class Drawn(Environment):
     def submit(self, params: Answer) -> ToolOutput:
         """Hand in the product."""
         is_right = params.answer == str(self.factors[0] * self.factors[1])
-        return ToolOutput(blocks=[TextBlock(text="done")], reward=float(is_right), finished=True)
+        return ToolOutput(
+            blocks=[TextBlock(text="done")],
+            reward=float(is_right),
+            finished=True,
+        )
 
 
 OPTIONS = random.SystemRandom().sample(range(40), 40)

@@ -30,7 +30,11 @@ def _product(row: TaskRow) -> str:
 def _accusation(row: TaskRow) -> str:
     """The right suspect, with the first weapon and room of the case: some reward, and not all of it."""
     case = generate_case(row.split, row.index)
-    arguments = {"suspect": case.culprit, "weapon": case.weapons[0], "room": case.rooms[0]}
+    arguments = {
+        "suspect": case.culprit,
+        "weapon": case.weapons[0],
+        "room": case.rooms[0],
+    }
     return f"<tool_call>\n{json.dumps({'name': 'accuse', 'arguments': arguments})}\n</tool_call>"
 
 

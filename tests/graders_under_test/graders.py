@@ -184,7 +184,12 @@ def skyrl_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 def with_metrics(answer: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     """As verl's `compute_score` may: a score, a truth value, a text, and a number that is not finite."""
-    return {"score": 0.5, "acc": answer == row["answer"], "pred": answer, "ratio": float("nan")}
+    return {
+        "score": 0.5,
+        "acc": answer == row["answer"],
+        "pred": answer,
+        "ratio": float("nan"),
+    }
 
 
 def pair(answer: str, row: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:

@@ -35,7 +35,16 @@ def run(
         "env.target=null",
         f"env.serve=tests.envs_under_test.catalog.{look_alike}",
     )
-    command = [sys.executable, "-m", "xp", *word, *served, *FEW, *overrides, f"outputs={outputs}"]
+    command = [
+        sys.executable,
+        "-m",
+        "xp",
+        *word,
+        *served,
+        *FEW,
+        *overrides,
+        f"outputs={outputs}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 

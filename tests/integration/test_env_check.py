@@ -94,7 +94,11 @@ def test_an_argument_with_a_default_has_other_values_too() -> None:
 
 
 def test_a_schema_that_requires_itself_ends() -> None:
-    schema = {"type": "object", "properties": {"it": {"$ref": "#"}}, "required": ["it"]}
+    schema = {
+        "type": "object",
+        "properties": {"it": {"$ref": "#"}},
+        "required": ["it"],
+    }
     assert "it" in arguments_of(ToolSpec("t", "", schema), Draw(0, ()))
 
 
@@ -167,7 +171,11 @@ def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
 
 
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:
-    config = replace(graded("Higher"), max_turns=1, reward=reward_rule(rules().reward.reduction))
+    config = replace(
+        graded("Higher"),
+        max_turns=1,
+        reward=reward_rule(rules().reward.reduction),
+    )
     assert not any("scored" in fault for fault in checked(config).faults)
     silent = rules(provider="tests.envs_under_test.silent:Silent")
     assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)

@@ -13,6 +13,7 @@ import pytest
 from tests.environments.python import VARIABLE, python
 from xp.__main__ import main
 from xp.cli.environments import WORDS, new_environment
+from xp.composition import options
 from xp.errors import XpError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -83,6 +84,8 @@ def test_the_command_says_what_to_do_next(
 def test_the_list_says_what_each_environment_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["options", "env", "--json"]) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found.keys() >= options("env").keys()
+    assert [name for name, option in found.items() if len(option["about"]) < 5] == []
     assert found["multiply"]["needs"] == []
     assert found["gsm8k"]["needs"] == ["OPENREWARD_API_KEY"]
     assert found["reasoning_gym"]["needs"] == ["package reasoning-gym"]

@@ -52,7 +52,17 @@ def health(
         EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
         TrajectoryWriter(stage / "trajectories" / "train.jsonl") as writer,
     ):
-        row = TaskRow("", member.name, Purpose.TRAIN, "train", 0, "", (), "[]", 1.0)
+        row = TaskRow(
+            "",
+            member.name,
+            Purpose.TRAIN,
+            "train",
+            0,
+            "",
+            (),
+            "[]",
+            1.0,
+        )
         episode = mix.episode(row)
         tool = "step" if module == OPENENV else "dig"
         episode.step(f'<tool_call>{{"name": "{tool}", "arguments": {{}}}}</tool_call>')

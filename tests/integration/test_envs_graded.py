@@ -221,7 +221,11 @@ def test_a_grader_that_fails_makes_the_episode_void_never_zero(
     grader: str, words: tuple[str, ...]
 ) -> None:
     hangs = {"call_timeout_s": 1.0} if words == ("DeadlineExceeded",) else {}
-    outcome, _ = play(with_limits(graded(grader), **hangs, retries_per_episode=0), 1, "1")
+    outcome, _ = play(
+        with_limits(graded(grader), **hangs, retries_per_episode=0),
+        1,
+        "1",
+    )
     assert outcome.status == EpisodeStatus.VOID
     assert outcome.reward is None
     assert all(word in (outcome.void_reason or "") for word in words)

@@ -242,7 +242,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize(
-    ("kills", "num_tasks"), [(3, 60), pytest.param(20, 120, marks=pytest.mark.slow)]
+    ("kills", "num_tasks"), [(3, 30), pytest.param(20, 120, marks=pytest.mark.slow)]
 )
 def test_killed_at_random_points_each_episode_counts_once(
     outputs: Path,

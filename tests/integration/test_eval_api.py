@@ -371,7 +371,11 @@ def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> N
     (call,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
     assert isinstance(call, MalformedCall)
     # Only JSON has a form for arguments that are no object.
-    tagged = Dialogue(row([ECHO]), replace(RULES, dialect=Dialect.QWEN_XML), ToolCalls.NATIVE)
+    tagged = Dialogue(
+        row([ECHO]),
+        replace(RULES, dialect=Dialect.QWEN_XML),
+        ToolCalls.NATIVE,
+    )
     listed = {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "[1]"}}]}
     assert (
         tagged.written(listed) == '<tool_call>\n{"name": "echo", "arguments": "[1]"}\n</tool_call>'

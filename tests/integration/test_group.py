@@ -38,7 +38,11 @@ def test_both_sources_score_the_valid_episodes_in_order() -> None:
         outcomes = scored(mix, *grouped.WINS * 4)
     grouped.check_group(outcomes, [one.reward for one in outcomes])
     assert [one.ungrouped for one in outcomes] == list(grouped.OWN)
-    metrics = episode_metrics([EpisodeFacts("e", "t", one, 1) for one in outcomes], 4, 1.0)
+    metrics = episode_metrics(
+        [EpisodeFacts("e", "t", one, 1) for one in outcomes],
+        4,
+        1.0,
+    )
     assert (metrics["group/rank"], metrics["group/environment"]) == (1.0, pytest.approx(7 / 3))
 
 

@@ -49,7 +49,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestHarness(ProviderSuite):
     """The contract of every provider."""
 
-    num_visits = 16  # Each starts a program.
+    num_visits = 8  # Each starts a program.
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -247,7 +247,12 @@ def test_rows_are_scored_by_a_command_that_alone_sees_the_answer(tmp_path: Path)
 def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions() -> None:
     options = {"command": "python {program}/tools_agent.py {prompt_file}"}
     config = harness(None, serve="xp.envs.builtin.echo:Echo", options=options)
-    outcome, episode = play(config, call("echo", text="no"), call("echo", text="hello"), "Done.")
+    outcome, episode = play(
+        config,
+        call("echo", text="no"),
+        call("echo", text="hello"),
+        "Done.",
+    )
     assert outcome.status == FINISHED
     assert outcome.reward == 1.0
     assert [turn.messages[0]["content"] for turn in episode.turns[:2]] == ["no match", "match"]

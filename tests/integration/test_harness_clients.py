@@ -271,7 +271,11 @@ def test_advice_without_docker_is_accepted_by_the_same_environment(
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "Say it."}) + "\n")
-    config = harness(None, rows=str(rows), options={"grade": "true", "image": "python:3.12"})
+    config = harness(
+        None,
+        rows=str(rows),
+        options={"grade": "true", "image": "python:3.12"},
+    )
     docker = config.model_copy(update={"sandbox": SandboxKind.DOCKER})
     monkeypatch.setenv("DOCKER_HOST", "unix:///none")
     with pytest.raises(XpError) as fault:

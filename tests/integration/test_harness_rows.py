@@ -81,7 +81,12 @@ def played(
     left = tmp_path / "left"
     command = f"LEFT={left} python {{program}}/rewriting_agent.py {{prompt_file}} {wire}"
     program = {"command": command, "grade": "true", "max_rows": 8}
-    config = harness(None, rows=str(rows), max_turns=40, options={**program, **options})
+    config = harness(
+        None,
+        rows=str(rows),
+        max_turns=40,
+        options={**program, **options},
+    )
     provider = load_provider(config, os.environ)
     chat = ChatTokens(tokenizer_of(template, tmp_path))
     task = Task("x", "train", 0)

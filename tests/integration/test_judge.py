@@ -231,7 +231,13 @@ def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
     assert file.stat().st_mode & 0o077 == 0
     with file.open("a") as torn:
         torn.write('{"digest": "')
-    again = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]))
+    again = judged(
+        server,
+        JudgeScoring.PAIRWISE,
+        "aa",
+        "a",
+        log=JudgeLog(None, [file]),
+    )
     assert again.values == first.values
     assert again.judges == {}
     assert len(server.requests) == 2

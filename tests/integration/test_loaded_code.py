@@ -37,7 +37,12 @@ def record(code: Path, file: Path) -> None:
         VARIABLE: str(file),
     }
     program = "from xp.lib.load import load_object; load_object('mine:go')()"
-    subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", program],
+        env=environ,
+        check=True,
+        timeout=60,
+    )
 
 
 @pytest.fixture

@@ -67,7 +67,12 @@ class TestDetachedModal(InTheCloud, DetachingContract):
     def test_the_model_and_the_trajectories_are_fetched_and_checkpoints_where_asked_for(
         self, outputs: Path, launcher: Launcher, options: dict[str, Any]
     ) -> None:
-        run = self.leave(plan(stage("train", WRITES, outputs=("x",))), launcher, outputs, options)
+        run = self.leave(
+            plan(stage("train", WRITES, outputs=("x",))),
+            launcher,
+            outputs,
+            options,
+        )
         assert self.end(run) is RunStatus.SUCCEEDED
         assert not (run / "model").exists()
         said = runs.fetch(run, with_checkpoints=False)
@@ -103,7 +108,11 @@ CANARY = "XPCANARY" + "a" * 32
 def tracked_plan() -> FakePlan:
     """A stage that writes metrics, and one that writes none."""
     files = {"runs/run/attempt_1/train/config.json": '{"metrics": "runs/run/metrics.jsonl"}'}
-    return plan(stage("prepare", "pass"), stage("train", METRICS, files=files), tracking=("wandb",))
+    return plan(
+        stage("prepare", "pass"),
+        stage("train", METRICS, files=files),
+        tracking=("wandb",),
+    )
 
 
 def leave(tmp_path: Path, **options: Any) -> Path:
@@ -219,7 +228,14 @@ H100S = Resources("h100", 8, 1, 96, 1000.0)
 def job(resources: Resources = H100S, **runtime: Any) -> Job:
     secrets = runtime.pop("secrets", {})
     runtime.setdefault("packages", TRAINS)
-    return Job(("python", "-m", "x"), {}, (), resources, Runtime(**runtime), secrets=secrets)
+    return Job(
+        ("python", "-m", "x"),
+        {},
+        (),
+        resources,
+        Runtime(**runtime),
+        secrets=secrets,
+    )
 
 
 def part(name: str, one: Job, place: str = "/o") -> SubmittedStage:

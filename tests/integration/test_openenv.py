@@ -191,7 +191,11 @@ def bundled(name: str) -> OpenEnvProvider:
 
 def play(name: str, index: int, *turns: str) -> EpisodeResult:
     config = replace(RULES, dialect=Dialect.ACTION)
-    episode = Episode(task(index), lambda: bundled(name).open(task(index)), config)
+    episode = Episode(
+        task(index),
+        lambda: bundled(name).open(task(index)),
+        config,
+    )
     for text in turns:
         episode.step(text)
     return episode.settle()

@@ -97,7 +97,11 @@ def test_a_container_that_crashes_makes_the_episode_void_with_a_reason(
 ) -> None:
     config = in_container(image)
     found = OpenEnvProvider(config, os.environ)
-    episode = Episode(task(), lambda: found.open(task()), replace(config, dialect=Dialect.ACTION))
+    episode = Episode(
+        task(),
+        lambda: found.open(task()),
+        replace(config, dialect=Dialect.ACTION),
+    )
     episode.step("<action>7</action>")
     episode.step("<action>99</action>")
     outcome = episode.settle()
@@ -145,7 +149,11 @@ def test_a_container_does_not_outlive_a_process_that_was_killed(image: str) -> N
         f"from xp.envs.openenv import OpenEnvProvider; found = OpenEnvProvider(in_container({image!r}), os.environ);"
         "found.open(task()); print('open', flush=True); time.sleep(600)"
     )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "open\n"
     assert len(containers()) == 1

@@ -33,7 +33,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-w",
         str(target),
     ]
-    subprocess.run([*command, str(CHECKOUT)], check=True, capture_output=True, timeout=280)
+    subprocess.run(
+        [*command, str(CHECKOUT)],
+        check=True,
+        capture_output=True,
+        timeout=280,
+    )
     return next(target.glob("*.whl"))
 
 

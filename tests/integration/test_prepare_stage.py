@@ -37,7 +37,11 @@ class Stage:
     def finish(self) -> tuple[int, str]:
         (self.root / "effects").touch()
         write_atomically(self.root / "config.json", self.config.to_json())
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), LOG_VARIABLE: str(self.root / "effects")}
+        environ = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            LOG_VARIABLE: str(self.root / "effects"),
+        }
         command = [sys.executable, "-m", "xp.tasks.prepare", "config.json"]
         done = subprocess.run(
             command, cwd=self.root, env=environ, capture_output=True, text=True, timeout=400

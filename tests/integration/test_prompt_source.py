@@ -88,7 +88,14 @@ def test_another_prompt_makes_void_and_a_live_one_is_played(name: str, tmp_path:
     live = replace(env, prompt=PromptSource.LIVE)
     for episode, row in zip(episodes(live, rows), rows, strict=True):
         assert episode.settle().status is not EpisodeStatus.VOID
-        record = trajectory(episode, run="r", phase="train", step=0, sample=0, tools=row.tools)
+        record = trajectory(
+            episode,
+            run="r",
+            phase="train",
+            step=0,
+            sample=0,
+            tools=row.tools,
+        )
         assert (
             list(record.messages[: len(row.messages)])
             == list(episode.opening)

@@ -160,7 +160,11 @@ if b"dashboard/dashboard.py" in Path("/proc/self/cmdline").read_bytes():
 
 def test_a_head_whose_dashboard_needs_more_than_rays_minute_starts(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLOW_DASHBOARD)
-    head = RayHead(num_cpus=1, gpus=(), environ={**os.environ, "PYTHONPATH": str(tmp_path)})
+    head = RayHead(
+        num_cpus=1,
+        gpus=(),
+        environ={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
     assert head.is_alive
     head.stop()
 

@@ -139,7 +139,13 @@ def test_the_reason_of_a_failed_stage_is_once_on_each_output(
 ) -> None:
     stderr = subprocess.STDOUT if is_one_screen else subprocess.PIPE
     command = [sys.executable, "-c", FAILS, str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        check=True,
+    )
     outputs = [done.stdout] if is_one_screen else [done.stdout, done.stderr]
     assert [output.count("the reason") for output in outputs] == [1] * len(outputs)
     assert "stage a failed: exit code 7" in outputs[-1]

@@ -262,7 +262,7 @@ def test_a_process_that_has_read_parquet_ends_with_its_own_code(tmp_path: Path) 
         subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path / "rows.parquet")], stderr=subprocess.PIPE
         )
-        for _ in range(8)
+        for _ in range(4)
     ]
     for run in runs:
         assert run.communicate(timeout=60) == (None, b"")

@@ -196,7 +196,12 @@ print(json.dumps(names))
 
 @needs_client
 def test_the_newest_accelerators_have_the_names_of_the_client() -> None:
-    done = subprocess.run([str(CLIENT), "-c", NAMES], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [str(CLIENT), "-c", NAMES],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     known = json.loads(done.stdout.splitlines()[-1])
     newest = {name: ACCELERATORS[name] for name in ("b200", "b300", "gb200", "gh200", "h200")}
     assert [name for name in newest.values() if name not in known] == []

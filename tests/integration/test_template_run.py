@@ -29,25 +29,42 @@ def xp(*words: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
-def test_every_stage_and_every_model_of_a_run_has_it_without_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "mine.jinja"
+def trained(directory: Path, *words: str) -> tuple[Path, Path]:
+    """The outputs root, and its run, whose template's file is gone; checks what the run has of it."""
+    file = directory / "mine.jinja"
     text = f"{{{{- '{MARK}' }}}}{(SHIPPED / 'chat_template.jinja').read_text()}"
     file.write_text(text)
-    outputs = tmp_path / "outputs"
-    said = [{"role": "user", "content": "2 x 3?"}, {"role": "assistant", "content": "6"}]
-    data = tmp_path / "talk.jsonl"
-    data.write_text("".join(json.dumps({"messages": said}) + "\n" for _ in range(16)))
-    xp(*FEW, f"model.template={file}", f"sft.data={data}", f"outputs={outputs}")
+    outputs = directory / "outputs"
+    xp(*FEW, f"model.template={file}", f"outputs={outputs}", *words)
     (run,) = (outputs / "runs").iterdir()
     file.unlink()
-    for place in (run / "model", run / "sft", *run.glob("checkpoints/checkpoint-*")):
+    for place in (run / "model", *run.glob("sft"), *run.glob("checkpoints/checkpoint-*")):
         assert AutoTokenizer.from_pretrained(place).chat_template == text
-    words = (f"run={run.name}@0", f"run={run.name}", "evaluation.num_tasks=1", f"outputs={outputs}")
-    xp("eval", *words)
-    assert len(list((outputs / "evaluations").iterdir())) == 2
     prompts = [path.read_text() for path in outputs.rglob("trajectories/prompts/*.txt")]
-    assert len(prompts) >= 4
+    assert len(prompts) >= 3
     assert all(prompt.startswith(MARK) for prompt in prompts)
     # The work of a job names no file of this machine.
     jobs = [path for path in run.glob("attempt_1/*/*.json") if str(file) in path.read_text()]
     assert not jobs
+    return outputs, run
+
+
+def test_a_training_and_its_models_have_it_without_the_file(tmp_path: Path) -> None:
+    trained(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_fine_tuning_and_a_later_evaluation_have_it_too(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "2 x 3?"}, {"role": "assistant", "content": "6"}]
+    data = tmp_path / "talk.jsonl"
+    data.write_text("".join(json.dumps({"messages": said}) + "\n" for _ in range(16)))
+    outputs, run = trained(tmp_path, f"sft.data={data}")
+    assert (run / "sft").is_dir()
+    words = (f"run={run.name}@0", f"run={run.name}", "evaluation.num_tasks=1", f"outputs={outputs}")
+    xp("eval", *words)
+    assert len(list((outputs / "evaluations").iterdir())) == 2
+    prompts = [
+        path.read_text() for path in outputs.glob("evaluations/*/trajectories/prompts/*.txt")
+    ]
+    assert prompts
+    assert all(prompt.startswith(MARK) for prompt in prompts)

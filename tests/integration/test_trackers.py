@@ -143,7 +143,13 @@ def test_each_tracker_gets_the_same_steps_and_values_over_a_resume(
     }
     points = list(readers[name](tmp_path))
     assert dict(points) == SAME
-    once = [(1, 0.5), (2, 0.25), (3, 0.75), (3, 0.125), (4, 0.0625)]
+    once = [
+        (1, 0.5),
+        (2, 0.25),
+        (3, 0.75),
+        (3, 0.125),
+        (4, 0.0625),
+    ]
     # TensorBoard's second curve begins with the steps before the checkpoint.
     assert points == (once if name != "tensorboard" else [*once[:3], *once[:2], *once[3:]])
 

@@ -238,7 +238,13 @@ def test_a_server_of_whole_turns_reports_a_turn_that_a_limit_cut(
     turns: list[Any] = []
     opening = Opening(prompts(1), ["task/0"], 1, turns.append)
     sampling = replace(SAMPLING, max_response_tokens=limit)
-    engine = CutEngine(opening, [1, 2], sampling, "1", lambda own: own[-1] == 5)
+    engine = CutEngine(
+        opening,
+        [1, 2],
+        sampling,
+        "1",
+        lambda own: own[-1] == 5,
+    )
     engine.ids = ids
     engine.begin(0)
     assert [turn.is_cut for turn in turns] == [is_limits]
@@ -253,7 +259,12 @@ def test_a_server_of_whole_turns_gets_the_sessions_own_prompt() -> None:
             super().submit(request, done)
 
     asked: list[Sequence[int]] = []
-    engine = Asked(Opening([[3], [4]], ["a", "b"], 2, lambda _: None), [2], SAMPLING, "1")
+    engine = Asked(
+        Opening([[3], [4]], ["a", "b"], 2, lambda _: None),
+        [2],
+        SAMPLING,
+        "1",
+    )
     engine.begin(0, Conversation([5, 6]))
     engine.begin(1)
     engine.continue_with(0, [8])
@@ -262,7 +273,11 @@ def test_a_server_of_whole_turns_gets_the_sessions_own_prompt() -> None:
 
 
 def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:
-    engine = Engine(prompts(2), end_ids=[-1], is_stop=lambda ids: len(ids) == 3)
+    engine = Engine(
+        prompts(2),
+        end_ids=[-1],
+        is_stop=lambda ids: len(ids) == 3,
+    )
     assert [(len(turn.ids), turn.is_cut) for turn in engine.play()] == [(3, False), (3, False)]
 
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.python_files import trees
+
 ROOT = Path(__file__).parents[2]
 ROOMS = (
     "xp/planning",
@@ -41,10 +43,10 @@ def messages() -> Iterator[tuple[str, str]]:
     """File and text of each message; what is written into an f-string is `{}`."""
     for room in ROOMS:
         place = ROOT / room
-        for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
+        for file, tree in trees().items():
             name = file.relative_to(ROOT).as_posix()
-            if not TABLES.search(name):
-                for text in dict.fromkeys(_texts(ast.parse(file.read_text()))):
+            if file.is_relative_to(place) and not TABLES.search(name):
+                for text in dict.fromkeys(_texts(tree)):
                     yield name, text
 
 

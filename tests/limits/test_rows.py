@@ -83,7 +83,11 @@ def composed() -> Iterator[RunSpec]:
             if definition := re.fullmatch(r"([A-Z]+) = (.*)", line):
                 names[definition[1]] = definition[2]
             elif line.startswith("plan "):
-                command = re.sub(r"\$([A-Z]+)", lambda word, names=names: names[word[1]], line)
+                command = re.sub(
+                    r"\$([A-Z]+)",
+                    lambda word, names=names: names[word[1]],
+                    line,
+                )
                 words = [word for word in shlex.split(command)[1:] if not word.startswith("-")]
                 try:
                     yield compose(words)

@@ -90,7 +90,12 @@ def rollouts(outputs: Path, engine: FakeSglang, *launcher: str) -> Plan:
         resources=Resources("cpu", 0, 2, 3, 4.0),
         env={**job.env, PRETENDED_GPUS: "1"},
     )
-    return Plan(whole.run_id, 1, whole.spec, (prepare, replace(train, job=job)))
+    return Plan(
+        whole.run_id,
+        1,
+        whole.spec,
+        (prepare, replace(train, job=job)),
+    )
 
 
 def played(outputs: Path) -> None:

@@ -26,13 +26,22 @@ def tool(wire, name):
 
 def body(wire, messages, name):
     field = "input" if wire == "responses" else "messages"
-    return {"model": "policy", field: messages, "tools": [tool(wire, name)], "max_tokens": 9}
+    return {
+        "model": "policy",
+        field: messages,
+        "tools": [tool(wire, name)],
+        "max_tokens": 9,
+    }
 
 
 def ask(wire, messages, name="bash", number=0):
     """The parts of the answer that the next request repeats, and its text."""
     url = os.environ["ANTHROPIC_BASE_URL"] + PATHS[wire]
-    whole = post(url, body(wire, messages, name), **{"x-stainless-retry-count": str(number)})
+    whole = post(
+        url,
+        body(wire, messages, name),
+        **{"x-stainless-retry-count": str(number)},
+    )
     if wire == "chat":
         message = whole["choices"][0]["message"]
         return [message], message["content"] or ""

@@ -38,7 +38,11 @@ class World:
     providers: list[OpenRewardProvider] = field(default_factory=list)
 
     def config(self, **changes: Any) -> EnvConfig:
-        own = {"target": self.proxy.url, "variant": "counter", "allowed_origins": (self.proxy.url,)}
+        own = {
+            "target": self.proxy.url,
+            "variant": "counter",
+            "allowed_origins": (self.proxy.url,),
+        }
         return rules(**own | PATIENT | changes)
 
     def provider(self, **changes: Any) -> OpenRewardProvider:

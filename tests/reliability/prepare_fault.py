@@ -60,7 +60,11 @@ class Fault:
 
     def before(self, owner: Any, name: str, point: str) -> None:
         act = getattr(owner, name)
-        setattr(owner, name, lambda *args: (self.at(point), act(*args))[1])
+        setattr(
+            owner,
+            name,
+            lambda *args: (self.at(point), act(*args))[1],
+        )
 
     def after(
         self, owner: Any, name: str, point: str, when: Callable[..., bool] = lambda *_: True

@@ -35,7 +35,11 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         proxy = stack.enter_context(FaultProxy(stack.enter_context(server("first"))))
         env = rules(target=proxy.url, serve=None, allowed_origins=(proxy.url,))
         held_out = held_out_rule("train", fraction=0.25)
-        config = prepare_of({env.name: member_of(env, selection(), held_out)}, 0.0, 8)
+        config = prepare_of(
+            {env.name: member_of(env, selection(), held_out)},
+            0.0,
+            8,
+        )
         made = prepare(config, os.environ, tmp_path)
         (tmp_path / "prepare.json").write_text(config.to_json())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.foreign import leave_run, record
+from xp.__main__ import main
 from xp.backends.slime.control.flags import catalog
 from xp.cli.run_plans import tell_code
 from xp.composition import compose
@@ -42,24 +43,36 @@ def plan(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        ("env=openreward", "env.serve=theirs.envs:Env"),
-        ("env=graded", "env.grader=theirs.envs:one", "env.rows=theirs:rows.jsonl"),
-        ("env.reward_fn=theirs.envs:one",),
-        ("env=openreward", "env.provider=theirs.envs:Env", "env.target=x"),
-    ],
-    ids=lambda setting: setting[-1],
-)
-def test_plan_runs_no_code_of_a_spec_but_names_modules(
-    place: Path, setting: tuple[str, ...]
-) -> None:
-    done = plan(place, *setting)
+def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path) -> None:
+    done = plan(place, *SERVED, "env.reward_fn=theirs.envs:one")
     assert done.returncode == ExitCode.OK, done.stderr
     assert "would import modules: theirs" in done.stdout
     assert not (place / "theirs" / "ran").exists()
     assert not (place / "outputs").exists()
+
+
+SERVED = ("env=openreward", "env.serve=theirs.envs:Env")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("env=graded", "env.grader=theirs.envs:one", "env.rows=theirs:rows.jsonl"),
+        ("env=openreward", "env.provider=theirs.envs:Env", "env.target=x"),
+    ],
+    ids=lambda setting: setting[-1],
+)
+def test_plan_names_modules_of_each_key(
+    place: Path,
+    setting: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    assert main(["plan", *setting]) == ExitCode.OK
+    assert "would import modules: theirs" in capsys.readouterr().out
+    assert not (place / "theirs" / "ran").exists()
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,13 @@ def outputs(tmp_path: Path) -> Path:
 
 def every_command(outputs: Path, name: str) -> dict[str, int]:
     """The exit codes of all that looks at runs."""
-    names = {"list": [], "show": [name], "logs": [name], "cancel": [name], "compare": [name]}
+    names = {
+        "list": [],
+        "show": [name],
+        "logs": [name],
+        "cancel": [name],
+        "compare": [name],
+    }
     codes = {
         word: main(["runs", word, *rest, f"outputs={outputs}"]) for word, rest in names.items()
     }

@@ -184,7 +184,12 @@ def test_a_value_of_an_evaluation_that_is_none_is_refused(
     outputs: Path, path: list[str], value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave(outputs / EVALUATION, path, value)
-    commands = (COMMANDS[0], COMMANDS[3], *COMMANDS[5:8], ("runs", "compare", "--paired", "bad"))
+    commands = (
+        COMMANDS[0],
+        COMMANDS[3],
+        *COMMANDS[5:8],
+        ("runs", "compare", "--paired", "bad"),
+    )
     assert len(run_all(outputs, capsys, commands)) == len(commands)
 
 
@@ -201,7 +206,11 @@ def test_a_summary_of_another_shape_is_one_line_of_the_list(
         ("eval", "list", "--markdown"),
         ("eval", "list", "--json"),
     )
-    wanted = (*lists, ("runs", "show", "good"), ("runs", "compare", "--paired", "good", "bad"))
+    wanted = (
+        *lists,
+        ("runs", "show", "good"),
+        ("runs", "compare", "--paired", "good", "bad"),
+    )
     told = run_all(outputs, capsys, wanted)
     assert "bad" in told["eval list"]
 

@@ -93,7 +93,11 @@ def test_the_catalogs_secrets_name_their_domains() -> None:
 def test_no_redirect_is_followed(world: World, path: str) -> None:
     """Two servers: the first redirects everything to the second, which must receive nothing."""
     with faults.FaultProxy(world.proxy.upstream) as other:
-        world.proxy.inject(path, faults.status(308, {"Location": f"{other.url}{path}"}), times=99)
+        world.proxy.inject(
+            path,
+            faults.status(308, {"Location": f"{other.url}{path}"}),
+            times=99,
+        )
         provider = OpenRewardProvider(world.config(), {**os.environ, **KEY})
         world.providers.append(provider)
         with pytest.raises(UnsafeOrigin):

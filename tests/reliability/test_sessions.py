@@ -101,7 +101,12 @@ sessions[0].call("inc", {{}})
 def test_sessions_that_a_program_forgot_are_ended_with_it(world: World, end: str) -> None:
     path = [entry or os.getcwd() for entry in sys.path]
     program = FORGETFUL.format(path=path, url=world.proxy.url, end=end)
-    subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=600, check=False)
+    subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        timeout=600,
+        check=False,
+    )
     assert world.effects.count("init") == 3
     assert wait_for(lambda: world.effects.count("teardown") == 3)
 

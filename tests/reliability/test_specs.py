@@ -43,7 +43,11 @@ def test_a_tool_of_any_name_can_be_called(name: str) -> None:
 
 
 def test_a_parameter_that_is_left_out_is_not_sent() -> None:
-    spec = ToolSpec("a", "", {"type": "object", "properties": {"k": {"default": None}}})
+    spec = ToolSpec(
+        "a",
+        "",
+        {"type": "object", "properties": {"k": {"default": None}}},
+    )
     session = FakeSession(steady)
     Episode(TASK, lambda: session, RULES).step(call(spec.name))
     assert session.calls == [("a", {})]

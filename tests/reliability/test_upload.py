@@ -26,7 +26,11 @@ ACCEPTED = faults.replied(b"{}", executed=False)
 @pytest.fixture
 def uploader(world: World) -> Iterator[Uploader]:
     environ = {"OPENREWARD_API_URL": world.proxy.url, "OPENREWARD_API_KEY": "k"}
-    uploader = Uploader(api_target(environ, [world.proxy.url]), "run-1", {"fake": "Org/Fake"})
+    uploader = Uploader(
+        api_target(environ, [world.proxy.url]),
+        "run-1",
+        {"fake": "Org/Fake"},
+    )
     yield uploader
     uploader.close(0.1)
 

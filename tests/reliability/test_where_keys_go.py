@@ -162,18 +162,30 @@ def test_a_url_that_cannot_be_read_is_one_message(url: str) -> None:
     ],
 )
 def test_a_redirect_to_anywhere_is_the_environments_fault(world: World, goal: str) -> None:
-    world.proxy.inject("/create", faults.status(307, {"Location": goal}), times=99)
+    world.proxy.inject(
+        "/create",
+        faults.status(307, {"Location": goal}),
+        times=99,
+    )
     with pytest.raises((UnsafeOrigin, ProtocolError)):
         world.provider().open(TASK)
 
 
 def test_a_redirect_is_told_without_what_may_be_a_token(world: World) -> None:
     goal = "https://alice:XPCANARY@elsewhere.example/login?token=XPCANARY"
-    world.proxy.inject("/create", faults.status(307, {"Location": goal}), times=1)
+    world.proxy.inject(
+        "/create",
+        faults.status(307, {"Location": goal}),
+        times=1,
+    )
     with pytest.raises(UnsafeOrigin, match=r"https://elsewhere\.example:443") as caught:
         world.provider().open(TASK)
     assert "XPCANARY" not in str(caught.value)
-    world.proxy.inject("/create", faults.status(307, {"Location": "/create"}), times=1)
+    world.proxy.inject(
+        "/create",
+        faults.status(307, {"Location": "/create"}),
+        times=1,
+    )
     with pytest.raises(ProtocolError, match="a redirect to the same server"):
         world.provider().open(TASK)
 

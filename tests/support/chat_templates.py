@@ -189,7 +189,11 @@ def tokenizer_of(name: str, place: Path | None = None, *, eos: str | None = None
         eos: another end-of-text token than the model's.
     """
     model = MODELS[name]
-    found = small_tokenizer((folder() / f"{name}.jinja").read_text(), eos or model.eos, model.named)
+    found = small_tokenizer(
+        (folder() / f"{name}.jinja").read_text(),
+        eos or model.eos,
+        model.named,
+    )
     if place is not None and model.named:
         named_by(found, place, model.named)
     return found

@@ -141,7 +141,12 @@ class DetachingContract:
     def test_missing_outputs_are_a_failure_there_too(
         self, outputs: Path, launcher: Launcher, options: dict[str, Any]
     ) -> None:
-        run = self.leave(plan(stage("a", "pass", outputs=("x",))), launcher, outputs, options)
+        run = self.leave(
+            plan(stage("a", "pass", outputs=("x",))),
+            launcher,
+            outputs,
+            options,
+        )
         assert self.end(run) is RunStatus.FAILED
         assert read_record(run).attempts[-1].stages[0].exit_code == ExitCode.MISSING_OUTPUT
 

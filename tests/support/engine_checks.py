@@ -21,7 +21,12 @@ def trl_gap(model: Any) -> float:
     from trl.trainer.utils import add_fused_lm_head
 
     lengths = (24, 15, 20)
-    ids = torch.randint(10, VOCABULARY - 10, (3, 24), generator=torch.Generator().manual_seed(5))
+    ids = torch.randint(
+        10,
+        VOCABULARY - 10,
+        (3, 24),
+        generator=torch.Generator().manual_seed(5),
+    )
     mask = (torch.arange(24) < torch.tensor(lengths)[:, None]).long()
     own = [
         log_probabilities(model, row[:length].tolist())

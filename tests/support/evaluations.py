@@ -64,7 +64,14 @@ def leave_record(run: Path, name: str, record: Mapping[str, Any], attempt: int =
 
 def _result(reward: float | None) -> EpisodeResult:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    return EpisodeResult(status, reward, () if reward is None else (reward,), 2, 2, 0)
+    return EpisodeResult(
+        status,
+        reward,
+        () if reward is None else (reward,),
+        2,
+        2,
+        0,
+    )
 
 
 def evaluated(stage: Path) -> dict[str, dict[str, Any]]:

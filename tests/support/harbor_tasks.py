@@ -55,7 +55,13 @@ def harbor(folder: Path, **changes: Any) -> EnvConfig:
     """Rules of episodes on a folder, without a container."""
     options = OPTIONS | changes.pop("options", {})
     sandbox = changes.pop("sandbox", SandboxKind.NONE)
-    return rules(provider="harbor", target=str(folder), sandbox=sandbox, options=options, **changes)
+    return rules(
+        provider="harbor",
+        target=str(folder),
+        sandbox=sandbox,
+        options=options,
+        **changes,
+    )
 
 
 def left_over(place: Path) -> list[str]:

@@ -33,7 +33,11 @@ ROWS = {
 
 def planted() -> tuple[torch.Tensor, torch.Tensor]:
     """Gaps and masks of all rows; tokens that are not trained, between the others, have a gap of 5."""
-    gaps = torch.full((len(ROWS), 2 * LONG), 5.0, dtype=torch.float64)
+    gaps = torch.full(
+        (len(ROWS), 2 * LONG),
+        5.0,
+        dtype=torch.float64,
+    )
     mask = torch.zeros(len(ROWS), 2 * LONG)
     for row, ratios in enumerate(ROWS.values()):
         gaps[row, : 2 * len(ratios) : 2] = torch.tensor(ratios, dtype=torch.float64)

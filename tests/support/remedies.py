@@ -7,8 +7,9 @@ import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
+
+from tests.support import python_files
 
 VERBS = (
     *("add", "ask", "begin", "build", "call", "change", "check", "choose", "continue", "convert"),
@@ -64,16 +65,16 @@ def bare_remedies(text: str) -> list[str]:
     return [clause for clause in clauses[1:] if BARE.match(clause)]
 
 
-def messages(root: Path) -> Iterator[Message]:
-    """All texts of the package: refusals, refusals of columns, and errors of users."""
-    trees = {file: ast.parse(file.read_text()) for file in sorted(root.rglob("*.py"))}
+def messages() -> Iterator[Message]:
+    """All texts of xp: refusals, refusals of columns, and errors of users."""
+    trees = python_files.trees()
     everywhere: dict[str, list[ast.AST]] = {}
     for tree in trees.values():
         for name, values in _bound(tree.body).items():
             everywhere.setdefault(name, []).extend(values)
     for file, tree in trees.items():
         names = ChainMap(_bound(tree.body), everywhere)
-        yield from _of(tree, names, str(file.relative_to(root)))
+        yield from _of(tree, names, str(file.relative_to(python_files.XP)))
 
 
 def _of(node: ast.AST, names: Names, place: str) -> Iterator[Message]:

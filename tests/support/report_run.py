@@ -40,8 +40,25 @@ GROUP = 4
 def outcome(reward: float | None, status: EpisodeStatus = EpisodeStatus.FINISHED) -> EpisodeResult:
     if reward is None:
         why = "ResponseLost: the server was gone"
-        return EpisodeResult(EpisodeStatus.VOID, None, (), 0, 0, 0, why, faults=(("accuse", why),))
-    return EpisodeResult(status, reward, (reward,), 1, 1, 0, reward_steps={"reduce": reward})
+        return EpisodeResult(
+            EpisodeStatus.VOID,
+            None,
+            (),
+            0,
+            0,
+            0,
+            why,
+            faults=(("accuse", why),),
+        )
+    return EpisodeResult(
+        status,
+        reward,
+        (reward,),
+        1,
+        1,
+        0,
+        reward_steps={"reduce": reward},
+    )
 
 
 def episode(

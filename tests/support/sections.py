@@ -145,7 +145,12 @@ def held_out_rule(
     split: str | None = None, *, may_overlap: bool = False, **changes: Any
 ) -> HeldOutSpec:
     """A rule of held-out tasks; without a fraction, a share is everything, which the spec itself does not allow."""
-    values: dict[str, Any] = {"num_tasks": None, "indices": None, "shuffle": False, "seed": 0}
+    values: dict[str, Any] = {
+        "num_tasks": None,
+        "indices": None,
+        "shuffle": False,
+        "seed": 0,
+    }
     values |= {"fraction": 1.0 if split is None else 0.5}
     overlap = Overlap.ALLOWED if may_overlap else Overlap.FORBIDDEN
     return HeldOutSpec.model_construct(split=split, overlap=overlap, **values | changes)

@@ -100,7 +100,13 @@ def start(job: Job, root: Path, log: Path) -> subprocess.Popen[bytes]:
         "XP_TEST_SECRET": "canary-of-the-rehearsal",
     }
     with log.open("wb") as file:
-        return subprocess.Popen(argv, cwd=root, env=environ, stdout=file, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            argv,
+            cwd=root,
+            env=environ,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
 
 
 def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:

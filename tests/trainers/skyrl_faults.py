@@ -123,7 +123,13 @@ def main(file: Path) -> None:
         for number, fault in enumerate(FAULTS):
             place = Path(scratch, str(number))
             place.mkdir()
-            cell = measured(_case(fault), batch(), Path(scratch, "model"), place, _planted(fault))
+            cell = measured(
+                _case(fault),
+                batch(),
+                Path(scratch, "model"),
+                place,
+                _planted(fault),
+            )
             found[fault.name] = max(value for value in cell.values() if isinstance(value, float))
             print(fault.name, found[fault.name], flush=True)
     file.write_text(json.dumps(found))

@@ -83,7 +83,13 @@ def export_beside_twin(args: Any, spec: RunSpec, model: Any, root: Path) -> None
         update={"quantization": "fp8", "quantized_model": str(twin)}
     )
     spec = spec.model_copy(update={"backend": spec.backend.model_copy(update={"engine": engine})})
-    own = WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1)
+    own = WorkerConfig(
+        root=str(root),
+        spec=spec,
+        places=PLACES,
+        stage="train",
+        steps=1,
+    )
     with_twin = Namespace(**{**vars(args), "hf_checkpoint": str(twin), "model_name": "qwen3"})
     exporting(own, save_hf_model_to_path)(with_twin, root / "exports/0", model)
 

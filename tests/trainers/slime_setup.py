@@ -63,7 +63,13 @@ def worker_config(
         fields = kind.model_fields.keys() & keys.keys()
         named.update({f"{section}__{name}": keys[name] for name in fields})
     spec = unevaluated(limited(limits, evaluation_limits, **named))
-    config = WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=steps)
+    config = WorkerConfig(
+        root=str(root),
+        spec=spec,
+        places=PLACES,
+        stage="train",
+        steps=steps,
+    )
     (root / config.stage_dir).mkdir(parents=True, exist_ok=True)
     return config
 

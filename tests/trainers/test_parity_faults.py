@@ -101,7 +101,11 @@ def scaled_loss(patch: pytest.MonkeyPatch) -> None:
 def counted_by_micro_batch(patch: pytest.MonkeyPatch) -> None:
     def counts(trainer: Any) -> means.Counts:
         mask = means.trained(trainer._buffered_inputs[0])
-        return means.Counts(float(mask.sum()) * 2, float(len(mask)), [float(mask.sum())] * 2)
+        return means.Counts(
+            float(mask.sum()) * 2,
+            float(len(mask)),
+            [float(mask.sum())] * 2,
+        )
 
     patch.setattr(guard, "update_counts", counts)
 

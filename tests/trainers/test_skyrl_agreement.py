@@ -100,7 +100,12 @@ def test_the_episodes_of_a_held_out_task_are_a_group() -> None:
 
     whole: Any = SimpleNamespace(samples_per_task=len(grouped.OWN))
     with grouped.mixture("ranked") as mix:
-        batch = play(ScriptedClient(grouped.WINS), mix, [ROW] * len(grouped.OWN), ROOMY[()])
+        batch = play(
+            ScriptedClient(grouped.WINS),
+            mix,
+            [ROW] * len(grouped.OWN),
+            ROOMY[()],
+        )
         assert {one.episode.settle().ungrouped for one in batch.plays} == {None}
         evaluation: Any = SimpleNamespace(_mix=mix, _whole=whole)
         ModelEvaluation.score_groups(evaluation, batch.plays)

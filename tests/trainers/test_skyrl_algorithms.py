@@ -66,7 +66,11 @@ def papers_loss(
     clipped = np.clip(ratio, low, high) * by_token
     if algorithm == "dual":
         least = np.where(by_token < 0, DUAL_CLIP * by_token, -np.inf)
-        gradient = np.where((plain <= clipped) & (plain > least), -plain * share, 0.0)
+        gradient = np.where(
+            (plain <= clipped) & (plain > least),
+            -plain * share,
+            0.0,
+        )
         return float((-np.maximum(np.minimum(plain, clipped), least) * share).sum()), gradient
     # A clipped ratio is a constant. GSPO's is of all its episode's log-probabilities, each of which has 1 / tokens of
     # it, and all of the episode's tokens have it: so that a token's gradient is that of its own ratio.
@@ -75,16 +79,16 @@ def papers_loss(
     )
 
 
-@pytest.fixture(params=["grpo", "dapo", "dr_grpo", "rloo", "gspo", "cispo", "dual"])
+@pytest.fixture(scope="module", params=["grpo", "dapo", "dr_grpo", "rloo", "gspo", "cispo", "dual"])
 def algorithm(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def made(algorithm: str, tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def made(algorithm: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     dual = ("algorithm=grpo", f"algorithm.dual_clip={DUAL_CLIP}")
     return trainer(
-        tmp_path,
+        tmp_path_factory.mktemp(algorithm),
         train_config(*SMALL, *(dual if algorithm == "dual" else (f"algorithm={algorithm}",))),
     )
 

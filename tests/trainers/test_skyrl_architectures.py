@@ -65,7 +65,12 @@ def test_the_wrapper_is_the_model(family: str) -> None:
 
     model = tiny_model(family)
     lengths = (24, 15, 20)
-    ids = torch.randint(10, VOCABULARY - 10, (3, 24), generator=torch.Generator().manual_seed(5))
+    ids = torch.randint(
+        10,
+        VOCABULARY - 10,
+        (3, 24),
+        generator=torch.Generator().manual_seed(5),
+    )
     mask = (torch.arange(24) >= 24 - torch.tensor(lengths)[:, None]).long()
     with torch.no_grad():
         own = []

@@ -316,7 +316,13 @@ def test_a_round_of_other_size_fills_a_step_with_its_first_groups(tmp_path: Path
     expected = simulated(uneven, STEPS, 6)
     assert expected.kept != simulated(uneven, STEPS).kept
     begun = trained(tmp_path, uneven, 2, ROUND)
-    resumed = trained(tmp_path, uneven, STEPS, ROUND, first=sum(map(len, begun.seen)))
+    resumed = trained(
+        tmp_path,
+        uneven,
+        STEPS,
+        ROUND,
+        first=sum(map(len, begun.seen)),
+    )
     assert begun.seen + resumed.seen[2:] == expected.seen
     assert begun.kept + resumed.kept[2:] == expected.kept
 

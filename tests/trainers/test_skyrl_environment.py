@@ -49,7 +49,11 @@ def test_a_diligent_detective_is_paid_in_full_on_the_last_token(
     rows: list[TaskRow], mix: EnvironmentMixture
 ) -> None:
     row = rows[0]
-    steps = detect(generate_case(row.split, row.index), Player.DILIGENT, random.Random(0))
+    steps = detect(
+        generate_case(row.split, row.index),
+        Player.DILIGENT,
+        random.Random(0),
+    )
     client = ScriptedClient([call(step.tool, **step.arguments) for step in steps])
     made = generator(client, mix, CONFIG)
     wanted = request([row], 2, CONFIG)

@@ -82,7 +82,11 @@ class CountedMix:
         self.most_open = 0
 
     def episode(self, row: TaskRow) -> Episode:
-        return Episode(Task(row.env, row.split, row.index), self._open, self._rules)
+        return Episode(
+            Task(row.env, row.split, row.index),
+            self._open,
+            self._rules,
+        )
 
     def scores_groups(self, env: str) -> bool:
         return False
@@ -101,7 +105,13 @@ class CountedMix:
 
 def test_an_episode_keeps_its_own_turn_limit_whatever_skyrl_passes() -> None:
     mix: Any = FakeMix(replace(RULES, max_turns=3))
-    batch = play(ScriptedClient([call("look")] * 9), mix, [ROW], ROOMY, max_turns=50)
+    batch = play(
+        ScriptedClient([call("look")] * 9),
+        mix,
+        [ROW],
+        ROOMY,
+        max_turns=50,
+    )
     outcome = batch.plays[0].episode.settle()
     assert outcome.num_turns == 3
     assert outcome.status == EpisodeStatus.TRUNCATED
@@ -136,7 +146,13 @@ def test_no_session_outlives_a_batch_that_failed() -> None:
 def test_more_episodes_than_sessions_wait_for_their_turn() -> None:
     """All of SkyRL's threads would wait for a session that only they could end."""
     mix: Any = CountedMix(RULES, max_sessions=2)
-    batch = play(ScriptedClient([call("look"), call("win")]), mix, [ROW, OTHER], ROOMY, 8)
+    batch = play(
+        ScriptedClient([call("look"), call("win")]),
+        mix,
+        [ROW, OTHER],
+        ROOMY,
+        8,
+    )
     assert [sum(one) for one in batch.output["rewards"]] == [1.0] * 16
     assert mix.most_open <= 2
     assert len(mix.sessions) == 16
@@ -148,7 +164,13 @@ def test_episodes_that_wait_for_a_servers_only_session_leave_a_thread_to_the_one
     mix: Any = CountedMix(RULES)
     mix._open = OneAtATime(mix._open)
     config = train_config(*ROOMY_LIMITS, "env.limits.max_sessions=8")  # as many threads as episodes
-    batch = play(ScriptedClient([call("look"), call("win")]), mix, [ROW, OTHER], config, 4)
+    batch = play(
+        ScriptedClient([call("look"), call("win")]),
+        mix,
+        [ROW, OTHER],
+        config,
+        4,
+    )
     assert [sum(one) for one in batch.output["rewards"]] == [1.0] * 8
     assert mix.most_open == 1
 
@@ -188,7 +210,13 @@ def test_what_a_chat_template_refuses_is_void_and_ends_no_batch(
         f"{tokenizer.chat_template}"
     )
     monkeypatch.setattr(skyrl_parts, "tokenizer_and_model", lambda: (tokenizer, None))
-    batch = play(ScriptedClient([call("move"), call("win")]), FakeMix(RULES), [ROW], ROOMY, 2)
+    batch = play(
+        ScriptedClient([call("move"), call("win")]),
+        FakeMix(RULES),
+        [ROW],
+        ROOMY,
+        2,
+    )
     outcomes = [one.episode.settle() for one in batch.plays]
     assert {one.status for one in outcomes} == {EpisodeStatus.VOID}
     assert "does not render a dialogue: TemplateError: no" in str(outcomes[0].void_reason)
@@ -227,7 +255,13 @@ def test_a_response_stays_within_its_limit_with_a_shorter_last_turn() -> None:
 @pytest.mark.parametrize(("phase", "limit"), [("train", 90), ("eval", 150)])
 def test_a_held_out_episode_has_a_limit_of_its_own(phase: str, limit: int) -> None:
     config = train_config("training.max_response_tokens=90", "evaluation.max_response_tokens=150")
-    batch = play(ScriptedClient([call("look")] * 9), FakeMix(RULES), [ROW], config, phase=phase)
+    batch = play(
+        ScriptedClient([call("look")] * 9),
+        FakeMix(RULES),
+        [ROW],
+        config,
+        phase=phase,
+    )
     (ids,) = batch.output["response_ids"]
     assert limit - 60 < len(ids) <= limit
 
@@ -260,7 +294,12 @@ def test_truncated_episodes_leave_the_loss_but_keep_their_reward(is_masked: bool
         f"algorithm.mask_truncated={is_masked}",
         "training.max_response_tokens=600",
     )
-    batch = play(ScriptedClient([call("move")] * 9), FakeMix(RULES), [ROW], config)
+    batch = play(
+        ScriptedClient([call("move")] * 9),
+        FakeMix(RULES),
+        [ROW],
+        config,
+    )
     assert any(batch.output["loss_masks"][0]) is not is_masked
     assert sum(batch.output["rewards"][0]) == pytest.approx(0.5)
 

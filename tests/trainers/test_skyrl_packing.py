@@ -86,7 +86,12 @@ def test_padded_episodes_have_the_log_probabilities_of_each_alone(
     found = logprobs(model, batch, mask)
     alone = [logprobs(model, one[None], torch.ones_like(one)[None])[0] for one in (long, short)]
     torch.testing.assert_close(found[0], alone[0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(found[1, len(pad) :], alone[1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        found[1, len(pad) :],
+        alone[1],
+        atol=1e-5,
+        rtol=0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tests.support.tiny import leave_model
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.memory.adapters import adapter_fault, adapter_parameters
+from xp.planning.memory.adapters import adapter_fault
 
 pytest.importorskip("skyrl", reason="SkyRL is not in this environment: make test-skyrl")
 
@@ -41,13 +41,16 @@ def test_a_name_that_no_layer_has_is_refused_by_the_plan_and_by_the_stage(tmp_pa
 
 
 def test_named_layers_are_counted_as_skyrls_peft_makes_them(tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
     leave_model(tmp_path)
     spec = planned(tmp_path, "[q_proj, v_proj]")
     shape = spec.model.architecture
     assert shape is not None
     ends = shape.hidden_size + shape.num_heads * shape.head_dim
     ends += shape.hidden_size + shape.num_kv_heads * shape.head_dim
-    number = adapter_parameters(spec, shape, adapts_experts=False)
+    assert spec.model.lora is not None
+    number = check_targets(AutoConfig.from_pretrained(tmp_path), spec.model.lora)
     assert number == 8 * ends * shape.num_layers
 
 

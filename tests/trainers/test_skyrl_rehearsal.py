@@ -203,7 +203,14 @@ def test_steps_are_played_while_the_policy_is_updated(
     assert kept == {path.name for path in (root / "runs/r/checkpoints/huggingface").iterdir()}
     assert kept == {"global_step_2", "global_step_3"}
     # Of its checkpoint, a second attempt plays what is left.
-    done = run(root, "train", 2, *ahead[:2], "training.num_steps=4", *ahead[3:])
+    done = run(
+        root,
+        "train",
+        2,
+        *ahead[:2],
+        "training.num_steps=4",
+        *ahead[3:],
+    )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert [(line["step"], line["training/staleness"]) for line in lines(root)][3:] == [(4, 0)]
 

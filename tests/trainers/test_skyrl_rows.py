@@ -46,7 +46,12 @@ def test_each_delivered_turn_is_trained_once_in_its_own_context() -> None:
 def test_an_outage_masks_the_rows_of_its_episode() -> None:
     mix = RewritingMix([True])
     config = train_config(*ROOM, *PROGRAM)
-    batch = play(ScriptedClient(["I say."]), mix, [replace(ROW, task_id="a")], config)
+    batch = play(
+        ScriptedClient(["I say."]),
+        mix,
+        [replace(ROW, task_id="a")],
+        config,
+    )
     assert batch.output["stop_reasons"] == ["void"]
     assert not any(map(any, batch.output["loss_masks"]))
 

@@ -84,7 +84,11 @@ def test_maxrl_refuses_a_negative_reward(tmp_path: Path) -> None:
 
 def test_an_episode_that_is_alone_in_its_group_has_no_advantage(tmp_path: Path) -> None:
     """SkyRL gives a group of one a baseline of 0, so that the raw reward would be its advantage."""
-    found = advantages(tmp_path, [None, 0.7, None, None, 1.0, 0.0, 1.0, 0.0], UIDS)
+    found = advantages(
+        tmp_path,
+        [None, 0.7, None, None, 1.0, 0.0, 1.0, 0.0],
+        UIDS,
+    )
     assert found[:4] == [0.0] * 4
     assert found[4] > 0 > found[5]
 
@@ -134,7 +138,11 @@ def step_log(path: Path, *overrides: str) -> tuple[Any, RecordedRun]:
 def test_a_step_with_too_many_void_episodes_has_its_code(tmp_path: Path) -> None:
     log, recorded = step_log(tmp_path, "training.max_void_fraction=0.25")
     with pytest.raises(XpError, match="2 of 4 episodes are void") as caught:
-        log.episodes([episode(1.0), episode(1.0), episode(None), episode(None)], 1, 1.0)
+        log.episodes(
+            [episode(1.0), episode(1.0), episode(None), episode(None)],
+            1,
+            1.0,
+        )
     assert caught.value.code is ExitCode.UNHEALTHY
     assert len(recorded.records) == 4
 

@@ -72,7 +72,14 @@ async def play(args: Any, sample: Any, sampling_params: Any) -> Any:
         ENDS.get(sample.group_index - 1, asyncio.Event()).set()
     reward = REWARDS[-1](sample.group_index)[sample.index % SIZE]
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    outcome = EpisodeResult(status, reward, () if reward is None else (reward,), 1, 1, 0)
+    outcome = EpisodeResult(
+        status,
+        reward,
+        () if reward is None else (reward,),
+        1,
+        1,
+        0,
+    )
     write_played(sample.metadata, EpisodeFacts("fake", sample.metadata["task_id"], outcome, 3))
     sample.reward = VOID_REWARD if reward is None else reward
     sample.response = "played"

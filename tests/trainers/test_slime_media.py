@@ -422,7 +422,12 @@ def test_a_twin_computes_the_same_of_text(kind: str, tmp_path: Path) -> None:
     alone = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**sizes), dtype=torch.float32)
     alone.model.load_state_dict(whole.model.language_model.state_dict())
     alone.lm_head.load_state_dict(whole.lm_head.state_dict())
-    ids = torch.randint(1, 90, (2, 40), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        1,
+        90,
+        (2, 40),
+        generator=torch.Generator().manual_seed(1),
+    )
     with torch.inference_mode():
         ours = alone.eval()(input_ids=ids).logits.log_softmax(-1)
         theirs = whole(input_ids=ids).logits.log_softmax(-1)

@@ -19,7 +19,13 @@ pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(900)]
 
 def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.trainers.slime_megatron", str(tmp_path)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     reported = json.loads(
         next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]
@@ -42,7 +48,13 @@ def test_a_random_model_of_a_family_is_loaded_updated_and_exported(
     family: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "tests.trainers.slime_family", family, str(tmp_path)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert (
         json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
@@ -57,7 +69,13 @@ def test_a_random_model_of_a_family_is_loaded_updated_and_exported(
 def test_a_checkpoint_with_media_is_trained_on_text(kind: str, tmp_path: Path) -> None:
     """Slime's own update of the text network; log-probabilities are those of the whole model of transformers."""
     command = [sys.executable, "-m", "tests.trainers.slime_family", kind, str(tmp_path)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     before, after = (said(tmp_path / f"export-{number}", 1e-5) for number in range(2))
     assert float((before - after).abs().max()) > 1e-3

@@ -405,7 +405,11 @@ def routed(args: Any, num_rows: int | None, response: list[int]) -> Any:
 
     args.num_layers = 3
     args.moe_router_topk = 2
-    sample = Sample(index=0, tokens=[5, 6, *response], response_length=len(response))
+    sample = Sample(
+        index=0,
+        tokens=[5, 6, *response],
+        response_length=len(response),
+    )
     sample.loss_mask = [int(token > 0) for token in response]
     if num_rows is not None:
         sample.rollout_routed_experts = torch.full((num_rows, 3, 2), 7, dtype=torch.int32)

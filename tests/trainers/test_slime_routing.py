@@ -24,7 +24,13 @@ def test_a_planted_flip_is_a_gap_only_without_the_replay(tmp_path: Path) -> None
             "needs Slime's patch: git -C $MEGATRON_PATH apply $SLIME_PATH/docker/patch/latest/megatron.patch"
         )
     command = [sys.executable, "-m", "tests.trainers.slime_routing", str(tmp_path)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     found = json.loads(
         next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]

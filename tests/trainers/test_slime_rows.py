@@ -87,9 +87,20 @@ def test_an_episode_in_two_rows_has_the_loss_of_one(aggregation: str, tmp_path: 
     )
     settings = arguments_of(tmp_path, "algorithm=grpo", *own)
     with megatron(tmp_path):
-        loss, gradient = loss_of(settings, step, list(range(len(MASKS))), list(MASKS))
+        loss, gradient = loss_of(
+            settings,
+            step,
+            list(range(len(MASKS))),
+            list(MASKS),
+        )
         order = [0, 0, 1, 2, 2, 3, 4]
-        masks = [MASKS[0].copy(), MASKS[0].copy(), MASKS[1], *[MASKS[2]] * 2, *MASKS[3:]]
+        masks = [
+            MASKS[0].copy(),
+            MASKS[0].copy(),
+            MASKS[1],
+            *[MASKS[2]] * 2,
+            *MASKS[3:],
+        ]
         masks[0][5:] = 0
         masks[1][:5] = 0
         in_rows, of_rows = loss_of(settings, step, order, masks)

@@ -6,8 +6,6 @@ import inspect
 import json
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -17,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.forked import run_forked
 from tests.support.jobs import PLACES, train_config
 from tests.support.recipes import recipes_of
 from tests.support.tiny import tokenizer_and_model
 from tests.support.trl_groups import Groups, step_log
+from tests.trainers.trl_args import each
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.checkpoints import EndInTime, Seal, latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -42,21 +42,9 @@ RECIPES = recipes_of("trl")
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Recipe -> the fields of its GRPOConfig."""
-    program = [
-        sys.executable,
-        "-m",
-        "tests.trainers.trl_args",
-        str(tmp_path_factory.mktemp("args")),
-        *RECIPES,
-    ]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    pairs = [
-        line.partition(" ")
-        for line in done.stdout.splitlines()
-        if line.partition(" ")[0] in RECIPES
-    ]
-    return {recipe: json.loads(text) for recipe, _, text in pairs}
+    place = tmp_path_factory.mktemp("args")
+    run_forked(lambda: each(place, RECIPES), place / "log.txt")
+    return {recipe: json.loads((place / f"{recipe}.json").read_text()) for recipe in RECIPES}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -271,7 +271,12 @@ def test_log_probabilities_are_the_writers_and_their_ratio_the_weight(
         ):
             model.load_state_dict(weights["state"])
             told = logprobs(model, found)
-            torch.testing.assert_close(found[name][is_trained], told[is_trained], atol=2e-4, rtol=0)
+            torch.testing.assert_close(
+                found[name][is_trained],
+                told[is_trained],
+                atol=2e-4,
+                rtol=0,
+            )
         gap = (found["old_per_token_logps"] - found["sampling_per_token_logps"])[is_trained]
         torch.testing.assert_close(
             found["importance_sampling_ratio"][is_trained], gap.exp().clamp(max=100)

@@ -20,4 +20,9 @@ def test_attention_has_no_dropout_while_trl_trains(tmp_path: Path) -> None:
     )
     model = scripted(tmp_path, OVERRIDES, tokenizer, Equal(Ranks())).model.train()
     words = torch.arange(10, 20)[None]
-    torch.testing.assert_close(model(words).logits, model(words).logits, rtol=0, atol=0)
+    torch.testing.assert_close(
+        model(words).logits,
+        model(words).logits,
+        rtol=0,
+        atol=0,
+    )

@@ -7,22 +7,24 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import few
 from tests.support.expert_adapters import EXPERTS, SMALL, adapted, base_of
 from xp.errors import ExitCode, XpError
 from xp.lib.models.network import network_of
 from xp.planning.memory.weights import peft_adapters
 from xp.spec import Architecture
 
-
-@pytest.mark.parametrize(
-    ("family", "targets"),
-    [
-        *((family, None) for family in EXPERTS if family != "gpt2"),
-        ("gpt2", ("c_attn", "wpe")),
-        ("qwen3_moe", ("gate_proj", "up_proj", "down_proj")),
-        ("deepseek_v3", ("o_proj", "gate_proj", "up_proj", "down_proj")),
-    ],
+FAMILIES = [family for family in EXPERTS if family != "gpt2"]
+ADAPTED = (
+    ("gpt2", ("c_attn", "wpe")),
+    ("qwen3_moe", ("gate_proj", "up_proj", "down_proj")),
+    ("deepseek_v3", ("o_proj", "gate_proj", "up_proj", "down_proj")),
+    *((family, None) for family in FAMILIES),
 )
+"""A family, and the targets of its adapters."""
+
+
+@pytest.mark.parametrize(("family", "targets"), few(ADAPTED, 6))
 def test_an_engine_gets_the_trained_weights_of_every_kind_of_layer(
     family: str, targets: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
@@ -42,7 +44,12 @@ def test_an_engine_gets_the_trained_weights_of_every_kind_of_layer(
     merged = model.merge_and_unload() if family != "gpt2" else None
     for name, value in dict(merged.named_parameters()).items() if merged is not None else ():
         torch.testing.assert_close(sent[name], value, rtol=0, atol=1e-6)
-    ids = torch.randint(3, 128, (2, 12), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        3,
+        128,
+        (2, 12),
+        generator=torch.Generator().manual_seed(1),
+    )
     with torch.no_grad():
         learned = (model if merged is None else merged)(input_ids=ids).logits.log_softmax(-1)
         played = engine(input_ids=ids).logits.log_softmax(-1)
@@ -84,7 +91,7 @@ def network_weights(start: str, ends: tuple[str, ...] | None = None) -> set[str]
     }
 
 
-@pytest.mark.parametrize("family", [family for family in EXPERTS if family != "gpt2"])
+@pytest.mark.parametrize("family", few(FAMILIES, 4))
 def test_null_adapts_every_linear_layer_but_the_head_and_the_experts(
     family: str, tmp_path: Path
 ) -> None:

@@ -18,4 +18,10 @@ def test_without_a_reward_no_weight_of_a_mixture_moves(tmp_path: Path) -> None:
     trainer.train()
     assert before
     for name, after in trainer.model.named_parameters():
-        torch.testing.assert_close(after.detach(), before[name], rtol=0, atol=0, msg=name)
+        torch.testing.assert_close(
+            after.detach(),
+            before[name],
+            rtol=0,
+            atol=0,
+            msg=name,
+        )

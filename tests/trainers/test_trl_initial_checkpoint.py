@@ -45,7 +45,12 @@ def test_the_policy_starts_from_the_checkpoint_and_kl_from_the_model(tmp_path: P
     torch.testing.assert_close(weights(trainer.model), weights(model) * 0.5)
     torch.testing.assert_close(weights(trainer.ref_model), weights(model))
     trainer.train()
-    torch.testing.assert_close(weights(trainer.model), weights(model) * 0.5, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(
+        weights(trainer.model),
+        weights(model) * 0.5,
+        atol=1e-6,
+        rtol=1e-4,
+    )
     torch.testing.assert_close(weights(trainer.ref_model), weights(model))
     divergence = [line["kl"] for line in trainer.state.log_history if "kl" in line]
     assert len(divergence) == 2

@@ -89,7 +89,12 @@ def started(directory: Path, overrides: tuple[str, ...], start: str | None = Non
 def logprobs(model: Any) -> Any:
     import torch
 
-    ids = torch.randint(8, 600, (8, 64), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        8,
+        600,
+        (8, 64),
+        generator=torch.Generator().manual_seed(0),
+    )
     with torch.no_grad():
         return model(input_ids=ids).logits.double().log_softmax(-1)
 

@@ -162,7 +162,12 @@ class Seen:
         taken = logprobs.gather(2, whole[:, len(PROMPT) :, None])[..., 0]
         found = [row[: len(one)] for row, one in zip(taken, ids, strict=True)]
         self.logprobs.append([one.detach().double().numpy() for one in found])
-        update = self.formula(self.logprobs[-1], self.logprobs[0], self.members, self.num_updates)
+        update = self.formula(
+            self.logprobs[-1],
+            self.logprobs[0],
+            self.members,
+            self.num_updates,
+        )
         plain = replace(self.formula, dual_clip=None)
         self.unbounded.append(
             plain(self.logprobs[-1], self.logprobs[0], self.members, self.num_updates).loss
@@ -288,4 +293,8 @@ def test_loss_and_gradient_of_every_update_are_the_formulas(
     )
     assert (bounds < 1e-3).all(), "small beside any difference in the formula"
     np.testing.assert_array_less(np.abs([line["loss"] for line in lines] - losses), bounds)
-    np.testing.assert_allclose([line["grad_norm"] for line in lines], seen.grad_norms, rtol=2e-5)
+    np.testing.assert_allclose(
+        [line["grad_norm"] for line in lines],
+        seen.grad_norms,
+        rtol=2e-5,
+    )

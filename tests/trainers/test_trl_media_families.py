@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
+from tests.support.cases import few
 from tests.support.families import FAMILIES, write_family
 from xp.fields.model import OUTSIDE_TEXT
 from xp.worker.media import load_network, restore_media, text_names_of, text_weights
@@ -17,7 +18,7 @@ from xp.worker.media import load_network, restore_media, text_names_of, text_wei
 WITH_MEDIA = [family for family, entry in FAMILIES.items() if entry.media]
 
 
-@pytest.mark.parametrize("family", WITH_MEDIA)
+@pytest.mark.parametrize("family", few(WITH_MEDIA, 8))
 def test_text_is_trained_and_sent_and_the_rest_is_published_as_it_was(
     family: str, tmp_path: Path
 ) -> None:

@@ -38,8 +38,20 @@ def packed_at(place: Path) -> dict[str, tuple[Any, Any]]:
     packed = {}
     for name, rows in (("gate_up_proj", 64), ("down_proj", 32)):
         del weights[f"{EXPERTS}.{name}"]
-        blocks = torch.randint(0, 256, (2, rows, 1, 16), generator=chance, dtype=torch.uint8)
-        scales = torch.randint(120, 130, (2, rows, 1), generator=chance, dtype=torch.uint8)
+        blocks = torch.randint(
+            0,
+            256,
+            (2, rows, 1, 16),
+            generator=chance,
+            dtype=torch.uint8,
+        )
+        scales = torch.randint(
+            120,
+            130,
+            (2, rows, 1),
+            generator=chance,
+            dtype=torch.uint8,
+        )
         weights[f"{EXPERTS}.{name}_blocks"] = blocks
         weights[f"{EXPERTS}.{name}_scales"] = scales
         packed[name] = (blocks, scales)

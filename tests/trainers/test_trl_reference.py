@@ -19,7 +19,7 @@ from xp.errors import XpError
 from xp.worker.tiny_model import SHIPPED
 
 
-@pytest.mark.parametrize(("every", "is_policy"), [("null", False), ("1", True), ("2", False)])
+@pytest.mark.parametrize(("every", "is_policy"), [("1", True), ("2", False)])
 def test_the_reference_is_the_policy_of_the_last_copy(
     every: str, is_policy: bool, tmp_path: Path
 ) -> None:

@@ -226,7 +226,12 @@ def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
 def test_what_makes_the_server_fail_reaches_the_rollout() -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     dead = CompletionClient("http://127.0.0.1:9", SAMPLING, [2], "vllm.log")
-    engine = ServerEngine(dead, Opening([[5]], ["a/0"], 1, inbox.put), "1", lambda _: False)
+    engine = ServerEngine(
+        dead,
+        Opening([[5]], ["a/0"], 1, inbox.put),
+        "1",
+        lambda _: False,
+    )
     engine.begin(0)
     error = inbox.get(timeout=200)
     engine.close()

@@ -1,6 +1,4 @@
-"""Builds the GRPOConfig of recipes as the first of their processes would, without the others: prints each as JSON.
-
-python -m tests.trainers.trl_args OUTPUT_DIR RECIPE...
+"""Builds the GRPOConfig of recipes as the first of their processes would, without the others: writes each as JSON.
 
 Each recipe has a process of its own, forked where the trainer is imported already: importing takes most of the time.
 """
@@ -9,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from xp.backends.trl.control.render import grpo_config
 from xp.composition import compose
@@ -20,7 +19,7 @@ MAX_STEPS = 18
 """What the stage's program puts there, where a recipe counts epochs."""
 
 
-def main(recipe: str, output_dir: str) -> None:
+def main(recipe: str, directory: Path) -> None:
     spec = compose([f"recipes={recipe}"])
     processes = world_size(spec)
     if processes > 1:
@@ -38,11 +37,9 @@ def main(recipe: str, output_dir: str) -> None:
     if rendered["max_steps"] is None:
         rendered["max_steps"] = MAX_STEPS
     # The device alone is this machine's.
-    args = GRPOConfig(**rendered | {"output_dir": output_dir, "use_cpu": True})
-    print(
-        recipe,
-        json.dumps({name: getattr(args, name) for name in rendered} | derived(args), default=str),
-    )
+    args = GRPOConfig(**rendered | {"output_dir": str(directory), "use_cpu": True})
+    values = {name: getattr(args, name) for name in rendered} | derived(args)
+    (directory / f"{recipe}.json").write_text(json.dumps(values, default=str))
 
 
 def derived(args: object) -> dict[str, object]:
@@ -52,8 +49,8 @@ def derived(args: object) -> dict[str, object]:
     }
 
 
-def each(output_dir: str, *recipes: str) -> None:
-    """One line a recipe: its name, then its arguments; a recipe that fails says why and has no line."""
+def each(directory: Path, recipes: Sequence[str]) -> int:
+    """Leaves a file for each recipe; one that fails says why and has none."""
     import torch.distributed
     from trl import GRPOConfig
 
@@ -62,11 +59,7 @@ def each(output_dir: str, *recipes: str) -> None:
     for recipe in recipes:
         child = os.fork()
         if child == 0:
-            main(recipe, output_dir)
-            sys.stdout.flush()
+            main(recipe, directory)
             os._exit(0)
         os.waitpid(child, 0)
-
-
-if __name__ == "__main__":
-    each(*sys.argv[1:])
+    return 0

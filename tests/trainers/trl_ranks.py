@@ -139,7 +139,13 @@ def main(path: str, result: str, *, has_rows: bool) -> None:
             f"uneven_{name}": value for name, value in uneven(config, trainer, chat, ranks).items()
         }
         found["health"] = health(config, trainer, chat, ranks)
-    publish_policy(trainer, chat, Path(config.places.model), config.spec.model.dtype.value, ranks)
+    publish_policy(
+        trainer,
+        chat,
+        Path(config.places.model),
+        config.spec.model.dtype.value,
+        ranks,
+    )
     if ranks.is_main:
         Path(result).write_text(json.dumps(found))
     leave_group(ranks)

@@ -19,4 +19,10 @@ KEYS: dict[str, Any] = {
 def worker_config(root: Path, updates_per_step: int, steps: int = 10, **keys: Any) -> WorkerConfig:
     """The configuration of a training without held-out tasks; `keys` as `run_spec` takes them."""
     spec = unevaluated(run_spec(**KEYS | {"training__updates_per_step": updates_per_step} | keys))
-    return WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=steps)
+    return WorkerConfig(
+        root=str(root),
+        spec=spec,
+        places=PLACES,
+        stage="train",
+        steps=steps,
+    )

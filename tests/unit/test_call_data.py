@@ -66,7 +66,11 @@ def survives(dialect: Dialect, text: str) -> bool:
 def written_and_read(
     dialect: Dialect, arguments: dict[str, Any], before: str = "", after: str = ""
 ) -> Any:
-    return read(dialect, before + SYNTAX[dialect].write("look", arguments) + after, (ACT,))
+    return read(
+        dialect,
+        before + SYNTAX[dialect].write("look", arguments) + after,
+        (ACT,),
+    )
 
 
 @pytest.mark.parametrize("dialect", list(SYNTAX))
@@ -82,7 +86,7 @@ def test_a_tag_in_an_argument_is_a_part_of_it(dialect: Dialect) -> None:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(ANYTHING)
 def test_what_is_written_is_read_back_whatever_the_text(text: str) -> None:
     dialects = [dialect for dialect in SYNTAX if survives(dialect, text)]
@@ -126,7 +130,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.text('aö \n"{}\\u2028', min_size=1, max_size=9),
     st.dictionaries(st.text(max_size=8), JSON, max_size=4),

@@ -180,7 +180,11 @@ def test_files_are_read_as_omegaconf_reads_them(tmp_path: Path) -> None:
     more.write_text(
         "a: 1_000\nb: 1e3\nc: 2026-01-01\nd: 1:30\ne: yes\nf: .5\ng: 0o10\nh: !!float 3\ni: ~\n"
     )
-    files = [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "recipes").glob("*.yaml"), more]
+    files = [
+        *(ROOT / "conf").rglob("*.yaml"),
+        *(ROOT / "recipes").glob("*.yaml"),
+        more,
+    ]
     differ = [
         file
         for file in files

@@ -115,7 +115,11 @@ def test_an_untried_task_is_as_likely_as_one_within_the_bounds() -> None:
     for step in range(STEPS):
         curriculum.begin(step)
         places += ids(curriculum.tasks(step))
-        settle(curriculum, step, always(0.0) if step % 2 else lambda _, episode: float(episode % 2))
+        settle(
+            curriculum,
+            step,
+            always(0.0) if step % 2 else lambda _, episode: float(episode % 2),
+        )
     assert len(set(places)) > 0.9 * len(places)
 
 

@@ -410,7 +410,12 @@ def test_a_turn_of_a_file_begins_as_the_template_writes_it(
 ) -> None:
     """With thinking, and without: some templates write an empty block then, or their prompt opens one."""
     chat = ChatTokens(tokenizer_of(template, tmp_path))
-    sample = example_of(demonstration(text=text, tools="[]"), chat, SYNTAX[Dialect.HERMES], RULE)
+    sample = example_of(
+        demonstration(text=text, tools="[]"),
+        chat,
+        SYNTAX[Dialect.HERMES],
+        RULE,
+    )
     assert sample is not None
     messages = [dict(one) for one in demonstration(text=text).messages]
     whole = chat.tokenizer.apply_chat_template(messages, tokenize=False)
@@ -464,9 +469,18 @@ def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
 
 
 def talk() -> Demonstration:
-    texts = [("user", "one"), ("assistant", "two"), ("user", "three"), ("assistant", "four")]
+    texts = [
+        ("user", "one"),
+        ("assistant", "two"),
+        ("user", "three"),
+        ("assistant", "four"),
+    ]
     messages = [Message(role=role, content=text) for role, text in texts]
-    return demonstration(messages=messages, turns={1: [], 3: []}, tools="[]")
+    return demonstration(
+        messages=messages,
+        turns={1: [], 3: []},
+        tools="[]",
+    )
 
 
 @pytest.mark.parametrize(
@@ -555,7 +569,13 @@ def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
         return ("win", {}) if len(messages) > 2 else [("move", {"n": task["number"]})]
 
     file = tmp_path / "trajectories" / "solve.jsonl"
-    play({"fake": solve}, [row(number) for number in (1, 13, 2)], mix, file, "runs/x")
+    play(
+        {"fake": solve},
+        [row(number) for number in (1, 13, 2)],
+        mix,
+        file,
+        "runs/x",
+    )
     counts = Counter[str]()
     won = list(recorded([file], counts))
     assert [(one.task_id, one.reward) for one in won] == [
@@ -567,7 +587,13 @@ def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
         [[("move", {"n": n})], [("win", {})]] for n in (1, 2)
     ]
     with pytest.raises(XpError, match="the script raised ZeroDivisionError at task fake/train/1"):
-        play({"fake": lambda *_: 1 / 0}, [row(1)], mix, file, "runs/x")
+        play(
+            {"fake": lambda *_: 1 / 0},
+            [row(1)],
+            mix,
+            file,
+            "runs/x",
+        )
     with pytest.raises(XpError, match="returned '7'; expected a text, a call"):
         turn_of(7, SYNTAX[Dialect.HERMES])
     assert turn_of("x", SYNTAX[Dialect.HERMES]) == "x"
@@ -607,6 +633,12 @@ def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> No
 def test_thinking_is_cut_in_each_dialects_tags(dialect: Dialect, thought: str) -> None:
     syntax = syntax_of(dialect)
     call = syntax.write("look", {"text": "a"})
-    text = partial(text_of, thought + call, [("look", {"text": "a"})], syntax, "[]")
+    text = partial(
+        text_of,
+        thought + call,
+        [("look", {"text": "a"})],
+        syntax,
+        "[]",
+    )
     assert text(thinking=True) == thought + call
     assert text(thinking=False) == call

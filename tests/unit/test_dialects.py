@@ -130,7 +130,11 @@ def test_what_is_written_is_read_back_in_every_dialect(
     "dialect", [dialect for dialect in SYNTAX if dialect is not Dialect.ACTION]
 )
 def test_several_calls_of_a_turn_are_read_back(dialect: Dialect) -> None:
-    calls = [("look", {"text": "a, b"}), ("look", {"count": 2}), ("go", {})]
+    calls = [
+        ("look", {"text": "a, b"}),
+        ("look", {"count": 2}),
+        ("go", {}),
+    ]
     text = SYNTAX[dialect].joined(
         [SYNTAX[dialect].write(name, arguments) for name, arguments in calls]
     )
@@ -254,7 +258,11 @@ def test_a_turn_ends_where_the_models_template_ends_it(
 def test_a_cut_turn_is_ended_in_the_templates_way(template: str) -> None:
     tokenizer = tokenizer_with(template)
     chat = ChatTokens(tokenizer)
-    reply = chat.reply([Message(role="tool", content="found it")], last_id=None, tools=["look"])
+    reply = chat.reply(
+        [Message(role="tool", content="found it")],
+        last_id=None,
+        tools=["look"],
+    )
     assert tokenizer.decode(reply[:1]) in (
         "<|im_end|>",
         "<|eot_id|>",

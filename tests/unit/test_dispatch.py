@@ -49,7 +49,11 @@ class FakeCluster(FakeLauncher):
 
 def test_stages_run_in_order_and_are_on_record(tmp_path: Path) -> None:
     launcher = FakeLauncher()
-    record = go(plan(stage("a", ""), stage("b", ""), stage("c", "")), tmp_path, launcher)
+    record = go(
+        plan(stage("a", ""), stage("b", ""), stage("c", "")),
+        tmp_path,
+        launcher,
+    )
     assert launcher.submitted == ["run/1/a", "run/1/b", "run/1/c"]
     assert record.status is RunStatus.SUCCEEDED
     assert ends(record) == dict.fromkeys("abc", ("succeeded", 0))
@@ -85,7 +89,11 @@ def test_the_record_on_disk_is_true_while_a_stage_runs(tmp_path: Path) -> None:
         seen.append(ends(read_record(context.outputs / "runs/run")))
         return 0
 
-    go(plan(stage("a", ""), stage("b", "")), tmp_path, FakeLauncher(play))
+    go(
+        plan(stage("a", ""), stage("b", "")),
+        tmp_path,
+        FakeLauncher(play),
+    )
     assert seen[0] == {"a": ("running", None), "b": ("pending", None)}
     assert seen[1] == {"a": ("succeeded", 0), "b": ("running", None)}
 
@@ -98,7 +106,11 @@ def test_a_failed_stage_ends_the_run_with_reason_log_and_resume(tmp_path: Path) 
         return ExitCode.ENVIRONMENT
 
     launcher = FakeLauncher(play)
-    error = failing(plan(stage("a", ""), stage("b", "")), tmp_path, launcher)
+    error = failing(
+        plan(stage("a", ""), stage("b", "")),
+        tmp_path,
+        launcher,
+    )
     assert error.code == ExitCode.ENVIRONMENT
     assert launcher.submitted == ["run/1/a"]
     text = str(error)
@@ -143,7 +155,11 @@ def test_a_detached_run_is_left_with_its_jobs_on_record(tmp_path: Path) -> None:
     (tmp_path / "manifest").write_text("{}")
     launcher = FakeCluster()
     screen = list[str]()
-    chain = detached(stage("a", "", done="manifest"), stage("b", ""), stage("c", ""))
+    chain = detached(
+        stage("a", "", done="manifest"),
+        stage("b", ""),
+        stage("c", ""),
+    )
     record = go(chain, tmp_path, launcher, echo=screen.append)
     assert record.status == RunStatus.RUNNING
     assert launcher.closed == []
@@ -163,7 +179,11 @@ def test_a_detached_run_without_work_has_succeeded(tmp_path: Path) -> None:
 
 def test_jobs_of_a_chain_that_is_refused_in_part_are_cancelled(tmp_path: Path) -> None:
     launcher = FakeCluster(refused="c")
-    error = failing(detached(stage("a", ""), stage("b", ""), stage("c", "")), tmp_path, launcher)
+    error = failing(
+        detached(stage("a", ""), stage("b", ""), stage("c", "")),
+        tmp_path,
+        launcher,
+    )
     assert "the queue is full" in str(error)
     assert launcher.cancelled == [("run/1/b", False), ("run/1/a", False)]
     assert launcher.closed == ["run/1/"]
@@ -191,7 +211,11 @@ def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> Non
 def test_a_stage_whose_manifest_is_there_is_cached_and_not_run(tmp_path: Path) -> None:
     (tmp_path / "manifest").write_text("{}")
     launcher = FakeLauncher()
-    record = go(plan(stage("a", "", done="manifest"), stage("b", "")), tmp_path, launcher)
+    record = go(
+        plan(stage("a", "", done="manifest"), stage("b", "")),
+        tmp_path,
+        launcher,
+    )
     assert launcher.submitted == ["run/1/b"]
     assert ends(record) == {"a": ("cached", None), "b": ("succeeded", 0)}
 
@@ -204,7 +228,11 @@ def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
         return 0
 
     launcher = FakeLauncher(play)
-    go(plan(stage("a", "", done="manifest", outputs=("data",))), tmp_path, launcher)
+    go(
+        plan(stage("a", "", done="manifest", outputs=("data",))),
+        tmp_path,
+        launcher,
+    )
     assert launcher.submitted == ["run/1/a"]
 
 
@@ -244,7 +272,11 @@ def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path)
 
 def test_an_infrastructure_failure_makes_a_new_attempt(tmp_path: Path) -> None:
     launcher = FakeLauncher([0, ExitCode.ENVIRONMENT, 0])
-    record = go(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher)
+    record = go(
+        plan(stage("a", ""), stage("b", ""), max_restarts=1),
+        tmp_path,
+        launcher,
+    )
     assert launcher.submitted == ["run/1/a", "run/1/b", "run/2/b"]
     assert [attempt.status for attempt in record.attempts] == [
         RunStatus.FAILED,

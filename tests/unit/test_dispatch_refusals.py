@@ -25,7 +25,11 @@ def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None
 
 
 def test_resume_makes_a_second_attempt_and_overwrites_nothing(tmp_path: Path) -> None:
-    failing(plan(stage("a", ""), stage("b", "")), tmp_path, FakeLauncher([0, 9]))
+    failing(
+        plan(stage("a", ""), stage("b", "")),
+        tmp_path,
+        FakeLauncher([0, 9]),
+    )
     first = {
         path: path.read_bytes()
         for path in (tmp_path / "runs/run/attempt_1").rglob("*")

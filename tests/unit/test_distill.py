@@ -81,7 +81,13 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
     policy = torch.tensor([[-2.0, -1.0, -1.0], [-0.5, -0.5, -0.5]], requires_grad=True)
     mask = torch.tensor([[1, 0, 1], [0, 0, 0]])
     rule = distill("t", coef=0.5, beside_reward=beside_reward)
-    advantages, gap = distilled(rule, torch.tensor([[0.25], [9.0]]), teacher, policy, mask)
+    advantages, gap = distilled(
+        rule,
+        torch.tensor([[0.25], [9.0]]),
+        teacher,
+        policy,
+        mask,
+    )
     reward = 0.25 if beside_reward else 0.0
     assert advantages.tolist() == [[0.5 + reward, 0.0, -1.0 + reward], [0.0, 0.0, 0.0]]
     assert not advantages.requires_grad

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import xp
-from tools.pages import memory_page, metrics_page, reference_page
+from tools.pages import metrics_page, reference_page
 from xp.cli.parser import parse
 from xp.composition import compose, compose_sweep
 from xp.execution.resume import split_off
@@ -112,7 +112,7 @@ def test_the_sites_menu_has_every_page() -> None:
 
 @pytest.mark.parametrize(
     ("page", "made"),
-    [("metrics", metrics_page), ("reference", reference_page), ("memory", memory_page)],
+    [("metrics", metrics_page), ("reference", reference_page)],
 )
 def test_pages_made_from_the_code_are_current(page: str, made: object) -> None:
     assert callable(made)

@@ -149,7 +149,12 @@ def test_a_dialogue_is_written_for_a_group_as_the_server_reads_it() -> None:
         {"role": "user", "blocks": [text("s")]},
     ]
     assert wire.blocks(dialogue, is_rich=True) == rich
-    plain = [("user", "q"), ("assistant", "a"), ("user", "r"), ("user", "s")]
+    plain = [
+        ("user", "q"),
+        ("assistant", "a"),
+        ("user", "r"),
+        ("user", "s"),
+    ]
     assert wire.blocks(dialogue, is_rich=False) == [
         {"role": role, "blocks": [text(one)]} for role, one in plain
     ]

@@ -110,7 +110,12 @@ def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts(
 
 def test_a_reward_function_beyond_the_bound_voids() -> None:
     huge = Shape("my_rewards:huge", lambda _: 1e30, None)
-    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, RewardSteps(RULES.reward, [huge]))
+    episode = Episode(
+        TASK,
+        Sessions(FakeSession(steady)),
+        RULES,
+        RewardSteps(RULES.reward, [huge]),
+    )
     episode.step(call("win"))
     assert episode.settle().status == EpisodeStatus.VOID
     assert episode.settle().reward is None

@@ -123,7 +123,13 @@ def test_a_finished_episode_is_recorded_shown_and_counted() -> None:
     board = SimpleNamespace(ended=seen.append)
     writer = SimpleNamespace(write=seen.append)
     void: Any = SimpleNamespace(outcome=SimpleNamespace(status=EpisodeStatus.VOID))
-    parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": frozenset()}
+    parts: Any = {
+        "mix": None,
+        "rules": None,
+        "writer": writer,
+        "board": board,
+        "done": frozenset(),
+    }
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
     assert (
         stage.take(void) == "1 episodes are void, more than training.max_void_fraction=0.5 of all"
@@ -153,7 +159,13 @@ def test_a_group_is_settled_when_all_of_it_has_ended(
     mix: Any = SimpleNamespace(
         scores_groups=lambda env: scores and env == "e", score_group=score_group
     )
-    parts: Any = {"rules": None, "writer": None, "board": None, "health": None, "done": frozenset()}
+    parts: Any = {
+        "rules": None,
+        "writer": None,
+        "board": None,
+        "health": None,
+        "done": frozenset(),
+    }
     recorded = frozenset() if size == 1 else frozenset({("e/t/a", 2)})
     stage = EvaluationStage("r", mix=mix, recorded=recorded, group_size=size, **parts)
 

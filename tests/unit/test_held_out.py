@@ -113,7 +113,11 @@ def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path)
 
 
 def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_path: Path) -> None:
-    task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 4}).config(), {}, tmp_path)
+    task_set = prepare(
+        FakeWorld(tmp_path, splits={"train": 5, "test": 4}).config(),
+        {},
+        tmp_path,
+    )
     rows = [row for row in task_set.rows("held_out") if row.index != 2]
     places = RunPaths(str(tmp_path), 1, str(task_set.path))
     stage = tmp_path / "attempt_1/evaluate"
@@ -137,7 +141,11 @@ def evaluation(
 ) -> tuple[RunEvaluation, list[EpisodeFacts]]:
     """The evaluation of a run's attempt, and the episodes of a model."""
     (root / "runs/r").mkdir(parents=True, exist_ok=True)
-    tasks = prepare(FakeWorld(root, splits={"train": 5, "test": 4}).config(), {}, root)
+    tasks = prepare(
+        FakeWorld(root, splits={"train": 5, "test": 4}).config(),
+        {},
+        root,
+    )
     (root / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
     places = RunPaths("runs/r", attempt, str(tasks.path))
     models = {"before": "m", "after": "runs/r/model"}

@@ -41,7 +41,11 @@ def test_slurms_state_of_a_job_without_a_result(
     state: str, left: str, code: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f"JobId=7 JobName=run-1-train UserId=root(0) JobState={state} Reason=None Requeue=0 ExitCode={left}\n"
-    monkeypatch.setattr(slurm, "ask", lambda argv, **_: text if argv[-1] == "7" else "")
+    monkeypatch.setattr(
+        slurm,
+        "ask",
+        lambda argv, **_: text if argv[-1] == "7" else "",
+    )
     assert slurm.assumed_code("7") == code
     assert slurm.assumed_code("8") is None
 
@@ -240,7 +244,14 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
-    answers: list[str | XpError] = ["7\n", "8;cluster\n", "", "9", XpError("full"), ""]
+    answers: list[str | XpError] = [
+        "7\n",
+        "8;cluster\n",
+        "",
+        "9",
+        XpError("full"),
+        "",
+    ]
 
     def ask(argv: list[str], **_: Any) -> str:
         asked.append(

@@ -130,7 +130,11 @@ def test_an_empty_tag_of_an_optional_argument_leaves_it_out(
     assert read(tool_of({"type": "string"}, is_required=True), dialect, it="") == (
         ToolCall("look", {"it": ""}),
     )
-    (found,) = read(tool_of({"type": "integer"}, is_required=True), dialect, it="")
+    (found,) = read(
+        tool_of({"type": "integer"}, is_required=True),
+        dialect,
+        it="",
+    )
     assert isinstance(found, MalformedCall)
 
 
@@ -176,7 +180,7 @@ def real_schemas() -> Iterator[dict[str, Any]]:
     for name in openreward.toolsets.BUILTIN_TOOLSETS:
         yield from schemas_of(vars(openreward.toolsets)[name.replace("-", "_")])
     for module in (mcp.types, fastapi.openapi.models):
-        yield from islice(schemas_of(module), 0, None, 4)
+        yield from islice(schemas_of(module), 0, None, 8)
 
 
 def test_legal_arguments_of_real_schemas_are_read_back() -> None:
@@ -201,7 +205,7 @@ def test_legal_arguments_of_real_schemas_are_read_back() -> None:
                 "look", given
             )
             jsonschema.validate(call.arguments, schema)
-    assert num_same > 100
+    assert num_same > 50
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import xp
+from tests.support.python_files import nodes
 from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import compose
@@ -36,14 +38,13 @@ def literals() -> Iterator[str]:
     """Every text in the code that looks like the name of a metric."""
     parts = {*OF_EPISODES, *OF_TRAINERS} - {"tasks"}  # a directory's name as well
     pattern = re.compile(rf"({'|'.join(sorted(parts))})/[a-z_]*[a-z]")
-    for path in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Constant)
-                and isinstance(node.value, str)
-                and pattern.fullmatch(node.value)
-            ):
-                yield node.value
+    for node in chain(*nodes().values()):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and pattern.fullmatch(node.value)
+        ):
+            yield node.value
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,32 @@ from xp.errors import ExitCode, XpError
 
 
 def test_a_void_episode_counts_in_no_mean_of_rewards() -> None:
-    metrics = episode_metrics([played("t", 1.0), played("t", None), played("t", 0.0)], 3, 1.0)
+    metrics = episode_metrics(
+        [played("t", 1.0), played("t", None), played("t", 0.0)],
+        3,
+        1.0,
+    )
     assert metrics["reward/avg_raw_reward"] == 0.5
     assert metrics["episodes/void"] == pytest.approx(1 / 3)
 
 
 def test_pass_at_n_counts_groups_with_a_full_reward() -> None:
-    group = [played("t", 0.0), played("t", 1.0), played("u", 0.9), played("u", 0.0)]
+    group = [
+        played("t", 0.0),
+        played("t", 1.0),
+        played("u", 0.9),
+        played("u", 0.0),
+    ]
     assert episode_metrics(group, 2, 1.0)["reward/avg_pass_at_2"] == 0.5
 
 
 def test_another_threshold_of_a_pass_is_part_of_the_metrics_name() -> None:
-    group = [played("t", 0.0), played("t", 0.2), played("u", 0.5), played("u", 0.0)]
+    group = [
+        played("t", 0.0),
+        played("t", 0.2),
+        played("u", 0.5),
+        played("u", 0.0),
+    ]
     metrics = episode_metrics(group, 2, 0.5)
     assert metrics["reward/avg_pass_at_2_from_0.5"] == 0.5
     assert "reward/avg_pass_at_2" not in metrics
@@ -43,19 +57,33 @@ def test_an_evaluation_says_what_a_pass_was() -> None:
 
 
 def test_groups_without_variance_are_counted() -> None:
-    group = [played("t", 0.2), played("t", 0.2), played("u", 0.0), played("u", 1.0)]
+    group = [
+        played("t", 0.2),
+        played("t", 0.2),
+        played("u", 0.0),
+        played("u", 1.0),
+    ]
     assert episode_metrics(group, 2, 1.0)["reward/groups_without_variance"] == 0.5
 
 
 def test_a_task_that_a_step_has_twice_is_two_groups() -> None:
-    group = [*[played("t", 0.0)] * 2, *[played("u", 1.0)] * 2, played("t", 1.0), played("t", None)]
+    group = [
+        *[played("t", 0.0)] * 2,
+        *[played("u", 1.0)] * 2,
+        played("t", 1.0),
+        played("t", None),
+    ]
     metrics = episode_metrics(group, 2, 1.0)
     assert metrics["reward/groups_without_variance"] == 1.0
     assert metrics["reward/avg_pass_at_2"] == pytest.approx(2 / 3)
 
 
 def test_a_mix_has_the_same_metrics_per_environment() -> None:
-    metrics = episode_metrics([played("t", 1.0, env="a"), played("u", 0.0, env="b")], 1, 1.0)
+    metrics = episode_metrics(
+        [played("t", 1.0, env="a"), played("u", 0.0, env="b")],
+        1,
+        1.0,
+    )
     assert metrics["a/reward/avg_raw_reward"] == 1.0
     assert metrics["b/reward/avg_raw_reward"] == 0.0
 

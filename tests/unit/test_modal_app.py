@@ -28,7 +28,14 @@ AWKWARD = 'it\'s "here"\n$(touch pwned); {braces} \\ '
 def job(resources: Resources = H100S, **runtime: Any) -> Job:
     secrets = runtime.pop("secrets", {})
     runtime.setdefault("packages", TRAINS)
-    return Job(("python", "-m", "x"), {}, (), resources, Runtime(**runtime), secrets=secrets)
+    return Job(
+        ("python", "-m", "x"),
+        {},
+        (),
+        resources,
+        Runtime(**runtime),
+        secrets=secrets,
+    )
 
 
 def part(name: str, one: Job, place: str = "/o") -> SubmittedStage:

@@ -2,18 +2,15 @@
 
 import ast
 from collections import defaultdict
-from pathlib import Path
 
-import xp
-
-ROOT = Path(xp.__file__).parent
+from tests.support.python_files import XP, nodes
 
 
 def test_no_class_name_is_defined_twice() -> None:
     homes = defaultdict(list)
-    for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, of_file in nodes().items():
+        for node in of_file:
             if isinstance(node, ast.ClassDef):
-                homes[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+                homes[node.name].append(f"{path.relative_to(XP)}:{node.lineno}")
     assert len(homes) > 200
     assert {name: lines for name, lines in homes.items() if len(lines) > 1} == {}

@@ -99,7 +99,11 @@ def test_a_reward_function_gets_the_counts() -> None:
 def test_a_pass_is_of_the_task_and_the_mean_of_the_update() -> None:
     outcomes = [EpisodeResult(EpisodeStatus.FINISHED, 0.25, (1.0,), 1, 1, 0, unpenalized=1.0)]
     outcomes += [EpisodeResult(EpisodeStatus.FINISHED, 0.0, (0.0,), 1, 1, 0, unpenalized=0.0)]
-    metrics = episode_metrics([EpisodeFacts("e", "t", one, 3) for one in outcomes], 2, 1.0)
+    metrics = episode_metrics(
+        [EpisodeFacts("e", "t", one, 3) for one in outcomes],
+        2,
+        1.0,
+    )
     assert metrics["reward/avg_pass_at_2"] == 1.0
     assert metrics["reward/avg_raw_reward"] == 0.125
     assert metrics["reward/overlong_penalty"] == -0.375

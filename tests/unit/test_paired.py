@@ -87,7 +87,11 @@ def test_the_exact_test_of_passes_is_mcnemars(first: int, second: int) -> None:
 
 
 def setting(label: str, rewards: Sequence[float]) -> SeedGroup:
-    return SeedGroup(label, (), {seed: [reward] for seed, reward in enumerate(rewards)})
+    return SeedGroup(
+        label,
+        (),
+        {seed: [reward] for seed, reward in enumerate(rewards)},
+    )
 
 
 def test_an_interval_over_seeds_is_students() -> None:
@@ -192,7 +196,12 @@ def test_tasks_with_only_void_episodes_of_one_model_are_left_out(
         "void": [None],
         "d": [scale / 4],
     }
-    second = {"a": [scale, scale], "b": [scale], "void": [scale], "d": [scale / 2]}
+    second = {
+        "a": [scale, scale],
+        "b": [scale],
+        "void": [scale],
+        "d": [scale / 2],
+    }
     result = compare(("x", "y"), first, second, 1.0, 0.03)
     assert result.num_tasks == 3
     assert result.num_left_out == 1
@@ -202,7 +211,13 @@ def test_tasks_with_only_void_episodes_of_one_model_are_left_out(
     assert result.stderr == pytest.approx(scale / 4 / 3**0.5)
     assert (result.low, result.high) == pytest.approx(shown, abs=6e-4)
     with pytest.raises(XpError, match="x and y: no task has a scored episode of both"):
-        compare(("x", "y"), {"t": [None]}, {"t": [1.0]}, 1.0, 0.03)
+        compare(
+            ("x", "y"),
+            {"t": [None]},
+            {"t": [1.0]},
+            1.0,
+            0.03,
+        )
 
 
 @pytest.mark.parametrize(("scale", "limit"), [(1.0, 1.0), (1.5, None)])

@@ -19,7 +19,12 @@ MASKS = [
 
 
 def test_returns_step_over_a_tools_token_and_leave_out_a_void_episode() -> None:
-    advantages, returns = generalized(CriticRule(0.5, 0.4, 0.1, 0.5), [1.0, 0.0], VALUES, MASKS)
+    advantages, returns = generalized(
+        CriticRule(0.5, 0.4, 0.1, 0.5),
+        [1.0, 0.0],
+        VALUES,
+        MASKS,
+    )
     # Errors of the three trained tokens, from the last: 1 - 1, 0.5 x 1 - 0.25, 0.5 x 0.25 - 0.5.
     found = [-0.375 + 0.2 * 0.25 + 0.04 * 0.0, 0.25 + 0.2 * 0.0, 0.0]
     assert returns[0].tolist() == pytest.approx(
@@ -32,7 +37,12 @@ def test_returns_step_over_a_tools_token_and_leave_out_a_void_episode() -> None:
 
 
 def test_without_discount_a_return_is_the_reward() -> None:
-    _, returns = generalized(CriticRule(1.0, 1.0, 0.1, 0.5), [0.75, 0.0], VALUES, MASKS)
+    _, returns = generalized(
+        CriticRule(1.0, 1.0, 0.1, 0.5),
+        [0.75, 0.0],
+        VALUES,
+        MASKS,
+    )
     assert returns[0].tolist() == pytest.approx([0.75, 0.0, 0.75, 0.75])
 
 

@@ -22,7 +22,7 @@ from xp.planning.plan import build_plan
 from xp.planning.stages import task_set_place
 
 EMBEDDED = ("quickstart", "multiply-trl")
-"""Recipes whose task set is prepared here in seconds."""
+"""Recipes of environments of xp's own."""
 EPOCHS = ["training.num_steps=null", "training.epochs=2"]
 _opened: Counter[str] | None = None
 
@@ -66,8 +66,13 @@ def own_rows(directory: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("length", [[], EPOCHS], ids=["steps", "epochs"])
-@pytest.mark.parametrize("recipe", options("recipes"))
+@pytest.mark.parametrize(
+    ("recipe", "length"),
+    [
+        *((recipe, []) for recipe in options("recipes")),
+        *((recipe, EPOCHS) for recipe in EMBEDDED),
+    ],
+)
 def test_a_recipe_has_the_same_plan_before_and_after_prepare(
     recipe: str, length: list[str], tmp_path: Path
 ) -> None:
@@ -82,9 +87,8 @@ def test_a_recipe_has_the_same_plan_before_and_after_prepare(
         assert task_set_place(compose(words)) == place
 
 
-@pytest.mark.parametrize("recipe", EMBEDDED)
-def test_a_prepared_recipe_has_the_plan_of_an_unprepared_one(recipe: str, tmp_path: Path) -> None:
-    words = [f"recipes={recipe}", f"outputs={tmp_path}", "env.train.num_tasks=16"]
+def test_a_prepared_recipe_has_the_plan_of_an_unprepared_one(tmp_path: Path) -> None:
+    words = ["recipes=multiply-trl", f"outputs={tmp_path}", "env.train.num_tasks=16"]
     before = stages(words)
     assert main(["prepare", *words]) == ExitCode.OK
     assert (tmp_path / task_set_place(compose(words)) / "manifest.json").is_file()

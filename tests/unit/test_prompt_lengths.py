@@ -90,7 +90,11 @@ def test_without_the_model_the_table_counts_characters_and_transformers_is_not_i
 def test_without_transformers_the_table_says_so(
     tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(), {}, tmp_path)
+    task_set = prepare(
+        FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(),
+        {},
+        tmp_path,
+    )
     monkeypatch.setitem(sys.modules, "transformers", None)
     counted = prompt_lengths.prompt_lengths(
         task_set, Reader(model, run_spec(training__max_prompt_tokens=100))

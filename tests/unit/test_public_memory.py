@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tools.public_memory import ENTRIES, LARGEST, RUNS, judged, spec_of, states_of
+from tools.public_memory import ENTRIES, LARGEST, RUNS, judged, page, spec_of, states_of
 from xp.planning.memory.fit import MemoryVerdict, memory_refusals
 
 TOO_LARGE = "runs out of memory"
@@ -41,3 +42,8 @@ def test_the_largest_stage_is_that_of_a_count_elsewhere(entry: dict[str, Any]) -
         )
     refused = [str(one) for one in memory_refusals(spec_of(entry["name"]))]
     assert (refused == []) is (entry["outcome"] == RUNS), refused
+
+
+def test_the_page_is_current() -> None:
+    file = Path(__file__).parents[2] / "docs/memory.md"
+    assert file.read_text(encoding="utf-8") == page(), "run make docs"

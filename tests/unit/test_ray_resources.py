@@ -51,7 +51,13 @@ def check(monkeypatch: pytest.MonkeyPatch, client: Client, num_cpus: int = 4) ->
     resources = Resources(
         accelerator="cpu", num_accelerators=0, num_nodes=1, num_cpus=num_cpus, memory_gb=1.0
     )
-    job = Job(argv=("true",), files={}, outputs=(), resources=resources, runtime=Runtime())
+    job = Job(
+        argv=("true",),
+        files={},
+        outputs=(),
+        resources=resources,
+        runtime=Runtime(),
+    )
     launcher._check_cluster([Stage("train", job)])
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.remedies import Message, bare_remedies, has_imperative, messages
 from xp.__main__ import main
 
-XP = Path(__file__).parents[2] / "xp"
 REFUSALS = ("Refusal", "refuse")
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[Message]:
-    return [*messages(XP)]
+    return [*messages()]
 
 
 def test_every_refusal_has_an_imperative(texts: list[Message]) -> None:

@@ -90,7 +90,15 @@ def test_a_spec_is_compared_with_the_defaults_of_its_own_options(
 
 
 def test_best_median_worst_groups_and_all_void_are_chosen(tmp_path: Path) -> None:
-    rewards = {0: 0.1, 1: 0.2, 2: 0.5, 3: 0.8, 4: 0.9, 5: None, 6: None}
+    rewards = {
+        0: 0.1,
+        1: 0.2,
+        2: 0.5,
+        3: 0.8,
+        4: 0.9,
+        5: None,
+        6: None,
+    }
     episodes = [
         episode("train", 0, index, sample, reward)
         for index, reward in rewards.items()

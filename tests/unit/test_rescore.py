@@ -73,14 +73,24 @@ def leave_run(
 
 
 def test_its_own_rule_gives_what_is_recorded(tmp_path: Path) -> None:
-    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
+    run = leave_run(
+        tmp_path,
+        "a",
+        ("train", 0, 1, FIRST),
+        ("train", 1, 1, SECOND),
+    )
     episodes = rescore(run, {})
     assert [one.outcome for one in episodes] == [one.recorded for one in episodes]
     assert [one.outcome.reward for one in episodes] == [1.5, 0.25, 0.25, 0.25, 1.0, 1.0, None, 0.5]
 
 
 def test_another_reduction_moves_means_and_groups_with_signal(tmp_path: Path) -> None:
-    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
+    run = leave_run(
+        tmp_path,
+        "a",
+        ("train", 0, 1, FIRST),
+        ("train", 1, 1, SECOND),
+    )
     spec = compose(OVERRIDES)
     first, second = steps(rescore(run, {"env.reward.reduction": "min"}), spec)
     assert first.phase == "train"
@@ -112,7 +122,12 @@ def test_functions_have_the_arguments_of_an_episode(
         "    return 1 / (outcome.reward - 1)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
+    run = leave_run(
+        tmp_path,
+        "a",
+        ("train", 0, 1, FIRST),
+        ("train", 1, 1, SECOND),
+    )
     episodes = rescore(run, {"env.reward_fn": "rules:calls"})
     assert [one.outcome.reward for one in episodes] == [3, 1, 11, 11, 1, 1, None, 12]
     assert episodes[0].outcome.unshaped == 1.5
@@ -142,7 +157,12 @@ def test_a_rule_that_scores_nothing_says_why_and_is_no_success(
         "def fails(outcome):\n    raise RuntimeError('no key')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
+    leave_run(
+        tmp_path,
+        "a",
+        ("train", 0, 1, FIRST),
+        ("train", 1, 1, SECOND),
+    )
     words = ["rescore", "a", f"outputs={tmp_path}"]
     assert main([*words, "env.reward_fn=failing_rule:fails"]) == ExitCode.UNHEALTHY
     message = "7 of 7 episodes as void; the first: reward_fn failing_rule:fails: ToolCrashed: it raised RuntimeError: no key"
@@ -152,7 +172,12 @@ def test_a_rule_that_scores_nothing_says_why_and_is_no_success(
 
 
 def test_a_step_that_was_played_again_counts_once(tmp_path: Path) -> None:
-    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 0, 2, SECOND))
+    run = leave_run(
+        tmp_path,
+        "a",
+        ("train", 0, 1, FIRST),
+        ("train", 0, 2, SECOND),
+    )
     assert [one.outcome.reward for one in rescore(run, {})] == [1.0, 1.0, None, 0.5]
 
 
@@ -193,7 +218,13 @@ def test_two_runs_with_other_rewards_are_compared_by_one_rule(tmp_path: Path) ->
         pytest.approx((1.0 + 0.25) / 2),
     )
     with pytest.raises(XpError, match="a has no episodes of evaluate/before"):
-        compared((runs[0], runs[0]), first, first, compose(OVERRIDES), 0.03)
+        compared(
+            (runs[0], runs[0]),
+            first,
+            first,
+            compose(OVERRIDES),
+            0.03,
+        )
 
 
 @pytest.mark.parametrize(

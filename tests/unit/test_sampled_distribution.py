@@ -26,7 +26,7 @@ PENALTY = "training.repetition_penalty=1.2"
 
 
 def drawn(
-    sampling: Sampling, number: int = 20_000
+    sampling: Sampling, number: int = 5_000
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Two rows of logits, the frequencies of their draws, and the log-probabilities of the last ones."""
     logits = torch.randn(2, 8, generator=torch.Generator().manual_seed(3)) * 2
@@ -56,7 +56,7 @@ def test_the_draws_are_of_transformers_own_distribution(min_p: float, penalty: f
             scores = MinPLogitsWarper(min_p)(None, scores)  # type: ignore[arg-type]
         expected = scores.softmax(-1)[0]
         assert not frequencies[expected == 0].any()
-        assert torch.allclose(frequencies, expected, atol=0.015)
+        assert torch.allclose(frequencies, expected, atol=0.03)
 
 
 def test_a_greedy_turn_has_the_penalty_too() -> None:

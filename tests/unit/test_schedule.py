@@ -31,13 +31,23 @@ def test_every_task_comes_once_an_epoch(count: int, prompts: int, seed: int) -> 
 
 
 def test_members_come_by_their_weights_at_every_point_of_the_order() -> None:
-    order = schedule([*rows("a", 50, 3.0), *rows("b", 50, 1.0)], 200, seed=1, shuffle=True)
+    order = schedule(
+        [*rows("a", 50, 3.0), *rows("b", 50, 1.0)],
+        200,
+        seed=1,
+        shuffle=True,
+    )
     for length in range(1, 201):
         assert abs(Counter(row.env for row in order[:length])["a"] - 0.75 * length) < 1.0
 
 
 def test_each_epoch_of_each_member_has_an_order_of_its_own() -> None:
-    order = schedule([*rows("a", 30), *rows("b", 30)], 120, seed=1, shuffle=True)
+    order = schedule(
+        [*rows("a", 30), *rows("b", 30)],
+        120,
+        seed=1,
+        shuffle=True,
+    )
     indices = {env: [row.index for row in order if row.env == env] for env in "ab"}
     assert len({tuple(part) for own in indices.values() for part in (own[:30], own[30:])}) == 4
 

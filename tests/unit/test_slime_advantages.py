@@ -50,7 +50,20 @@ def settings_of(estimator: str, advantage_fn: str | None = None) -> WorkerConfig
 
 @pytest.mark.parametrize("by_std", [True, False])
 def test_advantages_are_grpos_over_the_valid_episodes_of_each_group(by_std: bool) -> None:
-    rewards = [1.0, math.nan, 0.0, 0.5, math.nan, math.nan, 0.7, math.nan, 0.3, 0.3, 0.3, 0.3]
+    rewards = [
+        1.0,
+        math.nan,
+        0.0,
+        0.5,
+        math.nan,
+        math.nan,
+        0.7,
+        math.nan,
+        0.3,
+        0.3,
+        0.3,
+        0.3,
+    ]
     samples = [sample(reward, at // 4) for at, reward in enumerate(rewards)]
     _, found = advantages(samples, estimate_of(settings_of("grpo"), by_std=by_std))
     scale = 0.5 + 1e-6 if by_std else 1.0
@@ -58,7 +71,16 @@ def test_advantages_are_grpos_over_the_valid_episodes_of_each_group(by_std: bool
 
 
 def test_rloo_leaves_each_valid_episode_out_of_its_own_baseline() -> None:
-    rewards = [1.0, math.nan, 0.0, 0.5, math.nan, math.nan, 0.7, math.nan]
+    rewards = [
+        1.0,
+        math.nan,
+        0.0,
+        0.5,
+        math.nan,
+        math.nan,
+        0.7,
+        math.nan,
+    ]
     samples = [sample(reward, at // 4) for at, reward in enumerate(rewards)]
     _, found = advantages(samples, estimate_of(settings_of("rloo"), by_std=False))
     assert found == pytest.approx([1.0 - 0.25, 0, 0.0 - 0.75, 0.5 - 0.5, 0, 0, 0, 0])
@@ -77,7 +99,12 @@ def test_maxrl_divides_the_centred_reward_by_the_groups_mean() -> None:
 def test_reinforce_pp_whitens_over_the_trained_tokens_of_the_whole_step() -> None:
     numpy = pytest.importorskip("numpy")
     cut = sample(5.0, 1, 9, is_left_out=True)
-    samples = [sample(1.0, 0, 2), sample(math.nan, 0, 50), sample(0.0, 1, 6), cut]
+    samples = [
+        sample(1.0, 0, 2),
+        sample(math.nan, 0, 50),
+        sample(0.0, 1, 6),
+        cut,
+    ]
     raw, found = advantages(samples, estimate_of(settings_of("reinforce_pp"), by_std=False))
     tokens = numpy.repeat([1.0, 0.0], [2, 6])
     scale = numpy.sqrt(tokens.var(ddof=1) + 1e-8)
@@ -99,7 +126,11 @@ def test_a_function_of_the_users_own_sees_the_valid_episodes_alone(
 ) -> None:
     (tmp_path / "xp_test_advantages.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    samples = [sample(1.0, 0, 2), sample(math.nan, 0, 50), sample(0.25, 10, 4)]
+    samples = [
+        sample(1.0, 0, 2),
+        sample(math.nan, 0, 50),
+        sample(0.25, 10, 4),
+    ]
     own = estimate_of(settings_of("custom", "xp_test_advantages:against_the_best"), by_std=False)
     assert advantages(samples, own)[1] == [1.0, 0.0, -0.75 * 4 + 2]
 

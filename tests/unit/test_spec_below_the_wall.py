@@ -6,11 +6,11 @@ import ast
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.python_files import XP, nodes
 from tests.support.sections import run_spec
 from xp.envs.config import EpisodeConfig
 from xp.lib.codec import decode
@@ -19,7 +19,6 @@ from xp.spec import RunSpec
 from xp.spec.section import schema_fields
 from xp.worker.stage import deciding
 
-XP = Path(__file__).parents[2] / "xp"
 ROOMS = ("envs", "episode", "tasks", "worker", "backends/*/worker")
 
 GENERAL = {
@@ -75,7 +74,7 @@ def spec_keys() -> dict[str, list[str]]:
 def fields_below_the_wall() -> Iterator[tuple[str, str, list[str]]]:
     """File, name and fields of each dataclass and each section."""
     for file in sorted(file for room in ROOMS for file in XP.glob(f"{room}/**/*.py")):
-        for found in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for found in nodes()[file]:
             if isinstance(found, ast.ClassDef) and _has_fields(found):
                 names = [one.target.id for one in found.body if _is_field(one)]  # type: ignore[attr-defined]
                 yield str(file.relative_to(XP)), found.name, names
@@ -108,11 +107,12 @@ def test_no_class_of_a_job_repeats_a_field_of_the_spec() -> None:
 
 
 def test_no_permission_is_left_over() -> None:
+    keys = spec_keys()
     used = {
         (name, field)
         for _, name, fields in fields_below_the_wall()
         for field in fields
-        if field in spec_keys()
+        if field in keys
     }
     assert {(name, field) for name, fields in OTHERS.items() for field in fields} <= used
     assert {field for _, field in used} >= GENERAL

@@ -201,7 +201,12 @@ def test_a_mix_is_the_weighted_mean_of_strata() -> None:
 
 
 def test_the_evaluate_stage_clusters_by_task_and_keeps_each_tasks_rewards() -> None:
-    episodes = [played("t", 1.0), played("u", 0.0), played("t", 1.0), played("u", None)]
+    episodes = [
+        played("t", 1.0),
+        played("u", 0.0),
+        played("t", 1.0),
+        played("u", None),
+    ]
     assert rewards_of(episodes) == {"t": [1.0, 1.0], "u": [0.0, None]}
     result = figures(episodes, 1.0)
     assert result["num_tasks"] == 2
@@ -248,7 +253,13 @@ def test_similar_models_are_equivalent_only_with_enough_tasks() -> None:
     base = rng.random(400)
     other = base + rng.normal(0, 0.1, 400)
     many = compare(("a", "b"), rewards(base), rewards(other), 0.5, 0.03)
-    few = compare(("a", "b"), rewards(base[:8]), rewards(other[:8]), 0.5, 0.03)
+    few = compare(
+        ("a", "b"),
+        rewards(base[:8]),
+        rewards(other[:8]),
+        0.5,
+        0.03,
+    )
     assert "equivalent within 0.03 on 400 tasks" in many.verdict
     assert few.verdict.startswith(
         "No difference between b and a was shown: with 8 tasks, only a difference of"
@@ -273,7 +284,13 @@ def test_the_smallest_difference_is_found_with_a_chance_of_80_percent() -> None:
     from scipy import stats
 
     rng = np.random.default_rng(8)
-    found = compare(("a", "b"), rewards(np.zeros(40)), rewards(rng.normal(0, 1, 40)), 0.5, 0.03)
+    found = compare(
+        ("a", "b"),
+        rewards(np.zeros(40)),
+        rewards(rng.normal(0, 1, 40)),
+        0.5,
+        0.03,
+    )
     assert found.smallest is not None
     spread = found.stderr * 40**0.5  # type: ignore[operator]
     samples = rng.normal(found.smallest, spread, size=(2000, 40))
@@ -295,7 +312,13 @@ def test_exactly_enough_tasks_are_enough_and_one_less_is_not() -> None:
 
 def test_other_tasks_are_refused_with_their_names() -> None:
     with pytest.raises(XpError, match=r"only in b: u") as caught:
-        compare(("a", "b"), {"t": [1.0]}, {"t": [1.0], "u": [0.0]}, 1.0, 0.03)
+        compare(
+            ("a", "b"),
+            {"t": [1.0]},
+            {"t": [1.0], "u": [0.0]},
+            1.0,
+            0.03,
+        )
     assert "only in a" not in str(caught.value)
 
 

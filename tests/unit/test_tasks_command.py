@@ -22,7 +22,11 @@ def main(argv: list[str], outputs: Path) -> int:
 
 @pytest.fixture
 def task_set(tmp_path: Path) -> TaskSet:
-    return prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(), {}, tmp_path)
+    return prepare(
+        FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(),
+        {},
+        tmp_path,
+    )
 
 
 def test_list_names_every_set_and_what_is_no_set(

@@ -42,7 +42,14 @@ def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> No
     outage = _Unavailable("t", "down")
     fault = Failure("t", "no such luck")
     entry = ShardEntry(0, "hash", ())
-    take(*[fault] * 64, *[outage] * 63, entry, *[outage] * 63, fault, *[outage] * 63)
+    take(
+        *[fault] * 64,
+        *[outage] * 63,
+        entry,
+        *[outage] * 63,
+        fault,
+        *[outage] * 63,
+    )
     with pytest.raises(XpError, match="down"):
         take(outage)
     assert len(fetcher.failures) == 64 + 3 * 63 + 2
@@ -114,7 +121,11 @@ def test_two_members_on_one_environment_share_their_held_out_tasks(
     second = changed_member(
         first, env=replace(first.env, name="second"), held_out=held_out_rule("test", indices=(9,))
     )
-    task_set = prepare(prepare_of({"second": second, "fake": first}, 0.0, 4), {}, tmp_path)
+    task_set = prepare(
+        prepare_of({"second": second, "fake": first}, 0.0, 4),
+        {},
+        tmp_path,
+    )
     assert task_set.manifest.counts["second"]["train"].overlapping == 4
     lines = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if "held out of" in line] == [
@@ -139,7 +150,11 @@ PERSONAS = [
 
 def in_another_form(row: Mapping[str, Any]) -> dict[str, Any]:
     asked = {"role": "user", "content": f"{row['prompt']}\n"}
-    return {**row, "prompt": [{"role": "system", "content": "Be brief."}, asked], "id": 7}
+    return {
+        **row,
+        "prompt": [{"role": "system", "content": "Be brief."}, asked],
+        "id": 7,
+    }
 
 
 @pytest.mark.parametrize(
@@ -234,12 +249,20 @@ def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -
 
 
 def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) -> None:
-    world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/3", "train/77"])
+    world = FakeWorld(
+        tmp_path,
+        splits={"train": 100, "test": 5},
+        failing=["train/3", "train/77"],
+    )
     member = world.member()
     whole = changed_member(
         member, env=replace(member.env, name="whole"), train=selection(("train",), indices=(0, 1))
     )
-    config = prepare_of({"fake": member, "whole": changed_member(whole, held_out=None)}, 0.01, 16)
+    config = prepare_of(
+        {"fake": member, "whole": changed_member(whole, held_out=None)},
+        0.01,
+        16,
+    )
     with pytest.raises(
         XpError, match=r"2 tasks could not be prepared \(1\.9% of environment fake\)"
     ) as e:

@@ -169,7 +169,17 @@ def test_every_set_of_tools_is_looked_at_and_no_tools_need_none(
 
 def test_no_trainer_gets_tasks_whose_tools_its_model_would_not_read(tmp_path: Path) -> None:
     tools = json.dumps(PROBE_TOOLS)
-    row = TaskRow("a/train/0", "a", Purpose.TRAIN, "train", 0, "0" * 64, tuple(OPENING), tools, 1.0)
+    row = TaskRow(
+        "a/train/0",
+        "a",
+        Purpose.TRAIN,
+        "train",
+        0,
+        "0" * 64,
+        tuple(OPENING),
+        tools,
+        1.0,
+    )
     with pytest.raises(XpError, match=r"set model\.tools_prompt=system"):
         within_limit(tmp_path / "set", [row], tokens("smollm2"), 1000)
     assert within_limit(tmp_path / "set", [row], tokens("smollm2", BY_XP), 1000) == [row]
@@ -235,7 +245,13 @@ def test_each_of_the_first_sets_of_tools_is_examined_once(monkeypatch: pytest.Mo
     monkeypatch.setattr("xp.tasks.template_check.MAX_TOOL_SETS", 2)
     plain = OPENING[1:]
     with_system = OPENING
-    prompts = [(plain, "[1]"), (plain, "[2]"), (with_system, "[1]"), (plain, "[1]"), (plain, "[3]")]
+    prompts = [
+        (plain, "[1]"),
+        (plain, "[2]"),
+        (with_system, "[1]"),
+        (plain, "[1]"),
+        (plain, "[3]"),
+    ]
     assert examine_prompts(tokens("smollm2"), prompts).faults == report.faults
     assert seen == [([1], True), ([2], False)]
 

@@ -54,7 +54,11 @@ def test_the_action_is_the_only_argument_of_the_only_tool(text: str, kind: str, 
     ],
 )
 def test_a_schema_may_allow_several_types(schema: object, value: object) -> None:
-    one = ToolSpec("step", "", {"type": "object", "properties": {"it": schema}, "required": ["it"]})
+    one = ToolSpec(
+        "step",
+        "",
+        {"type": "object", "properties": {"it": schema}, "required": ["it"]},
+    )
     assert parsed("<action>3</action>", one) == (ToolCall("step", {"it": value}),)
 
 

@@ -97,7 +97,11 @@ def test_the_stricter_of_time_and_money_is_the_limit(
 def test_slime_ends_at_the_rollout_after_a_checkpoint(tmp_path: Path) -> None:
     limits = {"training__max_hours": 1 / 3600, "training__checkpoint_every": 2}
     config = worker_config(tmp_path, 1, **limits)
-    left(tmp_path / config.places.metrics, (1, 1, 0.2, 1.0, 0.0), (1, 2, 0.1, 1.0, 0.0))
+    left(
+        tmp_path / config.places.metrics,
+        (1, 1, 0.2, 1.0, 0.0),
+        (1, 2, 0.1, 1.0, 0.0),
+    )
     own = Worker(config, FakeMix(NO_RETRY), None)  # type: ignore[arg-type]
     own.check_time(0)
     own.check_time(1)

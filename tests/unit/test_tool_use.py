@@ -67,7 +67,13 @@ def test_calls_tools_and_waiting_are_those_of_whole_records(tmp_path: Path) -> N
         (tmp_path / other).mkdir(parents=True, exist_ok=True)
         (tmp_path / other / "c.jsonl").write_text(texts[0] + "\n")
     # The second of three turns, of which the prompt has one more.
-    expected = ToolUse(5, frozenset({"look", "go"}), {"look": 2, "go": 4}, 12 / 20, "second")
+    expected = ToolUse(
+        5,
+        frozenset({"look", "go"}),
+        {"look": 2, "go": 4},
+        12 / 20,
+        "second",
+    )
     assert EpisodeCount.of(tmp_path).tools.result() == expected
     for file in ("a.jsonl", "b.jsonl"):
         (place / file).write_text(

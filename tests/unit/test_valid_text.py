@@ -38,7 +38,11 @@ def test_a_prepared_task_has_tools_and_messages_that_a_tokenizer_takes() -> None
     member = member_of(
         replace(RULES, system_prompt="{tools}"), selection(), held_out_rule("test"), weight=1.0
     )
-    tool = ToolSpec(CUT, CUT, {"type": "object", "properties": {CUT: {"enum": [CUT]}}})
+    tool = ToolSpec(
+        CUT,
+        CUT,
+        {"type": "object", "properties": {CUT: {"enum": [CUT]}}},
+    )
     entry = entry_of(
         Task("fake", "train", 0), "hash", [Message(role="user", content=CUT)], (tool,), member
     )

@@ -45,7 +45,11 @@ class _Sums(Environment):  # type: ignore[misc]
 
     def graded(self, answer: str) -> ToolOutput:
         is_right = answer.strip() == str(self._a + self._b)
-        return ToolOutput(blocks=[TextBlock(text="noted")], reward=float(is_right), finished=True)
+        return ToolOutput(
+            blocks=[TextBlock(text="noted")],
+            reward=float(is_right),
+            finished=True,
+        )
 
 
 class _OnlyCounted(_Sums):
