@@ -63,8 +63,10 @@ test: setup $(SKYRL_VENV)/.done  ## Style, types, import rules, and every test t
 	$(MAKE) --no-print-directory --jobs=2 check ordinary-tests test-skyrl
 
 # Tests of one file stay together: their fixtures are trained models and servers.
+# The first line compiles the large packages once; otherwise each of the first processes compiles them.
 ordinary-tests: setup
-	$(bytecode) $(BIN)/python -m pytest -m "not slow" -p tests.support.forks --forks $(WORKERS) --preload xp.backends.trl.worker.train
+	$(bytecode) $(BIN)/python -c "import openreward, xp.backends.trl.worker.train"
+	$(bytecode) $(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: setup  ## The tests that take longer
 	$(BIN)/python -m pytest -m slow
