@@ -12,7 +12,14 @@ from tools.checkpoints import page as models_page
 from tools.parity.measure import section
 from tools.public_memory import page as memory_page
 from tools.public_scripts import page as scripts_page
-from xp.cli.explain import ExplainedField, comment_of, fields_of, source_of, specs_of
+from xp.cli.explain import (
+    ExplainedField,
+    comment_of,
+    fields_of,
+    source_of,
+    specs_of,
+    trainers,
+)
 from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
 from xp.fields.message_limits import with_proof
@@ -42,8 +49,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 MEASURED = DOCS.parent / "tools/parity/measured.json"
 """Output of `make parity-measure`."""
 HEADER = (
-    "| field | value | " + " | ".join(name.value for name in BackendName) + " |",
-    "|---|---|" + "---|" * len(BackendName),
+    "| field | value | " + " | ".join(trainers()) + " |",
+    "|---|---|" + "---|" * len(trainers()),
 )
 METRICS_HEAD: Final = """\
 # Metrics
@@ -265,7 +272,7 @@ def _is_of_the_algorithm(field: str) -> bool:
 
 def _parity_row(row: ParityRow, notes: dict[str, int]) -> str:
     cells = []
-    for name in BackendName:
+    for name in trainers():
         meaning = row.meanings.get(name)
         if meaning is None:
             cells.append("")
@@ -301,11 +308,11 @@ def metrics_page() -> str:
         "",
         "## Metrics of the training",
         "",
-        "| metric | unit | meaning | how to read it | " + " | ".join(BackendName) + " |",
+        "| metric | unit | meaning | how to read it | " + " | ".join(trainers()) + " |",
     ]
-    lines += ["|---|---|---|---|" + "---|" * len(BackendName)]
+    lines += ["|---|---|---|---|" + "---|" * len(trainers())]
     lines += [
-        _metric_row(row.name, row, *(source_of(row, backend) for backend in BackendName))
+        _metric_row(row.name, row, *(source_of(row, backend) for backend in trainers()))
         for row in others
     ]
     return "\n".join(lines) + "\n"

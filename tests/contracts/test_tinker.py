@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.support.proofs import missing_tests
 from tests.support.tinker_server import needs_entry_point
 from xp.checks.contracts.backend import BackendSuite
 from xp.checks.contracts.fields import composed, dropped
+from xp.fields.limits import limits_of
 from xp.fields.support import Support
 from xp.planning.backend import backend_of
 
@@ -36,9 +38,24 @@ def test_a_changed_field_of_a_fine_tuning_changes_the_job_or_is_refused(tmp_path
 
 def test_a_field_without_difference_says_what_it_is_for() -> None:
     spec = composed(REFERENCE)
-    for field, meaning in backend_of(spec).meanings(spec).items():
-        assert meaning.receives, field
-        assert bool(meaning.note) == (meaning.support is not Support.EXACT), field
+    meanings = backend_of(spec).meanings(spec)
+    assert [field for field, meaning in meanings.items() if not meaning.receives] == []
+    noted = {field for field, meaning in meanings.items() if meaning.note}
+    assert noted == {field for field, one in meanings.items() if one.support is not Support.EXACT}
+
+
+def test_every_note_and_refusal_has_a_proof_and_every_proof_is_a_test() -> None:
+    module = backend_of(composed(REFERENCE))
+    limits = limits_of("tinker")
+    assert missing_tests(limits) == []
+    columns = {**module.COLUMNS, **module.SFT_COLUMNS}  # type: ignore[attr-defined]
+    proved = {limit.field for limit in limits}
+    unproved = [
+        path
+        for path, column in columns.items()
+        if (column.refuse or column.note) and path not in proved
+    ]
+    assert unproved == []
 
 
 def test_no_module_outside_the_annex_imports_it() -> None:

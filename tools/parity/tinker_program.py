@@ -191,7 +191,7 @@ def engine_of(model: Path) -> Any:
 def updates(
     case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
 ) -> Found:
-    """Run one rollout step of the case through the server's engine."""
+    """Run one rollout step of the case through the server's engine, which writes nothing."""
     del scratch
     import torch
     from safetensors.torch import load_file

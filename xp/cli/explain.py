@@ -23,6 +23,7 @@ from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import ExitCode, XpError, nearest
 from xp.fields.message_limits import with_proof
 from xp.fields.support import implemented_by_xp
+from xp.lib.plugins import Kind, load, plugins
 from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, Section
@@ -154,7 +155,7 @@ class KeyExplainer:
 
 
 def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict[str, RunSpec]:
-    """Composes the same overrides for each of xp's backends, and for a plugin's backend if they select one.
+    """Composes the same overrides for each of xp's backends, and for another package's if they select one.
 
     Raises:
         XpError: the overrides do not compose.
@@ -162,11 +163,17 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
     others = [text for text in overrides if not text.startswith("backend=")]
     chosen = [text for text in overrides if text.startswith("backend=")]
     specs: dict[str, RunSpec] = {
-        name: compose([*others, f"backend={name}"], config_dirs) for name in BackendName
+        name: compose([*others, f"backend={name}"], config_dirs) for name in trainers()
     }
     for spec in (compose([*others, *chosen], config_dirs) for _ in chosen[:1]):
         specs.setdefault(spec.backend.name, spec)
     return specs
+
+
+def trainers() -> list[str]:
+    """Names of xp's backends, those of its annex last."""
+    annex = [one.name for one in plugins(Kind.BACKEND) if one.top == "xp"]
+    return [*(name.value for name in BackendName), *annex]
 
 
 def fields_of(spec: RunSpec) -> dict[str, ExplainedField]:
@@ -323,9 +330,7 @@ def metric_json(name: str) -> list[dict[str, Any]]:
             "unit": candidate.unit,
             "means": candidate.meaning,
             "read": candidate.reading,
-            "sources": {
-                str(backend): source_of(candidate, backend) or None for backend in BackendName
-            },
+            "sources": {backend: source_of(candidate, backend) or None for backend in trainers()},
         }
         for candidate in ([row] if row is not None else METRICS)
     ]
@@ -350,10 +355,13 @@ def _of_last_part(word: str) -> list[str]:
     return [row.name for row in METRICS if row.name.endswith(f"/{word}")]
 
 
-def source_of(row: Metric, backend: BackendName) -> str:
+def source_of(row: Metric, backend: str) -> str:
     """Source of a metric on a backend; empty if its runs do not have the metric."""
     if row.is_of_episodes:
         return "xp, from the episodes"
+    if backend not in list(BackendName):
+        sources: Mapping[str, str] = getattr(load(Kind.BACKEND, backend), "METRIC_SOURCES", {})
+        return sources.get(row.name, "")
     names = import_module(f"xp.backends.{backend}.worker.metric_names")
     native = [
         f"`{native_name}`" for native_name, metric in names.NATIVE.items() if metric == row.name

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from xp.fields.field import OWN, Proof, columns_of
+from xp.fields.field import OWN, Column, Proof, columns_of
 from xp.fields.sft import SFT
 from xp.fields.table import FIELDS
 from xp.lib.nested import upwards
+from xp.lib.plugins import Kind, load, plugins
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,17 @@ def claims(note: str) -> list[str]:
 
 
 def limits_of(backend: str) -> list[Limit]:
-    """The proofs of a backend's columns, or of xp's own (`xp`); empty for a plug-in's."""
-    columns = columns_of((*FIELDS, *SFT), backend)
+    """The proofs of a backend's columns, or of xp's own (`xp`)."""
+    columns: Mapping[str, Column] = columns_of((*FIELDS, *SFT), backend) or _of_plugin(backend)
     return [limit for path, column in columns.items() for limit in _limits(path, column.proof)]
+
+
+def _of_plugin(backend: str) -> Mapping[str, Column]:
+    """Columns that a plug-in's module offers as `COLUMNS` and `SFT_COLUMNS`."""
+    if all(one.name != backend for one in plugins(Kind.BACKEND)):
+        return {}
+    module = load(Kind.BACKEND, backend)
+    return {**getattr(module, "COLUMNS", {}), **getattr(module, "SFT_COLUMNS", {})}
 
 
 def _limits(path: str, proof: Proof) -> Iterator[Limit]:
