@@ -1,21 +1,30 @@
-"""Pictures in conversations: their tokens, the pixels of the engine and those of the model's own forward pass."""
+"""Pictures in conversations and task sets: their tokens, the pixels of the engine and those of the model's own forward pass."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.sections import replace
 from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
-from xp.envs.pictures import PictureStore, digests_of
+from xp.__main__ import main
+from xp.envs.base import PICTURE_MARK, Task, ToolResult
+from xp.envs.builtin.shapes_mini import drawn, puzzle
+from xp.envs.pictures import PictureStore, data_of, digests_of
+from xp.episode.episode import Episode
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.spec import Sampling
 from xp.spec.model import Images
+from xp.tasks.row import read_rows
 from xp.worker.engines.conversation import Conversation, Opening
 from xp.worker.engines.in_process import over_model
 from xp.worker.media import load_network
+from xp.worker.token_budget import reply_ids
 
 SAMPLING = Sampling(
     temperature=1.0,
@@ -186,6 +195,53 @@ def test_pictures_are_bounded_in_pixels_and_by_episode(model: Path, store: Pictu
     larger = seeing_chat(model, store, IMAGES)
     assert larger.pictures is not None
     assert larger.digest() != chat.digest()
+
+
+def test_a_picture_without_room_becomes_a_text_before_the_engine_is_asked(
+    model: Path, store: PictureStore
+) -> None:
+    from PIL import Image
+
+    chat = seeing_chat(model, store)
+    large = store.keep(data_of(Image.new("RGB", (420, 280), "red")))
+    assert chat.pictures is not None
+    assert 50 < chat.pictures.num_tokens(large["sha256"]) <= 64
+    session = FakeSession(lambda _, __: ToolResult(PICTURE_MARK, pictures=(large,)))
+    episode = Episode(Task("fake", "train", 0), lambda: session, replace(RULES, images=IMAGES))
+    reply = episode.step(call("move"))
+    fitting = reply_ids(chat, episode, reply, 66, chat.end_id)
+    assert fitting is not None
+    assert "[image left out: no room]" in chat.tokenizer.decode(fitting.ids)
+    assert digests_of(fitting.messages) == []
+    assert episode.settle().pictures == {"read": 0.0, "left_out": 1.0}
+    whole = Episode(Task("fake", "train", 0), lambda: session, replace(RULES, images=IMAGES))
+    shown = reply_ids(chat, whole, whole.step(call("move")), 400, chat.end_id)
+    assert shown is not None
+    assert digests_of(shown.messages) == [large["sha256"]]
+
+
+def test_pictures_of_a_file_of_rows_are_beside_it_and_a_wrong_one_leaves_its_row_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shown").mkdir()
+    rows = []
+    for number in range(8):
+        (tmp_path / f"shown/{number}.png").write_bytes(drawn(puzzle(str(number))[0]))
+        rows.append({"prompt": f"{number}?", "image": f"shown/{number}.png", "answer": "1"})
+    rows.append({"prompt": "outside?", "image": "../../etc/passwd", "answer": "1"})
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ("env=graded", "env.rows=./rows.jsonl", "env.grader=number", "env.held_out=null")
+    lenient = ("model=tiny_vlm", "preparation.allow_missing_fraction=0.2")
+    assert main(["prepare", *words, *lenient, f"outputs={tmp_path / 'outputs'}"]) == 0
+    (task_set,) = (tmp_path / "outputs/tasks").glob("*/manifest.json")
+    assert "outside the folder of the rows" in task_set.read_text()
+    prepared = list(read_rows(task_set.with_name("tasks.parquet")))
+    assert len(prepared) == 8
+    store = PictureStore(tmp_path / "outputs/pictures")
+    for row in prepared:
+        (digest,) = digests_of(row.messages)
+        assert store.data(digest) == (tmp_path / f"shown/{row.index}.png").read_bytes()
 
 
 DROPPING = (

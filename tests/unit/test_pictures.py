@@ -159,6 +159,7 @@ OPENAI = {
         ({"prompt": [PLACES], "image": PNG}, "*How many?"),
         ({"prompt": [OPENAI]}, "Look:*a\nb"),
         ({"prompt": "How many?", "images": [], "image": None}, "How many?"),
+        ({"prompt": "How many?", "images": 3, "image": ""}, "How many?"),
         ({"prompt": "A mark \ufffc here", "image": PNG}, "*A mark \ufffd here"),
     ],
 )
@@ -177,6 +178,7 @@ def test_pictures_of_a_row_are_in_its_prompt(row: Any, content: str, store: Pict
         ({"prompt": [PLACES], "images": []}, "places for more images than its 0"),
         ({"prompt": [{"role": "system", "content": "a"}], "image": PNG}, "no message of the user"),
         ({"prompt": [QUESTION], "image": b"no"}, "no image"),
+        ({"prompt": [QUESTION], "image": "../../etc/passwd"}, "from no file"),
     ],
 )
 def test_a_row_whose_pictures_have_no_place_is_refused(

@@ -23,7 +23,6 @@ from xp.errors import XpError
 from xp.lib.data_files import (
     Row,
     check_is_text,
-    is_media,
     is_set,
     named_columns,
     path_in,
@@ -257,16 +256,14 @@ def _of_user(text: str) -> Message:
 
 
 def _pictures_in(row: Row) -> Iterator[Any]:
-    """The values of a row's pictures, as they are written."""
+    """The values of a row's pictures, as they are written; a number is how many there are, or an index."""
     for name in ("images", "image"):
         value = row.get(name)
-        if is_media(value):
-            yield from (
-                (one for one in value if one is not None)
-                if isinstance(value, list | tuple)
-                else [value]
-            )
-            return
+        if value is None or isinstance(value, int | float):
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        yield from (one for one in values if one is not None and one != "")
+        return
 
 
 def folders_of(source: str | Mapping[str, str] | None) -> list[Path]:

@@ -80,7 +80,7 @@ def reply_ids(
         ids = chat.reply_within(room, reply.messages, last_id=last_id)
         messages: Sequence[Message] = reply.messages
         if ids is None and pictures_of(messages):
-            messages = episode.leave_out_pictures("no room in training.max_response_tokens")
+            messages = episode.leave_out_pictures("no room")
             ids = chat.reply_within(room, messages, last_id=last_id)
         if ids is None:
             return None
