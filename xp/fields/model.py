@@ -99,7 +99,7 @@ NOT_TRIED_PICTURES = (
     "Not tried: SkyRL's vLLM with pictures on accelerators. xp compares each picture's tokens with the engine's before the"
     " first turn that has it."
 )
-OTHER_TRAINERS = "set null, or use backend=skyrl, or trl with backend.engine.name=transformers"
+OTHER_TRAINERS = "set null, or use backend=skyrl"
 
 
 def _no_judge(spec: RunSpec) -> str | None:
@@ -126,10 +126,11 @@ def _no_pictures(spec: RunSpec) -> str | None:
 
 def _pictures(spec: RunSpec) -> Native:
     images = spec.model.images
-    if images is None or skyrl.has_stub(spec):
-        return {}
-    limits = {"image": images.per_episode, "video": 0}
-    return {f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt": limits}
+    keys: Keys = {"generator.vision_language_generator": False}
+    if images is not None and not skyrl.has_stub(spec):
+        limits = {"image": images.per_episode, "video": 0}
+        keys[f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt"] = limits
+    return keys
 
 
 def _no_skyrl_pictures(spec: RunSpec) -> str | None:

@@ -104,7 +104,7 @@ class EnginePictures:
         if processed is None:
             if len(self._processed) >= MAX_KEPT:
                 del self._processed[next(iter(self._processed))]
-            processed = asyncio.ensure_future(self._process(digest))
+            processed = asyncio.ensure_future(self._load(digest))
             self._processed[digest] = processed
         try:
             return await asyncio.shield(processed)
@@ -112,7 +112,7 @@ class EnginePictures:
             self._processed.pop(digest, None)
             raise
 
-    async def _process(self, digest: str) -> ProcessedPicture:
+    async def _load(self, digest: str) -> ProcessedPicture:
         if self._renderer is None:
             pixels = self.reader.pixels([digest])
             return ProcessedPicture(None, pixels[PIXELS], pixels[GRID])
