@@ -115,6 +115,12 @@ COLUMNS: Final[Mapping[str, Column]] = {
         "the API returns no choice of experts; set false, or use backend=skyrl or slime",
         "tinker::a_sample_is_tokens_and_log_probabilities",
     ),
+    "model.images": Column(
+        implemented_by="nothing: off",
+        refuse_if=lambda s: s.model.images is not None,
+        refuse="xp sends a service texts alone; set null, or use backend=trl or skyrl",
+        proof=OWN,
+    ),
     **_left(["model.architecture"], "the service has the network"),
     "algorithm.estimator": Column(
         implemented_by="xp.episode.advantages",
