@@ -66,6 +66,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Trainer:
+    name: str = "trl"
     pins: Mapping[str, str] = field(default_factory=lambda: {"pytest": "9", "no-such-package": "1"})
     commits: Mapping[str, str] = field(default_factory=dict)
 
