@@ -41,7 +41,8 @@ class ExitCode(IntEnum):
     SYMPTOM = 14
     """A training showed a symptom, and `training.on_symptom` is `stop`."""
     LIMIT = 15
-    """A training reached `training.max_hours` or `training.budget_usd`; it ended after a checkpoint."""
+    """A training reached `training.max_hours` or `training.budget_usd`; it ended after a checkpoint. Or its sandboxes in
+    a cloud have cost `env.options.cloud.budget`."""
     NOT_TRAINED = 16
     """A training made fewer updates than requested, or its model is the one that it began with."""
     FLAT = 21

@@ -9,9 +9,11 @@ import pytest
 
 from tests.support.clouds import cloud_task
 from tests.support.harbor_tasks import CONFIG
+from tests.support.harness_programs import harness
 from xp.__main__ import main
 from xp.contrib.harbor.cloud_host import BOUNDED, is_running, owner
 from xp.contrib.harbor.cloud_options import ACCOUNTS
+from xp.contrib.harness.provider import _of_server
 from xp.errors import ExitCode
 from xp.spec.env import SandboxKind
 
@@ -129,6 +131,17 @@ def test_a_task_cannot_ask_for_the_key_of_the_account(
     error = capsys.readouterr().err
     assert "DAYTONA_API_KEY, the key of your account, which no sandbox gets" in error
     assert "a-value-of-the-shell" not in error
+
+
+def test_a_server_of_tasks_does_not_get_the_key_of_the_account() -> None:
+    config = harness(Path("https://example.org")).model_copy(
+        update={
+            "sandbox": SandboxKind.DAYTONA,
+            "secrets": {"DAYTONA_API_KEY": None, "API_KEY": None},
+        }
+    )
+    assert set(_of_server(config).secrets) == {"API_KEY"}
+    assert set(config.secrets) == {"DAYTONA_API_KEY", "API_KEY"}
 
 
 def test_every_cloud_has_an_account() -> None:

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from xp.contrib.harbor.cloud_options import CloudOptions, check_cloud
+from xp.contrib.harbor.cloud_options import CloudOptions, account_variables, check_cloud
 from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
 from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images, docker
 from xp.contrib.harbor.local_sandbox import LocalSandbox
@@ -209,9 +209,7 @@ class HarnessProvider(IndexedProvider):
                 split: [self._task_of(row) for row in rows] for split, rows in self._rows.items()
             }
         else:
-            self._inner = load_provider(
-                config.model_copy(update={"provider": "openreward", "options": {}}), environ
-            )
+            self._inner = load_provider(_of_server(config), environ)
         self._check_sandboxes()
         self._images = Images()
         self._is_closed = False
@@ -436,6 +434,14 @@ class HarnessProvider(IndexedProvider):
 def is_folder(config: EnvConfig) -> bool:
     """Returns whether the target is a folder of Harbor's tasks, and not a server."""
     return config.target is not None and config.target.startswith(("/", "~"))
+
+
+def _of_server(config: EnvConfig) -> EnvConfig:
+    """Rules of the sessions on an ORS server, which does not get the key of the account at a cloud."""
+    account = account_variables(config.sandbox)
+    secrets = {name: source for name, source in config.secrets.items() if name not in account}
+    changes = {"provider": "openreward", "options": {}, "secrets": secrets}
+    return config.model_copy(update=changes)
 
 
 def _is_outside(config: EnvConfig) -> bool:
