@@ -36,7 +36,8 @@ GENERAL = {
 }
 """Words of the field that records and requests have by themselves: the reward of an episode, the split of a task."""
 OTHERS = {
-    "EnvConfig": {"dialect"},  # never None: the model's where the environment names none
+    # The dialect is never None: the model's where the environment names none; the images are the section as it is.
+    "EnvConfig": {"dialect", "images"},
     "EpisodeConfig": {"members"},
     "Target": {"overrides", "secrets"},  # their values
     "Valid": {"num_tokens"},

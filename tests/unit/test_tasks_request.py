@@ -26,6 +26,7 @@ from xp.execution.launchers.files import copy_modules, locate_modules
 from xp.spec.dialect import Dialect
 from xp.spec.env import GraderForm, OnNoToolCall, PromptSource, Reduction, SandboxKind
 from xp.spec.judge import JudgeScoring
+from xp.spec.model import Images
 from xp.spec.reward_fn import WeightedFnSpec
 from xp.tasks.config import PrepareConfig
 from xp.tasks.request import (
@@ -62,6 +63,7 @@ MATTERS: dict[str, Any] = {
     "dialect": Dialect.ACTION,
     "system_prompt": None,
     "toolset": "codex",
+    "images": Images(max_pixels=10_000, per_episode=1),
     "train": selection(("train",), num_tasks=11),
     "held_out": None,
     "weight": 2.0,
@@ -132,8 +134,8 @@ def test_the_key_is_the_same_whatever_the_speed_and_the_tolerance() -> None:
 
 
 def test_sets_whose_meaning_did_not_change_keep_the_key_that_they_had() -> None:
-    assert key() == "cac9e44134fa7c89cf70"
-    assert key(held_out=None) == "67cf3ede3af89341ad18"
+    assert key() == "e3e69309892d34b36d64"
+    assert key(held_out=None) == "558d9bfdef441b5c3a55"
 
 
 def served(module: str) -> EnvConfig:

@@ -19,7 +19,15 @@ from xp.composition import compose
 from xp.envs.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS
 from xp.lib.digest import file_digest
 from xp.lib.models.network import mismatches
-from xp.worker.tiny_model import MANIFEST, PLACE, SHIPPED, publish
+from xp.lib.verified import damaged
+from xp.worker.tiny_model import (
+    MANIFEST,
+    PLACE,
+    SHIPPED,
+    VISION_PLACE,
+    VISION_SHIPPED,
+    publish,
+)
 
 BUILD = Build(
     hidden_size=16,
@@ -99,6 +107,17 @@ def test_the_option_describes_the_shipped_model() -> None:
     assert model.max_context_tokens == config["max_position_embeddings"]
     assert model.path == PLACE == f"models/tiny-{file_digest(SHIPPED / 'model.safetensors')[:12]}"
     assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 3_000_000
+
+
+def test_the_option_of_the_model_that_reads_pictures_describes_it() -> None:
+    model = compose(["model=tiny_vlm"]).model
+    assert model.architecture is not None
+    config = json.loads((VISION_SHIPPED / "config.json").read_text())
+    assert mismatches(model.architecture.model_dump(), config) == []
+    weights = file_digest(VISION_SHIPPED / "model.safetensors")
+    assert model.path == VISION_PLACE == f"models/tiny-vlm-{weights[:12]}"
+    assert damaged(VISION_SHIPPED / MANIFEST) is None
+    assert sum(file.stat().st_size for file in VISION_SHIPPED.iterdir()) < 2_000_000
 
 
 @pytest.mark.slow

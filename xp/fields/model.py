@@ -102,6 +102,15 @@ NOT_TRIED_PICTURES = (
 OTHER_TRAINERS = "set null, or use backend=skyrl"
 
 
+def _pictures_note(spec: RunSpec) -> str:
+    if spec.model.images is None:
+        return ""
+    note = "Each sampled token is a pass over its whole conversation, with its pictures."
+    if is_on_cpu(spec):
+        return note
+    return f"{note} Not tried: pictures on accelerators."
+
+
 def _no_judge(spec: RunSpec) -> str | None:
     if spec.model.images is None:
         return None
@@ -440,8 +449,9 @@ MODEL = (
         "model.images",
         trl=Column(
             implemented_by="xp.episode.picture_reader; TRL reads the pictures as results of tools",
+            note=_pictures_note,
             refuse=_no_pictures,
-            proof={"xp gives": OWN, "the teacher reads text": OWN},
+            proof={"xp gives": OWN, "the teacher reads text": OWN, "a pass over": OWN},
         ),
         skyrl=Column(
             _pictures,

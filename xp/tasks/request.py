@@ -86,6 +86,7 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "options": dict(env.options) or None,
         "toolset": env.toolset,
         "text_actions": True if env.dialect is Dialect.ACTION else None,
+        "pictures": None if env.images is None else True,
     }
     return {name: value for name, value in rare.items() if value is not None} | {
         "provider": env.provider,

@@ -140,7 +140,8 @@ def _refused_name(spec: RunSpec) -> str | None:
         else:
             fix = "set vllm"
         return f"TRL does not support sglang; {fix}"
-    if name is EngineName.TRANSFORMERS and not is_on_cpu(spec):
+    # Pictures have no other engine.
+    if name is EngineName.TRANSFORMERS and not is_on_cpu(spec) and spec.model.images is None:
         return "transformers is xp's own decoding, which is for hardware=cpu; set vllm"
     return None
 

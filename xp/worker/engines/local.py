@@ -56,6 +56,8 @@ def local_engine(
         logging.disable_progress_bar()
         with loading(model, "weights"):
             policy = load_policy(model, spec.model.dtype.value).eval()
+        if chat.pictures is not None and torch.cuda.is_available():
+            policy = policy.to("cuda")
         yield over_model(policy, chat, sampling, seed)
         return
     log = logs / f"{name.value}.log"

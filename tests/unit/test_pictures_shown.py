@@ -1,0 +1,74 @@
+"""Pictures where people and models elsewhere see them: pages, the terminal, and requests to an endpoint."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.sections import replace
+from xp.envs.base import PICTURE_MARK, Message, Task, ToolResult
+from xp.envs.builtin.shapes_mini import drawn, puzzle
+from xp.envs.pictures import PictureStore, with_pictures
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeStatus, Reply
+from xp.episode.trajectory import trajectory
+from xp.results.evaluation.play import Dialogue, ToolCalls
+from xp.results.report.episode_detail import detail
+from xp.results.report.web import policy
+from xp.spec.model import Images
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+PNG = drawn(puzzle("a")[0])
+RULES_WITH_PICTURES = replace(RULES, images=Images(max_pixels=10_000, per_episode=4))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PictureStore:
+    return PictureStore(tmp_path / "pictures")
+
+
+def asked(store: PictureStore) -> Message:
+    return with_pictures(Message(role="user", content=""), [store.keep(PNG), "How many?"])
+
+
+def test_a_page_shows_small_pictures_without_a_script_or_the_network(store: PictureStore) -> None:
+    shown = store.keep(PNG)
+    session = FakeSession(lambda _, __: ToolResult(PICTURE_MARK, pictures=(shown,)))
+    episode = Episode(Task("fake", "train", 0), lambda: session, RULES_WITH_PICTURES)
+    episode.step(call("move"))
+    record = trajectory(episode, run="r", phase="train", step=0, sample=0, tools="[]")
+    line = record.to_line()
+    assert b"base64" not in line
+    assert shown["sha256"].encode() in line
+    page = detail(json.loads(line), thumbnail=store.thumbnail)
+    results = [message for message in page["messages"] if message.get("pictures")]
+    assert results
+    for message in results:
+        (uri,) = message["pictures"]
+        assert base64.b64decode(uri.removeprefix("data:image/png;base64,"))[1:4] == b"PNG"
+        assert "[image 56x56 png " in message["content"]
+    # Without the store they are in words alone.
+    assert all("pictures" not in message for message in detail(json.loads(line))["messages"])
+    lost = detail(json.loads(line), thumbnail=PictureStore(store.directory / "no").thumbnail)
+    assert all("pictures" not in message for message in lost["messages"])
+    assert "img-src data:;" in policy(is_live=False)
+
+
+def test_an_endpoint_gets_pictures_as_data_uris(store: PictureStore) -> None:
+    row = TaskRow(
+        "fake/train/0", "fake", Purpose.TRAIN, "train", 0, "h", (asked(store),), "[]", 1.0
+    )
+    dialogue = Dialogue(row, RULES_WITH_PICTURES, ToolCalls.NATIVE, store)
+    (message,) = dialogue.messages
+    image, text = message["content"]
+    uri = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+    assert image == {"type": "image_url", "image_url": {"url": uri}}
+    assert text == {"type": "text", "text": "How many?"}
+    again = with_pictures(Message(role="user", content=""), ["And now?", store.keep(PNG)])
+    dialogue.add({"content": "2"}, Reply((again,), EpisodeStatus.ONGOING))
+    assert [part["type"] for part in dialogue.messages[-1]["content"]] == ["text", "image_url"]
