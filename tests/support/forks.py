@@ -21,7 +21,7 @@ Places = deque[int]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forks", type=int, default=1, help="processes that run files of tests")
-    parser.addoption("--preload", nargs="+", default=[], help="modules that each fork then has")
+    parser.addoption("--preload", action="append", default=[], help="a module that each fork has")
 
 
 @pytest.hookimpl(tryfirst=True)
