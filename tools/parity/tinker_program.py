@@ -36,8 +36,11 @@ SHARED = ("gate_proj", "up_proj")
 
 def main(argv: Sequence[str]) -> None:
     import jax
+    import torch
 
     prepare_python()
+    # With more, two frameworks' threads wait for each other.
+    torch.set_num_threads(1)
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
     measure(argv, updates)
