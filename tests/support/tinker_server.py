@@ -113,7 +113,7 @@ def proxy(server: TinkerServer, fault: Fault) -> Iterator[str]:
 
 
 def _forwarded(url: str, request: Request) -> Reply:
-    left_out = ("host", "content-length", "connection", "accept-encoding")
+    left_out = ("content-length", "connection", "accept-encoding")
     headers = {name: value for name, value in request.headers.items() if name not in left_out}
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=600)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xp.__main__ import main
-from xp.cli.explain import KeyExplainer, fields_of
+from xp.cli.explain import KeyExplainer, fields_of, trainers
 from xp.composition import ROOT, compose, origin_of
 from xp.composition.files import Mark
 
@@ -79,7 +79,7 @@ def test_explain_as_json_has_the_facts_of_the_text(capsys: pytest.CaptureFixture
     assert main(["explain", *words, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["from"][0] == "the command line: training.learning_rate=1e-4"
-    assert set(found["backends"]) == {"trl", "skyrl", "slime"}
+    assert set(found["backends"]) == set(trainers())
     values = [*found["from"], found["means"], found["legal"]]
     values += [
         f"{name} {one['support']}: {one['receives']}" for name, one in found["backends"].items()

@@ -82,6 +82,7 @@ ROUNDING = (
 )
 FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate is ten times the others'"
 BONUS = "the bonus is a mean over episodes of their token means; the papers' and the others' is over tokens"
+ONE_MODEL = "SkyRL's server has one model, and the measure's teacher is another"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
 SGLANG: dict[str, tuple[str, ...]] = {"slime": ("backend.engine.name=sglang",)}
@@ -127,7 +128,7 @@ def _opd(name: str, *overrides: str) -> Option:
     """An option with a teacher."""
     # SkyRL's reference model is the teacher.
     own = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher", "training.kl_coef=0")
-    return Option(name, (*own, *overrides), of_backend=CONVERTED)
+    return Option(name, (*own, *overrides), of_backend=CONVERTED, not_on={"tinker": ONE_MODEL})
 
 
 def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Option:
@@ -280,7 +281,13 @@ OPTIONS = (
             f"model.lora, rank {rank}",
             (f"model.lora={{rank: {rank}, alpha: 8, dropout: 0, target_modules: null}}",),
             # xp's rehearsal on a CPU refuses adapters, since they go to engines; the measurement has no engine.
-            of_backend={"skyrl": ("hardware=a100x1", "backend.attention=sdpa")},
+            of_backend={
+                "skyrl": ("hardware=a100x1", "backend.attention=sdpa"),
+                # The service has an alpha of its own.
+                "tinker": (
+                    f"model.lora={{rank: {rank}, alpha: 32, dropout: 0, target_modules: null}}",
+                ),
+            },
         )
         for rank in (8, 16)
     ),

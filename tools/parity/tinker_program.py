@@ -30,14 +30,17 @@ from xp.episode.rewards import Overlong
 from xp.worker.learning_rate import learning_rate_factor
 from xp.worker.program import run_stage
 
-SHARED = ("gate_proj", "up_proj")
+SHARED = (("gate_proj", "up_proj"), ("k_proj", "q_proj", "v_proj"))
 """Layers whose first matrix is one in SkyRL's fused layers."""
 
 
 def main(argv: Sequence[str]) -> None:
     import jax
+    import torch
 
     prepare_python()
+    # With more, two frameworks' threads wait for each other.
+    torch.set_num_threads(1)
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
     measure(argv, updates)
@@ -138,12 +141,11 @@ class Client:
                 rank=meta.lora_config.rank,
             )
             named = {name: one.double() for name, one in load_file(file).items()}
-        for name in sorted(named):
-            first, second = (f".{layer}.lora_A" for layer in SHARED)
-            if first in name:
-                shared = named.pop(name)
-                named.pop(name.replace(first, second))
-                named[f"{name}.{name.replace(first, second)}"] = shared
+        for first, *others in SHARED:
+            for name in [one for one in named if f".{first}.lora_A" in one]:
+                names = [name, *(name.replace(first, other) for other in others)]
+                shared = [named.pop(one) for one in names]
+                named[".".join(names)] = shared[0]
         return named
 
 
@@ -184,8 +186,14 @@ def engine_of(model: Path) -> Any:
 
     # The server's own are of the model's file; the measure is in float64.
     backend.get_dtype = lambda _: jnp.float64
-    config = backend.JaxBackendConfig(max_lora_adapters=200, max_lora_rank=16)
+    config = backend.JaxBackendConfig(max_lora_adapters=3, max_lora_rank=16)
     return backend.JaxBackendImpl(str(model), config, 0)
+
+
+def forget(engine: Any) -> None:
+    """Frees the places of all adapters."""
+    for model in [*engine.models]:
+        engine.delete_model(model)
 
 
 def updates(
@@ -201,6 +209,7 @@ def updates(
     service = LocalService(config.requests)
     service.engine = engine_of(model)
     service.measure(samples_ahead=False)
+    forget(service.engine)
     client = service.train()
     rewards = [settled(one, Overlong.of(spec)) for one in episodes]
     flat = without_variance(rewards, [str(one.group) for one in episodes])
@@ -242,7 +251,7 @@ def updates(
         found.parameters.append(client.weights())
         found.members.append(members)
         lines.append({**line, "training/grad_norm": grad_norm(step) or 0.0})
-    service.engine.delete_model(client.model)
+    forget(service.engine)
     if "training/logprob_gap" in reported or lines:
         gap = reported.pop("training/logprob_gap", lines[0]["training/logprob_gap"])
         found.reported["training/logprob_gap"] = gap

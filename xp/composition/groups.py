@@ -93,7 +93,9 @@ def compose_groups(
         in_order = tuple(
             sorted(chosen.items())
         )  # one composition, in whatever order its options were typed
-        more, container, env_name = _merge(in_order, config_dirs if has_users else ())
+        # A recipe of xp's may choose an option of its annex.
+        places = config_dirs if has_users else plugins.config_dirs()
+        more, container, env_name = _merge(in_order, places)
         faults += [fault for fault in more if fault not in faults]
         if container is not None:
             undecided = {section for group in dropped for section in SECTIONS[group]}

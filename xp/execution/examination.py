@@ -15,7 +15,8 @@ from xp.planning.backend import backend_of
 from xp.planning.runtime import trainer_runtime
 from xp.spec import RunSpec
 
-TIMEOUT_S: Final = 300.0
+TIMEOUT_S: Final = 1200.0
+"""A server may compile or load the model first."""
 
 
 def examine(spec: RunSpec) -> str | None:

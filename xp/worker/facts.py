@@ -54,6 +54,7 @@ PACKAGES: Final = (
         "datasets",
         "flash-attn",
         "ray",
+        "tinker",
         "numpy",
         "openreward",
         "openenv-core",

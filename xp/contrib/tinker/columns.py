@@ -10,7 +10,7 @@ from xp.contrib.tinker.worker.state import has_state
 from xp.fields.field import OWN, Column, Native
 from xp.fields.run import SEED_OF_TURNS
 from xp.fields.shared import is_ahead
-from xp.spec import Estimator, PolicyLoss, RatioFrom, RatioLevel, RunSpec
+from xp.spec import Estimator, PolicyLoss, RatioFrom, RatioLevel, Reference, RunSpec
 from xp.spec.training import OnNonfinite, Optimizer, Unfinished
 
 WORKER: Final = "xp.contrib.tinker.worker"
@@ -262,6 +262,12 @@ COLUMNS: Final[Mapping[str, Column]] = {
         refuse_if=lambda s: s.training.kl_coef > 0 and not s.algorithm.use_kl_in_reward,
         refuse="the service's losses have no penalty; set 0, or algorithm.use_kl_in_reward=true, which lowers the rewards",
         proof="tinker::a_loss_has_two_bounds",
+    ),
+    "training.reference": Column(
+        implemented_by=f"the model without adapters, by {WORKER}.penalties",
+        refuse_if=lambda s: s.training.kl_coef > 0 and s.training.reference is Reference.SFT,
+        refuse="the reference is the model without adapters; set initial, or training.kl_coef=0",
+        proof=OWN,
     ),
     **_none(
         ["training.reference_every"],

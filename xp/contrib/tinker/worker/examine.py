@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
         if model in served:
             sampler = clients.create_sampling_client(base_model=model)
             parameters = SamplingParams(max_tokens=1, seed=1)
-            sampler.sample(ModelInput.from_ints(list(PROBE)), 1, parameters).result(timeout=240)
+            sampler.sample(ModelInput.from_ints(list(PROBE)), 1, parameters).result(timeout=1000)
     except Exception as error:  # whatever the SDK raises where the server is of another version
         status = getattr(error, "status_code", None)
         if status in (401, 403):

@@ -56,8 +56,9 @@ def save_adapters(
     service.download(training, name, directory)
     with safe_open(directory / "adapter_model.safetensors", "pt") as file:
         layers = {key.partition(".lora_")[0].rpartition(".")[2] for key in file.keys()}  # noqa: SIM118
+    place = model_place(spec.model)
     config = json_of(directory / CONFIG, ExitCode.RUN_DIR) | {
-        "base_model_name_or_path": model_place(spec.model),
+        "base_model_name_or_path": str(local_directory(place, Path()) or place),
         "target_modules": sorted(layers),
         "task_type": "CAUSAL_LM",
     }

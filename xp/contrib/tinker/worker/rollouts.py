@@ -114,7 +114,6 @@ class Rollouts:
 
     def _tasks(self, step: int) -> Sequence[TaskRow]:
         if self._curriculum is not None:
-            self._curriculum.begin(step)
             return self._curriculum.tasks(step)
         size = self._players.config.spec.training.prompts_per_step
         return self._order[step * size : (step + 1) * size]

@@ -129,6 +129,7 @@ class Training:
         self._penalties = Penalties(self._spec, self._service, os.environ, players.chat.tokenizer)
         self._sampler: Any = None
         self._state = ""
+        self._num_saved = 0
         self._step = 0
         self._client = self._begin()
 
@@ -139,6 +140,7 @@ class Training:
         begun = read_state(checkpoint or Path(self._config.start_model))
         state = begun.get("state")
         client = self._service.train(state, has_optimizer=checkpoint is not None)
+        self._state = str(state or "")
         if checkpoint is not None:
             print(f"going on from {checkpoint}", flush=True)
             self._step = int(begun["step"])
@@ -157,6 +159,8 @@ class Training:
         self._log.continue_after(self._step)
         while self._step < self._config.num_steps:
             step = self._step
+            if self._curriculum is not None:
+                self._curriculum.begin(step)
             is_due = self._held_out is not None and self._held_out.is_due(step)
             samples = self._ahead.take(step, self._refresh, self._evaluate if is_due else None)
             self._train(samples)
@@ -178,6 +182,8 @@ class Training:
         publish_policy(self._service, self._client, self._spec, players.chat, target, state)
         if self._held_out is not None:
             self._held_out.play_trained(self._service.sampler(self._client))
+            prompt, sampled, _ = self._service.used.take()
+            print(f"the last evaluation: {prompt} tokens read, {sampled} sampled", flush=True)
 
     def _refresh(self) -> None:
         self._sampler = self._service.sampler(self._client)
@@ -188,12 +194,15 @@ class Training:
         self._held_out.play(self._sampler, self._step, self._save_adapters)
 
     def _save_adapters(self, directory: Path) -> None:
-        name = service_name(self._config.places.run, f"adapters-{self._step}")
+        self._num_saved += 1
+        rest = f"adapters-{self._step}-{self._num_saved}"
+        name = service_name(self._config.places.run, rest)
         save_adapters(self._service, self._client, self._spec, name, directory)
 
     def _train(self, samples: StepSamples) -> None:
         """Makes the updates of a step: all requests are sent before the first answer is waited for."""
         began = time.monotonic()
+        self._log.unpause()
         training = self._spec.training
         check_health(samples.played, training.max_void_fraction)
         line = {
@@ -230,7 +239,6 @@ class Training:
         line["time/update_s"] = time.monotonic() - sent
         line["time/step_s"] = time.monotonic() - began + samples.seconds
         line |= self._cost()
-        self._log.unpause()
         self._log.line(samples.step + 1, line)
 
     def _check_gap(self, line: Mapping[str, float], *, is_fresh: bool) -> None:
