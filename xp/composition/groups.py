@@ -86,10 +86,7 @@ def compose_groups(
     chosen, faults = _resolve(groups, config_dirs)
     dropped = {group for group, _ in groups} - set(chosen)
     while True:
-        # A recipe of xp's may name the option of a plugin.
-        has_users = "recipes" in chosen or any(
-            _is_users(group, option, config_dirs) for group, option in chosen.items()
-        )
+        has_users = any(_is_users(group, option, config_dirs) for group, option in chosen.items())
         in_order = tuple(
             sorted(chosen.items())
         )  # one composition, in whatever order its options were typed
