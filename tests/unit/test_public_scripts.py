@@ -12,8 +12,6 @@ import yaml
 import tools.public_scripts
 from tools.public_scripts import main, page, scripts
 from xp.cli.native import KeyResult
-from xp.composition import compose
-from xp.planning.memory.fit import MemoryVerdict, fit
 
 SCRIPTS = scripts()
 ROOT = Path(__file__).parents[2]
@@ -47,10 +45,9 @@ def test_every_key_has_a_place_or_a_sentence(name: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_of_a_script_fits_and_says_what_to_expect(recipe: str) -> None:
+def test_a_recipe_of_a_script_says_what_to_expect(recipe: str) -> None:
     head = (ROOT / f"recipes/{recipe}.yaml").read_text(encoding="utf-8").partition("defaults:")[0]
     assert "# Expect: " in head
-    assert fit(compose([f"recipes={recipe}"])).verdict in (MemoryVerdict.FITS, MemoryVerdict.LIKELY)
 
 
 def test_the_page_is_current() -> None:
