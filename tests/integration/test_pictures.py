@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,10 @@ def test_pictures_of_a_file_of_rows_are_beside_it_and_a_wrong_one_leaves_its_row
     for row in prepared:
         (digest,) = digests_of(row.messages)
         assert store.data(digest) == (tmp_path / f"shown/{row.index}.png").read_bytes()
+    # A set that comes without its pictures is made again.
+    shutil.rmtree(tmp_path / "outputs/pictures")
+    assert main(["prepare", *words, *lenient, f"outputs={tmp_path / 'outputs'}"]) == 0
+    assert all(store.data(digest) for row in prepared for digest in digests_of(row.messages))
 
 
 DROPPING = (
