@@ -11,6 +11,7 @@ from typing import Any
 from xp.envs.base import GroupScorer, Message, Provider, Task
 from xp.envs.config import EnvConfig
 from xp.envs.messages import chat_call
+from xp.envs.pictures import parts_of, with_pictures
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import GroupEpisode
 from xp.episode.shaping import numbers_of
@@ -129,6 +130,6 @@ def dialogue(episode: GroupEpisode, dialect: Dialect | str) -> list[Message]:
                 executed = chat_call(one["tool_call_id"], call["name"], dict(call["arguments"]))
                 turn.setdefault("tool_calls", []).append(executed)
             else:
-                one = Message(role="user", content=one["content"])
+                one = with_pictures(Message(role="user", content=""), parts_of(one))
         messages.append(one)
     return messages
