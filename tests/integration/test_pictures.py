@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.stubs.chat_server import ChatServer, serving
 from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.sections import replace
 from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
 from xp.__main__ import main
 from xp.envs.base import PICTURE_MARK, Task, ToolResult
-from xp.envs.builtin.shapes_mini import drawn, puzzle
+from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
 from xp.envs.pictures import PictureStore, data_of, digests_of
 from xp.episode.episode import Episode
 from xp.episode.tokens import ChatTokens, TemplateFault
@@ -242,6 +246,10 @@ def test_pictures_of_a_file_of_rows_are_beside_it_and_a_wrong_one_leaves_its_row
     for row in prepared:
         (digest,) = digests_of(row.messages)
         assert store.data(digest) == (tmp_path / f"shown/{row.index}.png").read_bytes()
+    # A set that comes without its pictures is made again.
+    shutil.rmtree(tmp_path / "outputs/pictures")
+    assert main(["prepare", *words, *lenient, f"outputs={tmp_path / 'outputs'}"]) == 0
+    assert all(store.data(digest) for row in prepared for digest in digests_of(row.messages))
 
 
 DROPPING = (
@@ -253,3 +261,22 @@ DROPPING = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def test_an_endpoint_sees_the_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stub knows each board by its bytes, which it gets as a data URI."""
+    monkeypatch.chdir(tmp_path)
+    rows = ShapesMini().rows()["test"]
+    answers = {(row["image"], row["prompt"]): row["answer"] for row in rows}
+
+    def looks(body: Mapping[str, Any]) -> dict[str, Any]:
+        image, text = body["messages"][-1]["content"]
+        data = image["image_url"]["url"].removeprefix("data:image/png;base64,")
+        return {"content": answers[base64.b64decode(data), text["text"]]}
+
+    with serving(ChatServer(write=looks)) as server:
+        words = ("env=shapes_mini", "model=endpoint", f"model.url={server.url}", "model.name=stub")
+        few = ("model.images=true", "evaluation.num_tasks=8", f"outputs={tmp_path / 'outputs'}")
+        assert main(["eval", *words, *few]) == 0
+    (file,) = (tmp_path / "outputs/evaluations").glob("*/eval.json")
+    assert json.loads(file.read_text())["summary"]["reward"]["value"] == 1.0

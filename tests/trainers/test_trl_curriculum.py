@@ -110,7 +110,7 @@ def trained(
         curriculum = curriculum_of(spec, TASKS, STEPS, decide_together(Ranks()))
         kind = AsyncRollouts if spec.training.max_staleness else Rollouts
         rollouts = kind(process, order, None, curriculum)
-        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
+        trainer = make_trainer(config, os.environ, ChatTokens(tokenizer), order, log, rollouts)
         checkpoint = before(rollouts, config)
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))

@@ -82,7 +82,12 @@ def started(directory: Path, overrides: tuple[str, ...], start: str | None = Non
     config = with_keys(with_model(config, "models/base"), training__initial_checkpoint=start)
     rollouts: Any = Scripted(Ranks())
     return make_trainer(
-        config, os.environ, tokenizer_and_model()[0], ROWS, TRLStepLog(config, None), rollouts
+        config,
+        os.environ,
+        ChatTokens(tokenizer_and_model()[0]),
+        ROWS,
+        TRLStepLog(config, None),
+        rollouts,
     )
 
 

@@ -41,7 +41,7 @@ def main(path: str, result: str) -> None:
     ) as recorder:
         process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, ranks)
         rollouts = Rollouts(process, ROWS)
-        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
+        trainer = make_trainer(config, os.environ, ChatTokens(tokenizer), ROWS, log, rollouts)
         trainer.train()
     import vllm
 

@@ -287,7 +287,7 @@ def test_messages_keep_their_pictures_where_they_are_joined(store: PictureStore)
 
 
 def test_a_lost_store_is_named(store: PictureStore) -> None:
-    with pytest.raises(XpError, match="remove the task set"):
+    with pytest.raises(XpError, match="makes the pictures again"):
         store.data("0" * 64)
 
 

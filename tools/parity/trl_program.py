@@ -123,6 +123,7 @@ def _trainer(
 
     from xp.backends.trl.worker.steps import TRLStepLog
     from xp.backends.trl.worker.train import make_trainer
+    from xp.episode.tokens import ChatTokens
 
     config = TRLTrainConfig.from_json(case.config)
     own = {"output_dir": str(scratch), "save_strategy": "no", "use_vllm": False}
@@ -138,7 +139,9 @@ def _trainer(
     tokenizer = AutoTokenizer.from_pretrained(model)
     order = [task(group) for group in dict.fromkeys(episode.group for episode in episodes)]
     recorded: Any = RecordedRun(case, episodes, config)
-    trainer = make_trainer(config, {}, tokenizer, order, TRLStepLog(config, None), recorded)
+    trainer = make_trainer(
+        config, {}, ChatTokens(tokenizer), order, TRLStepLog(config, None), recorded
+    )
     if algorithm.is_corrected:
         # For the correction TRL would send its weights to vLLM; here the batch has an engine's log-probabilities.
         trainer._last_loaded_step = 0

@@ -93,7 +93,7 @@ class PictureStore:
         except OSError as error:
             raise XpError(
                 f"the picture {digest[:12]} cannot be read from {self.directory}: {error.strerror}\ncopy this directory"
-                " with the task sets and the runs, or remove the task set, and run `python -m xp prepare`",
+                " with the task sets and the runs, or run `python -m xp prepare`, which makes the pictures again",
                 ExitCode.TASKS,
             ) from None
 

@@ -11,6 +11,7 @@ from typing import Any
 from xp.envs.base import GroupScorer, Message, Provider, Task
 from xp.envs.config import EnvConfig
 from xp.envs.messages import chat_call
+from xp.envs.pictures import parts_of, with_pictures
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import GroupEpisode
 from xp.episode.shaping import numbers_of
@@ -131,6 +132,6 @@ def dialogue(episode: GroupEpisode, dialect: Dialect | str) -> list[Message]:
                 )
                 turn.setdefault("tool_calls", []).append(executed)
             else:
-                rendered = Message(role="user", content=rendered["content"])
+                rendered = with_pictures(Message(role="user", content=""), parts_of(rendered))
         messages.append(rendered)
     return messages

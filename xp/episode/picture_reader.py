@@ -23,8 +23,9 @@ from xp.spec.model import Images
 GRID: Final = "image_grid_thw"
 """Key of the numbers of patches of each picture, in time, height and width."""
 PIXELS: Final = "pixel_values"
-MAX_KEPT: Final = 512
-"""Largest number of pictures whose pixels are kept, since the turns and the episodes of a group repeat them."""
+MAX_KEPT: Final = 128
+"""Largest number of pictures whose pixels are kept, since the turns and the episodes of a group repeat them; one of
+200,704 pixels takes 5 MB."""
 
 
 class PictureReader:
@@ -56,6 +57,7 @@ class PictureReader:
         self.placeholder_id: int = processor.image_token_id
         """Token that stands for a part of a picture."""
         self._placeholders = (str(processor.image_token), str(processor.video_token))
+        self._num_tokens: dict[str, int] = {}
         self._pixels = lru_cache(MAX_KEPT)(self._processed)
 
     @staticmethod
@@ -112,8 +114,11 @@ class PictureReader:
 
     def num_tokens(self, digest: str) -> int:
         """Number of a picture's tokens: its patches, which the model merges."""
-        num_patches = int(self._pixels(digest)[GRID].prod())
-        return num_patches // self._patches_per_token
+        known = self._num_tokens.get(digest)
+        if known is None:
+            num_patches = int(self._pixels(digest)[GRID].prod())
+            known = self._num_tokens[digest] = num_patches // self._patches_per_token
+        return known
 
     def image(self, digest: str) -> Any:
         """A picture as PIL's image, as it goes into the processor."""

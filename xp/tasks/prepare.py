@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xp.envs import pictures, server_events
 from xp.envs.base import AnswerChecker, Provider
-from xp.envs.pictures import PictureStore
+from xp.envs.pictures import PictureStore, digests_of
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import ProgressBar
 from xp.lib.reading import config_of
@@ -46,7 +46,7 @@ def prepare(
     """
     path = root / config.store / request_key(config)
     task_set = find_whole(path, config.preparation.allow_missing_fraction)
-    if task_set is not None:
+    if task_set is not None and _has_pictures(config, task_set, environ):
         print(f"prepare: {_size(task_set)} recognised in {path}", flush=True)
         print_held_out(task_set.manifest)
         return _trainable(config, task_set, reader)
@@ -71,10 +71,12 @@ def _build(
 
     try:
         task_set = prove(path)
-        if task_set.manifest.missing_fraction() <= config.preparation.allow_missing_fraction:
+        is_whole = task_set.manifest.missing_fraction() <= config.preparation.allow_missing_fraction
+        if is_whole and _has_pictures(config, task_set, environ):
             print(f"prepare: {_size(task_set)} in {path}, built by another process", flush=True)
             return task_set
-        _say(f"prepare: {path.name} lacks more tasks than is permitted; building it again")
+        lacking = "pictures" if is_whole else "more tasks than is permitted"
+        _say(f"prepare: {path.name} lacks {lacking}; building it again")
     except FileNotFoundError:
         pass
     except BrokenSet as error:
@@ -107,6 +109,18 @@ def _build(
     for note in built.manifest.notes:
         print(f"note: {note}")
     return built
+
+
+def _has_pictures(config: PrepareConfig, task_set: TaskSet, environ: Mapping[str, str]) -> bool:
+    """Returns whether the store has the pictures of a set's prompts, which another machine's may lack."""
+    if all(member.env.images is None for member in config.members.values()):
+        return True
+    store = PictureStore.of(environ)
+    return all(
+        store.file(digest).is_file()
+        for row in task_set.rows()
+        for digest in digests_of(row.messages)
+    )
 
 
 @contextmanager

@@ -189,6 +189,7 @@ def playing(spec: RunSpec) -> dict[str, Any]:
         "chat_template": spec.model.template_arguments,
         "template": None if spec.model.template is None else text_digest(spec.model.template),
         "tools_prompt": spec.model.tools_prompt.value,
+        "images": None if spec.model.images is None else spec.model.images.model_dump(),
     }
 
 
