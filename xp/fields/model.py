@@ -96,8 +96,8 @@ def _media_note(spec: RunSpec) -> str:
 
 SKYRL_PICTURES = "xp.backends.skyrl.worker.pictures, in place of SkyRL's own generator"
 NOT_TRIED_PICTURES = (
-    "Not tried: SkyRL's vLLM with pictures on accelerators. xp compares each picture's tokens with the engine's before the"
-    " first turn that has it."
+    "Not tried: SkyRL's vLLM with pictures on accelerators. On a CPU it takes xp's tokens and gives its pixels back, but"
+    " the log-probabilities of an untrained Qwen2-VL differ after a picture by up to 0.2; see training/logprob_gap."
 )
 OTHER_TRAINERS = "set null, or use backend=skyrl"
 
