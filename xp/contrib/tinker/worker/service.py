@@ -51,7 +51,9 @@ class Used:
     def take(self) -> tuple[int, int, int]:
         """The numbers since the last call."""
         taken = self.prompt, self.sampled, self.trained
-        self.prompt, self.sampled, self.trained = 0, 0, 0
+        self.prompt = 0
+        self.sampled = 0
+        self.trained = 0
         return taken
 
 
