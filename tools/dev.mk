@@ -233,8 +233,9 @@ catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of 
 	$(if $(VLLM_PATH),$(BIN)/python -m tools.catalogs.skyrl_inner)
 	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m tools.catalogs.slime)
 
-parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Measure how far each trainer's updates are from the papers' (SLIME_PATH, MEGATRON_PATH: checkouts; twenty minutes); then make docs
-	$(BIN)/python -m tools.parity --python skyrl=$(SKYRL_VENV)/bin/python --python slime=$(SLIME_VENV)/bin/python --out tools/parity/measured.json
+parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done $(TINKER_VENV)/.done  ## Measure how far each trainer's updates are from the papers' (SLIME_PATH, MEGATRON_PATH: checkouts; twenty minutes); then make docs
+	$(BIN)/python -m tools.parity --python skyrl=$(SKYRL_VENV)/bin/python --python slime=$(SLIME_VENV)/bin/python \
+		--python tinker=$(TINKER_VENV)/bin/python --out tools/parity/measured.json
 
 tiny-model: setup  ## Train the model that xp ships, from scratch (about four minutes)
 	$(BIN)/python -m tools.tiny_model

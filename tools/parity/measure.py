@@ -127,10 +127,6 @@ def _of_backend(
     cells: dict[str, Cell] = {}
     cases = []
     for option in options:
-        reason = option.not_on.get(name)
-        if reason:
-            cells[option.name] = {SKIPPED: reason}
-            continue
         try:
             spec = spec_of(option, name, overrides)
         except XpError as error:
@@ -139,6 +135,10 @@ def _of_backend(
         refusals = spec_refusals(spec)
         if refusals:
             cells[option.name] = {"refused": str(refusals[0])}
+            continue
+        reason = option.not_on.get(name)
+        if reason:
+            cells[option.name] = {SKIPPED: reason}
             continue
         python = python or spec.backend.runtime.python or sys.executable
         cases.append(case_of(option, spec))

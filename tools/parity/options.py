@@ -82,6 +82,11 @@ ROUNDING = (
 )
 FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate is ten times the others'"
 BONUS = "the bonus is a mean over episodes of their token means; the papers' and the others' is over tokens"
+FLOAT32 = (
+    "the service's log-probabilities and advantages have 32 bits, and AdamW turns the rounding of a gradient near"
+    " zero into a step; the gradients differ by 4e-6 or less"
+)
+CUT = "SkyRL's server does not cut the gradient"
 ONE_MODEL = "SkyRL's server has one model, and the measure's teacher is another"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
@@ -104,12 +109,27 @@ def _ranks(name: str, *overrides: str, of_backend: Mapping[str, tuple[str, ...]]
     return Option(name, ("hardware.accelerators_per_node=2", *overrides), of_backend=of_backend)
 
 
+ROUNDED = (
+    *("token_truncate", "sequence_truncate", "sequence_truncate, two bounds"),
+    *("sequence + sequence_truncate", "geometric + sequence_truncate"),
+    "token + token_truncate, sequence_mean",
+)
+"""Corrections and masks whose update differs by FLOAT32."""
+
+
+def _rounded(name: str) -> dict[str, str]:
+    return {"tinker": FLOAT32} if name in ROUNDED else {}
+
+
 def _corrected(name: str, lower: float = 0.0, *more: str) -> Option:
     """An option with the importance weight that the name begins with."""
     own = f"algorithm.importance_correction={name.partition(',')[0]}"
     bounds = (f"algorithm.importance_lower={lower}", f"algorithm.importance_upper={UPPER}")
     return Option(
-        f"importance_correction={name}", (own, *bounds, *more, CORRECTED), of_backend=SGLANG
+        f"importance_correction={name}",
+        (own, *bounds, *more, CORRECTED),
+        why=_rounded(name),
+        of_backend=SGLANG,
     )
 
 
@@ -121,7 +141,12 @@ def _masked(name: str, lower: float = LOWER, upper: float = UPPER, *more: str) -
         f"algorithm.importance_correction={weight or 'none'}",
     )
     bounds = (f"algorithm.mask_lower={lower}", f"algorithm.mask_upper={upper}")
-    return Option(f"importance_mask={name}", (*own, *bounds, *more, CORRECTED), of_backend=SGLANG)
+    return Option(
+        f"importance_mask={name}",
+        (*own, *bounds, *more, CORRECTED),
+        why=_rounded(name),
+        of_backend=SGLANG,
+    )
 
 
 def _opd(name: str, *overrides: str) -> Option:
@@ -143,7 +168,12 @@ OPTIONS = (
     ),
     *(
         Option(f"algorithm={name}", (f"algorithm={name}",))
-        for name in ("gspo", "cispo", "reinforce_pp", "reinforce_pp_baseline")
+        for name in ("gspo", "cispo", "reinforce_pp")
+    ),
+    Option(
+        "algorithm=reinforce_pp_baseline",
+        ("algorithm=reinforce_pp_baseline",),
+        why={"tinker": FLOAT32},
     ),
     Option(
         "algorithm=custom",
@@ -254,7 +284,7 @@ OPTIONS = (
         )
         for name in ("linear", "cosine")
     ),
-    Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
+    Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",), why={"tinker": CUT}),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
     _opd("algorithm=opd"),
     _opd(
@@ -296,16 +326,16 @@ OPTIONS = (
         (),
         "float32",
         1e-8,
-        dict.fromkeys(("trl", "skyrl", "slime"), ROUNDING),
+        dict.fromkeys(BACKENDS, ROUNDING),
     ),
 )
 OF_EPISODES = "with `sequence_mean`, as in `gspo`, a mean over episodes of their token means"
+MASKED = "tokens that the mask leaves out count as not clipped"
 OF_UPDATES = "a mean of the updates' means"
 REPORTED: dict[tuple[str, str], dict[str, str]] = {
     ("trl", "training/clip_fraction"): {"gspo": "with `ratio_level=sequence` a share of episodes"},
-    ("skyrl", "training/clip_fraction"): {
-        "ratio_from=engine, geometric mask": "tokens that the mask leaves out count as not clipped"
-    },
+    ("skyrl", "training/clip_fraction"): {"ratio_from=engine, geometric mask": MASKED},
+    ("tinker", "training/clip_fraction"): {"ratio_from=engine, geometric mask": MASKED},
     ("slime", "training/logprob_gap"): {"": OF_UPDATES},
     ("slime", "training/value_clip_fraction"): {"sequence_mean": OF_EPISODES},
     ("slime", "training/importance_outside"): {"": OF_UPDATES},
