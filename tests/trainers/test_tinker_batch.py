@@ -15,7 +15,7 @@ from tests.support.sections import run_spec
 from xp.contrib.tinker.worker.batch import Row, factors, token_losses, undone
 from xp.contrib.tinker.worker.datum import datum
 from xp.contrib.tinker.worker.penalties import kl
-from xp.contrib.tinker.worker.service import Reduction, Service, fault_of, grad_norm
+from xp.contrib.tinker.worker.service import LossReduction, Service, fault_of, grad_norm
 from xp.contrib.tinker.worker.sft import _request
 from xp.errors import ExitCode, XpError
 from xp.spec import KlEstimator, LossAggregation
@@ -48,9 +48,9 @@ def test_a_mean_is_over_the_trained_tokens_and_the_episodes_of_an_update(
 
 def test_a_services_mean_is_undone_and_its_sum_is_not() -> None:
     lengths = [len(row.ids) for row in ROWS]
-    assert undone(Reduction.SUM, lengths) == [1.0] * 3
+    assert undone(LossReduction.SUM, lengths) == [1.0] * 3
     # SkyRL: the mean over three data of the mean over the targets of each.
-    assert undone(Reduction.MEAN, lengths) == [3 * 4, 3 * 3, 3 * 2]
+    assert undone(LossReduction.MEAN, lengths) == [3 * 4, 3 * 3, 3 * 2]
 
 
 def test_a_datum_has_its_tail_at_the_tokens_after_the_prompt() -> None:
@@ -87,11 +87,11 @@ def test_penalties_are_schulmans() -> None:
 
 def test_fine_tuning_is_the_mean_over_all_tokens_of_either_service() -> None:
     batch = [Example([1, 2, 3], [0, 1, 1]), Example([1, 2, 3, 4], [0, 0, 0, 1])]
-    data, loss, bounds = _request(Reduction.SUM, batch)
+    data, loss, bounds = _request(LossReduction.SUM, batch)
     weights = [list(one.loss_fn_inputs["weights"].data) for one in data]
     assert (loss, bounds) == ("cross_entropy", None)
     assert weights == [pytest.approx([1 / 3, 1 / 3]), pytest.approx([0, 0, 1 / 3])]
-    data, loss, bounds = _request(Reduction.MEAN, batch)
+    data, loss, bounds = _request(LossReduction.MEAN, batch)
     advantages = [list(one.loss_fn_inputs["advantages"].data) for one in data]
     assert (loss, bounds) == ("cispo", {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0})
     # SkyRL divides each by its number of targets, and the sum by the number of data.
@@ -99,10 +99,10 @@ def test_fine_tuning_is_the_mean_over_all_tokens_of_either_service() -> None:
 
 
 @pytest.mark.parametrize(
-    ("norms", "expected"), [((1.0, 2.0), Reduction.SUM), ((1.0, 1.0), Reduction.MEAN)]
+    ("norms", "expected"), [((1.0, 2.0), LossReduction.SUM), ((1.0, 1.0), LossReduction.MEAN)]
 )
 def test_the_services_reduction_is_measured(
-    norms: tuple[float, float], expected: Reduction
+    norms: tuple[float, float], expected: LossReduction
 ) -> None:
     service = measured(norms)
     service.measure(samples_ahead=False)

@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.python_files import XP
 from tests.support.tables import rows
 from xp.backends.skyrl.control.render import override_lines
 from xp.checks.contracts.fields import without_spec
@@ -39,6 +41,18 @@ WORDS = (
 )
 
 
+CATALOGS = {
+    "trl": "xp.backends.trl.control.overrides",
+    "skyrl": "xp.backends.skyrl.control.overrides",
+    "slime": "xp.backends.slime.control.flags",
+}
+"""Trainer -> module of its catalog of keys."""
+
+
+def table_of(backend: str) -> Path:
+    return XP / "backends" / backend / "control" / "overrides.toml"
+
+
 def render(backend: str) -> ModuleType:
     return import_module(f"xp.backends.{backend}.control.render")
 
@@ -59,7 +73,7 @@ def specs(backend: str) -> list[RunSpec]:
 def catalogs(backend: str, spec: RunSpec) -> Iterator[tuple[NativeKeys, Mapping[str, Any]]]:
     """The keys of each stage, and the catalog of their class."""
     module = render(backend)
-    overrides = import_module(f"xp.backends.{backend}.control.overrides")
+    overrides = import_module(CATALOGS[backend])
     if backend == "trl":
         known = overrides.catalog(), overrides.catalog("sft_catalog.json")
     elif backend == "skyrl":
@@ -72,7 +86,7 @@ def catalogs(backend: str, spec: RunSpec) -> Iterator[tuple[NativeKeys, Mapping[
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_each_name_of_a_table_is_one_key_of_the_trainer_and_stands_once(backend: str) -> None:
     (training, known), (sft, known_of_sft) = catalogs(backend, specs(backend)[0])
-    content = tomllib.loads(render(backend).TABLE.read_text())
+    content = tomllib.loads(table_of(backend).read_text())
     for part, keys in ((content, known), (content["sft"], known_of_sft)):
         names = [name for patterns in part.get("owned", {}).values() for name in patterns]
         names += [*part.get("refused", ()), *part.get("open", ())]
@@ -152,7 +166,7 @@ def test_a_key_that_breaks_a_promise_is_refused_with_the_reason(
     del words
     _, path, (refusal,) = refusals_of(section, row)
     backend, _, sft = section.partition(" ")
-    content = tomllib.loads(render(backend).TABLE.read_text())
+    content = tomllib.loads(table_of(backend).read_text())
     key = refusal.field.partition(".overrides.")[2]
     reasons = (content["sft"] if sft else content)["refused"]
     (reason,) = [reasons[name] for name in reasons if key.startswith(name.removeprefix("--"))]
@@ -163,7 +177,7 @@ def test_a_key_that_breaks_a_promise_is_refused_with_the_reason(
 def test_the_keys_that_break_a_promise_are_forty_and_each_has_its_row() -> None:
     number = 0
     for backend in BACKENDS:
-        content = tomllib.loads(render(backend).TABLE.read_text())
+        content = tomllib.loads(table_of(backend).read_text())
         number += len(content["refused"]) + len(content["sft"].get("refused", ()))
     assert number == len(rows("broken_promises")) <= 40
 

@@ -144,6 +144,11 @@ PLAN: Final = (
 TRAINERS: Final = (
     Limit("xp/planning/native_keys.py", "xp does not know what", OWN),
     Limit("xp/worker/diagnosis/rules.py", "they are not synchronised", OWN),
+    Limit(
+        "xp/backends/trl/worker/guard.py",
+        "finds the tokens of images by the names",
+        f"{TRL}it_finds_pictures_by_two_names",
+    ),
     *(
         Limit(f"xp/backends/{trainer}/control/columns.py", words, OWN)
         for trainer, words in (

@@ -9,6 +9,7 @@ from xp.fields.shared import (
     has_media,
     is_megatron,
     is_on_cpu,
+    model_config,
     network_fields,
     uses_vllm,
 )
@@ -111,9 +112,12 @@ def _pictures_note(spec: RunSpec) -> str:
     return f"{note} Not tried: pictures on accelerators."
 
 
-def _no_judge(spec: RunSpec) -> str | None:
+def _no_readers(spec: RunSpec) -> str | None:
+    """Returns why the pictures of any trainer's run would not be read; None if they are, or need not be."""
     if spec.model.images is None:
         return None
+    if model_config(spec) is not None and not is_multimodal(spec):
+        return f"{spec.model.name} reads text alone; choose a model with a vision part, or set null"
     judged = [name for name, member in spec.env.members.items() if member.judge is not None]
     if not judged:
         return None
@@ -471,7 +475,7 @@ MODEL = (
                 "xp gives": OWN,
             },
         ),
-        xp=Column(refuse=_no_judge, proof=OWN),
+        xp=Column(refuse=_no_readers, proof=OWN),
     ),
     Field(
         "model.router_replay",

@@ -67,7 +67,7 @@ RUN = (
         {
             "hardware.accelerator_memory_gb": "xp.planning.memory",
             "hardware.usd_per_hour": "xp.worker.time_limit",
-            "hardware.usd_per_million_tokens": "xp.worker.time_limit",
+            "hardware.usd_per_million_tokens": "xp.spec.place",
         }
     ),
     Field(

@@ -27,7 +27,7 @@ KILLED: Final = (124, 137)
 """Exit codes of `timeout` for a command that it stopped."""
 
 
-class Images:
+class DockerImages:
     """Images of tasks, each built once per process."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from xp.contrib.harbor.cloud_options import CloudOptions, account_variables, check_cloud
 from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
-from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images
+from xp.contrib.harbor.docker_sandbox import DockerImages, DockerSandbox
 from xp.contrib.harbor.local_sandbox import ROOT_VARIABLE, LocalSandbox
 from xp.contrib.harbor.sandbox import CommandSandbox
 from xp.contrib.harbor.session import HarborSession
@@ -77,7 +77,7 @@ class HarborProvider(IndexedProvider):
         self._config = config
         self._environ = environ
         self._tasks = read_folder(config)
-        self._images = Images()
+        self._images = DockerImages()
         self._clouds = CloudSandboxes(config, environ)
         self._is_closed = False
         for task in (task for members in self._tasks.values() for task in members):

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xp.contrib.harbor.cloud_options import CloudOptions, account_variables, check_cloud
 from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
-from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images, docker
+from xp.contrib.harbor.docker_sandbox import DockerImages, DockerSandbox, docker
 from xp.contrib.harbor.local_sandbox import LocalSandbox
 from xp.contrib.harbor.provider import (
     check_declared,
@@ -211,7 +211,7 @@ class HarnessProvider(IndexedProvider):
         else:
             self._inner = load_provider(_of_server(config), environ)
         self._check_sandboxes()
-        self._images = Images()
+        self._images = DockerImages()
         self._is_closed = False
         self._pool = ThreadPoolExecutor(
             config.limits.max_sessions, thread_name_prefix="program-tools"

@@ -28,7 +28,7 @@ class Place(BaseModel):
     column: int = Field(ge=1, le=SIDE)
 
 
-class Answer(BaseModel):
+class CountAnswer(BaseModel):
     number: int
 
 
@@ -67,7 +67,7 @@ class ShapesLook(Environment):  # type: ignore[misc]
         return _seen(drawn([self._board[(params.row - 1) * SIDE + params.column - 1]]))
 
     @tool  # type: ignore[untyped-decorator]
-    async def answer(self, params: Answer) -> ToolOutput:
+    async def answer(self, params: CountAnswer) -> ToolOutput:
         """Answer the question."""
         reward = float(params.number == self._count)
         return ToolOutput(blocks=[TextBlock(text="Thanks.")], reward=reward, finished=True)

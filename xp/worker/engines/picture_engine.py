@@ -30,7 +30,7 @@ MAX_ROWS = 64
 
 
 @dataclass
-class ActiveTurn:
+class PictureTurn:
     """A turn that is being generated."""
 
     number: int
@@ -62,7 +62,7 @@ class PictureEngine(EpisodeEngine):
         self._model = model
         self._pictures = pictures
         self._placeholder_ids = placeholder_ids(model.config)
-        self._active: list[ActiveTurn] = []
+        self._active: list[PictureTurn] = []
 
     @property
     def is_generating(self) -> bool:
@@ -73,7 +73,7 @@ class PictureEngine(EpisodeEngine):
         if conversation is not None:
             self.conversations[number] = conversation
         seed, limit = self._next_turn(number)
-        self._active.append(ActiveTurn(number, limit, Random(seed)))
+        self._active.append(PictureTurn(number, limit, Random(seed)))
 
     def continue_with(self, number: int, reply: Sequence[int]) -> None:
         """Joins the next step."""

@@ -31,7 +31,7 @@ class PictureMismatch(Exception):
 class ProcessedPicture:
     """A picture as the engine and the update get it."""
 
-    data: str | None
+    encoded: str | None
     """vLLM's text of the pixels. None means that the engine of a rehearsal has them from the reader itself."""
     pixel_values: torch.Tensor
     grid: torch.Tensor
@@ -78,7 +78,7 @@ class EnginePictures:
             # vLLM's caches have a picture by this name.
             "mm_hashes": {"image": list(digests)},
             "mm_placeholders": {"image": places},
-            "kwargs_data": {"image": [(await self._picture(digest)).data for digest in digests]},
+            "kwargs_data": {"image": [(await self._picture(digest)).encoded for digest in digests]},
         }
 
     async def pixels(
@@ -94,8 +94,10 @@ class EnginePictures:
         grids = []
         for digests in rows:
             pictures = [await self._picture(digest) for digest in digests]
-            values.append(torch.cat([blank[PIXELS], *(one.pixel_values for one in pictures)]))
-            grids.append(torch.cat([blank[GRID], *(one.grid for one in pictures)]))
+            values.append(
+                torch.cat([blank[PIXELS], *(picture.pixel_values for picture in pictures)])
+            )
+            grids.append(torch.cat([blank[GRID], *(picture.grid for picture in pictures)]))
         return values, grids
 
     async def _picture(self, digest: str) -> ProcessedPicture:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.contrib.tinker.worker.service import Reduction
+from xp.contrib.tinker.worker.service import LossReduction
 from xp.spec import Algorithm, LossAggregation
 
 
@@ -55,9 +55,9 @@ def factors(algorithm: Algorithm, length: int, rows: Sequence[Row]) -> list[floa
             return [1 / max(1, num_episodes * length)] * len(rows)
 
 
-def undone(reduction: Reduction, lengths: Sequence[int]) -> list[float]:
+def undone(reduction: LossReduction, lengths: Sequence[int]) -> list[float]:
     """Factors that undo the service's own mean over the data of an update, whose numbers of tokens are given."""
-    if reduction is Reduction.SUM:
+    if reduction is LossReduction.SUM:
         return [1.0] * len(lengths)
     return [float(len(lengths) * (length - 1)) for length in lengths]
 

@@ -24,7 +24,7 @@ from xp.worker.tasks import held_out_tasks
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed
 
 
-class HeldOutEvaluation:
+class ServiceEvaluation:
     """The evaluations of one training.
 
     Args:

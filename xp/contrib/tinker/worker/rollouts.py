@@ -27,7 +27,7 @@ from xp.worker.played import record
 
 
 @dataclass(frozen=True)
-class StepSamples:
+class ServiceSamples:
     """The episodes of a rollout step."""
 
     step: int
@@ -61,7 +61,7 @@ class Players:
         )
 
 
-class Rollouts:
+class ServiceRollouts:
     """Plays rollout steps; called in a thread.
 
     Args:
@@ -86,9 +86,9 @@ class Rollouts:
     def close(self) -> None:
         """Ends the step that is played."""
         if self._being_played is not None:
-            self._being_played.end(_Closed())
+            self._being_played.end(_ServiceClosed())
 
-    def play(self, step: int, policy: int) -> StepSamples:
+    def play(self, step: int, policy: int) -> ServiceSamples:
         """Plays and records the episodes of a step."""
         began = time.monotonic()
         players = self._players
@@ -110,7 +110,7 @@ class Rollouts:
         episodes = (rollout.record for rollout in rollouts)
         run = players.config.places.run
         played = record(episodes, players.recorder, run, "train", step)
-        return StepSamples(step, policy, time.monotonic() - began, self._rows(rollouts), played)
+        return ServiceSamples(step, policy, time.monotonic() - began, self._rows(rollouts), played)
 
     def _tasks(self, step: int) -> Sequence[TaskRow]:
         if self._curriculum is not None:
@@ -143,5 +143,5 @@ class Rollouts:
         return rows
 
 
-class _Closed(Exception):
+class _ServiceClosed(Exception):
     """The episodes are not needed any more."""

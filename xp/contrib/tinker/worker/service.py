@@ -31,7 +31,7 @@ PROBE: Final = (3, 5, 7, 11, 13, 17, 19, 23)
 """Ids of the probe's tokens, which every vocabulary has."""
 
 
-class Reduction(StrEnum):
+class LossReduction(StrEnum):
     """Sum over a request's tokens that the service differentiates."""
 
     SUM = "sum"
@@ -68,7 +68,7 @@ class Service:
 
     requests: Mapping[str, Any]
     used: Used = field(default_factory=Used)
-    reduction: Reduction = Reduction.SUM
+    reduction: LossReduction = LossReduction.SUM
 
     def __post_init__(self) -> None:
         import tinker
@@ -206,7 +206,7 @@ class Service:
             norms.append(grad_norm(self.wait(step, "a probe")) or 0.0)
         if all(norms):
             ratio = norms[1] / norms[0]
-            of_ratio = {1: Reduction.MEAN, 2: Reduction.SUM}.get(round(ratio))
+            of_ratio = {1: LossReduction.MEAN, 2: LossReduction.SUM}.get(round(ratio))
             if of_ratio is None or abs(ratio / round(ratio) - 1) > TOLERANCE:
                 raise XpError(
                     f"the service's gradient of a datum sent twice is {ratio:.3g} times that of one; expected 1 (a mean)"

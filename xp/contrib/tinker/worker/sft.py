@@ -12,7 +12,7 @@ from xp.contrib.tinker.worker.batch import undone
 from xp.contrib.tinker.worker.config import TinkerSftConfig
 from xp.contrib.tinker.worker.datum import datum
 from xp.contrib.tinker.worker.publish import publish_policy, service_name, tokenizer_place
-from xp.contrib.tinker.worker.service import Reduction, Service, grad_norm
+from xp.contrib.tinker.worker.service import LossReduction, Service, grad_norm
 from xp.contrib.tinker.worker.state import FORM, latest, prune, read_state, write_state
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
@@ -121,7 +121,7 @@ def _batches(
         epoch += 1
 
 
-def _request(reduction: Reduction, batch: Sequence[Example]) -> tuple[list[Any], str, Any]:
+def _request(reduction: LossReduction, batch: Sequence[Example]) -> tuple[list[Any], str, Any]:
     """Arguments of forward_backward for the mean over all trained tokens of a batch."""
     total = max(1, sum(sum(one.mask) for one in batch))
     undo = undone(reduction, [len(one.ids) for one in batch])
@@ -130,7 +130,7 @@ def _request(reduction: Reduction, batch: Sequence[Example]) -> tuple[list[Any],
         for one, factor in zip(batch, undo, strict=True)
     ]
     pairs = list(zip(batch, weights, strict=True))
-    if reduction is Reduction.SUM:
+    if reduction is LossReduction.SUM:
         return [datum(one.ids, weights=weight) for one, weight in pairs], "cross_entropy", None
     # The ratio is cut to 1, whatever the old log-probabilities are.
     return [datum(one.ids, logprobs=[], advantages=weight) for one, weight in pairs], "cispo", ONE

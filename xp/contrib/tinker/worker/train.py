@@ -14,7 +14,7 @@ from typing import Any
 
 from xp.contrib.tinker.worker.batch import Row, bounds
 from xp.contrib.tinker.worker.config import TinkerTrainConfig
-from xp.contrib.tinker.worker.held_out import HeldOutEvaluation
+from xp.contrib.tinker.worker.held_out import ServiceEvaluation
 from xp.contrib.tinker.worker.penalties import Penalties
 from xp.contrib.tinker.worker.publish import (
     publish_policy,
@@ -22,7 +22,7 @@ from xp.contrib.tinker.worker.publish import (
     service_name,
     tokenizer_place,
 )
-from xp.contrib.tinker.worker.rollouts import Players, Rollouts, StepSamples
+from xp.contrib.tinker.worker.rollouts import Players, ServiceRollouts, ServiceSamples
 from xp.contrib.tinker.worker.service import Service, grad_norm
 from xp.contrib.tinker.worker.state import FORM, latest, prune, read_state, write_state
 from xp.contrib.tinker.worker.step_batch import GAP, StepBatch
@@ -69,8 +69,8 @@ def main(argv: Sequence[str]) -> None:
         players = Players(config, service, chat, mix, recorder)
         held_out = None
         if config.evaluation is not None:
-            held_out = HeldOutEvaluation(players, path.parent, config.evaluation)
-        training = Training(players, held_out, tasks, start)
+            held_out = ServiceEvaluation(players, path.parent, config.evaluation)
+        training = ServiceTraining(players, held_out, tasks, start)
         try:
             training.run()
         except EarlyStop as stop:
@@ -93,7 +93,7 @@ class Update:
     optim_step: Any
 
 
-class Training:
+class ServiceTraining:
     """One training on a service.
 
     Args:
@@ -106,7 +106,7 @@ class Training:
     def __init__(
         self,
         players: Players,
-        held_out: HeldOutEvaluation | None,
+        held_out: ServiceEvaluation | None,
         tasks: Sequence[Any],
         start: Start,
     ) -> None:
@@ -123,7 +123,7 @@ class Training:
         self._log = StepLog(self._config, metrics, num_steps=self._config.num_steps)
         self._finite = FiniteUpdates(self._spec.training.on_nonfinite)
         self._curriculum = curriculum_of(self._spec, tasks, self._config.num_steps)
-        self._rollouts = Rollouts(players, order_of(self._config, tasks), self._curriculum)
+        self._rollouts = ServiceRollouts(players, order_of(self._config, tasks), self._curriculum)
         staleness = self._spec.training.max_staleness
         self._ahead = RolloutThread(self._rollouts.play, staleness, self._config.num_steps)
         self._penalties = Penalties(self._spec, self._service, os.environ, players.chat.tokenizer)
@@ -147,7 +147,7 @@ class Training:
             self._log.continue_after(self._step)
             if self._curriculum is not None:
                 self._curriculum.restore(checkpoint / CURRICULUM)
-            played = decode(list[StepSamples], (checkpoint / AHEAD).read_text())
+            played = decode(list[ServiceSamples], (checkpoint / AHEAD).read_text())
             self._ahead.resume({one.step: one for one in played})
             if self._step < self._config.num_steps:
                 check_time(self._config, self._step)
@@ -199,7 +199,7 @@ class Training:
         name = service_name(self._config.places.run, rest)
         save_adapters(self._service, self._client, self._spec, name, directory)
 
-    def _train(self, samples: StepSamples) -> None:
+    def _train(self, samples: ServiceSamples) -> None:
         """Makes the updates of a step: all requests are sent before the first answer is waited for."""
         began = time.monotonic()
         self._log.unpause()
