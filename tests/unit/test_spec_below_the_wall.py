@@ -58,7 +58,7 @@ OTHERS = {
     "Nodes": {"address"},
     "Facts": {"members", "training"},  # the section itself
     "ToolUse": {"num_episodes"},
-    "SftProgram": {"trained"},  # episodes
+    "SftProgram": {"trained", "held_out"},  # episodes
     "JudgeServer": {"judge", "launcher"},  # the sections themselves
     "GenerationRequest": {"max_tokens"},
 }
