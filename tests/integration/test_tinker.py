@@ -243,11 +243,11 @@ def test_a_service_that_does_not_fit_ends_before_tasks_are_prepared(
 
 
 def children(pid: int, word: str) -> list[int]:
-    """Processes below one whose command has a word."""
+    """Processes below one whose command has a word; not those that start them."""
     import psutil
 
     return [
         child.pid
         for child in psutil.Process(pid).children(recursive=True)
-        if any(word in part for part in child.cmdline()) and "python" in child.name()
+        if word in child.cmdline() and not any("processes.py" in part for part in child.cmdline())
     ]

@@ -18,6 +18,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 IS_CLONE: Final = (_ROOT / "Makefile").is_file() and Path(sys.prefix).is_relative_to(_ROOT)
 """True if this environment was made by `make setup` or `make demo` in a clone: only there a message may name `make`."""
 
+OTHER_NAMES: Final = {"PIL": "pillow"}
+"""Module -> package of another name."""
+
 
 def require(purpose: str, *modules: str) -> None:
     """Raises XpError(RUNTIME), with the command that installs them, if modules cannot be imported here."""
@@ -33,7 +36,9 @@ def install_command(*modules: str) -> str:
     """The command that installs the packages of these modules for this Python."""
     if IS_CLONE and all(map(is_optional, modules)):
         return "make setup"
-    return f"{sys.executable} -m pip install {shlex.join(requirements().get(_package(module), module) for module in modules)}"
+    names = map(_package, modules)
+    wanted = shlex.join(requirements().get(name, name) for name in names)
+    return f"{sys.executable} -m pip install {wanted}"
 
 
 def is_optional(module: str) -> bool:
@@ -59,4 +64,5 @@ def requirements() -> Mapping[str, str]:
 
 
 def _package(module: str) -> str:
-    return module.partition(".")[0].replace("_", "-")
+    top = module.partition(".")[0].replace("_", "-")
+    return OTHER_NAMES.get(top, top)
