@@ -277,11 +277,15 @@ def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
     }
     for directory, engine, more in (
         (None, "transformers", {"tools", "max_tokens"}),
-        ("model", "transformers", limits | {"dtype", "chat_template", "template", "tools_prompt"}),
+        (
+            "model",
+            "transformers",
+            limits | {"dtype", "chat_template", "template", "tools_prompt", "images"},
+        ),
         (
             "model",
             "vllm",
-            limits | {"dtype", "chat_template", "template", "tools_prompt", "engine"},
+            limits | {"dtype", "chat_template", "template", "tools_prompt", "images", "engine"},
         ),
     ):
         run.entry = Entry(

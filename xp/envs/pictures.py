@@ -51,17 +51,24 @@ class PictureStore:
     """Pictures by the sha256 of their bytes.
 
     Args:
-        directory: its directory, which is made with the first picture; several processes may share it.
+        directory: its directory, which is made with the first picture; several processes may share it. None means a
+            directory that ends with this process.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+
+    @property
+    def directory(self) -> Path:
+        if self._directory is None:
+            return _temporary()
+        return self._directory
 
     @staticmethod
     def of(environ: Mapping[str, str]) -> PictureStore:
         """The store of a stage's processes, or one that ends with this process where there is none."""
         directory = environ.get(VARIABLE)
-        return PictureStore(_temporary() if directory is None else Path(directory))
+        return PictureStore(None if directory is None else Path(directory))
 
     @staticmethod
     def of_stage() -> PictureStore:

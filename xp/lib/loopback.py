@@ -99,3 +99,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def direct_opener() -> urllib.request.OpenerDirector:
     """An opener that ignores the shell's proxies and follows no redirect, which could take a key elsewhere."""
     return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+
+
+def keyed_opener() -> urllib.request.OpenerDirector:
+    """An opener for another machine's service: by the shell's proxies, and without a redirect, as above."""
+    return urllib.request.build_opener(_NoRedirect)

@@ -193,8 +193,8 @@ def shipped(kind: Kind, name: str) -> str | None:
 
 
 def top_modules() -> frozenset[str]:
-    """Top-level modules of all plugins."""
-    return frozenset(plugin.top for kind in BUILT_IN for plugin in plugins(kind))
+    """Top-level modules of all plugins of other packages."""
+    return frozenset(plugin.top for kind in BUILT_IN for plugin in plugins(kind)) - {"xp"}
 
 
 def config_dirs() -> tuple[Path, ...]:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from xp.contrib.tinker.worker.config import KEY, URL
 from xp.contrib.tinker.worker.service import PROBE
 from xp.errors import ExitCode, XpError
+from xp.lib.loopback import keyed_opener
 from xp.worker.program import run_stage
 
 TIMEOUT_S = 15.0
@@ -60,7 +61,7 @@ def _name(url: str) -> str:
     """What a server says of itself; raises XpError(PLAN) where nothing answers."""
     sent = urllib.request.Request(f"{url}/", headers={"X-API-Key": os.environ[KEY]})
     try:
-        with urllib.request.urlopen(sent, timeout=TIMEOUT_S) as response:
+        with keyed_opener().open(sent, timeout=TIMEOUT_S) as response:
             answer = json.load(response)
         return f"{answer['name']} {answer['version']}"
     except urllib.error.HTTPError as error:

@@ -19,7 +19,7 @@ from urllib.parse import urljoin, urlsplit
 
 from xp.contrib.tinker.worker.config import KEY, URL
 from xp.errors import ExitCode, XpError
-from xp.lib.loopback import direct_opener
+from xp.lib.loopback import keyed_opener
 
 DEADLINE_S: Final = 1800.0
 """Longest wait for the answer to one request; `backend.overrides.deadline_s` is another one."""
@@ -146,7 +146,8 @@ class Service:
         url = urljoin(os.environ[URL], str(self.wait(asked, "the archive").url))
         is_own = urlsplit(url)[:2] == urlsplit(os.environ[URL])[:2]
         headers = {"X-API-Key": os.environ[KEY]} if is_own else {}
-        opener = direct_opener() if is_own else urllib.request.build_opener()
+        # The address of a storage is signed, and gets no key.
+        opener = keyed_opener() if is_own else urllib.request.build_opener()
         sent = urllib.request.Request(url, headers=headers)
         data = self.call("the archive", lambda: opener.open(sent, timeout=self.deadline_s).read())
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
