@@ -110,8 +110,9 @@ def _check_member(
         nonlocal measured
         try:
             watch.doing("connecting")
-            store = str(PictureStore.of({}).directory)
-            environ = {**episode_environ(spec), pictures.VARIABLE: store}
+            environ = episode_environ(spec)
+            if spec.model.images is not None:
+                environ[pictures.VARIABLE] = str(PictureStore.of({}).directory)
             provider = load_provider(rules, environ)
             providers.append(provider)
             # A training split, or any split of an environment without training tasks.
