@@ -36,9 +36,10 @@ def install_command(*modules: str) -> str:
     """The command that installs the packages of these modules for this Python."""
     if IS_CLONE and all(map(is_optional, modules)):
         return "make setup"
-    names = map(_package, modules)
-    wanted = shlex.join(requirements().get(name, name) for name in names)
-    return f"{sys.executable} -m pip install {wanted}"
+    wanted = [
+        requirements().get(_package(module), OTHER_NAMES.get(module, module)) for module in modules
+    ]
+    return f"{sys.executable} -m pip install {shlex.join(wanted)}"
 
 
 def is_optional(module: str) -> bool:
