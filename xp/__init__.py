@@ -1,4 +1,4 @@
-"""One YAML spec, three trainers, the same experiment."""
+"""One YAML spec, several trainers, the same experiment."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import shutil
 from collections.abc import Mapping
@@ -264,15 +265,21 @@ DROPPING = (
 
 
 def test_an_endpoint_sees_the_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stub knows each board by its bytes, which it gets as a data URI."""
+    """The stub knows each board by its pixels, which it gets as a data URI."""
+    from PIL import Image
+
+    def pixels(data: bytes) -> bytes:
+        with Image.open(io.BytesIO(data)) as image:
+            return bytes(image.convert("RGB").tobytes())
+
     monkeypatch.chdir(tmp_path)
     rows = ShapesMini().rows()["test"]
-    answers = {(row["image"], row["prompt"]): row["answer"] for row in rows}
+    answers = {(pixels(row["image"]), row["prompt"]): row["answer"] for row in rows}
 
     def looks(body: Mapping[str, Any]) -> dict[str, Any]:
         image, text = body["messages"][-1]["content"]
         data = image["image_url"]["url"].removeprefix("data:image/png;base64,")
-        return {"content": answers[base64.b64decode(data), text["text"]]}
+        return {"content": answers[pixels(base64.b64decode(data)), text["text"]]}
 
     with serving(ChatServer(write=looks)) as server:
         words = ("env=shapes_mini", "model=endpoint", f"model.url={server.url}", "model.name=stub")

@@ -302,3 +302,101 @@ def test_the_shipped_boards_are_the_same_everywhere_and_blind_ones_are_black() -
     blind = ShapesMini(blind=True).rows()["test"]
     assert {row["image"] for row in blind} == {blind[0]["image"]}
     assert pil(blind[0]["image"]).convert("RGB").getcolors() == [(56 * 56, (0, 0, 0))]
+
+
+def drawing(image: Any, form: str, **options: Any) -> bytes:
+    written = io.BytesIO()
+    image.save(written, form, **options)
+    return written.getvalue()
+
+
+def test_files_of_one_name_beside_two_splits_are_refused(tmp_path: Path) -> None:
+    for split, data in (("train", PNG), ("test", OTHER)):
+        (tmp_path / split / "img").mkdir(parents=True)
+        (tmp_path / split / "img/1.png").write_bytes(data)
+    folders = [tmp_path / "train", tmp_path / "test"]
+    with pytest.raises(PictureFault, match="a path with two meanings"):
+        data_of("img/1.png", folders)
+    (tmp_path / "test/img/2.png").write_bytes(OTHER)
+    assert data_of("img/2.png", folders) == OTHER
+    assert data_of(str(tmp_path / "test/img/2.png"), folders) == OTHER
+
+
+@pytest.mark.parametrize("path", ["a\0b.png", "x" * 300, "\ud800.png", "loop/a.png"])
+def test_a_path_that_no_file_can_have_is_a_fault_of_the_row(path: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(PictureFault):
+        data_of(path, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": "<image>how many?", "photo": URI}, "0 images and 1 marks"),
+        (
+            {
+                "prompt": [{"role": "user", "content": [{"type": "image"}, "<image> again"]}],
+                "image": URI,
+            },
+            "0 images and 1 marks",
+        ),
+        ({"prompt": "how many?", "images": [PNG], "image": OTHER}, "keep one of them"),
+    ],
+)
+def test_no_picture_of_a_row_is_dropped(row: Any, reason: str, store: PictureStore) -> None:
+    with pytest.raises(PictureFault, match=reason):
+        messages_of(row, lambda value: store.keep(data_of(value)))
+
+
+def test_an_empty_column_hides_no_other(store: PictureStore) -> None:
+    row = {"prompt": "how many?", "images": [], "image": PNG}
+    (message,) = messages_of(row, lambda value: store.keep(data_of(value)))
+    assert digests_of([message]) == [store.keep(PNG)["sha256"]]
+
+
+def test_sixteen_bits_keep_their_shades(store: PictureStore) -> None:
+    from PIL import Image
+
+    grey = Image.new("I;16", (4, 1))
+    for column in range(4):
+        grey.putpixel((column, 0), column * 20_000)
+    image = store.image(store.keep(drawing(grey, "PNG"))["sha256"])
+    assert [image.getpixel((column, 0))[0] for column in range(4)] == [0, 78, 156, 234]
+
+
+def test_a_camera_turns_its_picture_once_and_junk_of_it_is_a_fault(store: PictureStore) -> None:
+    from PIL import Image
+
+    upright = Image.new("RGB", (8, 4), "red")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture = store.keep(drawing(upright, "JPEG", exif=exif))
+    assert (picture["width"], picture["height"]) == (4, 8)
+    assert store.image(picture["sha256"]).size == (4, 8)
+    with pytest.raises(PictureFault, match="damaged"):
+        store.keep(drawing(upright, "PNG", exif=b"Exif\0\0junk"))
+
+
+def test_pictures_of_several_frames_and_of_print_are_read(store: PictureStore) -> None:
+    from PIL import Image
+
+    frame = Image.new("RGB", (4, 4), "blue")
+    cameras = drawing(frame, "MPO", save_all=True, append_images=[frame])
+    assert store.keep(cameras)["media_type"] == "image/jpeg"
+    assert pil(data_of(frame.convert("CMYK"))).size == (4, 4)
+    assert data_of(f"data:image/png;base64,{base64.encodebytes(PNG).decode()}") == PNG
+
+
+@pytest.mark.parametrize("pictures", [["a.png"], "a.png", [{"sha256": "../../x"}]])
+def test_pictures_that_a_message_claims_are_refused(pictures: Any) -> None:
+    with pytest.raises(ProtocolError, match="as parts of the content"):
+        chat_messages([{"role": "user", "content": "x", "pictures": pictures}])
+
+
+def test_an_endpoint_gets_the_pixels_that_a_training_reads(store: PictureStore) -> None:
+    from PIL import Image
+
+    picture = store.keep(drawing(Image.new("RGBA", (100, 100), (0, 0, 0, 0)), "PNG"))
+    sent = pil(data_of(store.uri(picture["sha256"], 2500)))
+    assert sent.size == (50, 50)
+    assert sent.getpixel((0, 0)) == (255, 255, 255)

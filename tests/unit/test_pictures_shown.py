@@ -12,7 +12,7 @@ from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.sections import replace
 from xp.envs.base import PICTURE_MARK, Message, Task, ToolResult
 from xp.envs.builtin.shapes_mini import drawn, puzzle
-from xp.envs.pictures import PictureStore, with_pictures
+from xp.envs.pictures import PictureStore, data_of, with_pictures
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus, Reply
 from xp.episode.trajectory import trajectory
@@ -66,8 +66,8 @@ def test_an_endpoint_gets_pictures_as_data_uris(store: PictureStore) -> None:
     dialogue = Dialogue(row, RULES_WITH_PICTURES, ToolCalls.NATIVE, store)
     (message,) = dialogue.messages
     image, text = message["content"]
-    uri = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
-    assert image == {"type": "image_url", "image_url": {"url": uri}}
+    shown = store.keep(data_of(image))
+    assert store.image(shown["sha256"]) == store.image(store.keep(PNG)["sha256"])
     assert text == {"type": "text", "text": "How many?"}
     again = with_pictures(Message(role="user", content=""), ["And now?", store.keep(PNG)])
     dialogue.add({"content": "2"}, Reply((again,), EpisodeStatus.ONGOING))

@@ -94,10 +94,9 @@ def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for message in shown_record["messages"]:
         yield "dim", f"\n── {message['role']} " + "─" * 20
         yield COLOURS.get(message["role"], ""), message["content"]
-        for call in (
-            call for call in shown_record["calls"] if call["turn"] == message.get("turn", -1)
-        ):
-            yield "dim", _call(call)
+        for call in shown_record["calls"]:
+            if call["turn"] == message.get("turn", -1):
+                yield "dim", _call(call)
     rewards = ", ".join(
         "none" if reward is None else f"{reward:g}" for reward in shown_record["step_rewards"]
     )

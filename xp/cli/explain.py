@@ -172,7 +172,7 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
 
 def trainers() -> list[str]:
     """Names of xp's backends, those of its annex last."""
-    annex = [one.name for one in plugins(Kind.BACKEND) if one.top == "xp"]
+    annex = [plugin.name for plugin in plugins(Kind.BACKEND) if plugin.top == "xp"]
     return [*(name.value for name in BackendName), *annex]
 
 

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from xp.envs.base import Message, Picture, ProtocolError
-from xp.envs.pictures import OFF, PictureFault, is_picture_part, joined
+from xp.envs.pictures import OFF, PictureFault, is_picture_part, joined, own_pictures
 
 ROLES: Final = {
     **{role: role for role in ("system", "user", "assistant", "tool")},
@@ -138,7 +138,7 @@ def _content(
     if content is None and has_calls:
         return "", []
     if message.get("pictures") and isinstance(content, str):  # a message of xp's own
-        return str.__str__(content), list(message["pictures"])
+        return str.__str__(content), own_pictures(message)
     parts: list[str | Picture] = []
     for part in content if isinstance(content, list | tuple) else [content]:
         if is_picture_part(part) and read is not None:

@@ -8,6 +8,7 @@ import binascii
 import hashlib
 import io
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -104,20 +105,18 @@ class PictureStore:
                 ExitCode.TASKS,
             ) from None
 
-    def uri(self, picture: Picture) -> str:
-        """A picture as a data URI."""
-        data = base64.b64encode(self.data(picture["sha256"])).decode()
-        return f"data:{picture['media_type']};base64,{data}"
+    def uri(self, digest: str, max_pixels: int | None = None) -> str:
+        """A picture as a data URI of a PNG, as `image` makes it."""
+        written = io.BytesIO()
+        self.image(digest, max_pixels).save(written, "PNG")
+        return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
 
     def thumbnail(self, digest: str) -> str | None:
         """A small copy for a page as a data URI: offline, and without a script. None means that the store lacks it."""
         try:
-            image = self.image(digest, THUMBNAIL_PIXELS)
+            return self.uri(digest, THUMBNAIL_PIXELS)
         except (XpError, PictureFault):
             return None
-        written = io.BytesIO()
-        image.save(written, "PNG", optimize=True)
-        return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
 
     def image(self, digest: str, max_pixels: int | None = None) -> Any:
         """A picture as PIL's image in RGB, on white where it is transparent, turned as its camera says.
@@ -126,10 +125,12 @@ class PictureStore:
             digest: sha256 of its bytes.
             max_pixels: a larger picture is made smaller. None means that it keeps its size.
         """
-        from PIL import Image, ImageOps
+        from PIL import Image
 
         image, _ = _opened(self.data(digest))
-        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith("I"):
+            # 16 bits; PIL's own conversion cuts them at 255.
+            image = image.convert("I").point(lambda value: value / 256).convert("L")
         if image.has_transparency_data:
             image = image.convert("RGBA")
             ground = Image.new("RGBA", image.size, "white")
@@ -163,20 +164,22 @@ def _temporary() -> Path:
 
 
 def _opened(data: bytes) -> tuple[Any, str]:
-    """PIL's image of the bytes, decoded, and its media type; raises PictureFault."""
-    from PIL import Image, UnidentifiedImageError
+    """PIL's image of the bytes, decoded and turned as its camera says, and its media type; raises PictureFault."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     if len(data) > MAX_BYTES:
         raise PictureFault(f"an image of {len(data):,} bytes; at most {MAX_BYTES:,} are read")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data), formats=tuple(FORMATS))
+            image: Any = Image.open(io.BytesIO(data), formats=tuple(FORMATS))
         if image.width * image.height > MAX_PIXELS:
             raise PictureFault(
                 f"an image with more than {MAX_PIXELS:,} pixels, which is not decoded"
             )
-        image.load()
+        # PIL calls the JPEG of a camera with several pictures MPO.
+        media_type = FORMATS.get(str(image.format), "image/jpeg")
+        image = ImageOps.exif_transpose(image)
     except UnidentifiedImageError:
         kinds = ", ".join(FORMATS)
         raise PictureFault(
@@ -190,7 +193,7 @@ def _opened(data: bytes) -> tuple[Any, str]:
         raise
     except Exception as error:  # PIL's decoders raise many classes for damaged files
         raise PictureFault(f"a damaged image ({type(error).__name__}: {error!s:.80})") from None
-    return image, FORMATS[str(image.format)]
+    return image, media_type
 
 
 def named(value: Any) -> Picture:
@@ -214,7 +217,8 @@ def data_of(value: Any, folders: Sequence[Path] = ()) -> bytes:
         return _data_of_mapping(value, folders)
     if hasattr(value, "save") and hasattr(value, "mode"):
         written = io.BytesIO()
-        value.save(written, "PNG")
+        image = value if value.mode in PNG_MODES else value.convert("RGB")
+        image.save(written, "PNG")
         return written.getvalue()
     raise PictureFault(f"expected an image (bytes, a path or a data URI), got {value!r:.60}")
 
@@ -231,16 +235,37 @@ def _data_of_text(text: str, folders: Sequence[Path]) -> bytes:
         )
     if not folders:
         raise PictureFault(f"a path ({text:.60}), but these rows are from no file")
+    try:
+        return _data_of_file(text, folders)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PictureFault(f"a path that cannot be read: {text[:80]!r} ({error!s:.80})") from None
+
+
+def _data_of_file(text: str, folders: Sequence[Path]) -> bytes:
+    """The bytes of a file below one of the folders."""
+    is_inside = False
+    files: list[Path] = []
     for folder in folders:
         home = folder.resolve()
         file = (home / text).resolve()
-        if not file.is_relative_to(home):
-            raise PictureFault(f"a path outside the folder of the rows: {text:.80}")
-        if file.is_file():
-            if file.stat().st_size > MAX_BYTES:
-                raise PictureFault(f"{file} has more than {MAX_BYTES:,} bytes")
-            return file.read_bytes()
-    raise PictureFault(f"no file {text:.80} in {', '.join(map(str, folders))}")
+        if file.is_relative_to(home):
+            is_inside = True
+            if file.is_file():
+                files.append(file)
+    if not is_inside:
+        raise PictureFault(f"a path outside the folder of the rows: {text:.80}")
+    if not files:
+        raise PictureFault(f"no file {text:.80} in {', '.join(map(str, folders))}")
+    for file in files:
+        if file.stat().st_size > MAX_BYTES:
+            raise PictureFault(f"{file} has more than {MAX_BYTES:,} bytes")
+    contents = {file.read_bytes() for file in files}
+    if len(contents) > 1:
+        places = " and ".join(str(file) for file in files)
+        raise PictureFault(
+            f"a path with two meanings ({places} differ); give the images other names"
+        )
+    return contents.pop()
 
 
 def _data_of_mapping(value: Mapping[Any, Any], folders: Sequence[Path]) -> bytes:
@@ -257,7 +282,7 @@ def _data_of_mapping(value: Mapping[Any, Any], folders: Sequence[Path]) -> bytes
 def decoded(text: str) -> bytes:
     """The bytes of base64; raises PictureFault."""
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode("".join(text.split()), validate=True)
     except (ValueError, binascii.Error):
         raise PictureFault("an image that is not base64") from None
 
@@ -268,6 +293,10 @@ def of_result(data: str, store: PictureStore) -> str | Picture:
         return store.keep(decoded(data))
     except PictureFault as fault:
         return f"[image left out: {fault}]"
+
+
+PNG_MODES: Final = ("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA")
+"""PIL's modes that a PNG has."""
 
 
 PICTURE_PARTS: Final = ("image", "image_url", "input_image")
@@ -337,6 +366,27 @@ def pictures_of(messages: Iterable[Mapping[str, Any]]) -> list[Picture]:
     return [picture for message in messages for picture in message.get("pictures", ())]
 
 
+def own_pictures(message: Mapping[str, Any]) -> list[Picture]:
+    """The pictures of a message in xp's own form; raises ProtocolError for another form."""
+    pictures = message["pictures"]
+    is_list = isinstance(pictures, list | tuple)
+    if not is_list or not all(_is_picture(picture) for picture in pictures):
+        raise ProtocolError(
+            f"expected images as parts of the content, got pictures={pictures!r:.60}"
+        )
+    if message["content"].count(PICTURE_MARK) != len(pictures):
+        raise ProtocolError("a message has another number of pictures than of their marks")
+    return list(pictures)
+
+
+def _is_picture(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and value.keys() == Picture.__annotations__.keys()
+        and re.fullmatch("[0-9a-f]{64}", str(value["sha256"])) is not None
+    )
+
+
 def digests_of(messages: Iterable[Mapping[str, Any]]) -> list[str]:
     """sha256 of the pictures of the messages, in their order, as their placeholders stand in the tokens."""
     return [picture["sha256"] for picture in pictures_of(messages)]
@@ -376,10 +426,10 @@ def checked(messages: Sequence[Message], *, is_on: bool) -> Sequence[Message]:
     """Returns the messages of an environment; raises ProtocolError for a picture if they are off, or not one for each
     mark."""
     for message in messages:
-        pictures = message.get("pictures", [])
-        if pictures and not is_on:
+        if not message.get("pictures"):
+            continue
+        pictures = own_pictures(message)
+        if not is_on:
             kind = pictures[0]["media_type"]
             raise ProtocolError(f"an image ({kind}): xp gives a model text alone; {OFF}")
-        if pictures and message["content"].count(PICTURE_MARK) != len(pictures):
-            raise ProtocolError("a message has another number of pictures than of their marks")
     return messages

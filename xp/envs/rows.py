@@ -25,6 +25,7 @@ from xp.lib.data_files import (
     check_is_text,
     is_set,
     named_columns,
+    num_unclosed,
     path_in,
     place_of,
     rows_of_file,
@@ -215,8 +216,7 @@ def messages_of(row: Row, read: ReadPicture | None = None) -> list[Message]:
         messages = [_of_user(prompt)]
     else:
         messages = chat_messages(prompt, next_or_own)
-    pictures = [read(value) for value in rest]
-    return _placed(messages, pictures) if pictures else messages
+    return _placed(messages, [read(value) for value in rest])
 
 
 PICTURE_MARK_IN_TEXT: Final = "<image>"
@@ -224,12 +224,14 @@ PICTURE_MARK_IN_TEXT: Final = "<image>"
 
 def _placed(messages: list[Message], pictures: Sequence[Picture]) -> list[Message]:
     """The messages with the pictures of a column."""
-    num_marks = sum(message["content"].count(PICTURE_MARK_IN_TEXT) for message in messages)
-    if num_marks == len(pictures):
+    num_marks = sum(num_unclosed(message["content"], "image") for message in messages)
+    if num_marks != len(pictures) and num_marks:
+        raise PictureFault(f"it has {len(pictures)} images and {num_marks} marks <image>")
+    if num_marks:
         rest = iter(pictures)
         return [_at_marks(message, rest) for message in messages]
-    if num_marks:
-        raise PictureFault(f"it has {len(pictures)} images and {num_marks} marks <image>")
+    if not pictures:
+        return messages
     for number, message in enumerate(messages):
         if message["role"] == "user":
             parts = [*pictures, *parts_of(message)]
@@ -239,6 +241,8 @@ def _placed(messages: list[Message], pictures: Sequence[Picture]) -> list[Messag
 
 def _at_marks(message: Message, pictures: Iterator[Picture]) -> Message:
     """A message with the next pictures in place of the marks in its text."""
+    if not num_unclosed(message["content"], "image"):
+        return message
     parts: list[str | Picture] = []
     for part in parts_of(message):
         if not isinstance(part, str):
@@ -257,13 +261,19 @@ def _of_user(text: str) -> Message:
 
 def _pictures_in(row: Row) -> Iterator[Any]:
     """The values of a row's pictures, as they are written; a number is how many there are, or an index."""
+    columns = []
     for name in ("images", "image"):
         value = row.get(name)
-        if value is None or isinstance(value, int | float):
+        if isinstance(value, int | float):
             continue
         values = value if isinstance(value, list | tuple) else [value]
-        yield from (one for one in values if one is not None and one != "")
-        return
+        pictures = [picture for picture in values if picture is not None and picture != ""]
+        if pictures:
+            columns.append(pictures)
+    if len(columns) > 1 and columns[0] != columns[1]:
+        raise PictureFault("its columns `images` and `image` have other pictures; keep one of them")
+    for pictures in columns[:1]:
+        yield from pictures
 
 
 def folders_of(source: str | Mapping[str, str] | None) -> list[Path]:

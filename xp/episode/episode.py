@@ -304,8 +304,7 @@ class Episode:
         if self._rules.images is None:
             yield from messages
             return
-        earlier = [*self.opening, *(one for turn in self._turns for one in turn.messages)]
-        room = max(0, self._rules.images.per_episode - len(pictures_of(earlier)))
+        room = max(0, self._rules.images.per_episode - len(pictures_of(self._read_messages())))
         for message in messages:
             num_pictures = len(pictures_of([message]))
             if num_pictures > room:
@@ -470,12 +469,16 @@ class Episode:
                 )
         return messages, calls
 
+    def _read_messages(self) -> list[Message]:
+        """The messages that the model was given."""
+        replies = [message for turn in self._turns for message in turn.messages]
+        return [*self.opening, *replies]
+
     def _picture_counts(self) -> Mapping[str, float]:
         if self._rules.images is None:
             return {}
-        messages = [*self.opening, *(one for turn in self._turns for one in turn.messages)]
         return {
-            "read": float(len(pictures_of(messages))),
+            "read": float(len(pictures_of(self._read_messages()))),
             "left_out": float(self._num_pictures_left_out),
         }
 

@@ -46,7 +46,7 @@ def limits_of(backend: str) -> list[Limit]:
 
 def _of_plugin(backend: str) -> Mapping[str, Column]:
     """Columns that a plug-in's module offers as `COLUMNS` and `SFT_COLUMNS`."""
-    if all(one.name != backend for one in plugins(Kind.BACKEND)):
+    if all(plugin.name != backend for plugin in plugins(Kind.BACKEND)):
         return {}
     module = load(Kind.BACKEND, backend)
     return {**getattr(module, "COLUMNS", {}), **getattr(module, "SFT_COLUMNS", {})}

@@ -267,13 +267,7 @@ def check_is_text(row: Row, texts: Iterable[str], *, has_pictures: bool = False)
     """
     media = MEDIA[2:] if has_pictures else MEDIA
     columns = [f"the column `{name}`" for name in media if is_media(row.get(name))]
-    # An element of XML has an end as well.
-    marks = [
-        f"<{name}>"
-        for name in media
-        for text in texts
-        if text.count(f"<{name}>") > text.count(f"</{name}>")
-    ]
+    marks = [f"<{name}>" for name in media for text in texts if num_unclosed(text, name)]
     if columns or marks:
         raise ValueError(
             f"it has pictures or sound ({(columns or marks)[0]}), and xp trains on text"
@@ -281,6 +275,14 @@ def check_is_text(row: Row, texts: Iterable[str], *, has_pictures: bool = False)
             " drop the column and the marks if the text is enough"
             f"{'' if has_pictures else '; a model that reads pictures gets them with model.images=true'}"
         )
+
+
+def num_unclosed(text: str, name: str) -> int:
+    """Number of marks such as `<image>` in a text. An element of XML, which has an end as well, is none."""
+    number = text.count(f"<{name}>")
+    if number > text.count(f"</{name}>"):
+        return number
+    return 0
 
 
 def is_media(value: Any) -> bool:

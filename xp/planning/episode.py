@@ -174,8 +174,8 @@ def episode_environ(spec: RunSpec) -> dict[str, str]:
     secrets = episode_secrets(spec)
     values = resolve(sorted(set(secrets.values())))
     store = str(Path(spec.outputs).absolute() / pictures.DIRECTORY)
-    own = {name: values[variable] for name, variable in secrets.items()}
-    return {**os.environ, pictures.VARIABLE: store, **own}
+    secret_values = {name: values[variable] for name, variable in secrets.items()}
+    return {**os.environ, pictures.VARIABLE: store, **secret_values}
 
 
 def named_code(spec: RunSpec) -> list[str]:

@@ -160,12 +160,12 @@ def hub_text(path: str) -> str | None:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    repositories: list[str] = []
+    texts: list[str] = []
 
     def ask() -> None:
         try:
             with urllib.request.urlopen(f"{endpoint}/{path}", timeout=HUB_TIMEOUT_S) as answer:
-                repositories.append(answer.read(MAX_BYTES).decode(errors="replace"))
+                texts.append(answer.read(MAX_BYTES).decode(errors="replace"))
         except (OSError, ValueError, http.client.HTTPException):
             pass
 
@@ -173,7 +173,7 @@ def hub_text(path: str) -> str | None:
     asking = threading.Thread(target=ask, name="xp-hub", daemon=True)
     asking.start()
     asking.join(HUB_TIMEOUT_S)
-    return repositories[0] if repositories else None
+    return texts[0] if texts else None
 
 
 def _mapping(content: str) -> dict[str, Any] | None:

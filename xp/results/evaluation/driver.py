@@ -148,7 +148,7 @@ class EvaluationStage:
                 if len(group) < self.group_size:
                     return []
                 del self.groups[task.id]
-            group.sort(key=lambda sample: sample.sample)
+            group.sort(key=lambda ended: ended.sample)
             self.mix.score_group([sample.episode for sample in group]).result()
         return [
             sample.record() for sample in group if (task.id, sample.sample) not in self.recorded

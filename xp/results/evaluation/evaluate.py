@@ -186,7 +186,7 @@ class EvaluationRun:
         for record in episodes.values():
             self._spend(records.recorded_usage(record))
         recorded = frozenset(episodes)
-        missing = [episode for episode in todo if (episode[0].task_id, episode[1]) not in recorded]
+        missing = [(row, sample) for row, sample in todo if (row.task_id, sample) not in recorded]
         if not missing:
             return None
         if self.entry.spec.env.scores_groups:

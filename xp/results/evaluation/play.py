@@ -12,7 +12,7 @@ from xp.envs.call_data import THINK_CLOSE, THINK_OPEN
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
 from xp.envs.config import EnvConfig
 from xp.envs.messages import chat_call, with_text_arguments
-from xp.envs.pictures import PictureStore, parts_of
+from xp.envs.pictures import PictureStore, parts_of, pictures_of
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
@@ -20,6 +20,7 @@ from xp.episode.play import WrittenTurn, play_here
 from xp.episode.prompt import as_user, with_tools
 from xp.episode.tool_calls import ParsedCall, parse_call, read_json, with_calls
 from xp.episode.trajectory import Trajectory, trajectory
+from xp.errors import ExitCode, XpError
 from xp.lib.text import valid_text
 from xp.results.evaluation.settings import ToolCalls
 from xp.spec.dialect import Dialect
@@ -88,6 +89,14 @@ class Dialogue:
         self._turns: list[tuple[list[dict[str, Any]], Mapping[str, Any]]] = []
         """The messages before each turn, and the turn."""
         self._open(self.row.messages, self.row.tools)
+        num_pictures = len(pictures_of(self.row.messages))
+        images = self.rules.images
+        if images is not None and num_pictures > images.per_episode:
+            raise XpError(
+                f"the prompt of {self.row.task_id} has {num_pictures} images; expected at most"
+                f" model.images.per_episode={images.per_episode}; set a larger number",
+                ExitCode.TASKS,
+            )
 
     def _open(self, messages: Sequence[Message], tools: str) -> None:
         if self.rules.dialect is not Dialect.ACTION:
@@ -113,7 +122,9 @@ class Dialogue:
             if isinstance(part, str):
                 content.append({"type": "text", "text": part})
             else:
-                uri = {"url": self.pictures.uri(part)}
+                images = self.rules.images
+                max_pixels = None if images is None else images.max_pixels
+                uri = {"url": self.pictures.uri(part["sha256"], max_pixels)}
                 content.append({"type": "image_url", "image_url": uri})
         return {**sent, "content": content}
 

@@ -106,7 +106,7 @@ class RunPage:
             columns["chunk"] = [
                 chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))
             ]
-        known = {name: [page_name(name) for name in names] for name, names in self._names.items()}
+        known = {name: list(map(page_name, names)) for name, names in self._names.items()}
         return {"from": rows_from, "columns": columns, "names": known}
 
     def _column(self, name: str, values: Sequence[Any]) -> list[Any]:

@@ -143,7 +143,13 @@ def _chat(run: Path) -> ChatTokens:
             f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME
         )
     require("a page with tokens", "transformers")
-    from xp.worker.tasks import model_chat
+    from transformers import AutoTokenizer
 
+    from xp.worker.tasks import picture_reader
+
+    tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    policy = spec_in_job(spec).model
     store = PictureStore(run.parent.parent / DIRECTORY)
-    return model_chat(directory, spec_in_job(spec), store=store)
+    return ChatTokens(
+        tokenizer, policy, pictures=picture_reader(directory, policy, tokenizer, store)
+    )

@@ -191,13 +191,13 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
             taking.write(temporary.read_text(encoding="utf-8"))
     finally:
         temporary.unlink()
-    secrets = json.loads(file.read_text(encoding="utf-8"))
-    if secrets["job"] != job:
+    claim = json.loads(file.read_text(encoding="utf-8"))
+    if claim["job"] != job:
         raise XpError(
-            f"job {secrets['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR
+            f"job {claim['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR
         )
     return {
-        name: None if state is None else tuple(state) for name, state in secrets["before"].items()
+        name: None if state is None else tuple(state) for name, state in claim["before"].items()
     }
 
 
