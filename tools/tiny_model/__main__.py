@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import sys
-import tempfile
 from collections import deque
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from tools.tiny_model.build import Build
+from tools.tiny_model.shipping import ship_model
 from tools.tiny_model.tokenizer import train_tokenizer
 from tools.tiny_model.warm_up import Warmup, render_demonstration
 from xp.composition import compose
 from xp.envs.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, TOOLS, WEAPONS
 from xp.episode.prompt import tool_schemas
 from xp.lib.digest import file_digest
-from xp.worker.tiny_model import MANIFEST, PLACE, SHIPPED
+from xp.worker.tiny_model import PLACE, SHIPPED
 
 NUM_TOKENIZER_TEXTS: Final = 400
 NUM_LAST: Final = 50
@@ -34,21 +33,16 @@ def ship(target: Path = SHIPPED) -> float:
     """
     spec = compose([])
     build = Build()
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    loss = 0.0
+
+    def write(directory: Path) -> dict[str, Any]:
+        nonlocal loss
         loss = build_model(
-            build, spec.model.max_context_tokens, spec.backend.num_threads, unfinished
+            build, spec.model.max_context_tokens, spec.backend.num_threads, directory
         )
-        files = {file.name: file_digest(file) for file in sorted(unfinished.iterdir())}
-        manifest = {"build": asdict(build), "warmup_loss": loss, "files": files}
-        (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-        unfinished.chmod(0o755)
-        for file in unfinished.iterdir():
-            file.chmod(0o644)
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        return {"build": asdict(build), "warmup_loss": loss}
+
+    ship_model(target, write)
     return loss
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from tools.tiny_model.shipping import ship_model
 from tools.tiny_vlm.build import write_model
 from tools.tiny_vlm.warm_up import accuracy, train
 from xp.lib.digest import file_digest
-from xp.worker.tiny_model import MANIFEST, VISION_SHIPPED
+from xp.worker.tiny_model import VISION_SHIPPED
 
 FAMILY: Final = "qwen2_vl"
 TEXT: Final = {
@@ -35,20 +33,15 @@ def ship(target: Path = VISION_SHIPPED, num_updates: int = NUM_UPDATES) -> float
     Returns:
         Share of new boards whose number it knows.
     """
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        write_model(FAMILY, unfinished, TEXT, VISION)
-        share = warm_up(unfinished, num_updates)
-        files = {file.name: file_digest(file) for file in sorted(unfinished.iterdir())}
-        manifest = {"num_updates": num_updates, "known": share, "files": files}
-        (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-        unfinished.chmod(0o755)
-        for file in unfinished.iterdir():
-            file.chmod(0o644)
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    share = 0.0
+
+    def write(directory: Path) -> dict[str, Any]:
+        nonlocal share
+        write_model(FAMILY, directory, TEXT, VISION)
+        share = warm_up(directory, num_updates)
+        return {"num_updates": num_updates, "known": share}
+
+    ship_model(target, write)
     return share
 
 
