@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,7 @@ from xp.worker.demonstrations import PHASE, Example
 from xp.worker.learning_rate import learning_rate_factor
 from xp.worker.program import run_stage
 from xp.worker.publish import seal
-from xp.worker.sft import Updates, examples, tokens_of_update
-from xp.worker.tasks import policy_chat
-from xp.worker.trained import check_trained
+from xp.worker.sft import SftProgram, Updates, tokens_of_update
 
 ONE = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
 """With these bounds CISPO's loss is the log-probability times the advantage: cross-entropy with any weights, where the
@@ -34,20 +34,19 @@ def main(argv: Sequence[str]) -> None:
     """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0])
     config = config_of(path, TinkerSftConfig.from_json)
-    chat = policy_chat(config, tokenizer_place(config.spec, config.model), path.parent)
-    trained, held_out = examples(config, path.parent, chat)
-    tune(config, chat, trained, held_out)
-    requested = config.updates(len(trained))
-    check_trained(PHASE, config, requested, config.model, config.target)
+    place = tokenizer_place(config.spec, config.model)
+    program = SftProgram.begin(config, path.parent, place)
+    tune(program)
+    program.check()
 
 
-def tune(
-    config: TinkerSftConfig,
-    chat: ChatTokens,
-    trained: Sequence[Example],
-    held_out: Sequence[Example],
-) -> None:
+def tune(program: SftProgram[TinkerSftConfig]) -> None:
     """Makes the updates that are left, and publishes the model."""
+    config = program.config
+    chat = program.chat
+    trained = program.trained
+    held_out = program.held_out
+    num_updates = program.num_updates
     sft = config.spec.sft
     service = Service(config.requests)
     service.measure(samples_ahead=False)
@@ -57,9 +56,9 @@ def tune(
     state = begun.get("state")
     client = service.train(state, has_optimizer=checkpoint is not None)
     first = int(begun["step"]) if checkpoint is not None else 0
-    num_updates = config.updates(len(trained))
     metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
-    updates = Updates(metrics, num_updates, tokens_of_update(trained, sft.batch_size))
+    costs = partial(service.used.metrics, config.spec.hardware.usd_per_million_tokens)
+    updates = Updates(metrics, num_updates, tokens_of_update(trained, sft.batch_size), costs)
     if held_out:
         updates.begin(first, _loss(service, client, held_out))
     for number, batch in enumerate(_batches(trained, config, num_updates)):
@@ -109,15 +108,18 @@ def _checkpoint(
 def _batches(
     trained: Sequence[Example], config: TinkerSftConfig, num_updates: int
 ) -> Iterator[list[Example]]:
-    """Episodes of each update, in an order that is drawn anew for each epoch."""
+    """Episodes of each update, the last of which may be within an epoch."""
+    return islice(_endless(trained, config), num_updates)
+
+
+def _endless(trained: Sequence[Example], config: TinkerSftConfig) -> Iterator[list[Example]]:
+    """Episodes of one update after another, in an order that is drawn anew for each epoch."""
     size = config.spec.sft.batch_size
     epoch = 0
-    made = 0
-    while made < num_updates:
+    while True:
         order = random.Random(f"{config.spec.seed}/{epoch}").sample([*trained], len(trained))
         for start in range(0, len(order), size):
             yield order[start : start + size]
-            made += 1
         epoch += 1
 
 
