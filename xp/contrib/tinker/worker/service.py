@@ -19,6 +19,7 @@ from urllib.parse import urljoin, urlsplit
 
 from xp.contrib.tinker.worker.config import KEY, URL
 from xp.errors import ExitCode, XpError
+from xp.contrib.tinker.worker.used import UsedTokens
 from xp.lib.loopback import keyed_opener
 
 DEADLINE_S: Final = 1800.0
@@ -40,21 +41,16 @@ class LossReduction(StrEnum):
     """The mean over data of the mean over a datum's tokens, as SkyRL's JAX backend computes."""
 
 
-@dataclass
-class Used:
-    """Tokens that the service has counted."""
+RATIOS: Final = {
+    LossReduction.SUM: (1.0, 2.0),
+    LossReduction.MEAN: (1 / (2 * (len(PROBE) - 1)), 1.0),
+}
+"""Norms of the gradient of a token's loss, as multiples of that of the token alone: beside the probe's other tokens and
+a second datum without a loss, and sent twice.
 
-    prompt: int = 0
-    sampled: int = 0
-    trained: int = 0
-
-    def take(self) -> tuple[int, int, int]:
-        """The numbers since the last call."""
-        counted = (self.prompt, self.sampled, self.trained)
-        self.prompt = 0
-        self.sampled = 0
-        self.trained = 0
-        return counted
+A mean over all tokens of a request has 1/8 and 1, the sum of the means of data 1/7 and 2, the mean of their sums 1/2
+and 1.
+"""
 
 
 @dataclass
@@ -67,7 +63,7 @@ class Service:
     """
 
     requests: Mapping[str, Any]
-    used: Used = field(default_factory=Used)
+    used: UsedTokens = field(default_factory=UsedTokens)
     reduction: LossReduction = LossReduction.SUM
 
     def __post_init__(self) -> None:
@@ -117,7 +113,7 @@ class Service:
         """Log-probability of each token but the first, of all sequences."""
         from tinker.types import ModelInput
 
-        self.used.prompt += sum(map(len, sequences))
+        self.used.add(prompt=sum(map(len, sequences)))
         futures = [sampler.compute_logprobs(ModelInput.from_ints(list(ids))) for ids in sequences]
         return [self.wait(future, "log-probabilities")[1:] for future in futures]
 
@@ -224,8 +220,28 @@ class Service:
                     ExitCode.PLAN,
                 )
 
-    def adam(self, learning_rate: float) -> Any:
-        """Arguments of an update."""
+    def _probe(self, training: Any) -> list[float]:
+        """Norms of the gradient of one token's loss: alone, beside other tokens and data without a loss, and in two data.
+
+        The last update changes the weights.
+        """
+        from xp.contrib.tinker.worker.datum import datum
+
+        pair = PROBE[:2]
+        single = datum(pair, logprobs=[0.0], advantages=[1.0])
+        silent = datum(pair, logprobs=[0.0], advantages=[0.0])
+        rest = len(PROBE) - 2
+        longer = datum(PROBE, logprobs=[0.0] * (rest + 1), advantages=[1.0, *[0.0] * rest])
+        norms: list[float] = []
+        for data, rate in (([single], 0.0), ([longer, silent], 0.0), ([single] * 2, 1e-2)):
+            training.forward_backward(data, "importance_sampling")
+            self.used.add(trained=sum(each.model_input.length for each in data))
+            step = training.optim_step(self.adam(rate, is_cut=False))
+            norms.append(grad_norm(self.wait(step, "a probe")) or 0.0)
+        return norms
+
+    def adam(self, learning_rate: float, *, is_cut: bool = True) -> Any:
+        """Arguments of an update; `is_cut`: whether the gradient is cut to `training.max_grad_norm`."""
         from tinker.types import AdamParams
 
         names = ("beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")

@@ -72,6 +72,7 @@ def tune(program: SftProgram[TinkerSftConfig]) -> None:
             sft.min_learning_rate / sft.learning_rate,
         )
         gradient = client.forward_backward(*_request(service.reduction, batch))
+        service.used.add(trained=sum(len(example.ids) - 1 for example in batch))
         step = client.optim_step(service.adam(rate))
         loss = _mean_loss(batch, service.wait(gradient, "a gradient"))
         norm = grad_norm(service.wait(step, "an update"))
@@ -154,6 +155,7 @@ def _loss(service: Service, client: Any, batch: Sequence[Example]) -> float:
     data, loss, bounds = _request(service.reduction, batch)
     return _mean_loss(batch, service.wait(client.forward(data, loss, bounds), "a loss"))
 
+    service.used.add(prompt=sum(len(example.ids) for example in batch))
 
 if __name__ == "__main__":
     sys.exit(run_stage(main, sys.argv[1:]))

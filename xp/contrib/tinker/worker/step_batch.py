@@ -133,7 +133,7 @@ class StepBatch:
             datum(row.ids, logprobs=zero, advantages=zero)
             for row, zero in zip(self._rows, zeros, strict=True)
         ]
-        self._service.used.prompt += sum(len(row.ids) for row in self._rows)
+        self._service.used.add(prompt=sum(len(row.ids) for row in self._rows))
         answer = self._service.wait(client.forward(data, "importance_sampling"), "a forward pass")
         outputs = [one["logprobs"].data for one in answer.loss_fn_outputs]
         return [

@@ -41,13 +41,16 @@ from xp.worker.learning_rate import learning_rate_factor
 from xp.worker.program import run_stage
 from xp.worker.publish import seal
 from xp.worker.rollout_thread import RolloutThread
+from xp.worker.stage import AFTER
 from xp.worker.step_log import Start, StepLog, check_gap
 from xp.worker.tasks import order_of, policy_chat
-from xp.worker.time_limit import COST, check_cost, check_time
+from xp.worker.time_limit import check_cost, check_time
 from xp.worker.training import TrainingProgram
 
 AHEAD = "played_ahead.json"
 """File of a checkpoint with the steps that were sampled in advance."""
+LAST = f"evaluate_{AFTER}"
+"""Name, among the metrics' stages, of what follows the last step."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -182,8 +185,11 @@ class ServiceTraining:
         publish_policy(self._service, self._client, self._spec, players.chat, target, state)
         if self._held_out is not None:
             self._held_out.play_trained(self._service.sampler(self._client))
-            prompt, sampled, _ = self._service.used.take()
-            print(f"the last evaluation: {prompt} tokens read, {sampled} sampled", flush=True)
+        costs = self._costs()
+        if any(costs.values()):
+            # After the last step's line: the run's costs are the sum of all lines.
+            places = self._config.places
+            MetricsFile(Path(places.metrics), LAST, places.attempt).write(self._step, costs)
 
     def _refresh(self) -> None:
         self._sampler = self._service.sampler(self._client)
@@ -237,8 +243,12 @@ class ServiceTraining:
             if name != GAP
         }
         line["time/update_s"] = time.monotonic() - sent
-        line["time/step_s"] = time.monotonic() - began + samples.seconds
-        line |= self._cost()
+        line["time/weight_sync_s"] = self._sync_s
+        self._sync_s = 0.0
+        ended = time.monotonic()
+        line["time/step_s"] = ended - self._step_began
+        self._step_began = ended
+        line |= self._costs()
         self._log.line(samples.step + 1, line)
 
     def _check_gap(self, line: Mapping[str, float], *, is_fresh: bool) -> None:
@@ -266,7 +276,7 @@ class ServiceTraining:
             )
             data, of_rows = batch.data(chosen)
             requests = self._config.requests
-            self._service.used.trained += sum(len(rows[at].ids) - 1 for at in chosen)
+            self._service.used.add(trained=sum(len(rows[at].ids) - 1 for at in chosen))
             updates.append(
                 Update(
                     chosen,
@@ -294,17 +304,8 @@ class ServiceTraining:
             values["training/grad_norm"] = norm
         return values | {"training/learning_rate": update.learning_rate}
 
-    def _cost(self) -> dict[str, float]:
-        prompt, sampled, trained = self._service.used.take()
-        names = ("prompt_tokens", "sampled_tokens", "trained_tokens")
-        line = {
-            f"cost/{name}": float(number)
-            for name, number in zip(names, (prompt, sampled, trained), strict=True)
-        }
-        prices = self._spec.hardware.usd_per_million_tokens
-        if prices is not None:
-            line[COST] = prices.usd(prompt, sampled, trained)
-        return line
+    def _costs(self) -> dict[str, float]:
+        return self._service.used.metrics(self._spec.hardware.usd_per_million_tokens)
 
     def _checkpoint(self, *, is_last: bool = False) -> None:
         """Writes a checkpoint if one is due: xp's state beside the service's paths, sealed when it is whole."""
