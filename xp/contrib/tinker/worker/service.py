@@ -172,7 +172,7 @@ class Service:
                 waited = time.monotonic() - began
                 if waited >= self.deadline_s:
                     raise XpError(
-                        f"the service at {os.environ[URL]} gave no {what} within {self.deadline_s:g} s; resume the run when"
+                        f"the service at {URL} gave no {what} within {self.deadline_s:g} s; resume the run when"
                         " it answers, or set backend.overrides.deadline_s higher",
                         ExitCode.ENGINE,
                     ) from None
@@ -262,14 +262,22 @@ class _Waiting(XpError):
 
 def fault_of(what: str, error: Exception) -> XpError:
     """The fault of a request that the SDK has given up, after its own retries."""
-    place = f"the service at {os.environ[URL]}"
+    place = f"the service at {URL}"
     if isinstance(error, NotYet | TimeoutError):
         return _Waiting(f"{place} gave no {what}", ExitCode.ENGINE)
-    statuses = (getattr(one, "status_code", None) for one in (error, error.__cause__))
-    status = next((one for one in statuses if one is not None), None)
+    status = status_of(error)
     reason = " ".join(str(error).split())[:500]
     if status in (401, 403):
         return XpError(f"{place} refuses {KEY}; set the key of this service", ExitCode.SECRET)
+def status_of(error: Exception) -> int | None:
+    """HTTP status of an error of the SDK, or of its cause. None means that there is none."""
+    for fault in (error, error.__cause__):
+        status: int | None = getattr(fault, "status_code", None)
+        if status is not None:
+            return status
+    return None
+
+
     is_refused = status is not None and 400 <= status < 500 and status not in (408, 409, 429)
     # What a restarted server has lost is not the run's fault.
     if is_refused and "not loaded" not in reason:
