@@ -162,7 +162,7 @@ def test_lost_and_refused_requests_cost_nothing_and_train_nothing_twice(
         code, output = xp(tmp_path, url, *WORDS)
     assert code == 0, output
     check_finished(the_run(tmp_path))
-    assert sorted((updates(server) - before).values()) == [2, NUM_STEPS], (
+    assert sorted((updates(server) - before).values()) == [3, NUM_STEPS], (
         "the probe's and the run's"
     )
 
