@@ -107,6 +107,7 @@ def check_finished(run: Path) -> None:
     assert all(line["training/updates"] == 1.0 for line in train)
     assert all(line["training/logprob_gap"] < 1e-4 for line in train)
     assert all(line["cost/usd"] > 0 for line in train)
+    assert all(line["time/weight_sync_s"] > 0 for line in train)
     assert json.loads((run / "attempt_1/evaluate/before/eval.json").read_text())
     adapters = load_file(run / "model/adapter/adapter_model.safetensors")
     assert any(tensor.abs().max() > 0 for name, tensor in adapters.items() if "lora_B" in name)
@@ -121,10 +122,10 @@ def test_a_run_has_the_records_of_every_trainer_and_no_secret(
     run = the_run(tmp_path)
     check_finished(run)
     assert json.loads((run / "attempt_1/evaluate/after/eval.json").read_text())
-    leaks = [
     (last,) = lines(run, "evaluate_after")
     assert last["cost/sampled_tokens"] > 0
     secrets = (KEY.encode(), server.url.encode())
+    leaks = [
         file
         for file in run.rglob("*")
         # The code that is kept has this test's key.

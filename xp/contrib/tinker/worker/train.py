@@ -134,6 +134,9 @@ class ServiceTraining:
         self._state = ""
         self._num_saved = 0
         self._step = 0
+        self._step_began = time.monotonic()
+        self._sync_s = 0.0
+        """Seconds of sending weights to the sampler in this step."""
         self._client = self._begin()
 
     def _begin(self) -> Any:
@@ -194,10 +197,14 @@ class ServiceTraining:
     def _refresh(self) -> None:
         self._sampler = self._service.sampler(self._client)
         self._rollouts.update(self._sampler)
+        self._sync_s = time.monotonic() - began
+        if self._start is not None:  # the first step begins now
+            self._step_began = time.monotonic()
 
     def _evaluate(self) -> None:
         assert self._held_out is not None
         self._held_out.play(self._sampler, self._step, self._save_adapters)
+        self._step_began = time.monotonic()
 
     def _save_adapters(self, directory: Path) -> None:
         self._num_saved += 1
@@ -223,7 +230,7 @@ class ServiceTraining:
         if self._curriculum is not None:
             line |= self._curriculum.settle(samples.step, samples.played)
         if self._start is not None:
-            line["time/start_s"] = self._start.total("first rollout") - samples.seconds
+            line["time/start_s"] = self._start.total("first rollout") - (began - self._step_began)
             self._start = None
         rows = samples.rows
         batch = StepBatch(self._service, self._config, self._penalties, rows)
