@@ -140,9 +140,9 @@ class ServiceRollouts:
             if is_left_out:
                 continue
             rows += [
-                Row([*one.prompt_ids, *one.completion_ids], one.logprobs, one.mask, number)
-                for one in rollout.conversations
-                if any(one.mask)
+                Row([*talk.prompt_ids, *talk.completion_ids], talk.logprobs, talk.mask, number)
+                for talk in rollout.conversations
+                if any(talk.mask)
             ]
         return rows
 

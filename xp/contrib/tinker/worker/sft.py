@@ -25,7 +25,7 @@ from xp.worker.program import run_stage
 from xp.worker.publish import seal
 from xp.worker.sft import SftProgram, Updates, tokens_of_update
 
-ONE = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
+CUT_TO_ONE = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
 """With these bounds CISPO's loss is the log-probability times the advantage: cross-entropy with any weights, where the
 service's own divides by the sum of a datum's weights."""
 
@@ -126,36 +126,38 @@ def _endless(trained: Sequence[Example], config: TinkerSftConfig) -> Iterator[li
 
 def _request(reduction: LossReduction, batch: Sequence[Example]) -> tuple[list[Any], str, Any]:
     """Arguments of forward_backward for the mean over all trained tokens of a batch."""
-    total = max(1, sum(sum(one.mask) for one in batch))
-    undo = undone(reduction, [len(one.ids) for one in batch])
+    total = max(1, sum(sum(example.mask) for example in batch))
+    undo = undone(reduction, [len(example.ids) for example in batch])
     weights = [
-        [number * factor / total for number in one.mask[1:]]
-        for one, factor in zip(batch, undo, strict=True)
+        [number * factor / total for number in example.mask[1:]]
+        for example, factor in zip(batch, undo, strict=True)
     ]
     pairs = list(zip(batch, weights, strict=True))
     if reduction is LossReduction.SUM:
-        return [datum(one.ids, weights=weight) for one, weight in pairs], "cross_entropy", None
+        data = [datum(example.ids, weights=weight) for example, weight in pairs]
+        return data, "cross_entropy", None
     # The ratio is cut to 1, whatever the old log-probabilities are.
-    return [datum(one.ids, logprobs=[], advantages=weight) for one, weight in pairs], "cispo", ONE
+    data = [datum(example.ids, logprobs=[], advantages=weight) for example, weight in pairs]
+    return data, "cispo", CUT_TO_ONE
 
 
 def _mean_loss(batch: Sequence[Example], answer: Any) -> float:
     """Mean loss of the trained tokens, of the service's log-probabilities."""
-    outputs = [one["logprobs"].data for one in answer.loss_fn_outputs]
+    outputs = [output["logprobs"].data for output in answer.loss_fn_outputs]
     pairs = zip(batch, outputs, strict=True)
     total: float = sum(
         -logprob * number
-        for one, output in pairs
-        for logprob, number in zip(output, one.mask[1:], strict=True)
+        for example, output in pairs
+        for logprob, number in zip(output, example.mask[1:], strict=True)
     )
-    return total / max(1, sum(sum(one.mask[1:]) for one in batch))
+    return total / max(1, sum(sum(example.mask[1:]) for example in batch))
 
 
 def _loss(service: Service, client: Any, batch: Sequence[Example]) -> float:
     data, loss, bounds = _request(service.reduction, batch)
+    service.used.add(prompt=sum(len(example.ids) for example in batch))
     return _mean_loss(batch, service.wait(client.forward(data, loss, bounds), "a loss"))
 
-    service.used.add(prompt=sum(len(example.ids) for example in batch))
 
 if __name__ == "__main__":
     sys.exit(run_stage(main, sys.argv[1:]))

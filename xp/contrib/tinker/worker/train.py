@@ -150,11 +150,10 @@ class ServiceTraining:
         if checkpoint is not None:
             print(f"going on from {checkpoint}", flush=True)
             self._step = int(begun["step"])
-            self._log.continue_after(self._step)
             if self._curriculum is not None:
                 self._curriculum.restore(checkpoint / CURRICULUM)
             played = decode(list[ServiceSamples], (checkpoint / AHEAD).read_text())
-            self._ahead.resume({one.step: one for one in played})
+            self._ahead.resume({samples.step: samples for samples in played})
             if self._step < self._config.num_steps:
                 check_time(self._config, self._step)
                 check_cost(self._config, self._step)
@@ -195,6 +194,7 @@ class ServiceTraining:
             MetricsFile(Path(places.metrics), LAST, places.attempt).write(self._step, costs)
 
     def _refresh(self) -> None:
+        began = time.monotonic()
         self._sampler = self._service.sampler(self._client)
         self._rollouts.update(self._sampler)
         self._sync_s = time.monotonic() - began
@@ -245,7 +245,7 @@ class ServiceTraining:
             line |= batch.first_gap(values[0])
             self._check_gap(line, is_fresh=is_fresh)
         line |= {
-            name: fmean(one[name] for one in values if name in one)
+            name: fmean(of_update[name] for of_update in values if name in of_update)
             for name in _names(values)
             if name != GAP
         }
@@ -300,7 +300,7 @@ class ServiceTraining:
     def _received(self, batch: StepBatch, update: Update) -> dict[str, float]:
         """Metrics of an update, when both answers are there."""
         answer = self._service.wait(update.forward_backward, "a gradient")
-        outputs = [one["logprobs"].data for one in answer.loss_fn_outputs]
+        outputs = [output["logprobs"].data for output in answer.loss_fn_outputs]
         values = batch.metrics(update.rows, update.factors, outputs)
         norm = grad_norm(self._service.wait(update.optim_step, "an update"))
         self._finite.are_finite(
@@ -332,7 +332,7 @@ class ServiceTraining:
         if self._curriculum is not None:
             state = self._curriculum.state(self._step).to_json()
             write_atomically(directory / CURRICULUM, state)
-        played = [] if is_last else [asdict(one) for one in self._ahead.all_played()]
+        played = [] if is_last else [asdict(samples) for samples in self._ahead.all_played()]
         write_atomically(directory / AHEAD, json.dumps(played) + "\n")
         write_state(directory, {"state": self._state, "step": self._step})
         chat = self._players.chat
@@ -344,7 +344,7 @@ class ServiceTraining:
 
 
 def _names(values: Sequence[Mapping[str, float]]) -> list[str]:
-    return sorted({name for one in values for name in one})
+    return sorted({name for of_update in values for name in of_update})
 
 
 if __name__ == "__main__":
