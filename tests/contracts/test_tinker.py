@@ -9,6 +9,7 @@ from tests.support.proofs import missing_tests
 from tests.support.tinker_server import needs_entry_point
 from xp.checks.contracts.backend import BackendSuite
 from xp.checks.contracts.fields import composed, dropped
+from xp.contrib.tinker import prices
 from xp.fields.limits import limits_of
 from xp.fields.support import Support
 from xp.planning.backend import backend_of
@@ -56,6 +57,24 @@ def test_every_note_and_refusal_has_a_proof_and_every_proof_is_a_test() -> None:
         if (column.refuse or column.note) and path not in proved
     ]
     assert unproved == []
+
+
+def test_a_plan_counts_every_turn_and_every_pass_of_a_service() -> None:
+    words = (*REFERENCE, "training.epochs=null", "training.num_steps=2", "env.held_out=null")
+    words = (*words, "training.prompts_per_step=2", "training.group_size=4")
+    plain = composed((*words, "algorithm.ratio_from=engine"))
+    (turns,) = {member.max_turns for member in plain.env.members.values()}
+    assert prices.most_turns(plain) == turns
+    played = 2 * 2 * 4 * 100.0
+    assert prices.tokens(plain, 2, 100.0, 100.0, 1) == (played, played, played)
+    assert prices.tokens(plain, 2, 100.0, 100.0, turns)[0] == played * turns
+    penalty = ("training.kl_coef=0.1", "algorithm.use_kl_in_reward=true")
+    assert prices.num_forward_passes(plain) == 0
+    assert prices.num_forward_passes(composed((*words, *penalty))) == 2
+    tuned = composed((*words, "sft.data=solve", "sft.epochs=null", "sft.num_updates=3"))
+    examples = 3 * tuned.sft.batch_size
+    added = examples * (tuned.sft.max_tokens or 100.0)
+    assert prices.tokens(tuned, 2, 100.0, 100.0, 1)[2] == played + added
 
 
 def test_no_module_outside_the_annex_imports_it() -> None:

@@ -99,23 +99,46 @@ def test_fine_tuning_is_the_mean_over_all_tokens_of_either_service() -> None:
 
 
 @pytest.mark.parametrize(
-    ("norms", "expected"), [((1.0, 2.0), LossReduction.SUM), ((1.0, 1.0), LossReduction.MEAN)]
+    ("norms", "expected"),
+    [((0.3, 0.3, 0.6), LossReduction.SUM), ((0.7, 0.05, 0.7), LossReduction.MEAN)],
 )
 def test_the_services_reduction_is_measured(
-    norms: tuple[float, float], expected: LossReduction
+    norms: tuple[float, ...], expected: LossReduction
 ) -> None:
     service = measured(norms)
     service.measure(samples_ahead=False)
     assert service.reduction is expected
 
 
-def test_a_service_that_averages_otherwise_is_refused() -> None:
-    with pytest.raises(XpError, match=r"1\.5 times") as raised:
-        measured((1.0, 1.5)).measure(samples_ahead=False)
+@pytest.mark.parametrize(
+    "norms",
+    [
+        pytest.param((8.0, 1.0, 8.0), id="a mean over all tokens of a request"),
+        pytest.param((7.0, 1.0, 14.0), id="a sum over data of their means"),
+        pytest.param((1.0, 0.5, 1.0), id="a mean over data of their sums"),
+        pytest.param((1.0, 1.0, 1.0), id="a mean over the tokens with an advantage"),
+    ],
+)
+def test_a_service_that_averages_otherwise_is_refused(norms: tuple[float, ...]) -> None:
+    with pytest.raises(XpError, match="expected 1 and 2") as raised:
+        measured(norms).measure(samples_ahead=False)
     assert raised.value.code is ExitCode.PLAN
 
 
-def measured(norms: tuple[float, float]) -> Service:
+def test_a_service_without_norms_is_taken_to_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    service = measured((0.0, 0.0, 0.0))
+    service.measure(samples_ahead=False)
+    assert service.reduction is LossReduction.SUM
+    assert "reports no gradient norm" in capsys.readouterr().out
+
+
+def test_a_probe_is_not_cut() -> None:
+    service = measured(())
+    assert service.adam(0.1).grad_clip_norm == 0.5
+    assert service.adam(0.1, is_cut=False).grad_clip_norm == 0.0
+
+
+def measured(norms: tuple[float, ...]) -> Service:
     """A service whose updates report these norms."""
     answers = iter(norms)
 

@@ -43,10 +43,11 @@ def examine(spec: RunSpec) -> str | None:
             f"backend={spec.backend.name}: its service did not answer within {TIMEOUT_S:g} s",
             ExitCode.ENGINE,
         ) from None
+    redactor = Redactor(values.values())
     if run.returncode == 0:
-        return run.stdout.strip().rpartition("\n")[2]
+        return redactor.redact(run.stdout.strip().rpartition("\n")[2])
     code = ExitCode.STAGE_FAILED
     with suppress(ValueError):
         code = ExitCode(run.returncode)
-    message = Redactor(values.values()).redact(run.stderr.strip().rpartition("\nxp: ")[2])
+    message = redactor.redact(run.stderr.strip().rpartition("\nxp: ")[2])
     raise XpError(message.removeprefix("xp: "), code)

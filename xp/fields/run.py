@@ -12,6 +12,10 @@ SEED_OF_TURNS = (
     " tasks is the same on every backend."
 )
 """Note on `seed` where requests to the engine have seeds."""
+NO_TOKENS = Column(
+    refuse="the price of tokens limits nothing where no service counts them; set null, and hardware.usd_per_hour=N",
+    proof=OWN,
+)
 
 
 RUN = (
@@ -67,8 +71,14 @@ RUN = (
         {
             "hardware.accelerator_memory_gb": "xp.planning.memory",
             "hardware.usd_per_hour": "xp.worker.time_limit",
-            "hardware.usd_per_million_tokens": "xp.spec.place",
         }
+    ),
+    Field(
+        "hardware.usd_per_million_tokens",
+        trl=NO_TOKENS,
+        skyrl=NO_TOKENS,
+        slime=NO_TOKENS,
+        xp="xp.spec.place",
     ),
     Field(
         "hardware.num_nodes",

@@ -61,7 +61,7 @@ class Hardware(Section):
     usd_per_hour: Annotated[float, Field(gt=0, le=MOST_COUNT)] | None
     """Price of all nodes together for an hour, for the plan. None means that no price is shown."""
     usd_per_million_tokens: TokenPrices | None
-    """Prices of a service that trains (backend=tinker), for the plan and `training.budget_usd`. None means that they
+    """Prices of a service that trains and counts tokens, for the plan and `training.budget_usd`. None means that they
     are not known."""
 
 

@@ -156,7 +156,8 @@ class Training(Sampling):
     """Largest time of the training, all attempts together; it ends after the last checkpoint before (exit code 15).
     None: no limit."""
     budget_usd: Positive | None
-    """Limit as an amount of money, by `hardware.usd_per_hour`. None means no limit."""
+    """Limit as an amount of money, by `hardware.usd_per_hour`, or by `hardware.usd_per_million_tokens`.
+    None means no limit."""
     checkpoint_every: Count
     """Rollout steps between checkpoints; the last step always has one."""
     export_every: Count | None

@@ -243,12 +243,20 @@ class Updates:
         metrics: the run's file; None in a process that does not write it.
         num_updates: number of all updates.
         tokens: mean number of tokens of an update, for the speed that is shown.
+        costs: returns further metrics of the time since its last call, for each line.
     """
 
-    def __init__(self, metrics: MetricsFile | None, num_updates: int, tokens: float) -> None:
+    def __init__(
+        self,
+        metrics: MetricsFile | None,
+        num_updates: int,
+        tokens: float,
+        costs: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
         self._metrics = metrics
         self._num_updates = num_updates
         self._tokens = tokens
+        self._costs = costs
         self._bar: Any = None
         """The progress bar, from the first update on."""
         self._began = time.monotonic()
@@ -264,7 +272,7 @@ class Updates:
         self._began = time.monotonic()
         self._start = "before" if update == 0 else f"after update {update}"
         if update == 0 and self._metrics is not None:
-            self._metrics.write(0, {HELD_OUT_LOSS: held_out_loss})
+            self._metrics.write(0, {HELD_OUT_LOSS: held_out_loss, **self._costs()})
 
     def end(
         self, update: int, loss: float, grad_norm: float, learning_rate: float, *, is_last: bool
@@ -288,7 +296,7 @@ class Updates:
         if is_last:
             self._last = values
         elif self._metrics is not None:
-            self._metrics.write(update, values)
+            self._metrics.write(update, {**values, **self._costs()})
 
     def _show(self, update: int, loss: float, seconds: float) -> None:
         """Shows an update on the bar, whose time begins with the first update of this process."""
@@ -314,4 +322,4 @@ class Updates:
                 flush=True,
             )
         if self._metrics is not None:
-            self._metrics.write(update, self._last)
+            self._metrics.write(update, {**self._last, **self._costs()})

@@ -72,14 +72,15 @@ def check_cost(config: StageConfig, step: int, root: Path = Path()) -> None:
     """
     budget = config.spec.training.budget_usd
     every = config.spec.training.checkpoint_every
-    costs = [line[COST] for line in metrics_lines(root / config.places.metrics) if COST in line]
+    lines = [line for line in metrics_lines(root / config.places.metrics) if COST in line]
+    costs = [line[COST] for line in lines if line["stage"] == "train"]
     if budget is None or not costs or step == 0 or step % every:
         return
-    used = sum(costs)
+    used = sum(line[COST] for line in lines)
     checkpoint = every * median(costs)
     if used + checkpoint > budget:
         raise XpError(
-            f"the training ends after step {step}, which has a checkpoint: its tokens cost {used:.2f} USD, and the next"
+            f"the training ends after step {step}, which has a checkpoint: the run's tokens cost {used:.2f} USD, and the next"
             f" {every}, about {checkpoint:.2f} USD more, would be beyond training.budget_usd={budget:g}\n"
             "continue it by resume=RUN with a larger value",
             ExitCode.LIMIT,

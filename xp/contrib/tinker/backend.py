@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from xp.contrib.tinker.columns import COLUMNS, SFT_COLUMNS
 from xp.contrib.tinker.prices import plan_lines as plan_lines
-from xp.contrib.tinker.worker.config import KEY, URL, TinkerSftConfig, TinkerTrainConfig
+from xp.contrib.tinker.worker.config import KEY, QUIET, URL, TinkerSftConfig, TinkerTrainConfig
 from xp.contrib.tinker.worker.metric_names import SOURCES
 from xp.contrib.tinker.worker.state import FORM
 from xp.errors import nearest
@@ -37,8 +37,6 @@ OPTIONS: Final[Mapping[str, type]] = {"base_model": str, "deadline_s": float, "l
 the place of the rendered one."""
 OTHER_LOSSES: Final = ("importance_sampling",)
 SECRETS: Final = {URL: URL, KEY: KEY}
-QUIET: Final = {"TINKER_TELEMETRY": "0"}
-"""No events beside the requests themselves."""
 
 
 def check(spec: RunSpec) -> Sequence[Refusal]:

@@ -12,6 +12,8 @@ from xp.worker.stage import TrainConfig
 URL: Final = "TINKER_BASE_URL"
 KEY: Final = "TINKER_API_KEY"
 """Variables with the service's address and key."""
+QUIET: Final = {"TINKER_TELEMETRY": "0"}
+"""Variable with which the SDK sends no events beside the requests themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class ServiceEngine(RequestEngine):
             top_k=self.sampling.top_k or -1,
         )
         used = self._service.used
-        used.prompt += len(request.ids)
+        used.add(prompt=len(request.ids))
 
         def ended(future: Any) -> None:
             try:
@@ -63,7 +63,7 @@ class ServiceEngine(RequestEngine):
             except Exception as error:  # whatever the SDK raises ends the play
                 done(fault_of("a sample", error))
                 return
-            used.sampled += len(sequence.tokens)
+            used.add(sampled=len(sequence.tokens))
             done(GeneratedTurn(sequence.tokens, sequence.logprobs))
 
         prompt = ModelInput.from_ints(list(request.ids))

@@ -7,10 +7,11 @@ import os
 import sys
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import TimeoutError as NotYet
 from importlib.metadata import version
 
-from xp.contrib.tinker.worker.config import KEY, URL
-from xp.contrib.tinker.worker.service import PROBE
+from xp.contrib.tinker.worker.config import KEY, QUIET, URL
+from xp.contrib.tinker.worker.service import PROBE, status_of
 from xp.errors import ExitCode, XpError
 from xp.lib.loopback import keyed_opener
 from xp.worker.program import run_stage
@@ -20,33 +21,24 @@ TIMEOUT_S = 15.0
 
 def main(argv: Sequence[str]) -> None:
     """Prints the versions of both sides; raises XpError(PLAN) where they do not fit, or the model is not served."""
+    os.environ.update(QUIET)
     import tinker
     from tinker.types import ModelInput, SamplingParams
 
     model = argv[0]
     url = os.environ[URL].rstrip("/")
     sdk = f"tinker {version('tinker')}"
-    server = f"{url} ({_name(url)})"
+    server = f"the service at {URL} ({_name(url)})"
     clients = None
     try:
         clients = tinker.ServiceClient(base_url=url, api_key=os.environ[KEY])
-        served = [one.model_name for one in clients.get_server_capabilities().supported_models]
+        served = [entry.model_name for entry in clients.get_server_capabilities().supported_models]
         if model in served:
             sampler = clients.create_sampling_client(base_model=model)
             parameters = SamplingParams(max_tokens=1, seed=1)
             sampler.sample(ModelInput.from_ints(list(PROBE)), 1, parameters).result(timeout=1000)
     except Exception as error:  # whatever the SDK raises where the server is of another version
-        status = getattr(error, "status_code", None)
-        if status in (401, 403):
-            raise XpError(
-                f"{server} refuses {KEY}; set the key of this service", ExitCode.SECRET
-            ) from None
-        raise XpError(
-            f"backend=tinker: the SDK {sdk} and the service {server} do not work together:"
-            f" {type(error).__name__}: {' '.join(str(error).split())[:300]}; install the pinned SDK (backend.pins), or use"
-            " a server of its version",
-            ExitCode.PLAN,
-        ) from error
+        raise _fault(error, sdk, server) from error
     if model not in served:
         names = ", ".join(map(str, served[:20]))
         raise XpError(
@@ -55,6 +47,28 @@ def main(argv: Sequence[str]) -> None:
             ExitCode.PLAN,
         )
     print(f"{sdk}, {server}, {model}")
+
+
+def _fault(error: Exception, sdk: str, server: str) -> XpError:
+    """The fault of an SDK that got no sample: the key's, one of the moment, or versions that do not fit."""
+    from tinker import APIConnectionError
+    from tinker.lib.retryable_exception import RetryableException
+
+    status = status_of(error)
+    if status in (401, 403):
+        return XpError(f"{server} refuses {KEY}; set the key of this service", ExitCode.SECRET)
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    lost = (NotYet, TimeoutError, APIConnectionError, RetryableException)
+    is_busy = isinstance(error, lost) if status is None else status in (408, 429) or status >= 500
+    if is_busy:
+        return XpError(
+            f"{server} is busy or fails: {reason}; try again when it answers", ExitCode.ENGINE
+        )
+    return XpError(
+        f"backend=tinker: the SDK {sdk} and {server} do not work together: {reason}; install the pinned SDK"
+        " (backend.pins), or use a server of its version",
+        ExitCode.PLAN,
+    )
 
 
 def _name(url: str) -> str:
@@ -67,14 +81,14 @@ def _name(url: str) -> str:
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             raise XpError(
-                f"{url} refuses {KEY}; set the key of this service", ExitCode.SECRET
+                f"the service at {URL} refuses {KEY}; set the key of this service", ExitCode.SECRET
             ) from None
         return "which names no version"
     except (ValueError, LookupError, TypeError):
         return "which names no version"
     except OSError as error:
         raise XpError(
-            f"backend=tinker: no service answers at {URL}={url} ({error}); start it, or set its address",
+            f"backend=tinker: no service answers at {URL} ({error}); start it, or set its address",
             ExitCode.PLAN,
         ) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from xp.worker.step_log import MEASURED
+from xp.worker.time_limit import COST
 
 SOURCES: Final[dict[str, str]] = {
     **{name: f"xp, {remark}" if remark else "xp" for name, remark in MEASURED.items()},
@@ -15,10 +16,11 @@ SOURCES: Final[dict[str, str]] = {
     "training/kl": "xp, only with `algorithm.use_kl_in_reward`",
     "training/logprob_gap": "xp",
     "training/staleness": "xp, only with `training.max_staleness`",
-    "time/step_s": "xp",
+    **dict.fromkeys(["cost/prompt_tokens", "cost/sampled_tokens", "cost/trained_tokens"], "xp"),
+    COST: "xp, only with `hardware.usd_per_million_tokens`",
+    "time/step_s": "xp, from the end of the step before, or of the evaluation after that",
     "time/logprobs_s": "xp",
     "time/update_s": "xp",
     "time/weight_sync_s": "xp",
-    "time/checkpoint_s": "xp, only in steps that write one",
 }
 """Metric -> its source."""

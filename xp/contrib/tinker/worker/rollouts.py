@@ -78,18 +78,20 @@ class ServiceRollouts:
         self._curriculum = curriculum
         self._sampler: Any = None
         self._being_played: EpisodePlay | None = None
+        self._is_closed = False
 
     def update(self, sampler: Any) -> None:
         """Sets the policy of the steps that begin from now on."""
         self._sampler = sampler
 
     def close(self) -> None:
-        """Ends the step that is played."""
+        """Begins no further step, and ends the current one; may be called from any thread."""
+        self._is_closed = True
         if self._being_played is not None:
             self._being_played.end(_ServiceClosed())
 
     def play(self, step: int, policy: int) -> ServiceSamples:
-        """Plays and records the episodes of a step."""
+        """Plays and records the episodes of a step; raises an exception after `close`."""
         began = time.monotonic()
         players = self._players
         spec = players.config.spec
@@ -106,6 +108,8 @@ class ServiceRollouts:
             training.group_size,
             Overlong.of(spec),
         )
+        if self._is_closed:  # `close` may have come before it could see this step
+            raise _ServiceClosed
         rollouts = list(self._being_played)
         episodes = (rollout.record for rollout in rollouts)
         run = players.config.places.run
@@ -136,9 +140,9 @@ class ServiceRollouts:
             if is_left_out:
                 continue
             rows += [
-                Row([*one.prompt_ids, *one.completion_ids], one.logprobs, one.mask, number)
-                for one in rollout.conversations
-                if any(one.mask)
+                Row([*talk.prompt_ids, *talk.completion_ids], talk.logprobs, talk.mask, number)
+                for talk in rollout.conversations
+                if any(talk.mask)
             ]
         return rows
 

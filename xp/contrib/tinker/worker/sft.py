@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,9 @@ from xp.worker.demonstrations import PHASE, Example
 from xp.worker.learning_rate import learning_rate_factor
 from xp.worker.program import run_stage
 from xp.worker.publish import seal
-from xp.worker.sft import Updates, examples, tokens_of_update
-from xp.worker.tasks import policy_chat
-from xp.worker.trained import check_trained
+from xp.worker.sft import SftProgram, Updates, tokens_of_update
 
-ONE = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
+CUT_TO_ONE = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
 """With these bounds CISPO's loss is the log-probability times the advantage: cross-entropy with any weights, where the
 service's own divides by the sum of a datum's weights."""
 
@@ -34,20 +34,19 @@ def main(argv: Sequence[str]) -> None:
     """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0])
     config = config_of(path, TinkerSftConfig.from_json)
-    chat = policy_chat(config, tokenizer_place(config.spec, config.model), path.parent)
-    trained, held_out = examples(config, path.parent, chat)
-    tune(config, chat, trained, held_out)
-    requested = config.updates(len(trained))
-    check_trained(PHASE, config, requested, config.model, config.target)
+    place = tokenizer_place(config.spec, config.model)
+    program = SftProgram.begin(config, path.parent, place)
+    tune(program)
+    program.check()
 
 
-def tune(
-    config: TinkerSftConfig,
-    chat: ChatTokens,
-    trained: Sequence[Example],
-    held_out: Sequence[Example],
-) -> None:
+def tune(program: SftProgram[TinkerSftConfig]) -> None:
     """Makes the updates that are left, and publishes the model."""
+    config = program.config
+    chat = program.chat
+    trained = program.trained
+    held_out = program.held_out
+    num_updates = program.num_updates
     sft = config.spec.sft
     service = Service(config.requests)
     service.measure(samples_ahead=False)
@@ -57,9 +56,9 @@ def tune(
     state = begun.get("state")
     client = service.train(state, has_optimizer=checkpoint is not None)
     first = int(begun["step"]) if checkpoint is not None else 0
-    num_updates = config.updates(len(trained))
     metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
-    updates = Updates(metrics, num_updates, tokens_of_update(trained, sft.batch_size))
+    costs = partial(service.used.metrics, config.spec.hardware.usd_per_million_tokens)
+    updates = Updates(metrics, num_updates, tokens_of_update(trained, sft.batch_size), costs)
     if held_out:
         updates.begin(first, _loss(service, client, held_out))
     for number, batch in enumerate(_batches(trained, config, num_updates)):
@@ -73,6 +72,7 @@ def tune(
             sft.min_learning_rate / sft.learning_rate,
         )
         gradient = client.forward_backward(*_request(service.reduction, batch))
+        service.used.add(trained=sum(len(example.ids) - 1 for example in batch))
         step = client.optim_step(service.adam(rate))
         loss = _mean_loss(batch, service.wait(gradient, "a gradient"))
         norm = grad_norm(service.wait(step, "an update"))
@@ -109,47 +109,53 @@ def _checkpoint(
 def _batches(
     trained: Sequence[Example], config: TinkerSftConfig, num_updates: int
 ) -> Iterator[list[Example]]:
-    """Episodes of each update, in an order that is drawn anew for each epoch."""
+    """Episodes of each update, the last of which may be within an epoch."""
+    return islice(_endless(trained, config), num_updates)
+
+
+def _endless(trained: Sequence[Example], config: TinkerSftConfig) -> Iterator[list[Example]]:
+    """Episodes of one update after another, in an order that is drawn anew for each epoch."""
     size = config.spec.sft.batch_size
     epoch = 0
-    made = 0
-    while made < num_updates:
+    while True:
         order = random.Random(f"{config.spec.seed}/{epoch}").sample([*trained], len(trained))
         for start in range(0, len(order), size):
             yield order[start : start + size]
-            made += 1
         epoch += 1
 
 
 def _request(reduction: LossReduction, batch: Sequence[Example]) -> tuple[list[Any], str, Any]:
     """Arguments of forward_backward for the mean over all trained tokens of a batch."""
-    total = max(1, sum(sum(one.mask) for one in batch))
-    undo = undone(reduction, [len(one.ids) for one in batch])
+    total = max(1, sum(sum(example.mask) for example in batch))
+    undo = undone(reduction, [len(example.ids) for example in batch])
     weights = [
-        [number * factor / total for number in one.mask[1:]]
-        for one, factor in zip(batch, undo, strict=True)
+        [number * factor / total for number in example.mask[1:]]
+        for example, factor in zip(batch, undo, strict=True)
     ]
     pairs = list(zip(batch, weights, strict=True))
     if reduction is LossReduction.SUM:
-        return [datum(one.ids, weights=weight) for one, weight in pairs], "cross_entropy", None
+        data = [datum(example.ids, weights=weight) for example, weight in pairs]
+        return data, "cross_entropy", None
     # The ratio is cut to 1, whatever the old log-probabilities are.
-    return [datum(one.ids, logprobs=[], advantages=weight) for one, weight in pairs], "cispo", ONE
+    data = [datum(example.ids, logprobs=[], advantages=weight) for example, weight in pairs]
+    return data, "cispo", CUT_TO_ONE
 
 
 def _mean_loss(batch: Sequence[Example], answer: Any) -> float:
     """Mean loss of the trained tokens, of the service's log-probabilities."""
-    outputs = [one["logprobs"].data for one in answer.loss_fn_outputs]
+    outputs = [output["logprobs"].data for output in answer.loss_fn_outputs]
     pairs = zip(batch, outputs, strict=True)
     total: float = sum(
         -logprob * number
-        for one, output in pairs
-        for logprob, number in zip(output, one.mask[1:], strict=True)
+        for example, output in pairs
+        for logprob, number in zip(output, example.mask[1:], strict=True)
     )
-    return total / max(1, sum(sum(one.mask[1:]) for one in batch))
+    return total / max(1, sum(sum(example.mask[1:]) for example in batch))
 
 
 def _loss(service: Service, client: Any, batch: Sequence[Example]) -> float:
     data, loss, bounds = _request(service.reduction, batch)
+    service.used.add(prompt=sum(len(example.ids) for example in batch))
     return _mean_loss(batch, service.wait(client.forward(data, loss, bounds), "a loss"))
 
 

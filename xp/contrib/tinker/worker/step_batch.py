@@ -90,9 +90,9 @@ class StepBatch:
             datum(
                 row.ids,
                 logprobs=self._old[at].tolist(),
-                advantages=(self._advantages[at] * mean * own).tolist(),
+                advantages=(self._advantages[at] * mean * factor).tolist(),
             )
-            for at, row, mean, own in zip(chosen, rows, of_rows, undo, strict=True)
+            for at, row, mean, factor in zip(chosen, rows, of_rows, undo, strict=True)
         ]
         return data, of_rows
 
@@ -133,9 +133,9 @@ class StepBatch:
             datum(row.ids, logprobs=zero, advantages=zero)
             for row, zero in zip(self._rows, zeros, strict=True)
         ]
-        self._service.used.prompt += sum(len(row.ids) for row in self._rows)
+        self._service.used.add(prompt=sum(len(row.ids) for row in self._rows))
         answer = self._service.wait(client.forward(data, "importance_sampling"), "a forward pass")
-        outputs = [one["logprobs"].data for one in answer.loss_fn_outputs]
+        outputs = [output["logprobs"].data for output in answer.loss_fn_outputs]
         return [
             torch.tensor(row.tail(output)) for row, output in zip(self._rows, outputs, strict=True)
         ]
@@ -149,7 +149,7 @@ class StepBatch:
         num_tokens = [0] * len(played)
         for row in self._rows:
             num_tokens[row.episode] += sum(row.mask)
-        rewards = [one.outcome.reward for one in played]
+        rewards = [facts.outcome.reward for facts in played]
         lowered = [
             None if reward is None else reward - spec.training.kl_coef * sums.get(number, 0.0)
             for number, reward in enumerate(rewards)
@@ -186,15 +186,17 @@ class StepBatch:
         total = 0.0
         for at, logprobs in enumerate(teacher):
             scored = torch.tensor(logprobs)
-            own = self._advantages[at]
+            advantages = self._advantages[at]
             mask = self._masks[at]
-            self._advantages[at], gap = distilled(rule, own, scored, before[at], mask)
+            self._advantages[at], gap = distilled(rule, advantages, scored, before[at], mask)
             total += float(gap)
         return {DISTILL_KL: total / self._num_tokens(range(len(self._rows)))}
 
     def _mean_gap(self, logprobs: Sequence[Any]) -> float:
         parts = zip(logprobs, self._engine, self._masks, strict=True)
-        total = sum(float(((own - engine).abs() * mask).sum()) for own, engine, mask in parts)
+        total = sum(
+            float(((trainer - engine).abs() * mask).sum()) for trainer, engine, mask in parts
+        )
         return total / self._num_tokens(range(len(self._rows)))
 
     def _num_tokens(self, chosen: Sequence[int]) -> int:

@@ -41,13 +41,16 @@ from xp.worker.learning_rate import learning_rate_factor
 from xp.worker.program import run_stage
 from xp.worker.publish import seal
 from xp.worker.rollout_thread import RolloutThread
+from xp.worker.stage import AFTER
 from xp.worker.step_log import Start, StepLog, check_gap
 from xp.worker.tasks import order_of, policy_chat
-from xp.worker.time_limit import COST, check_cost, check_time
+from xp.worker.time_limit import check_cost, check_time
 from xp.worker.training import TrainingProgram
 
 AHEAD = "played_ahead.json"
 """File of a checkpoint with the steps that were sampled in advance."""
+LAST = f"evaluate_{AFTER}"
+"""Name, among the metrics' stages, of what follows the last step."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -131,6 +134,9 @@ class ServiceTraining:
         self._state = ""
         self._num_saved = 0
         self._step = 0
+        self._step_began = time.monotonic()
+        self._sync_s = 0.0
+        """Seconds of sending weights to the sampler in this step."""
         self._client = self._begin()
 
     def _begin(self) -> Any:
@@ -144,11 +150,10 @@ class ServiceTraining:
         if checkpoint is not None:
             print(f"going on from {checkpoint}", flush=True)
             self._step = int(begun["step"])
-            self._log.continue_after(self._step)
             if self._curriculum is not None:
                 self._curriculum.restore(checkpoint / CURRICULUM)
             played = decode(list[ServiceSamples], (checkpoint / AHEAD).read_text())
-            self._ahead.resume({one.step: one for one in played})
+            self._ahead.resume({samples.step: samples for samples in played})
             if self._step < self._config.num_steps:
                 check_time(self._config, self._step)
                 check_cost(self._config, self._step)
@@ -182,16 +187,24 @@ class ServiceTraining:
         publish_policy(self._service, self._client, self._spec, players.chat, target, state)
         if self._held_out is not None:
             self._held_out.play_trained(self._service.sampler(self._client))
-            prompt, sampled, _ = self._service.used.take()
-            print(f"the last evaluation: {prompt} tokens read, {sampled} sampled", flush=True)
+        costs = self._costs()
+        if any(costs.values()):
+            # After the last step's line: the run's costs are the sum of all lines.
+            places = self._config.places
+            MetricsFile(Path(places.metrics), LAST, places.attempt).write(self._step, costs)
 
     def _refresh(self) -> None:
+        began = time.monotonic()
         self._sampler = self._service.sampler(self._client)
         self._rollouts.update(self._sampler)
+        self._sync_s = time.monotonic() - began
+        if self._start is not None:  # the first step begins now
+            self._step_began = time.monotonic()
 
     def _evaluate(self) -> None:
         assert self._held_out is not None
         self._held_out.play(self._sampler, self._step, self._save_adapters)
+        self._step_began = time.monotonic()
 
     def _save_adapters(self, directory: Path) -> None:
         self._num_saved += 1
@@ -217,7 +230,7 @@ class ServiceTraining:
         if self._curriculum is not None:
             line |= self._curriculum.settle(samples.step, samples.played)
         if self._start is not None:
-            line["time/start_s"] = self._start.total("first rollout") - samples.seconds
+            line["time/start_s"] = self._start.total("first rollout") - (began - self._step_began)
             self._start = None
         rows = samples.rows
         batch = StepBatch(self._service, self._config, self._penalties, rows)
@@ -232,13 +245,17 @@ class ServiceTraining:
             line |= batch.first_gap(values[0])
             self._check_gap(line, is_fresh=is_fresh)
         line |= {
-            name: fmean(one[name] for one in values if name in one)
+            name: fmean(of_update[name] for of_update in values if name in of_update)
             for name in _names(values)
             if name != GAP
         }
         line["time/update_s"] = time.monotonic() - sent
-        line["time/step_s"] = time.monotonic() - began + samples.seconds
-        line |= self._cost()
+        line["time/weight_sync_s"] = self._sync_s
+        self._sync_s = 0.0
+        ended = time.monotonic()
+        line["time/step_s"] = ended - self._step_began
+        self._step_began = ended
+        line |= self._costs()
         self._log.line(samples.step + 1, line)
 
     def _check_gap(self, line: Mapping[str, float], *, is_fresh: bool) -> None:
@@ -266,7 +283,7 @@ class ServiceTraining:
             )
             data, of_rows = batch.data(chosen)
             requests = self._config.requests
-            self._service.used.trained += sum(len(rows[at].ids) - 1 for at in chosen)
+            self._service.used.add(trained=sum(len(rows[at].ids) - 1 for at in chosen))
             updates.append(
                 Update(
                     chosen,
@@ -283,7 +300,7 @@ class ServiceTraining:
     def _received(self, batch: StepBatch, update: Update) -> dict[str, float]:
         """Metrics of an update, when both answers are there."""
         answer = self._service.wait(update.forward_backward, "a gradient")
-        outputs = [one["logprobs"].data for one in answer.loss_fn_outputs]
+        outputs = [output["logprobs"].data for output in answer.loss_fn_outputs]
         values = batch.metrics(update.rows, update.factors, outputs)
         norm = grad_norm(self._service.wait(update.optim_step, "an update"))
         self._finite.are_finite(
@@ -294,17 +311,8 @@ class ServiceTraining:
             values["training/grad_norm"] = norm
         return values | {"training/learning_rate": update.learning_rate}
 
-    def _cost(self) -> dict[str, float]:
-        prompt, sampled, trained = self._service.used.take()
-        names = ("prompt_tokens", "sampled_tokens", "trained_tokens")
-        line = {
-            f"cost/{name}": float(number)
-            for name, number in zip(names, (prompt, sampled, trained), strict=True)
-        }
-        prices = self._spec.hardware.usd_per_million_tokens
-        if prices is not None:
-            line[COST] = prices.usd(prompt, sampled, trained)
-        return line
+    def _costs(self) -> dict[str, float]:
+        return self._service.used.metrics(self._spec.hardware.usd_per_million_tokens)
 
     def _checkpoint(self, *, is_last: bool = False) -> None:
         """Writes a checkpoint if one is due: xp's state beside the service's paths, sealed when it is whole."""
@@ -324,7 +332,7 @@ class ServiceTraining:
         if self._curriculum is not None:
             state = self._curriculum.state(self._step).to_json()
             write_atomically(directory / CURRICULUM, state)
-        played = [] if is_last else [asdict(one) for one in self._ahead.all_played()]
+        played = [] if is_last else [asdict(samples) for samples in self._ahead.all_played()]
         write_atomically(directory / AHEAD, json.dumps(played) + "\n")
         write_state(directory, {"state": self._state, "step": self._step})
         chat = self._players.chat
@@ -336,7 +344,7 @@ class ServiceTraining:
 
 
 def _names(values: Sequence[Mapping[str, float]]) -> list[str]:
-    return sorted({name for one in values for name in one})
+    return sorted({name for of_update in values for name in of_update})
 
 
 if __name__ == "__main__":
