@@ -9,6 +9,7 @@ import importlib
 import itertools
 import os
 import platform
+import secrets
 import shlex
 import shutil
 import sys
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +40,7 @@ END_S: Final = 4.0
 SLACK_S: Final = 30.0
 """Seconds beyond a deadline in which a cancelled request ends; the parent waits longer, as it would end this process."""
 KILL_S: Final = 2
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 KILLED: Final = (124, 137)
 """Exit codes of `timeout` for a command that it stopped."""
 SETUP: Final = "RUN echo {script} | base64 -d >/tmp/xp-setup.sh && sh -e /tmp/xp-setup.sh\n"
@@ -351,14 +354,19 @@ class CloudHost:
             raise fault(f"{self._kind}: {text[:1000]}") from None
 
 
+@cache
 def machine() -> str:
-    """Name of this machine and user in labels: no other one has the same processes."""
-    with suppress(OSError):
-        return _digest(Path("/etc/machine-id").read_text(), os.readlink("/proc/self/ns/pid"))
-    return _digest("", "")
+    """Name in labels of this boot, namespace of processes and user, among which `is_running` is right.
 
-
-def _digest(*facts: str) -> str:
+    It is random where they cannot be read, so that what others may own is not removed.
+    """
+    try:
+        facts = [Path(BOOT_ID).read_text(), os.readlink("/proc/self/ns/pid")]
+        is_own = os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        is_own = False
+    if not is_own:  # or /proc is that of another namespace
+        facts = [secrets.token_hex()]
     return hashlib.sha256(f"{platform.node()} {os.getuid()} {facts}".encode()).hexdigest()[:10]
 
 
@@ -372,6 +380,8 @@ def is_running(name: str) -> bool:
     try:
         pid, began = name.split("-")[2:4]
         return _began(int(pid)) == began
+    except PermissionError:  # It is another user's.
+        return True
     except (IndexError, ValueError):
         return False
 
@@ -380,7 +390,7 @@ def _began(pid: int) -> str:
     """When a process began, in the kernel's ticks; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
 
 
