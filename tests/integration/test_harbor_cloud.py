@@ -36,6 +36,7 @@ from tests.support.harbor_tasks import CONFIG, harbor
 from tests.support.harness_programs import harness
 from xp.checks.contracts.jobs import eventually
 from xp.checks.doctor.reach import environments
+from xp.contrib.harbor.cloud_host import owner
 from xp.contrib.harbor.cloud_options import ACCOUNTS
 from xp.contrib.harbor.task_folder import read_task
 from xp.contrib.harness.agents import HARBOR_AGENTS, HARBOR_OUTSIDE
@@ -169,6 +170,26 @@ def test_what_a_killed_process_left_is_removed(
     living.close()
     provider.close()
     del cloud.sandboxes[elsewhere]
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(tasks: Path, cloud: DaytonaCloud) -> None:
+    machine = owner().split("-")[1]
+    for number in range(3):
+        name = f"xp-{machine}-{2**22 + 1}-1-{number}"
+        _create(cloud, {"harbor.managed": "true", "harbor.session_id": name})
+    (refused, gone, left) = cloud.sandboxes
+    cloud.refused_removals = {refused: 400, gone: 404}
+    provider = opened(at_daytona(harbor(tasks)), cloud)
+    lines = provider.remove_left()
+    provider.close()
+    assert left not in cloud.sandboxes
+    assert [line.split(" the sandbox ")[0] for line in lines] == [
+        "could not remove",
+        "another process removed",
+        "removed",
+    ]
+    assert "refused [REDACTED]" in lines[0]
+    cloud.close()
 
 
 def test_the_end_of_a_process_removes_its_sandboxes(tasks: Path, cloud: DaytonaCloud) -> None:
@@ -425,8 +446,8 @@ def test_another_clouds_own_client_plays_and_leaves_nothing(
         _, open_ones, images = facts(cloud)
         assert len(open_ones) == 2
         assert len(images) == 1  # Both tasks have the same.
-        (owner,) = {label.split("-")[2] for label in open_ones.values()}
-        os.kill(int(owner), 9)
+        (child,) = {label.split("-")[2] for label in open_ones.values()}
+        os.kill(int(child), 9)
         eventually(lambda: not provider._clouds._process._child.is_alive())
         assert facts(cloud)[1] == open_ones
         lines = provider.remove_left()

@@ -25,6 +25,11 @@ def listed(kind: str) -> AsyncIterator[tuple[str, Removal]]:
     return {"daytona": _daytona, "modal": _modal, "e2b": _e2b, "runloop": _runloop}[kind]()
 
 
+def is_gone(error: Exception) -> bool:
+    """Returns whether a client says that there is no such sandbox; each has a class of its own for it."""
+    return "NotFound" in type(error).__name__
+
+
 async def _daytona() -> AsyncIterator[tuple[str, Removal]]:
     from daytona import AsyncDaytona, ListSandboxesQuery
 

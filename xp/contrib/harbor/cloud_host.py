@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.contrib.harbor.cloud_clients import label, listed
+from xp.contrib.harbor.cloud_clients import Removal, is_gone, label, listed
 from xp.contrib.harbor.cloud_options import account_variables
 from xp.contrib.harbor.cloud_sandbox import CLOSE_S, COPY_S, SWEEP_S, AgentRun
 from xp.contrib.harbor.sandbox import Ran
@@ -290,10 +290,7 @@ class CloudHost:
             if not name.startswith(f"xp-{machine()}-"):
                 num_others += 1
             elif not is_running(name):
-                await remove()
-                lines.append(
-                    f"removed the sandbox {name} at {self._kind}, which a killed process left"
-                )
+                lines.append(await self._swept(name, remove))
         if num_others:
             lines.append(
                 f"{num_others} sandboxes at {self._kind} are of other machines; they end by themselves"
@@ -301,6 +298,17 @@ class CloudHost:
         for line in lines:
             print(f"xp: {line}", file=sys.stderr, flush=True)
         return lines
+
+    async def _swept(self, name: str, remove: Removal) -> str:
+        """Removes a sandbox that a killed process left; says what came of it."""
+        sandbox = f"the sandbox {name} at {self._kind}, which a killed process left"
+        try:
+            await remove()
+        except Exception as error:
+            if is_gone(error):
+                return f"another process removed {sandbox}"
+            return f"could not remove {sandbox}: {self._told(error)}"
+        return f"removed {sandbox}"
 
     def end(self) -> None:
         """Removes all sandboxes and temporary files."""
@@ -350,8 +358,11 @@ class CloudHost:
         except TimeoutError:
             raise DeadlineExceeded(f"{self._kind} took longer than {limit_s:g} s") from None
         except Exception as error:
-            text = self._redact(f"{type(error).__name__}: {error}")
-            raise fault(f"{self._kind}: {text[:1000]}") from None
+            raise fault(f"{self._kind}: {self._told(error)}") from None
+
+    def _told(self, error: Exception) -> str:
+        """What a cloud's client says, without the account's key."""
+        return self._redact(f"{type(error).__name__}: {error}")[:1000]
 
 
 @cache
