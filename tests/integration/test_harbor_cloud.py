@@ -334,6 +334,19 @@ def test_an_agent_of_harbors_is_stopped_at_a_limit(tasks: Path, cloud: DaytonaCl
     assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
 
 
+def test_an_agent_of_harbors_whose_cloud_fails_is_void(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(_terminus(tasks))
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    episode.step(json.dumps({**SAYS, "commands": [WRITES]}))
+    cloud.lost_commands = "tmux"
+    episode.step(json.dumps({**SAYS, "commands": [WRITES]}))
+    outcome = episode.settle()
+    provider.close()
+    assert outcome.status is EpisodeStatus.VOID
+    assert "daytona: DaytonaNotFoundError: " in str(outcome.void_reason)
+
+
 def test_a_port_that_is_taken_is_named(tasks: Path, cloud: DaytonaCloud) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -15,13 +15,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.contrib.harbor.cloud_clients import Removal, is_gone, label, listed
+from xp.contrib.harbor.cloud_clients import Removal, is_gone, is_late, label, listed
 from xp.contrib.harbor.cloud_options import account_variables
 from xp.contrib.harbor.cloud_sandbox import CLOSE_S, COPY_S, SWEEP_S, AgentRun
 from xp.contrib.harbor.sandbox import Ran
@@ -213,11 +213,17 @@ class CloudHost:
         self._do(ResponseLost, self._of(number).upload_dir(*place), COPY_S)
 
     def play(self, number: int, request: AgentRun) -> Ran:
-        """Plays a task by Harbor's agent; what it says of a failure is the output."""
+        """Plays a task by Harbor's agent; what it says of a failure is the output.
+
+        Raises:
+            ResponseLost: the cloud failed, which the agent may take for a failure of its program.
+        """
         try:
             self._do(EnvUnavailable, self._play(number, request), request.limit_s)
         except DeadlineExceeded:
             return Ran(None, "", f"it took longer than {request.limit_s:g} s")
+        except ResponseLost:
+            raise
         except EnvFault as error:
             return Ran(1, str(error))
         return Ran(0, "")
@@ -249,8 +255,13 @@ class CloudHost:
             **request.options,
         )
         with sandbox.with_default_user(request.user), sandbox.scoped_exec_env(environ):
-            await agent.setup(sandbox)
-            await agent.run(request.instruction, sandbox, AgentContext())
+            with kept_faults(sandbox) as faults:
+                try:
+                    await agent.setup(sandbox)
+                    await agent.run(request.instruction, sandbox, AgentContext())
+                finally:
+                    if faults:
+                        raise ResponseLost(f"{self._kind}: {self._told(faults[0])}")
 
     def stop(self, number: int, _: None) -> None:
         run(self._stop(number), 30.0)
@@ -363,6 +374,27 @@ class CloudHost:
     def _told(self, error: Exception) -> str:
         """What a cloud's client says, without the account's key."""
         return self._redact(f"{type(error).__name__}: {error}")[:1000]
+
+
+@contextmanager
+def kept_faults(sandbox: Any) -> Iterator[list[Exception]]:
+    """What the sandbox's commands raise within the block, without time-outs, which are the command's own."""
+    faults: list[Exception] = []
+    execute = sandbox.exec
+
+    async def kept(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await execute(*args, **kwargs)
+        except Exception as error:
+            if not is_late(error):
+                faults.append(error)
+            raise
+
+    sandbox.exec = kept
+    try:
+        yield faults
+    finally:
+        del sandbox.exec
 
 
 @cache
