@@ -477,6 +477,36 @@ def test_another_clouds_own_client_plays_and_leaves_nothing(
         assert facts(cloud)[2] == images
 
 
+@pytest.mark.parametrize(
+    ("grade", "reward"),
+    [
+        ("grep --quiet hello hello.txt # lost", 1.0),
+        ("grep --quiet other hello.txt; exit # lost", 0.0),
+        ("kill -KILL $$ # lost", None),
+    ],
+)
+def test_a_grade_whose_exit_code_is_lost_is_read_or_void(
+    tmp_path: Path, grade: str, reward: float | None
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "Write it."}) + "\n")
+    listen = f"127.0.0.1:{free_port()}"
+    options = {"endpoint": f"http://{listen}", "listen": listen, "image": "ubuntu:24.04"}
+    rows = harness(None, rows=str(tmp_path / "rows.jsonl"), options={**options, "grade": grade})
+    config = at_daytona(rows).model_copy(
+        update={"sandbox": SandboxKind.RUNLOOP, "secrets": {"RUNLOOP_API_KEY": None}}
+    )
+    with runloop_cloud(tmp_path / "cloud") as cloud:
+        cloud.lost_commands = "# lost"
+        provider = load_provider(config, {**os.environ, **_runloop(cloud)[0]})
+        episode = begun(provider, config)
+        episode.step(call("bash", command="echo hello > hello.txt"))
+        episode.step("Done.")
+        outcome = episode.settle()
+        provider.close()
+    assert outcome.reward == reward, outcome
+    assert (outcome.status is EpisodeStatus.VOID) == (reward is None)
+
+
 MAKES = """
 import json, pickle, sys
 from xp.contrib.harbor.cloud_host import CloudHost
