@@ -284,6 +284,20 @@ def test_a_program_in_the_cloud_asks_the_policy_by_the_users_tunnel(
     assert base64.b64encode(b"pip install mine").decode() in text
 
 
+def test_a_sandbox_without_its_program_is_removed(tasks: Path, cloud: DaytonaCloud) -> None:
+    program = tasks.parent / "mine.py"
+    program.write_text("")
+    options = {"program": str(program), "command": "python {program}/mine.py"}
+    provider = opened(at_daytona(harness(tasks, options=options)), cloud)
+    program.unlink()
+    (task,) = provider._tasks["train"]
+    with pytest.raises(FileNotFoundError):
+        provider._start(task)
+    assert len(cloud.created) == 1
+    assert not cloud.sandboxes
+    provider.close()
+
+
 def test_an_agent_of_harbors_plays_in_its_sandbox(tasks: Path, cloud: DaytonaCloud) -> None:
     config = at_daytona(_terminus(tasks))
     provider = opened(config, cloud)
