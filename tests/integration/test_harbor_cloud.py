@@ -36,6 +36,7 @@ from tests.support.harbor_tasks import CONFIG, harbor
 from tests.support.harness_programs import harness
 from xp.checks.contracts.jobs import eventually
 from xp.checks.doctor.reach import environments
+from xp.contrib.harbor.cloud_host import owner
 from xp.contrib.harbor.cloud_options import ACCOUNTS
 from xp.contrib.harbor.task_folder import read_task
 from xp.contrib.harness.agents import HARBOR_AGENTS, HARBOR_OUTSIDE
@@ -171,6 +172,26 @@ def test_what_a_killed_process_left_is_removed(
     del cloud.sandboxes[elsewhere]
 
 
+def test_what_cannot_be_removed_does_not_keep_the_rest(tasks: Path, cloud: DaytonaCloud) -> None:
+    machine = owner().split("-")[1]
+    for number in range(3):
+        name = f"xp-{machine}-{2**22 + 1}-1-{number}"
+        _create(cloud, {"harbor.managed": "true", "harbor.session_id": name})
+    (refused, gone, left) = cloud.sandboxes
+    cloud.refused_removals = {refused: 400, gone: 404}
+    provider = opened(at_daytona(harbor(tasks)), cloud)
+    lines = provider.remove_left()
+    provider.close()
+    assert left not in cloud.sandboxes
+    assert [line.split(" the sandbox ")[0] for line in lines] == [
+        "could not remove",
+        "another process removed",
+        "removed",
+    ]
+    assert "refused [REDACTED]" in lines[0]
+    cloud.close()
+
+
 def test_the_end_of_a_process_removes_its_sandboxes(tasks: Path, cloud: DaytonaCloud) -> None:
     config = at_daytona(harbor(tasks))
     provider = opened(config, cloud)
@@ -263,6 +284,20 @@ def test_a_program_in_the_cloud_asks_the_policy_by_the_users_tunnel(
     assert base64.b64encode(b"pip install mine").decode() in text
 
 
+def test_a_sandbox_without_its_program_is_removed(tasks: Path, cloud: DaytonaCloud) -> None:
+    program = tasks.parent / "mine.py"
+    program.write_text("")
+    options = {"program": str(program), "command": "python {program}/mine.py"}
+    provider = opened(at_daytona(harness(tasks, options=options)), cloud)
+    program.unlink()
+    (task,) = provider._tasks["train"]
+    with pytest.raises(FileNotFoundError):
+        provider._start(task)
+    assert len(cloud.created) == 1
+    assert not cloud.sandboxes
+    provider.close()
+
+
 def test_an_agent_of_harbors_plays_in_its_sandbox(tasks: Path, cloud: DaytonaCloud) -> None:
     config = at_daytona(_terminus(tasks))
     provider = opened(config, cloud)
@@ -311,6 +346,19 @@ def test_an_agent_of_harbors_is_stopped_at_a_limit(tasks: Path, cloud: DaytonaCl
     outcome = episode.settle()
     provider.close()
     assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+
+
+def test_an_agent_of_harbors_whose_cloud_fails_is_void(tasks: Path, cloud: DaytonaCloud) -> None:
+    config = at_daytona(_terminus(tasks))
+    provider = opened(config, cloud)
+    episode = begun(provider, config)
+    episode.step(json.dumps({**SAYS, "commands": [WRITES]}))
+    cloud.lost_commands = "tmux"
+    episode.step(json.dumps({**SAYS, "commands": [WRITES]}))
+    outcome = episode.settle()
+    provider.close()
+    assert outcome.status is EpisodeStatus.VOID
+    assert "daytona: DaytonaNotFoundError: " in str(outcome.void_reason)
 
 
 def test_a_port_that_is_taken_is_named(tasks: Path, cloud: DaytonaCloud) -> None:
@@ -425,8 +473,8 @@ def test_another_clouds_own_client_plays_and_leaves_nothing(
         _, open_ones, images = facts(cloud)
         assert len(open_ones) == 2
         assert len(images) == 1  # Both tasks have the same.
-        (owner,) = {label.split("-")[2] for label in open_ones.values()}
-        os.kill(int(owner), 9)
+        (child,) = {label.split("-")[2] for label in open_ones.values()}
+        os.kill(int(child), 9)
         eventually(lambda: not provider._clouds._process._child.is_alive())
         assert facts(cloud)[1] == open_ones
         lines = provider.remove_left()
@@ -441,6 +489,36 @@ def test_another_clouds_own_client_plays_and_leaves_nothing(
         provider.close()
         assert not facts(cloud)[1]
         assert facts(cloud)[2] == images
+
+
+@pytest.mark.parametrize(
+    ("grade", "reward"),
+    [
+        ("grep --quiet hello hello.txt # lost", 1.0),
+        ("grep --quiet other hello.txt; exit # lost", 0.0),
+        ("kill -KILL $$ # lost", None),
+    ],
+)
+def test_a_grade_whose_exit_code_is_lost_is_read_or_void(
+    tmp_path: Path, grade: str, reward: float | None
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "Write it."}) + "\n")
+    listen = f"127.0.0.1:{free_port()}"
+    options = {"endpoint": f"http://{listen}", "listen": listen, "image": "ubuntu:24.04"}
+    rows = harness(None, rows=str(tmp_path / "rows.jsonl"), options={**options, "grade": grade})
+    config = at_daytona(rows).model_copy(
+        update={"sandbox": SandboxKind.RUNLOOP, "secrets": {"RUNLOOP_API_KEY": None}}
+    )
+    with runloop_cloud(tmp_path / "cloud") as cloud:
+        cloud.lost_commands = "# lost"
+        provider = load_provider(config, {**os.environ, **_runloop(cloud)[0]})
+        episode = begun(provider, config)
+        episode.step(call("bash", command="echo hello > hello.txt"))
+        episode.step("Done.")
+        outcome = episode.settle()
+        provider.close()
+    assert outcome.reward == reward, outcome
+    assert (outcome.status is EpisodeStatus.VOID) == (reward is None)
 
 
 MAKES = """

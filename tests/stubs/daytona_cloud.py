@@ -50,6 +50,10 @@ class DaytonaCloud:
         """Names of the images, each time that one was built."""
         self.most_open = 0
         self.refuses_start = False
+        self.refused_removals: dict[str, int] = {}
+        """Sandbox -> HTTP status with which its removal fails."""
+        self.lost_commands = ""
+        """Commands with this text fail, as in a sandbox that cannot be reached."""
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -111,6 +115,8 @@ class DaytonaCloud:
         return Reply({"items": items, "nextCursor": None})
 
     def delete(self, _: Request, __: str, number: str) -> Reply:
+        if number in self.refused_removals:
+            return Reply({"message": f"refused {KEY}"}, self.refused_removals[number])
         sandbox = self.sandboxes.pop(number, None)
         if sandbox is None:
             return Reply({"message": "no such sandbox", "statusCode": 404}, 404)
@@ -153,6 +159,8 @@ class DaytonaCloud:
         return Reply({}, 201)
 
     def execute(self, request: Request, _: str, number: str, __: str) -> Reply:
+        if self.lost_commands and self.lost_commands in request.json["command"]:
+            return Reply({"message": "no such sandbox", "statusCode": 404}, 404)
         return Reply({"cmdId": self.sandboxes[number].machine.start(request.json["command"])})
 
     def command(self, _: Request, __: str, number: str, ___: str, name: str) -> Reply:

@@ -11,7 +11,7 @@ from tests.support.clouds import cloud_task
 from tests.support.harbor_tasks import CONFIG
 from tests.support.harness_programs import harness
 from xp.__main__ import main
-from xp.contrib.harbor.cloud_host import BOUNDED, is_running, owner
+from xp.contrib.harbor.cloud_host import BOUNDED, is_running, machine, owner
 from xp.contrib.harbor.cloud_options import ACCOUNTS
 from xp.contrib.harness.provider import _of_server
 from xp.errors import ExitCode
@@ -156,6 +156,41 @@ def test_a_label_names_a_process_that_runs() -> None:
     assert not is_running(f"{first}-{pid}-{int(began) - 1}-{number}")
     assert not is_running(f"{first}-{2**22 + 1}-{began}-{number}")
     assert not is_running("xp-other")
+
+
+MACHINE_ID = "/etc/machine-id"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "links", "num_machines"),
+    [
+        (MACHINE_ID, ("pid:[1]", "pid:[1]"), 1),
+        (MACHINE_ID, ("pid:[1]", "pid:[2]"), 2),
+        (f"{MACHINE_ID} {BOOT_ID}", ("pid:[1]", "pid:[1]"), 2),
+    ],
+)
+def test_only_processes_of_one_boot_and_namespace_share_a_machine(
+    monkeypatch: pytest.MonkeyPatch, lacks: str, links: tuple[str, str], num_machines: int
+) -> None:
+    text_of = Path.read_text
+    link_of = os.readlink
+
+    def read_text(path: Path) -> str:
+        if str(path) in lacks.split():
+            raise FileNotFoundError(path)
+        return text_of(path)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    names = set()
+    for link in links:
+        monkeypatch.setattr(
+            os, "readlink", lambda path, link=link: link if "ns/pid" in path else link_of(path)
+        )
+        machine.cache_clear()
+        names.add(machine())
+    machine.cache_clear()
+    assert len(names) == num_machines
 
 
 def test_the_script_of_a_command_names_no_place_of_this_machine() -> None:

@@ -9,6 +9,14 @@ MANAGED: Final = {"harbor.managed": "true"}
 """Label of Harbor's sandboxes at Daytona and Modal."""
 NAME: Final = "harbor.session_id"
 
+LATE: Final = (
+    "TimeoutError",
+    "ExecTimeoutError",
+    "TimeoutException",
+    "DaytonaProcessExecutionTimeoutError",
+)
+"""Classes of Python, Modal, E2B and Daytona for a command that exceeds its own time."""
+
 Removal = Callable[[], Awaitable[Any]]
 
 
@@ -23,6 +31,16 @@ async def label(kind: str, sandbox: Any) -> None:
 def listed(kind: str) -> AsyncIterator[tuple[str, Removal]]:
     """Name of each of Harbor's sandboxes that runs, and what removes it."""
     return {"daytona": _daytona, "modal": _modal, "e2b": _e2b, "runloop": _runloop}[kind]()
+
+
+def is_gone(error: Exception) -> bool:
+    """Returns whether a client says that there is no such sandbox; each has a class of its own for it."""
+    return "NotFound" in type(error).__name__
+
+
+def is_late(error: Exception) -> bool:
+    """Returns whether a client says that a command exceeded its own time."""
+    return type(error).__name__ in LATE
 
 
 async def _daytona() -> AsyncIterator[tuple[str, Removal]]:

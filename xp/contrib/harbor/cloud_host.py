@@ -9,17 +9,19 @@ import importlib
 import itertools
 import os
 import platform
+import secrets
 import shlex
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.contrib.harbor.cloud_clients import label, listed
+from xp.contrib.harbor.cloud_clients import Removal, is_gone, is_late, label, listed
 from xp.contrib.harbor.cloud_options import account_variables
 from xp.contrib.harbor.cloud_sandbox import CLOSE_S, COPY_S, SWEEP_S, AgentRun
 from xp.contrib.harbor.sandbox import Ran
@@ -38,6 +40,7 @@ END_S: Final = 4.0
 SLACK_S: Final = 30.0
 """Seconds beyond a deadline in which a cancelled request ends; the parent waits longer, as it would end this process."""
 KILL_S: Final = 2
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 KILLED: Final = (124, 137)
 """Exit codes of `timeout` for a command that it stopped."""
 SETUP: Final = "RUN echo {script} | base64 -d >/tmp/xp-setup.sh && sh -e /tmp/xp-setup.sh\n"
@@ -210,11 +213,17 @@ class CloudHost:
         self._do(ResponseLost, self._of(number).upload_dir(*place), COPY_S)
 
     def play(self, number: int, request: AgentRun) -> Ran:
-        """Plays a task by Harbor's agent; what it says of a failure is the output."""
+        """Plays a task by Harbor's agent; what it says of a failure is the output.
+
+        Raises:
+            ResponseLost: the cloud failed, which the agent may take for a failure of its program.
+        """
         try:
             self._do(EnvUnavailable, self._play(number, request), request.limit_s)
         except DeadlineExceeded:
             return Ran(None, "", f"it took longer than {request.limit_s:g} s")
+        except ResponseLost:
+            raise
         except EnvFault as error:
             return Ran(1, str(error))
         return Ran(0, "")
@@ -246,8 +255,13 @@ class CloudHost:
             **request.options,
         )
         with sandbox.with_default_user(request.user), sandbox.scoped_exec_env(environ):
-            await agent.setup(sandbox)
-            await agent.run(request.instruction, sandbox, AgentContext())
+            with kept_faults(sandbox) as faults:
+                try:
+                    await agent.setup(sandbox)
+                    await agent.run(request.instruction, sandbox, AgentContext())
+                finally:
+                    if faults:
+                        raise ResponseLost(f"{self._kind}: {self._told(faults[0])}")
 
     def stop(self, number: int, _: None) -> None:
         run(self._stop(number), 30.0)
@@ -287,10 +301,7 @@ class CloudHost:
             if not name.startswith(f"xp-{machine()}-"):
                 num_others += 1
             elif not is_running(name):
-                await remove()
-                lines.append(
-                    f"removed the sandbox {name} at {self._kind}, which a killed process left"
-                )
+                lines.append(await self._swept(name, remove))
         if num_others:
             lines.append(
                 f"{num_others} sandboxes at {self._kind} are of other machines; they end by themselves"
@@ -298,6 +309,17 @@ class CloudHost:
         for line in lines:
             print(f"xp: {line}", file=sys.stderr, flush=True)
         return lines
+
+    async def _swept(self, name: str, remove: Removal) -> str:
+        """Removes a sandbox that a killed process left; says what came of it."""
+        sandbox = f"the sandbox {name} at {self._kind}, which a killed process left"
+        try:
+            await remove()
+        except Exception as error:
+            if is_gone(error):
+                return f"another process removed {sandbox}"
+            return f"could not remove {sandbox}: {self._told(error)}"
+        return f"removed {sandbox}"
 
     def end(self) -> None:
         """Removes all sandboxes and temporary files."""
@@ -347,18 +369,47 @@ class CloudHost:
         except TimeoutError:
             raise DeadlineExceeded(f"{self._kind} took longer than {limit_s:g} s") from None
         except Exception as error:
-            text = self._redact(f"{type(error).__name__}: {error}")
-            raise fault(f"{self._kind}: {text[:1000]}") from None
+            raise fault(f"{self._kind}: {self._told(error)}") from None
+
+    def _told(self, error: Exception) -> str:
+        """What a cloud's client says, without the account's key."""
+        return self._redact(f"{type(error).__name__}: {error}")[:1000]
 
 
+@contextmanager
+def kept_faults(sandbox: Any) -> Iterator[list[Exception]]:
+    """What the sandbox's commands raise within the block, without time-outs, which are the command's own."""
+    faults: list[Exception] = []
+    execute = sandbox.exec
+
+    async def kept(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await execute(*args, **kwargs)
+        except Exception as error:
+            if not is_late(error):
+                faults.append(error)
+            raise
+
+    sandbox.exec = kept
+    try:
+        yield faults
+    finally:
+        del sandbox.exec
+
+
+@cache
 def machine() -> str:
-    """Name of this machine and user in labels: no other one has the same processes."""
-    with suppress(OSError):
-        return _digest(Path("/etc/machine-id").read_text(), os.readlink("/proc/self/ns/pid"))
-    return _digest("", "")
+    """Name in labels of this boot, namespace of processes and user, among which `is_running` is right.
 
-
-def _digest(*facts: str) -> str:
+    It is random where they cannot be read, so that what others may own is not removed.
+    """
+    try:
+        facts = [Path(BOOT_ID).read_text(), os.readlink("/proc/self/ns/pid")]
+        is_own = os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        is_own = False
+    if not is_own:  # or /proc is that of another namespace
+        facts = [secrets.token_hex()]
     return hashlib.sha256(f"{platform.node()} {os.getuid()} {facts}".encode()).hexdigest()[:10]
 
 
@@ -372,6 +423,8 @@ def is_running(name: str) -> bool:
     try:
         pid, began = name.split("-")[2:4]
         return _began(int(pid)) == began
+    except PermissionError:  # It is another user's.
+        return True
     except (IndexError, ValueError):
         return False
 
@@ -380,7 +433,7 @@ def _began(pid: int) -> str:
     """When a process began, in the kernel's ticks; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
 
 

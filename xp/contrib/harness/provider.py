@@ -387,7 +387,11 @@ class HarnessProvider(IndexedProvider):
             files = task.files if is_folder(self._config) else None
             machine = LocalSandbox(files, self._config.limits.memory_gb, self._environ)
         if self._place is not None:
-            put_place(machine, self._place, "program")
+            try:
+                put_place(machine, self._place, "program")
+            except BaseException:
+                machine.close()
+                raise
         return machine
 
     def _server(self) -> ProgramServer:

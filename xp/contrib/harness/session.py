@@ -56,6 +56,8 @@ MOST_STOPS: Final = 5
 """Largest number of such answers."""
 OUTPUT_BYTES: Final = 65_536
 TAIL: Final = 400
+CODE_FILE: Final = "xp-code"
+"""File beside the reward with the exit code of the grading command, as a cloud may lose it and say 1."""
 PROGRAM: Final = '"${XP_ROOT}"/program'
 """Directory of the program's own files in a sandbox."""
 GRADER: Final = '"${XP_ROOT}"/grader'
@@ -367,14 +369,18 @@ class HarnessSession(ConversationSession):
             put_place(machine, self._grader, "grader")
         places |= {"program": PROGRAM, "grader": GRADER}
         logs = f'"${{XP_ROOT}}{VERIFIER_LOGS}"'
-        command = f"rm -rf {logs}; mkdir -p {logs}; {_filled(self._options['grade'], places)}"
+        grade = _filled(self._options["grade"], places)
+        command = f"rm -rf {logs}; mkdir -p {logs}; (\n{grade}\n); echo $? >{logs}/{CODE_FILE}"
         graded = machine.run(command, environ, self._config.limits.call_timeout_s, OUTPUT_BYTES)
-        if graded.code in (0, 1) and all(
+        code = machine.read(CODE_FILE)
+        if code in ("0\n", "1\n") and all(
             machine.read(name) is None for name in (JSON_FILE, TEXT_FILE)
         ):
-            return float(graded.code == 0)
-        if graded.code != 0:
-            reason = graded.killed or f"code {graded.code}"
+            return float(code == "0\n")
+        if code != "0\n":
+            reason = graded.killed or (
+                f"code {graded.code}" if code is None else f"code {code.strip()}"
+            )
             raise ToolCrashed(
                 f"the grading command failed ({reason}); its output ends: {graded.output[-TAIL:]!r}"
             )
