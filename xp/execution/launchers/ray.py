@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
 from xp.execution.launchers.base import Context, Launch
@@ -38,6 +37,7 @@ from xp.execution.launchers.node.gpus import Gpus, claim
 from xp.execution.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.execution.launchers.preflight import check_machine
 from xp.execution.launchers.ray_head import RayHead
+from xp.lib.loopback import is_loopback
 from xp.lib.packages import install_command
 from xp.lib.reading import config_of
 from xp.planning.job import Job, Stage
