@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from xp.planning.plan import Plan
     from xp.spec import RunSpec
 
+RATE = "training/learning_rate"
+MADE = {"episodes/num": "episode", "training/updates": "update", RATE: ""}
+"""Metrics of the summary -> word for what their sum counts."""
+
 
 def console(*, stderr: bool = False) -> Console:
     """Console for output: styled on a terminal, else plain text.
@@ -352,11 +356,6 @@ def _made(run: Path, stage: str) -> str:
         else:
             rate = f" at learning rates of {low} to {high}"
     return f": {counted(len(lines), 'step')}{idle} = {', '.join(sums)}{rate}"
-
-
-RATE = "training/learning_rate"
-MADE = {"episodes/num": "episode", "training/updates": "update", RATE: ""}
-"""Metrics of the summary -> word for what their sum counts."""
 
 
 def _learnable(run: Path) -> str:

@@ -28,6 +28,9 @@ from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, Section
 
+ALL: Final = "metrics"
+"""Argument of `explain` that lists all metrics."""
+
 
 def explain_command(args: Namespace) -> int:
     """Explains keys (value, origin, meaning, rendering) and metrics: `explain KEY|METRIC ... [overrides]`."""
@@ -304,10 +307,6 @@ def _first_sentence(text: str) -> str:
     if text:
         return text.split(". ")[0].rstrip(".") + "."
     return ""
-
-
-ALL: Final = "metrics"
-"""Argument of `explain` that lists all metrics."""
 
 
 def is_metric(word: str) -> bool:

@@ -33,6 +33,8 @@ _TEMPLATE: Final = "model.template"
 NO_DIRECTORY: Final = "no such directory with a config.json; a hub's model is ORG/NAME"
 _FILES: Final = ("config.json", "adapter_config.json")
 """Files of which a model's directory has one."""
+_START: Final = "training.initial_checkpoint"
+_TEACHER: Final = "algorithm.distill.teacher"
 
 
 def _fault(key: str, value: Any, text: str) -> Fault:
@@ -308,9 +310,6 @@ def name_of(path: str) -> str:
     return name[:80] or "model"
 
 
-_START: Final = "training.initial_checkpoint"
-
-
 def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
     training = _below(container, "training")
@@ -344,9 +343,6 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
         return
     yield from _faults_of_parts(_START, start, place)
     yield from _network_of_start(start, config, _below(container, "model"), outputs)
-
-
-_TEACHER: Final = "algorithm.distill.teacher"
 
 
 def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:

@@ -21,6 +21,23 @@ from xp.lib.reading import json_of
 from xp.lib.terminal import markdown_cell
 from xp.lib.text import shortened
 
+INCIDENTAL: Final = (
+    "outputs",
+    "project",
+    "tracking",
+    "upload_rollouts",
+    "record_prompts",
+    "preparation",
+    "launcher",
+)
+"""Sections of a spec that change nothing about its result."""
+NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
+"""Keys that a listing of runs has as columns of their own."""
+FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
+"""Section -> the key that chooses its option; where it differs, the section's other differences are not listed."""
+MAX_SHOWN: Final = 200
+"""Largest number of a value's characters in a table."""
+
 
 @dataclass(frozen=True)
 class RunRow:
@@ -253,22 +270,6 @@ def _equals(value: Any, expected: str) -> bool:
     return fnmatchcase(text(value).lower(), expected.lower())
 
 
-INCIDENTAL: Final = (
-    "outputs",
-    "project",
-    "tracking",
-    "upload_rollouts",
-    "record_prompts",
-    "preparation",
-    "launcher",
-)
-"""Sections of a spec that change nothing about its result."""
-NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
-"""Keys that a listing of runs has as columns of their own."""
-FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
-"""Section -> the key that chooses its option; where it differs, the section's other differences are not listed."""
-
-
 def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Lists for each spec its values of the keys in which the specs differ; a key that a spec lacks is None.
 
@@ -280,10 +281,6 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     varied = {".".join(path): path for path in _varied((), specs)}
     paths = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
     return [{key: _at(spec, path) for key, path in paths.items()} for spec in specs]
-
-
-MAX_SHOWN: Final = 200
-"""Largest number of a value's characters in a table."""
 
 
 def text(value: Any) -> str:

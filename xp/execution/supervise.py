@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xp.composition import to_yaml
 from xp.errors import ExitCode, XpError
 from xp.execution.detached import record_before
-from xp.execution.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
+from xp.execution.launchers.base import Context, Detachable, Echo, Launch, Launcher, timestamp
 from xp.execution.launchers.cluster import read_launches
 from xp.execution.launchers.node.exits import exit_code, is_restartable, reason
 from xp.execution.launchers.node.job_spec import State, missing, states
@@ -271,7 +271,7 @@ class _Attempt:
             absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}")
         else:
             absent = []
-        ending: dict[str, Any] = {"exit_code": code, "ended": now()}
+        ending: dict[str, Any] = {"exit_code": code, "ended": timestamp()}
         if (
             self._signals.number is not None
         ):  # for any code: a stopped program may clean up and exit 0

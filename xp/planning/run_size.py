@@ -22,6 +22,9 @@ from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.training_length import too_few
 
+BOUNDS = (0.0, 2.0)
+"""Bounds of an importance weight, and of a mask, in conf/algorithm/_base.yaml."""
+
 
 @dataclass(frozen=True)
 class NumTasks:
@@ -88,10 +91,6 @@ def training_line(spec: RunSpec) -> str:
             f", which the warm-up of {counted(training.warmup_updates, 'update')} does not reach"
         )
     return f"the run: {counted(steps, 'step')}{how} = {size} at {rate}"
-
-
-BOUNDS = (0.0, 2.0)
-"""Bounds of an importance weight, and of a mask, in conf/algorithm/_base.yaml."""
 
 
 def ineffective_lines(spec: RunSpec) -> list[str]:

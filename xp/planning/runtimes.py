@@ -19,6 +19,9 @@ WHOLE = ".whole"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 LOCKS = (_PACKAGE if (_PACKAGE / "runtimes").is_dir() else _PACKAGE.parent) / "runtimes"
+FILE = "checkouts.toml"
+PLACES = "checkouts.json"
+"""File beside the checkouts, written by `install`: variable -> folder."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +112,6 @@ def installed(key: str) -> Path | None:
     if (place / WHOLE).is_file():
         return place / "bin" / "python"
     return None
-
-
-FILE = "checkouts.toml"
-PLACES = "checkouts.json"
-"""File beside the checkouts, written by `install`: variable -> folder."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified
 from xp.tasks.template_check import check_chat
 
+MOST_OPENED: Final = 8
+"""Largest number of sessions that are opened to compare prompts."""
+
 
 def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
     """The rows of a verified set whose environments still have these tasks.
@@ -102,10 +105,6 @@ def within_limit(
         flush=True,
     )
     return fitting
-
-
-MOST_OPENED: Final = 8
-"""Largest number of sessions that are opened to compare prompts."""
 
 
 def check_unchanged(

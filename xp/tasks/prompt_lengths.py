@@ -18,6 +18,7 @@ from xp.tasks.store import TaskSet
 
 MAX_COUNTED = 2_000
 """Largest number of tasks whose prompts are counted here, spread over the set; trainers count the rest."""
+SUFFIX: Final = ".tokens"
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,6 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     return PromptLengths(
         {key: Lengths.of(numbers, longest) for key, numbers in groups.items()}, note
     )
-
-
-SUFFIX: Final = ".tokens"
 
 
 def count_tokens(

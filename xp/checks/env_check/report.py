@@ -32,6 +32,8 @@ READS = re.compile(r"(?:environ(?:\.get)?|getenv)\s*[\[(]\s*[\"']([A-Za-z_]\w*)[
 """Variable that Python code reads."""
 LOUD = 0.5
 """Share of rejected random calls, all legal by their schema, above which the report has a remark."""
+MOST_SIZES: Final = 3
+"""Sizes of pictures that the report shows."""
 
 
 @dataclass(frozen=True)
@@ -213,10 +215,6 @@ def _prompt_fact(
     ]
     characters = [count + len(schemas) * bool(tools) for count in counts] or [0]
     return f"{min(characters)} to {max(characters)} characters{tools} (tokenizer=DIR counts tokens)"
-
-
-MOST_SIZES: Final = 3
-"""Sizes of pictures that the report shows."""
 
 
 def _picture_facts(measured: Measured, count: Callable[[str], int] | None) -> dict[str, str]:

@@ -69,7 +69,7 @@ class Launch:
     """Time of the submission in UTC, ISO 8601."""
 
 
-def now() -> str:
+def timestamp() -> str:
     """Current time in the format of records: UTC, ISO 8601, with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
-from xp.execution.launchers.base import Context, Launch, now
+from xp.execution.launchers.base import Context, Launch, timestamp
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import Spread, make_job_spec
 from xp.lib.atomic import write_atomically
@@ -132,7 +132,7 @@ def launches_of(
     launcher: str, native_id: str, stages: Sequence[tuple[Stage, Context]]
 ) -> list[Launch]:
     """Launches of stages that one job runs, submitted now."""
-    started = now()
+    started = timestamp()
     return [
         Launch(launcher, its.key(stage.name), native_id, its.log(stage.name), started)
         for stage, its in stages

@@ -57,6 +57,9 @@ mapfile -t words <"$list"
 export PYTHONPATH="${{words[0]}}${{PYTHONPATH:+:$PYTHONPATH}}"
 {python} -m xp.execution.launchers.node.on_node "$SLURM_JOB_ID" "${{words[@]:1}}" &
 """ + _RUN.replace("JOB", "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID")
+MAIN_NODE = "MAIN_NODE:PORT"
+"""Placeholder in a batch script for an address that is known only in the job."""
+SEPARATORS = (",", ":")
 
 
 def options(spec: LauncherSpec, resources: Resources) -> list[str]:
@@ -123,10 +126,6 @@ def _further(spec: LauncherSpec, gpus: int) -> dict[str, str]:
     return further
 
 
-MAIN_NODE = "MAIN_NODE:PORT"
-"""Placeholder in a batch script for an address that is known only in the job."""
-
-
 def batch_script(
     spec: LauncherSpec,
     context: Context,
@@ -174,9 +173,6 @@ def array_script(spec: LauncherSpec, directory: Path, argv: Sequence[str]) -> st
         python=shlex.quote(sys.executable),
         requeue=REQUEUE,
     )
-
-
-SEPARATORS = (",", ":")
 
 
 def mounts(context: Context, secrets: Sequence[str], environ: Mapping[str, str]) -> list[str]:

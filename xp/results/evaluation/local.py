@@ -25,6 +25,7 @@ from xp.worker.engines.conversation import OpenEngine
 from xp.worker.engines.judge_server import serving_judge
 from xp.worker.engines.local import loading, local_engine
 from xp.worker.places import RunPaths, model_place
+from xp.worker.publish import check_there
 from xp.worker.tasks import model_chat
 from xp.worker.tiny_model import MANIFEST, MODELS
 
@@ -41,6 +42,7 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     directory = entry.directory
     assert directory is not None
     ensure_made(entry.spec, directory)
+    check_there(directory)
     with loading(directory, "tokenizer"):
         spec = spec_in_job(entry.spec)
         store = PictureStore(Path(entry.spec.outputs).absolute() / DIRECTORY)

@@ -112,11 +112,11 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     p_value = pairs[0].p_holm
     is_shown = p_value is not None and p_value < 1 - CONFIDENCE
     if is_shown:
-        text = f"{best.label} is highest with {best.mean:.3f}"
+        first = f"{best.label} is highest with {best.mean:.3f}"
     else:
-        text = means
+        first = means
     is_adjusted = len(best.seeds) > 1 and all(row.before is not None for row in scored)
-    return f"{text}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
+    return f"{first}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 
 
 def _over_seeds(group: SeedGroup, limits: Limits) -> str:

@@ -21,6 +21,9 @@ from xp.worker.diagnosis.history import History
 from xp.worker.diagnosis.rules import HACKED, symptoms
 from xp.worker.diagnosis.symptom import Severity, Symptom
 
+FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM, ExitCode.NOT_TRAINED)
+"""Exit codes of a failed training."""
+
 
 class RunVerdict(StrEnum):
     """Result of a training in one word."""
@@ -30,10 +33,6 @@ class RunVerdict(StrEnum):
     WORSE = "worse"
     BROKEN = "broken"
     INCOMPLETE = "incomplete"
-
-
-FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM, ExitCode.NOT_TRAINED)
-"""Exit codes of a failed training."""
 
 
 @dataclass(frozen=True)

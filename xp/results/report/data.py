@@ -144,7 +144,7 @@ class EvaluationPage(RunPage):
         else:
             known = {**summary, **summary["playing"], **summary["usage"]}
         names = ("run", "task_set", *(summary or {}).get("playing", {}), *USAGE)
-        facts = [
+        shown = [
             (name.replace("_", " "), page_name(known[name]))
             for name in names
             if known.get(name) is not None
@@ -155,7 +155,7 @@ class EvaluationPage(RunPage):
             "id": page_name(self.run.name),
             "status": page_name(status),
             "title": page_name(f"{self.spec.get('env')} · {self.spec['model'].get('name')}"),
-            "facts": [*facts, *_notes(self.run)],
+            "facts": [*shown, *_notes(self.run)],
             "verdict": {
                 "word": page_name(status),
                 "sentence": page_name(line_of(evaluation).split("  ", 2)[-1]),

@@ -283,9 +283,9 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
     notes = listed_notes(place)
     is_run = place.parent.name == RUNS
     title = [
-        text
-        for text in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
-        if text
+        part
+        for part in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
+        if part
     ]
     seed = [] if row.seed is None else [f"seed {row.seed}"]
     return {

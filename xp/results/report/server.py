@@ -100,17 +100,17 @@ class View:
             pages = [self._page_of(place) for place in places]
             for run_page in pages:
                 run_page.refresh()
-            runs = [page.data() for page in pages]
-        data = frame(runs, comparison(places, [page.spec for page in pages]), live=True)
+            runs = [run_page.data() for run_page in pages]
+        data = frame(runs, comparison(places, [run_page.spec for run_page in pages]), live=True)
         data |= {"names": request.query_params.getlist("name"), "has_start": not self._runs}
         return HTMLResponse(page(title_of_page(places), data, {}, is_live=True))
 
     def one_run(self, request: Request) -> Response:
         """Current data of a run, with the episodes from `rows_from` on."""
         with self._lock:
-            page = self._page(request)
-            page.refresh()
-            return JSONResponse(page.data(_whole(request, "rows_from")))
+            run_page = self._page(request)
+            run_page.refresh()
+            return JSONResponse(run_page.data(_whole(request, "rows_from")))
 
     def episode(self, request: Request) -> Response:
         """Messages and calls of one episode; with `whole=1` no message is cut."""
@@ -123,9 +123,9 @@ class View:
         from xp.results.report.tokens import TokenReader, no_tokens
 
         record, file = self._record(request)
-        page = self._page(request)
+        run_page = self._page(request)
         try:
-            reader = TokenReader(page.run)
+            reader = TokenReader(run_page.run)
             content = reader.tokens(record, file)
             return JSONResponse(content | {"names": reader.names(content["ids"])})
         except XpError as error:  # the tokenizer is missing, which is no fault of the page

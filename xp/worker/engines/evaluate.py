@@ -73,8 +73,10 @@ def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[Ep
     ):
         rollouts = EpisodePlay(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
         ended = (
-            one.record
-            for one in tqdm(rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode")
+            rollout.record
+            for rollout in tqdm(
+                rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode"
+            )
         )
         settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)
         return record(settled, recorder, config.places.run, f"evaluate/{name}", 0)
@@ -122,8 +124,8 @@ class RunEvaluation:
         spec = self._config.spec
         places = self._config.places
         check_health(played, spec.training.max_void_fraction)
-        if all(one.outcome.reward is None for one in played):
-            reasons = void_reasons(one.outcome.void_reason for one in played)
+        if all(episode.outcome.reward is None for episode in played):
+            reasons = void_reasons(episode.outcome.void_reason for episode in played)
             raise XpError(
                 f"every held-out episode is void: the environment is failing ({reasons})",
                 ExitCode.UNHEALTHY,
@@ -149,7 +151,9 @@ class RunEvaluation:
             "model": {"kind": "checkpoint", "name": name, "id": model},
             "run": run,
             "task_set": self._tasks.name,
-            "held_out": {name: asdict(one) | {"line": one.line()} for name, one in rules.items()},
+            "held_out": {
+                name: asdict(rule) | {"line": rule.line()} for name, rule in rules.items()
+            },
             "playing": playing(spec),
             "digest": self._digest(name),
         }

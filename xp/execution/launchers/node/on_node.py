@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import now
+from xp.execution.launchers.base import timestamp
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import (
     CLAIM,
@@ -107,7 +107,7 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
         if ending.requeues:
             return REQUEUE
         return code or ExitCode.TERMINATED
-    result = Result(code, tuple(absent), now())
+    result = Result(code, tuple(absent), timestamp())
     if spec.forgets_secrets:
         if spec.spread is None:
             token = None
