@@ -11,6 +11,7 @@ from xp.cli.table import ListColumn, show_table, wrapped
 from xp.composition import compose
 from xp.composition.points import variants_of
 from xp.errors import ExitCode, XpError
+from xp.lib.text import first_line
 from xp.planning.duration import duration, interval_text, wall_s
 from xp.planning.memory.estimate import GIB
 from xp.planning.memory.fit import MemoryVerdict, fit, works
@@ -46,7 +47,7 @@ def compare_plans(args: Namespace) -> None:
             build_plan(spec, new_run_id(spec))
         except XpError as error:
             row["fits"] = "refused"
-            reasons.append(f"{row['variant']}: {str(error).splitlines()[0]}")
+            reasons.append(f"{row['variant']}: {first_line(error)}")
             refusals.append(error)
     if len(refusals) == len(rows) and len({str(error) for error in refusals}) == 1:
         raise refusals[0]

@@ -23,7 +23,7 @@ from xp.execution.tracking.base import tracked_places
 from xp.lib.facts import one_reading
 from xp.lib.secrets.redaction import resolve
 from xp.lib.terminal import Redrawn, shown
-from xp.lib.text import counted
+from xp.lib.text import counted, first_line
 from xp.planning.episode import named_code
 from xp.results.report.result import interval_of
 from xp.tasks.profile import pass_share
@@ -108,7 +108,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     try:
         check_model_files(plan.spec)
     except XpError as error:
-        lines.append(f"this plan cannot run yet: {str(error).splitlines()[0]}")
+        lines.append(f"this plan cannot run yet: {first_line(error)}")
     lines += [*row_lines(plan.spec), *held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)]
     for line in lines:
         out.print(wrapped(f"  {line}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from xp.cli.table import wrapped
 from xp.errors import ExitCode
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.terminal import shown
 from xp.planning.plan import build_plan, new_run_id
 from xp.results.replay.recorded import RecordedRun
@@ -78,7 +77,7 @@ def replay_command(args: Namespace) -> int:
         for line in check.differences:
             print(wrapped(shown(f"     {line}")))
     file = outputs / "replays" / source.stem / "replay.json"
-    write_atomically(file, json.dumps([asdict(check) for check in done], indent=2) + "\n")
+    write_json(file, [asdict(check) for check in done])
     print(shown(f"result: {file}"))
     if any(check.verdict is Outcome.DIFFERS for check in done):
         return ExitCode.DIFFERS

@@ -32,6 +32,7 @@ from xp.execution.run_directory import SPEC, hold, resource_errors, resume_comma
 from xp.lib.atomic import write_atomically
 from xp.lib.signals import Signals
 from xp.lib.terminal import is_one_output, write_to_screen
+from xp.lib.text import first_line
 from xp.planning.job import Runtime, Stage
 
 if TYPE_CHECKING:
@@ -90,9 +91,7 @@ def dispatch(
                 if restart == max_restarts or not attempt.is_restartable:
                     raise
                 delay = restart_delay_s * 2**restart
-                echo(
-                    f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n"
-                )
+                echo(f"xp: {first_line(error)}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
                 with Signals(plan.run_id, resume) as signals:
                     signals.sleep(delay)
                     plan = replan(plan.attempt + 1)

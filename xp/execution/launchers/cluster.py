@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -16,7 +15,7 @@ from xp.execution.launchers import secrets_files
 from xp.execution.launchers.base import Context, Launch, timestamp
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import Spread, make_job_spec
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.codec import decode
 from xp.lib.digest import text_digest
 from xp.lib.names import is_inner_path, is_native_id
@@ -123,9 +122,7 @@ def read_launches(directory: Path) -> list[Launch] | None:
 
 def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
     """Records submissions that the cluster accepted."""
-    write_atomically(
-        directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n"
-    )
+    write_json(directory / SUBMITTED, [asdict(launch) for launch in launches])
 
 
 def launches_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from xp.errors import XpError
 from xp.execution.run_directory import check_writable
 from xp.execution.tracking.base import check_trackers
 from xp.lib import loaded_code
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.digest import digest_of
 from xp.lib.secrets.redaction import resolve
 from xp.planning.episode import episode_config, episode_environ
@@ -127,7 +126,7 @@ class EvaluationRun:
                 self.requested, self.entry.spec, todo, episodes, stopped, prices, place.name
             )
             write_files(place, result, [episodes[episode] for episode in sorted(episodes)])
-            write_atomically(place / RECORD, json.dumps(result, indent=2) + "\n")
+            write_json(place / RECORD, result)
             track(place, result, self.entry.spec, self._tracker_keys)
         return result
 

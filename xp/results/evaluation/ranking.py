@@ -11,7 +11,7 @@ from typing import Final
 from xp.episode.clusters import Limits, clustered_stderr, within
 from xp.errors import XpError
 from xp.execution.leaderboard import MAX_SHOWN, RunRow, text
-from xp.lib.text import counted, shortened
+from xp.lib.text import counted, first_line, shortened
 from xp.results.evaluation.paired import PairedComparison, compare, holm, verdict
 from xp.results.evaluation.results import compare_all
 from xp.results.evaluation.settings import default_margin
@@ -108,7 +108,7 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     try:
         pairs = holm([_paired(outputs, other, best) for other in others])
     except XpError as error:
-        return f"{means}, without further statistics: {str(error).splitlines()[0]}"
+        return f"{means}, without further statistics: {first_line(error)}"
     p_value = pairs[0].p_holm
     is_shown = p_value is not None and p_value < 1 - CONFIDENCE
     if is_shown:

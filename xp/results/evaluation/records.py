@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from xp.episode.evaluation import RECORD, SCHEMA_VERSION, read_evaluation
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.execution.run_directory import resource_errors
-from xp.lib.atomic import try_lock, write_atomically
+from xp.lib.atomic import try_lock, write_json
 from xp.lib.digest import digest_of
 from xp.lib.loaded_code import FILE, changed
 from xp.lib.names import is_name
@@ -84,7 +83,7 @@ def locked(place: Path, requested: EvaluationIdentity) -> Iterator[None]:
             stack.callback(_remove_unplayed, place)
             if not (place / REQUEST).exists():
                 value = {"schema_version": SCHEMA_VERSION, **asdict(requested)}
-                write_atomically(place / REQUEST, json.dumps(value, indent=2) + "\n")
+                write_json(place / REQUEST, value)
         yield
 
 

@@ -8,7 +8,6 @@ its own engine; this program plays what it left.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from xp.episode.metrics_file import MetricsFile, last_step
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_atomically, write_json
 from xp.lib.digest import digest_of, text_digest
 from xp.lib.load import import_large
 from xp.lib.reading import config_of
@@ -158,7 +157,7 @@ class RunEvaluation:
             "digest": self._digest(name),
         }
         value = evaluation_record(about, played, self._hashes, self._scored_by, len(played))
-        write_atomically(self._stage / name / RECORD, json.dumps(value, indent=2) + "\n")
+        write_json(self._stage / name / RECORD, value)
 
     def _copy_earlier(self) -> None:
         """Copies the result of an earlier attempt for the model before training, which is the same in all."""

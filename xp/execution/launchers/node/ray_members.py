@@ -21,6 +21,7 @@ from xp.execution.launchers.node.job_spec import JobSpec
 from xp.execution.launchers.node.spread import MEMBER
 from xp.lib import processes
 from xp.lib.reading import config_of
+from xp.lib.text import first_line
 from xp.worker.nodes import NUMBER, free_port
 
 POLL_S = 0.5
@@ -117,7 +118,7 @@ def _follow(number: int, stream: Any, codes: dict[int, int]) -> None:
                 sys.stdout.buffer.write(value)
                 sys.stdout.buffer.flush()
     except ray.exceptions.RayError as error:
-        print(f"xp: node {number} was lost: {str(error).splitlines()[0]}", flush=True)
+        print(f"xp: node {number} was lost: {first_line(error)}", flush=True)
     finally:
         codes[number] = code
 
