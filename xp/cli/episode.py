@@ -23,8 +23,8 @@ def show_episode(args: Namespace) -> int:
     from xp.execution.named import EVALUATIONS, RUNS, named_runs
     from xp.results.report.episodes import EpisodeIndex
 
-    places = named_runs(args.outputs, [args.run], rooms=(RUNS, EVALUATIONS))
-    index = EpisodeIndex(places[0])
+    directories = named_runs(args.outputs, [args.run], rooms=(RUNS, EVALUATIONS))
+    index = EpisodeIndex(directories[0])
     index.refresh()
     number, others = _chosen(index, args)
     record = index.record(number)

@@ -265,16 +265,16 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 def _places(origin: Origin) -> list[str]:
     """Origin of the value, then the origins of the values that it replaced."""
     if origin.override:
-        places = [f"the command line: {origin.override}"]
+        sources = [f"the command line: {origin.override}"]
     else:
-        places = []
+        sources = []
     for mark in reversed(origin.marks):
         if mark.file.is_relative_to(ROOT):
             file = os.path.relpath(mark.file, ROOT)
         else:
             file = str(mark.file)
-        places.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
-    return places or ["xp itself"]
+        sources.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
+    return sources or ["xp itself"]
 
 
 def comment_of(origin: Origin) -> str:

@@ -226,7 +226,7 @@ class PlanKeys:
             return f"no key of {self.backend}'s, and xp knows no field for it"
         if key in self.keys.table.owned:
             return self.keys.table.owned[key]
-        passes = f"{self.keys.place}.{key.removeprefix('--')} passes it on; {UNKNOWN_EFFECT}"
+        passes = f"{self.keys.section}.{key.removeprefix('--')} passes it on; {UNKNOWN_EFFECT}"
         return self.keys.table.refused.get(key, passes)
 
     def _known(self, typed: str) -> str:

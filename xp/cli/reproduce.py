@@ -114,7 +114,7 @@ def publish_run(run: Path, target: str, *, has_episodes: bool, is_dry: bool) -> 
         for line in (*listing(parts), "", *str(parts["model"][CARD]).splitlines()):
             print(shown(line))
         return
-    for place in publish(parts, target):
-        print(shown(place))
+    for path in publish(parts, target):
+        print(shown(path))
     if target.startswith(HUB):
         print("a new repository is private; its page on the hub can make it public")

@@ -80,11 +80,11 @@ def runs_command(args: Namespace) -> int:
     elif args.action == "list":
         show_all(args.outputs, args.words, as_json=args.json)
     elif args.action == "tag":
-        for place in named_runs(args.outputs, [args.run], rooms=(ROOM, EVALUATIONS)):
-            notes = change_notes(place, args.words, removes=args.remove, note=args.note)
+        for directory in named_runs(args.outputs, [args.run], rooms=(ROOM, EVALUATIONS)):
+            notes = change_notes(directory, args.words, removes=args.remove, note=args.note)
             print(
                 shown(
-                    f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"
+                    f"{directory.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"
                 )
             )
     else:
@@ -263,8 +263,8 @@ def _show_progress(run: Path, record: RunRecord) -> None:
     progress = progress_of(run, record)
     problem = last_problem(run, record)
     episodes = episodes_line(run)
-    places = [episodes, report_line(run)] if episodes else []
-    for line in [*(curves(progress) if progress else ()), *([problem] if problem else ()), *places]:
+    links = [episodes, report_line(run)] if episodes else []
+    for line in [*(curves(progress) if progress else ()), *([problem] if problem else ()), *links]:
         console().print(line)
 
 

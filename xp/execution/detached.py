@@ -25,7 +25,7 @@ from xp.execution.record import (
 )
 from xp.execution.run_directory import resource_errors, xp_command
 from xp.lib.reading import json_of
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan

@@ -25,7 +25,7 @@ from xp.lib.codec import JsonFile
 from xp.lib.names import is_name, is_native_id
 from xp.lib.reading import config_of, text_of
 from xp.lib.text import counted
-from xp.spec.place import Hardware
+from xp.spec.launcher import Hardware
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
 FILE = "run.json"
@@ -231,8 +231,8 @@ def write_record(directory: Path, record: RunRecord) -> None:
     A record without a user becomes one of this user and this directory.
     """
     if not record.user:
-        user, place = begun_here(directory)
-        record = replace(record, user=user, directory=place)
+        user, here = begun_here(directory)
+        record = replace(record, user=user, directory=here)
     write_atomically(directory / FILE, _with_length(directory, record).to_json())
 
 
@@ -258,20 +258,24 @@ def _parsed(text: str) -> RunRecord:
     record = RunRecord.from_json(text)
     _check(is_name(record.run_id), "run_id", record.run_id)
     for number, attempt in enumerate(record.attempts, start=1):
-        place = f"runs/{record.run_id}/attempt_{number}"
-        _check(attempt.number == number, f"{place}: number", attempt.number)
+        attempt_path = f"runs/{record.run_id}/attempt_{number}"
+        _check(attempt.number == number, f"{attempt_path}: number", attempt.number)
         # 1 and below mean the first process, groups, or all processes.
         _check(
             attempt.supervisor is None or attempt.supervisor > 1,
-            f"{place}: supervisor",
+            f"{attempt_path}: supervisor",
             attempt.supervisor,
         )
         for stage in attempt.stages:
-            _check(is_name(stage.name), f"{place}: name of a stage", stage.name)
-            _check(stage.log in (None, f"{place}/{stage.name}/log.txt"), f"{place}: log", stage.log)
+            _check(is_name(stage.name), f"{attempt_path}: name of a stage", stage.name)
+            _check(
+                stage.log in (None, f"{attempt_path}/{stage.name}/log.txt"),
+                f"{attempt_path}: log",
+                stage.log,
+            )
             _check(
                 stage.native_id is None or is_native_id(stage.native_id),
-                f"{place}: job",
+                f"{attempt_path}: job",
                 stage.native_id,
             )
     return record

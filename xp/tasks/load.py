@@ -155,14 +155,14 @@ def check_unchanged(
             ]
         if other:
             env = member.env
-            place = (
+            source = (
                 env.target
                 or (name_of(env.rows) if env.rows else None)
                 or env.grader
                 or env.provider
             )
             raise XpError(
-                f"environment {name} ({place}) has other tasks than those that were prepared:"
+                f"environment {name} ({source}) has other tasks than those that were prepared:"
                 f" {len(missing) + len(described_anew)} of {len(env_rows)} differ, such as {other[0].task_id}\n"
                 f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
                 " whose prepare stage fetches the tasks again\n"

@@ -192,13 +192,13 @@ def main(argv: list[str]) -> int:
                 reader = config_of(Path(argv[1]), Reader.from_json)
             else:
                 reader = None
-            places = {
+            variables = {
                 server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE)),
                 pictures.VARIABLE: str(PictureStore.of_stage().directory),
             }
             prepare(
                 config_of(Path(argv[0]), PrepareConfig.from_json),
-                {**os.environ, **places},
+                {**os.environ, **variables},
                 reader=reader,
             )
     except XpError as error:

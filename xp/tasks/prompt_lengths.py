@@ -117,7 +117,7 @@ def count_tokens(
         count: returns the length of one row's prompt, tools included; None if it is far above its limit: such a task
             is absent from the result and from the file.
     """
-    file = place_of(task_set) / f"{tokenizer}.json"
+    file = directory_of(task_set) / f"{tokenizer}.json"
     known = read_counts(file)
     counted = {row.task_id: count(row) for row in rows if row.task_id not in known}
     fresh = {task_id: number for task_id, number in counted.items() if number is not None}
@@ -130,7 +130,7 @@ def count_tokens(
     return {row.task_id: known[row.task_id] for row in rows if row.task_id in known}
 
 
-def place_of(task_set: Path) -> Path:
+def directory_of(task_set: Path) -> Path:
     """Directory of a set's counts, with one file per tokenizer."""
     return task_set.with_name(f"{task_set.name}{SUFFIX}")
 

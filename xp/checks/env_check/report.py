@@ -17,7 +17,7 @@ from xp.envs.config import EnvConfig
 from xp.envs.pictures import pictures_of, text_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import WAY_OUT
-from xp.lib.code_files import code_files, find_module, users_place, with_imports
+from xp.lib.code_files import code_files, find_module, users_location, with_imports
 from xp.lib.nested import grouped
 from xp.lib.secrets.environment import inherited
 from xp.lib.text import first_of, shortened
@@ -273,16 +273,16 @@ def _right_fact(measured: Measured) -> str:
 
 def _unset_variables(rules: EnvConfig) -> Iterator[str]:
     """Remarks on variables of this shell that the environment's code reads and its process does not get."""
-    place = users_place(
+    location = users_location(
         find_module((rules.serve or rules.grader or "").partition(":")[0].partition(".")[0])
     )
-    if place is None:
+    if location is None:
         return
     plain, hidden = inherited(os.environ, tuple(rules.secrets))
     given = {*plain, *hidden, *rules.overrides, *rules.secret_overrides}
     files = [
         file
-        for module in with_imports([place])
+        for module in with_imports([location])
         for file in code_files(module)
         if file.suffix == ".py"
     ]

@@ -23,7 +23,7 @@ from xp.lib.reading import config_of
 from xp.lib.secrets.environment import STAGE_TOKENS
 from xp.lib.secrets.environment import inherited as passed
 from xp.planning.job import Job, Stage
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 SUBMITTED = "submitted.json"
 
@@ -138,8 +138,8 @@ def launches_of(
 
 def identity(stage: Stage, context: Context) -> str:
     """Name of a stage on a cluster; unique, and the same for every submission of the stage."""
-    place = text_digest(str(context.outputs))[:8]
-    return f"xp-{context.run_id}-{context.attempt}-{stage.name}-{place}"
+    outputs_key = text_digest(str(context.outputs))[:8]
+    return f"xp-{context.run_id}-{context.attempt}-{stage.name}-{outputs_key}"
 
 
 def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -24,7 +24,7 @@ from xp.execution.launchers.preflight import check_machine, interpreter, python_
 from xp.lib import processes
 from xp.planning.job import Stage
 from xp.planning.refusals import needs_one_node
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 TREE_LOCK = ".tree.lock"
 TREE_DEADLINE_S = 30.0

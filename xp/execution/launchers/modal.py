@@ -34,7 +34,7 @@ from xp.lib.atomic import replacing
 from xp.lib.packages import install_command
 from xp.planning.job import Stage
 from xp.planning.refusals import check_limits, needs_one_node
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 ANSWER_S = 120.0
 SUBMIT_S = 3600.0
@@ -129,19 +129,19 @@ class ModalLauncher(ServiceLauncher):
         """
         brought = []
         for name in names:
-            place = inside(self._outputs, name)
+            target = inside(self._outputs, name)
             if (self._entries(str(Path(name).parent)) or {}).get(name) != "dir":
                 continue
-            place.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             # Atomic, and needed because Modal's --force empties its target directory.
-            with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetch-") as fresh:
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as fresh:
                 ask(
                     [*_modal(), "volume", "get", str(self._spec.volume), name, fresh],
                     timeout_s=SUBMIT_S,
                 )
-                if place.is_dir() and not place.is_symlink():
-                    place.rename(Path(fresh, "before"))
-                Path(fresh, place.name).rename(place)
+                if target.is_dir() and not target.is_symlink():
+                    target.rename(Path(fresh, "before"))
+                Path(fresh, target.name).rename(target)
             brought.append(name)
         return brought
 
@@ -157,13 +157,13 @@ class ModalLauncher(ServiceLauncher):
         ]
         missing = []
         for name in (*files, f"{run}/metrics.jsonl"):
-            place = inside(self._outputs, name)  # names on the volume are not trusted
-            if place.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
+            target = inside(self._outputs, name)  # names on the volume are not trusted
+            if target.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
             content = self._read(name)
             if content is not None:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(place) as temporary:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(target) as temporary:
                     temporary.write_bytes(content)
             elif not self._is_absent(name):
                 missing.append(name)

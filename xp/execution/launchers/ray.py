@@ -42,7 +42,7 @@ from xp.lib.packages import install_command
 from xp.lib.reading import config_of
 from xp.planning.job import Job, Stage
 from xp.planning.refusals import check_limits, manages_own_gpus, needs_one_node
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"
 """Default address of Ray's dashboard."""

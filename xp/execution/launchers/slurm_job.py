@@ -17,7 +17,7 @@ from xp.execution.launchers.node.job_spec import Spread
 from xp.execution.launchers.node.on_node import REQUEUE
 from xp.execution.launchers.node.spread import by_srun
 from xp.planning.job import Job, Resources, Stage
-from xp.spec.place import Container, LauncherSpec
+from xp.spec.launcher import Container, LauncherSpec
 
 INSTEAD_OF = {"mem-per-cpu": "mem", "mem-per-gpu": "mem", "gpus-per-node": "gres"}
 """Option of `launcher.sbatch` -> the option of xp's that it replaces, for clusters that take no other."""
@@ -241,9 +241,9 @@ def apptainer_words(
 ) -> tuple[str, ...]:
     """Command prefix of the program (Apptainer 1, user guide, "apptainer exec")."""
     if _is_file(image) or "://" in image:
-        place = image
+        source = image
     else:
-        place = f"docker://{image}"
+        source = f"docker://{image}"
     nvidia = ("--nv",) if has_gpus else ()
     return (
         "apptainer",
@@ -254,7 +254,7 @@ def apptainer_words(
         ",".join(directories),
         "--pwd",
         root,
-        place,
+        source,
     )
 
 

@@ -36,7 +36,7 @@ from xp.planning.memory.estimate import (
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.planning.memory.weights import weights_of
 from xp.spec import RunSpec, Strategy
-from xp.spec.place import LauncherName
+from xp.spec.launcher import LauncherName
 
 LARGER = "choose a larger hardware option or a smaller model"
 STATES = ("weights", "gradients", "optimizer")

@@ -44,13 +44,13 @@ SCORER: Final = "reward"
 STATUS: Final = {"finished": "success", "stopped": "cancelled"}
 
 
-def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
+def write_files(directory: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
     """Writes all files, each atomically."""
 
-    write_parquet(place / "episodes.parquet", result, records)
-    write_atomically(place / "table.md", markdown([result]))
-    write_atomically(place / "table.tex", latex([result]))
-    write_atomically(place / "inspect.json", inspect_log(result, records))
+    write_parquet(directory / "episodes.parquet", result, records)
+    write_atomically(directory / "table.md", markdown([result]))
+    write_atomically(directory / "table.tex", latex([result]))
+    write_atomically(directory / "inspect.json", inspect_log(result, records))
 
 
 def write_parquet(file: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
@@ -157,7 +157,7 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
         "messages": messages,
         "output": {
             "model": f"xp/{model}",
-            "choices": [{"message": messages[place]} for place in played[-1:]],
+            "choices": [{"message": messages[last]} for last in played[-1:]],
         },
         "metadata": {"status": outcome["status"], "step_rewards": outcome["step_rewards"]},
         "started_at": _time(record["started_at"]),

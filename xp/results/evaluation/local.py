@@ -31,13 +31,13 @@ from xp.worker.tiny_model import MANIFEST, MODELS
 
 
 @contextmanager
-def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
+def local_model(entry: Entry, how: Eval, output: Path) -> Iterator[LocalModel]:
     """Context manager: loads a model, or serves it.
 
     Args:
         entry: the evaluation, with the model's directory or id.
         how: settings, with the engine.
-        place: directory of the evaluation.
+        output: directory of the evaluation.
     """
     directory = entry.directory
     assert directory is not None
@@ -53,17 +53,17 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     else:
         python = sys.executable
     with local_engine(
-        how.engine, server, directory, chat, entry.spec, place, python
+        how.engine, server, directory, chat, entry.spec, output, python
     ) as open_engine:
         yield LocalModel(chat, open_engine)
 
 
-def served_judge(spec: RunSpec, how: Eval, place: Path) -> AbstractContextManager[dict[str, str]]:
+def served_judge(spec: RunSpec, how: Eval, output: Path) -> AbstractContextManager[dict[str, str]]:
     """Context manager: serves the judge of an evaluation, and yields the variables of its episodes; empty if xp serves
     none."""
     if spec.served_judge is None:
         return nullcontext({})
-    log = str(place / "judge.log")
+    log = str(output / "judge.log")
     is_sglang = how.engine is EngineName.SGLANG
     server = judge_server(spec, spec.served_judge, log, is_sglang=is_sglang)
     return serving_judge(server, _python_with(how.engine, how.python))

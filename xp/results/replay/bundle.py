@@ -14,7 +14,7 @@ from xp.composition.points import to_yaml, validated
 from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.execution.held_out import evaluation_files
-from xp.execution.launchers.files import PACKAGE, data_places, inside
+from xp.execution.launchers.files import PACKAGE, data_paths, inside
 from xp.execution.lock import FILE as LOCK
 from xp.execution.lock import Lock, read_lock
 from xp.execution.record import read_record
@@ -77,16 +77,14 @@ def make_bundle(
     left_out += _on_this_machine(spec)
     left_out += _without_copy(lock, attempt / "code")
     record = read_record(run)
-    data = {str(place): attempt / "code" / shipped_name(place) for place in data_places(spec)}
+    data = {str(path): attempt / "code" / shipped_name(path) for path in data_paths(spec)}
     about = {
         "format": 1,
         "run": run.name,
         "xp": __version__,
         "commit": record.attempts[lock.attempt - 1].provenance.commit,
         "secrets": list(record.secrets),
-        "data": {
-            place: str(copy.relative_to(run)) for place, copy in data.items() if copy.exists()
-        },
+        "data": {path: str(copy.relative_to(run)) for path, copy in data.items() if copy.exists()},
         "figures": figures_of(run),
         "left_out": left_out,
     }
@@ -108,7 +106,7 @@ def make_bundle(
 
 def _without_copy(lock: Lock, code: Path) -> list[str]:
     """Modules that a run has loaded and has no copy of."""
-    copied = {f"code.{place.name.removesuffix('.py')}" for place in code.iterdir()}
+    copied = {f"code.{file.name.removesuffix('.py')}" for file in code.iterdir()}
     return [
         f"{name}: no statement imports it, so that the run has no copy"
         for name in lock.facts
@@ -128,9 +126,9 @@ def _on_this_machine(spec: RunSpec) -> Iterator[str]:
         "start": spec.training.initial_checkpoint,
         "teacher": teacher,
     }
-    for what, place in models.items():
-        if place is not None and Path(place).is_absolute():
-            yield f"{what}: {place} is a directory of this machine; send it too"
+    for what, directory in models.items():
+        if directory is not None and Path(directory).is_absolute():
+            yield f"{what}: {directory} is a directory of this machine; send it too"
     if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
         yield f"sft.data: {spec.sft.data} is on this machine; send it too"
 
@@ -177,8 +175,8 @@ def _tasks(
     run: Path, attempt: Path, spec: RunSpec, left_out: list[str], *, has_tasks: bool
 ) -> Iterator[tuple[str, Path]]:
     plan = json_of(attempt / "plan.json", ExitCode.RUN_DIR, below=run)
-    places = [inside(run.parent.parent, name) for name in plan["stages"][0]["job"]["outputs"]]
-    files = [place for place in places if place.is_file()]
+    outputs = [inside(run.parent.parent, name) for name in plan["stages"][0]["job"]["outputs"]]
+    files = [path for path in outputs if path.is_file()]
     size = sum(file.stat().st_size for file in files)
     reason = None
     if not has_tasks:

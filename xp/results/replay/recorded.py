@@ -108,7 +108,7 @@ class RecordedRun:
         spec = _replaced(dict(inputs.spec), self.moved)
         if facts.get("spec") == spec_digest(inputs.spec):
             facts = {**facts, "spec": spec_digest(spec)}
-        return facts, LockInputs(spec, inputs.places)
+        return facts, LockInputs(spec, inputs.locations)
 
     def differences(self, run: Path) -> list[str]:
         """Differences between the lock of this run and that of another one, one line each."""
@@ -131,9 +131,9 @@ def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
         return [_replaced(value, moved) for value in node]
     path = next(
         (
-            place
-            for place in moved
-            if isinstance(node, str) and (node == place or node.startswith(f"{place}:"))
+            before
+            for before in moved
+            if isinstance(node, str) and (node == before or node.startswith(f"{before}:"))
         ),
         None,
     )

@@ -119,11 +119,11 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
             else:
                 size = spec.evaluation.samples_per_task
             for start in range(0, len(group), size):
-                places, in_groups = zip(*group[start : start + size], strict=True)
-                row = episodes[places[0]].row
+                positions, in_groups = zip(*group[start : start + size], strict=True)
+                row = episodes[positions[0]].row
                 outcomes = members[row.env].rewards.settle_group(_task(row), in_groups)
-                for place, outcome in zip(places, outcomes, strict=True):
-                    episodes[place] = replace(episodes[place], outcome=outcome)
+                for position, outcome in zip(positions, outcomes, strict=True):
+                    episodes[position] = replace(episodes[position], outcome=outcome)
         return episodes
 
 

@@ -123,10 +123,12 @@ class Listing:
 
     def _refresh(self, seconds: float) -> int:
         """Reads what changed; returns the number of rows that are not read, or have no verdict yet."""
-        places = known_names(self._outputs, (RUNS, EVALUATIONS))
-        self._entries = {name: entry for name, entry in self._entries.items() if name in places}
-        stamps = {name: _stamp(place) for name, place in places.items()}
-        newest = sorted(places, key=lambda name: stamps[name], reverse=True)
+        directories = known_names(self._outputs, (RUNS, EVALUATIONS))
+        self._entries = {
+            name: entry for name, entry in self._entries.items() if name in directories
+        }
+        stamps = {name: _stamp(directory) for name, directory in directories.items()}
+        newest = sorted(directories, key=lambda name: stamps[name], reverse=True)
         unread = [
             name
             for name in newest
@@ -140,13 +142,13 @@ class Listing:
         end = monotonic() + seconds
         while (unread or running) and monotonic() < end:
             name = unread.pop(0) if unread else running.pop(0)
-            self._keep(name, _read(places[name], stamps[name]))
+            self._keep(name, _read(directories[name], stamps[name]))
         unjudged = [
             name for name in newest if name in self._entries and not self._entries[name].is_judged
         ]
         while unjudged and not unread and monotonic() < end:
             name = unjudged.pop(0)
-            self._keep(name, _judged(places[name], self._entries[name]))
+            self._keep(name, _judged(directories[name], self._entries[name]))
         return len(unread) + len(unjudged)
 
     def _keep(self, name: str, entry: _Entry) -> None:
@@ -159,33 +161,33 @@ class Listing:
         self._entries[name] = entry
 
 
-def _stamp(place: Path) -> tuple[int, ...]:
+def _stamp(directory: Path) -> tuple[int, ...]:
     """Times and sizes of the files that change with a run's record, an evaluation's result, or notes."""
-    is_run = place.parent.name == RUNS
+    is_run = directory.parent.name == RUNS
     numbers: list[int] = []
     for name in (FILE if is_run else RECORD, NOTES):
         try:
-            stat = (place / name).stat()
+            stat = (directory / name).stat()
             numbers += [stat.st_mtime_ns, stat.st_size]
         except OSError:
             numbers += [0, 0]
     return tuple(numbers)
 
 
-def _read(place: Path, stamp: tuple[int, ...]) -> _Entry:
+def _read(directory: Path, stamp: tuple[int, ...]) -> _Entry:
     try:
-        if (place / REQUEST).is_file():
-            return _of_evaluation(place, stamp)
-        return _of_run(place, stamp)
+        if (directory / REQUEST).is_file():
+            return _of_evaluation(directory, stamp)
+        return _of_run(directory, stamp)
     except (XpError, KeyError, TypeError, ValueError) as error:
-        row = RunRow(place.name, note=str(error))
-        return _Entry(stamp, {}, row, None, _data(place, row, RunVerdict.BROKEN))
+        row = RunRow(directory.name, note=str(error))
+        return _Entry(stamp, {}, row, None, _data(directory, row, RunVerdict.BROKEN))
 
 
-def _of_run(place: Path, stamp: tuple[int, ...]) -> _Entry:
-    record = read_record(place)
-    spec, row = row_of(place, record)
-    lines = read_metrics(place / "metrics.jsonl", "train")
+def _of_run(directory: Path, stamp: tuple[int, ...]) -> _Entry:
+    record = read_record(directory)
+    spec, row = row_of(directory, record)
+    lines = read_metrics(directory / "metrics.jsonl", "train")
     last = record.attempts[-1]
     running = row.status == RunStatus.RUNNING
     if running:
@@ -193,11 +195,11 @@ def _of_run(place: Path, stamp: tuple[int, ...]) -> _Entry:
     else:
         now = 0.0
     hardware = as_dict(spec.get("hardware"))
-    data = _data(place, row, None) | {
+    data = _data(directory, row, None) | {
         "before": None if row.before is None else [row.before, None, None],
         "after": None if row.after is None else [row.after, None, None],
         "curve": _curve(line.get(REWARD) for line in lines),
-        "progress": _progress_text(progress_of(place, record)) if running else "",
+        "progress": _progress_text(progress_of(directory, record)) if running else "",
         "seconds": round((row.minutes or 0.0) * 60 + now),
         "started": record.attempts[0].started,
         "machine": page_name(hardware.get("name", "")),
@@ -224,16 +226,16 @@ def _progress_text(progress: RunProgress | None) -> str:
     return f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{time_left}"
 
 
-def _judged(place: Path, entry: _Entry) -> _Entry:
+def _judged(directory: Path, entry: _Entry) -> _Entry:
     """The entry with verdict and intervals. Trajectories, which may be large, are read only if they may change the
     verdict."""
     if entry.record is None:
         return replace(entry, is_judged=True)
     changes: dict[str, Any] = {}
     try:
-        diagnosis = diagnose(place, entry.record, EpisodeCount())
+        diagnosis = diagnose(directory, entry.record, EpisodeCount())
         if diagnosis.verdict is RunVerdict.FLAT:
-            diagnosis = diagnose(place, entry.record)
+            diagnosis = diagnose(directory, entry.record)
         is_killed = entry.record.status is RunStatus.RUNNING
         if is_killed:
             reason = f"the run is {entry.row.status}"
@@ -248,9 +250,9 @@ def _judged(place: Path, entry: _Entry) -> _Entry:
     return replace(entry, data=entry.data | changes, is_judged=True)
 
 
-def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
-    request = as_dict(json_of(place / REQUEST, ExitCode.RUN_DIR, below=place))
-    evaluation = listed(place)
+def _of_evaluation(directory: Path, stamp: tuple[int, ...]) -> _Entry:
+    request = as_dict(json_of(directory / REQUEST, ExitCode.RUN_DIR, below=directory))
+    evaluation = listed(directory)
     summary = evaluation.summary or {}
     if evaluation.fault:
         status = "unreadable"
@@ -261,14 +263,14 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     ended = summary.get("ended")
     model = as_dict(request.get("model")).get("name")
     row = RunRow(
-        place.name,
+        directory.name,
         env=str(request["env"]),
         model=str(model),
         status=str(status),
         note=evaluation.fault,
     )
-    row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(place).tags))
-    data = _data(place, row, None) | {
+    row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(directory).tags))
+    data = _data(directory, row, None) | {
         "after": [reward["value"], reward.get("low"), reward.get("high")] if reward else None,
         "of": page_name(request.get("run") or ""),
     }
@@ -278,10 +280,10 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     return _Entry(stamp, request, row, None, data)
 
 
-def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
+def _data(directory: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
     """Fields of every row."""
-    notes = listed_notes(place)
-    is_run = place.parent.name == RUNS
+    notes = listed_notes(directory)
+    is_run = directory.parent.name == RUNS
     title = [
         part
         for part in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
@@ -289,7 +291,7 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
     ]
     seed = [] if row.seed is None else [f"seed {row.seed}"]
     return {
-        "name": place.name,
+        "name": directory.name,
         "kind": "run" if is_run else "evaluation",
         "status": page_name(row.status),
         "verdict": verdict,

@@ -95,15 +95,17 @@ class View:
 
     def open(self, request: Request) -> Response:
         """The page of some runs, without the episodes' texts."""
-        places = self._places(request)
+        directories = self._directories(request)
         with self._lock:
-            pages = [self._page_of(place) for place in places]
+            pages = [self._page_of(directory) for directory in directories]
             for run_page in pages:
                 run_page.refresh()
             runs = [run_page.data() for run_page in pages]
-        data = frame(runs, comparison(places, [run_page.spec for run_page in pages]), live=True)
+        data = frame(
+            runs, comparison(directories, [run_page.spec for run_page in pages]), live=True
+        )
         data |= {"names": request.query_params.getlist("name"), "has_start": not self._runs}
-        return HTMLResponse(page(title_of_page(places), data, {}, is_live=True))
+        return HTMLResponse(page(title_of_page(directories), data, {}, is_live=True))
 
     def one_run(self, request: Request) -> Response:
         """Current data of a run, with the episodes from `rows_from` on."""
@@ -153,7 +155,7 @@ class View:
             }
         )
 
-    def _places(self, request: Request) -> Sequence[Path]:
+    def _directories(self, request: Request) -> Sequence[Path]:
         """Directories of the runs that the query names; without a name, those of the command line."""
         names = request.query_params.getlist("name")
         if not names:
@@ -166,17 +168,17 @@ class View:
             )
         return [known[name] for name in dict.fromkeys(names)]
 
-    def _page_of(self, place: Path) -> RunPage:
-        if place not in self._pages:
-            self._pages[place] = page_of(place)
-        return self._pages[place]
+    def _page_of(self, directory: Path) -> RunPage:
+        if directory not in self._pages:
+            self._pages[directory] = page_of(directory)
+        return self._pages[directory]
 
     def _page(self, request: Request) -> RunPage:
         number = _whole(request, "run")
-        places = self._places(request)
-        if number >= len(places):
-            raise XpError(f"run={number}: there are {len(places)}")
-        return self._page_of(places[number])
+        directories = self._directories(request)
+        if number >= len(directories):
+            raise XpError(f"run={number}: there are {len(directories)}")
+        return self._page_of(directories[number])
 
     def _record(self, request: Request) -> tuple[Any, Path]:
         index = self._page(request).index
