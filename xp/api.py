@@ -169,7 +169,7 @@ class Episodes:
         self._index.refresh()
 
     def __len__(self) -> int:
-        return len(self._index.rows)
+        return len(self._index.entries)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return self._index.records(range(len(self)))
@@ -177,7 +177,7 @@ class Episodes:
     @property
     def table(self) -> Any:
         """The numbers of each episode without its text: a pandas.DataFrame, or a list of mappings."""
-        return _table([{"task": row.task, **row._asdict()} for row in self._index.rows])
+        return _table([{"task": row.task, **row._asdict()} for row in self._index.entries])
 
 
 class Run:

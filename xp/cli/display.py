@@ -220,10 +220,10 @@ def notice_lines(plan: Plan) -> list[str]:
     from xp.fields.support import value_warnings
     from xp.planning.backend import backend_of, untried_lines
     from xp.planning.refusals import launcher_lines, sandbox_lines
-    from xp.spec.hardware import gpu_rows
+    from xp.spec.hardware import gpu_cells
 
     if plan.spec.hardware.accelerator == "cpu":
-        unused = gpu_rows("name", "index")
+        unused = gpu_cells("name", "index")
     else:
         unused = []
     if unused:

@@ -317,9 +317,9 @@ def is_metric(word: str) -> bool:
 def metric_json(name: str) -> list[dict[str, Any]]:
     """A metric, or all metrics, as JSON objects; raises XpError for an unknown metric."""
     name = next(iter(_of_last_part(name)), name)
-    row = find(name)
-    if row is None and name != ALL:
-        known = [row.name for row in METRICS]
+    described = find(name)
+    if described is None and name != ALL:
+        known = [described.name for described in METRICS]
         raise XpError(
             f"{name}: no such metric{nearest(name, known)}; see python -m xp explain {ALL}"
         )
@@ -331,7 +331,7 @@ def metric_json(name: str) -> list[dict[str, Any]]:
             "read": candidate.reading,
             "sources": {backend: source_of(candidate, backend) or None for backend in trainers()},
         }
-        for candidate in ([row] if row is not None else METRICS)
+        for candidate in ([described] if described is not None else METRICS)
     ]
 
 
@@ -351,21 +351,23 @@ def explain_metric(name: str) -> Iterator[str]:
 
 def _of_last_part(word: str) -> list[str]:
     """Names of the metrics whose last part is this word: `clip_fraction` is `training/clip_fraction`."""
-    return [row.name for row in METRICS if row.name.endswith(f"/{word}")]
+    return [described.name for described in METRICS if described.name.endswith(f"/{word}")]
 
 
-def source_of(row: Metric, backend: str) -> str:
+def source_of(described: Metric, backend: str) -> str:
     """Source of a metric on a backend; empty if its runs do not have the metric."""
-    if row.is_of_episodes:
+    if described.is_of_episodes:
         return "xp, from the episodes"
     if backend not in list(BackendName):
         sources: Mapping[str, str] = getattr(load(Kind.BACKEND, backend), "METRIC_SOURCES", {})
-        return sources.get(row.name, "")
+        return sources.get(described.name, "")
     names = import_module(f"xp.backends.{backend}.worker.metric_names")
     native = [
-        f"`{native_name}`" for native_name, metric in names.NATIVE.items() if metric == row.name
+        f"`{native_name}`"
+        for native_name, metric in names.NATIVE.items()
+        if metric == described.name
     ]
-    if row.name in names.MEASURED:
-        remark = names.MEASURED[row.name]
+    if described.name in names.MEASURED:
+        remark = names.MEASURED[described.name]
         native.append(f"xp, {remark}" if remark else "xp")
     return ", ".join(native)

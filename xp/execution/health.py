@@ -95,7 +95,7 @@ class HealthCount:
         locations = {
             (event["env"], call): at
             for event in events
-            for call, at in event.get("locations", {}).items()
+            for call, at in event.get("places", {}).items()
         }
         restarts = Counter(
             (event["env"], event["text"]) for event in events if event["event"] == "restarted"

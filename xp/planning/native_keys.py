@@ -18,10 +18,10 @@ UNKNOWN_EFFECT = "xp does not know what it changes"
 
 @dataclass(frozen=True)
 class KeyTable:
-    """Keys that no row renders, of the file `overrides.toml` beside a backend's catalog."""
+    """Keys that no field renders, of the file `overrides.toml` beside a backend's catalog."""
 
     open: Collection[str]
-    """Keys that a row renders and that the user may replace."""
+    """Keys that a field renders and that the user may replace."""
     owned: Mapping[str, str]
     """Key -> the field with its meaning, which a remark may follow."""
     refused: Mapping[str, str]
@@ -51,7 +51,7 @@ class NativeKeys:
     table: KeyTable
     pins: Mapping[str, Pin]
     owners: Mapping[str, str]
-    """Native key -> its field, by the rows, without keys of the table, whose meaning may be another field's. Empty
+    """Native key -> its field, by the fields, without keys of the table, whose meaning may be another field's. Empty
     means that the key is the same for every run."""
 
     def fault(self, key: str) -> str | None:
@@ -116,7 +116,7 @@ def keys_of(
         file: table of the backend; a name in its lists of owned keys may have `*`.
         known: keys of the trainer's catalog.
         pins: keys with one value for every run.
-        owners: native key -> its field, by the rows.
+        owners: native key -> its field, by the fields.
     """
     names = frozenset(known)
     is_sft = section.startswith("sft")

@@ -17,7 +17,7 @@ from xp.planning.job import Stage
 from xp.planning.memory.fit import MemoryVerdict, fit, works
 from xp.planning.runtime import trainer_runtime
 from xp.spec import LauncherName, RunSpec
-from xp.spec.hardware import card_named, cards, gpu_rows
+from xp.spec.hardware import card_named, cards, gpu_cells
 
 GB = 1e9
 
@@ -95,8 +95,8 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
             "accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere"
         )
         return
-    rows = gpu_rows("name", "memory.total")
-    there = [(name, float(memory) / 1024) for name, memory in rows if memory.isdigit()]
+    gpus = gpu_cells("name", "memory.total")
+    there = [(name, float(memory) / 1024) for name, memory in gpus if memory.isdigit()]
     expected = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"

@@ -89,7 +89,7 @@ class ModalLauncher(ServiceLauncher):
         state = next(
             (
                 app.get("state")
-                for app in _rows("app", "list") or ()
+                for app in _listing("app", "list") or ()
                 if app.get("app_id") == launch.native_id
             ),
             None,
@@ -203,7 +203,7 @@ class ModalLauncher(ServiceLauncher):
         return next(
             (
                 app.get("app_id")
-                for app in _rows("app", "list") or ()
+                for app in _listing("app", "list") or ()
                 if app.get("description") == name
             ),
             None,
@@ -211,10 +211,10 @@ class ModalLauncher(ServiceLauncher):
 
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""
-        rows = _rows("volume", "ls", str(self._spec.volume), directory)
-        if rows is None:
+        items = _listing("volume", "ls", str(self._spec.volume), directory)
+        if items is None:
             return None
-        return {row.get("filename", ""): row.get("type", "") for row in rows}
+        return {item.get("filename", ""): item.get("type", "") for item in items}
 
     def _is_absent(self, name: str) -> bool:
         """Returns whether Modal says that a file does not exist; False also if it does not answer."""
@@ -248,13 +248,13 @@ def _code(text: bytes | None) -> int | None:
     return None
 
 
-def _rows(group: str, action: str, *words: str) -> list[dict[str, str]] | None:
+def _listing(group: str, action: str, *words: str) -> list[dict[str, str]] | None:
     """Rows of a listing of Modal's, with keys in small letters. None means that Modal does not answer."""
     with suppress(XpError, ValueError, AttributeError, TypeError):
-        rows = json.loads(ask([*_modal(), group, action, "--json", *words], timeout_s=ANSWER_S))
+        items = json.loads(ask([*_modal(), group, action, "--json", *words], timeout_s=ANSWER_S))
         return [
-            {key.lower().replace(" ", "_"): str(value) for key, value in row.items()}
-            for row in rows
+            {key.lower().replace(" ", "_"): str(value) for key, value in item.items()}
+            for item in items
         ]
     return None
 

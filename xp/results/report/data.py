@@ -20,7 +20,7 @@ from xp.results.evaluation.records import REQUEST, line_of, listed
 from xp.results.report.comparison import comparison
 from xp.results.report.curves import curves, reward_intervals, tool_calls
 from xp.results.report.episode_detail import detail
-from xp.results.report.episodes import EpisodeIndex, EpisodeRow
+from xp.results.report.episodes import EpisodeEntry, EpisodeIndex
 from xp.results.report.escaped_text import page_name
 from xp.results.report.recipe import differences, flat
 from xp.results.report.result import results, verdict
@@ -99,14 +99,15 @@ class RunPage:
         }
 
     def _columns(self, rows_from: int, chunk_of: Mapping[int, int] | None) -> dict[str, Any]:
-        rows = self.index.rows[rows_from:]
-        names = enumerate(EpisodeRow._fields)
+        entries = self.index.entries[rows_from:]
+        names = enumerate(EpisodeEntry._fields)
         columns = {
-            name: self._column(name, [row[position] for row in rows]) for position, name in names
+            name: self._column(name, [entry[position] for entry in entries])
+            for position, name in names
         }
         if chunk_of is not None:
             columns["chunk"] = [
-                chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))
+                chunk_of.get(number, -1) for number in range(rows_from, len(self.index.entries))
             ]
         known = {name: list(map(page_name, names)) for name, names in self._names.items()}
         return {"from": rows_from, "columns": columns, "names": known}
@@ -259,7 +260,7 @@ def report(
     for number, run_page in enumerate(pages):
         run_page.refresh()
         chunk_of: dict[int, int] = {}
-        for part, numbers in enumerate(chosen(run_page.index.rows, extent).values()):
+        for part, numbers in enumerate(chosen(run_page.index.entries, extent).values()):
             chunk_of |= dict.fromkeys(numbers, part)
             records = run_page.index.records(numbers)
             shown = [detail(record, thumbnail=run_page.thumbnail) for record in records]
@@ -281,9 +282,15 @@ def _token_chunks(page: RunPage, number: int, chunk_of: Mapping[int, int]) -> di
 
     reader = TokenReader(page.run)
     by_chunk: dict[int, dict[int, Any]] = {}
-    for row, record in zip(chunk_of, page.index.records(chunk_of), strict=True):
-        by_chunk.setdefault(chunk_of[row], {})[row] = reader.tokens(record, page.index.file_of(row))
-    ids = {token for rows in by_chunk.values() for row in rows.values() for token in row["ids"]}
+    for episode, record in zip(chunk_of, page.index.records(chunk_of), strict=True):
+        tokens = reader.tokens(record, page.index.file_of(episode))
+        by_chunk.setdefault(chunk_of[episode], {})[episode] = tokens
+    ids = {
+        token
+        for episodes in by_chunk.values()
+        for tokens in episodes.values()
+        for token in tokens["ids"]
+    }
     chunks = {f"tokens-{number}-{part}": compressed(rows) for part, rows in by_chunk.items()}
     return chunks | {f"tokens-{number}-names": compressed(reader.names(ids))}
 

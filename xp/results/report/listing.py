@@ -14,7 +14,7 @@ from xp.episode.evaluation import RECORD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.execution.health import EpisodeCount
-from xp.execution.leaderboard import MAX_SHOWN, RunRow, differing, is_match, row_of, text
+from xp.execution.leaderboard import MAX_SHOWN, RunEntry, differing, entry_of, is_match, text
 from xp.execution.named import EVALUATIONS, RUNS, known_names
 from xp.execution.notes import FILE as NOTES
 from xp.execution.notes import listed_notes
@@ -29,18 +29,18 @@ from xp.results.report.escaped_text import as_dict, page_name
 from xp.results.report.result import interval_of
 
 MAX_POINTS: Final = 32
-"""Largest number of points of a row's curve; more steps are averaged."""
+"""Largest number of points of a run's curve; more steps are averaged."""
 
 
 @dataclass
 class _Entry:
     stamp: tuple[int, ...]
     spec: Any
-    row: RunRow
+    run: RunEntry
     record: RunRecord | None
     """The run's record; None for an evaluation or an unreadable run."""
     data: dict[str, Any]
-    """The row as the page shows it; all texts are escaped."""
+    """The run as the page shows it; all texts are escaped."""
     version: int = 0
     is_judged: bool = True
     """True if its verdict is known."""
@@ -82,7 +82,7 @@ class Listing:
                 "names": [
                     name
                     for name, entry in entries
-                    if is_match(entry.row, entry.spec, words, entry.data["note"])
+                    if is_match(entry.run, entry.spec, words, entry.data["note"])
                 ],
                 "rows": [entry.data for _, entry in entries if entry.version > since],
                 "sweeps": [
@@ -108,7 +108,7 @@ class Listing:
             if name in self._entries and self._entries[name].record
         }
         points: dict[str, str] = {}
-        has_seeds = len({entry.row.seed for entry in known.values()}) > 1
+        has_seeds = len({entry.run.seed for entry in known.values()}) > 1
         for (name, entry), values in zip(
             known.items(), differing([entry.spec for entry in known.values()]), strict=True
         ):
@@ -117,7 +117,7 @@ class Listing:
                 for key, value in values.items()
             ]
             points[name] = page_name(
-                ", ".join([*pairs, *([f"seed {entry.row.seed}"] if has_seeds else [])])
+                ", ".join([*pairs, *([f"seed {entry.run.seed}"] if has_seeds else [])])
             )
         return points
 
@@ -180,32 +180,32 @@ def _read(directory: Path, stamp: tuple[int, ...]) -> _Entry:
             return _of_evaluation(directory, stamp)
         return _of_run(directory, stamp)
     except (XpError, KeyError, TypeError, ValueError) as error:
-        row = RunRow(directory.name, note=str(error))
-        return _Entry(stamp, {}, row, None, _data(directory, row, RunVerdict.BROKEN))
+        run = RunEntry(directory.name, note=str(error))
+        return _Entry(stamp, {}, run, None, _data(directory, run, RunVerdict.BROKEN))
 
 
 def _of_run(directory: Path, stamp: tuple[int, ...]) -> _Entry:
     record = read_record(directory)
-    spec, row = row_of(directory, record)
+    spec, run = entry_of(directory, record)
     lines = read_metrics(directory / "metrics.jsonl", "train")
     last = record.attempts[-1]
-    running = row.status == RunStatus.RUNNING
+    running = run.status == RunStatus.RUNNING
     if running:
         now = (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds()
     else:
         now = 0.0
     hardware = as_dict(spec.get("hardware"))
-    data = _data(directory, row, None) | {
-        "before": None if row.before is None else [row.before, None, None],
-        "after": None if row.after is None else [row.after, None, None],
+    data = _data(directory, run, None) | {
+        "before": None if run.before is None else [run.before, None, None],
+        "after": None if run.after is None else [run.after, None, None],
         "curve": _curve(line.get(REWARD) for line in lines),
         "progress": _progress_text(progress_of(directory, record)) if running else "",
-        "seconds": round((row.minutes or 0.0) * 60 + now),
+        "seconds": round((run.minutes or 0.0) * 60 + now),
         "started": record.attempts[0].started,
         "machine": page_name(hardware.get("name", "")),
         "host": page_name(last.host or ""),
     }
-    return _Entry(stamp, spec, row, record, data, is_judged=running)
+    return _Entry(stamp, spec, run, record, data, is_judged=running)
 
 
 def _progress_text(progress: RunProgress | None) -> str:
@@ -238,13 +238,13 @@ def _judged(directory: Path, entry: _Entry) -> _Entry:
             diagnosis = diagnose(directory, entry.record)
         is_killed = entry.record.status is RunStatus.RUNNING
         if is_killed:
-            reason = f"the run is {entry.row.status}"
+            reason = f"the run is {entry.run.status}"
         else:
             reason = diagnosis.reason
         changes = {"verdict": diagnosis.verdict.value, "sentence": page_name(reason)}
     except XpError as error:
         changes = {"verdict": RunVerdict.INCOMPLETE.value, "sentence": page_name(error)}
-    for name, result in (("before", entry.row.untrained), ("after", entry.row.result)):
+    for name, result in (("before", entry.run.untrained), ("after", entry.run.result)):
         if result is not None:
             changes[name] = [result.reward_mean, *interval_of(result)]
     return replace(entry, data=entry.data | changes, is_judged=True)
@@ -262,44 +262,44 @@ def _of_evaluation(directory: Path, stamp: tuple[int, ...]) -> _Entry:
     began = summary.get("started")
     ended = summary.get("ended")
     model = as_dict(request.get("model")).get("name")
-    row = RunRow(
+    run = RunEntry(
         directory.name,
         env=str(request["env"]),
         model=str(model),
         status=str(status),
         note=evaluation.fault,
     )
-    row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(directory).tags))
-    data = _data(directory, row, None) | {
+    run = replace(run, after=reward.get("value"), tags=" ".join(listed_notes(directory).tags))
+    data = _data(directory, run, None) | {
         "after": [reward["value"], reward.get("low"), reward.get("high")] if reward else None,
         "of": page_name(request.get("run") or ""),
     }
     if isinstance(began, float) and isinstance(ended, float):
         started = datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds")
         data |= {"seconds": round(ended - began), "started": started}
-    return _Entry(stamp, request, row, None, data)
+    return _Entry(stamp, request, run, None, data)
 
 
-def _data(directory: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
-    """Fields of every row."""
+def _data(directory: Path, run: RunEntry, verdict: str | None) -> dict[str, Any]:
+    """Fields of every run."""
     notes = listed_notes(directory)
     is_run = directory.parent.name == RUNS
     title = [
         part
-        for part in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
+        for part in ("" if is_run else "evaluation", run.env, run.model, run.algorithm, run.backend)
         if part
     ]
-    seed = [] if row.seed is None else [f"seed {row.seed}"]
+    seed = [] if run.seed is None else [f"seed {run.seed}"]
     return {
         "name": directory.name,
         "kind": "run" if is_run else "evaluation",
-        "status": page_name(row.status),
+        "status": page_name(run.status),
         "verdict": verdict,
         "sentence": "",
         "title": page_name(" · ".join([*title, *seed])),
         "tags": [page_name(tag) for tag in notes.tags],
         "note": page_name(notes.note),
-        "remark": page_name(row.note),
+        "remark": page_name(run.note),
         "started": "",
         "machine": "",
     }

@@ -144,7 +144,7 @@ class View:
         """Numbers of the episodes with a text."""
         searched = request.query_params.get("text", "").lower()
         index = self._page(request).index
-        numbers = range(len(index.rows))
+        numbers = range(len(index.entries))
         return JSONResponse(
             {
                 "rows": [
@@ -183,8 +183,8 @@ class View:
     def _record(self, request: Request) -> tuple[Any, Path]:
         index = self._page(request).index
         number = _whole(request, "row")
-        if number >= len(index.rows):
-            raise XpError(f"row={number}: there are {len(index.rows)}")
+        if number >= len(index.entries):
+            raise XpError(f"row={number}: there are {len(index.entries)}")
         return index.record(number), index.file_of(number)
 
     def _guarded(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
