@@ -96,20 +96,19 @@ def _media_note(spec: RunSpec) -> str:
 
 
 SKYRL_PICTURES = "xp.backends.skyrl.worker.pictures, in place of SkyRL's own generator"
-NOT_TRIED_PICTURES = (
-    "Not tried: SkyRL's vLLM with pictures on accelerators. On a CPU it takes xp's tokens and gives its pixels back, but"
-    " the log-probabilities of an untrained Qwen2-VL differ after a picture by up to 0.2; see training/logprob_gap."
-)
+NOT_TRIED_PICTURES = "Not tried: pictures on accelerators."
 OTHER_TRAINERS = "set null, or use backend=skyrl"
 
 
 def _pictures_note(spec: RunSpec) -> str:
     if spec.model.images is None:
         return ""
-    note = "Each sampled token is a pass over its whole conversation, with its pictures."
-    if is_on_cpu(spec):
-        return note
-    return f"{note} Not tried: pictures on accelerators."
+    notes = []
+    if not uses_vllm(spec):
+        notes.append("Each sampled token is a pass over its whole conversation, with its pictures.")
+    if not is_on_cpu(spec):
+        notes.append(NOT_TRIED_PICTURES)
+    return " ".join(notes)
 
 
 def _no_readers(spec: RunSpec) -> str | None:
@@ -128,8 +127,11 @@ def _no_pictures(spec: RunSpec) -> str | None:
     """Returns why TRL's run has no pictures; None if it has, or need not."""
     if spec.model.images is None:
         return None
-    if uses_vllm(spec):
-        return "xp gives TRL's vLLM no pictures; set backend.engine.name=transformers, or null"
+    if spec.backend.engine.speculative is not None:
+        return (
+            "vLLM could sample the token of a picture, since it refuses biases together with guessed tokens; set"
+            " backend.engine.speculative=null, or null"
+        )
     if spec.algorithm.distill is not None:
         return "the teacher reads text alone; set algorithm.distill=null, or null"
     if spec.sft.data is not None:
@@ -141,8 +143,7 @@ def _pictures(spec: RunSpec) -> Native:
     images = spec.model.images
     keys: Keys = {"generator.vision_language_generator": False}
     if images is not None and not skyrl.has_stub(spec):
-        limits = {"image": images.per_episode, "video": 0}
-        keys[f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt"] = limits
+        keys[f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt"] = images.vllm_limits
     return keys
 
 
