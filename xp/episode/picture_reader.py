@@ -26,6 +26,9 @@ MAX_KEPT: Final = 128
 """Largest number of pictures whose pixels are kept, since the turns and the episodes of a group repeat them; one of
 200,704 pixels takes 5 MB."""
 IDS: Final = "input_ids"
+PIXELS: Final = "pixel_values"
+GRID: Final = "image_grid_thw"
+"""Key of the numbers of patches of each picture, in time, height and width, of Qwen2-VL's kind."""
 PROBES: Final = ((64, 64), (160, 64))
 """Sizes of the pictures with which a processor is asked for its form: some make several parts of the second one."""
 
@@ -227,7 +230,9 @@ def input_form(processor: Any) -> InputForm:
     images = [blank_image(size) for size in PROBES]
     mark = getattr(processor, "image_token", None)
     if not isinstance(mark, str):
-        raise XpError(f"model.images: {name} has no placeholder of pictures; {OTHER}", ExitCode.PLAN)
+        raise XpError(
+            f"model.images: {name} has no placeholder of pictures; {OTHER}", ExitCode.PLAN
+        )
     try:
         single = [processed(processor, mark, [image]) for image in images]
         both = processed(processor, f"{mark}{mark}", images)
@@ -300,8 +305,6 @@ def load_processor(place: str | Path, tokenizer: Any) -> Any:
             ExitCode.PLAN,
         )
     processor.tokenizer = tokenizer
-    # A trainer's checkpoint needs the tokenizer alone, and transformers writes no processor without one of videos.
-    processor.save_pretrained = tokenizer.save_pretrained
     return processor
 
 
