@@ -100,6 +100,20 @@ NOT_TRIED_PICTURES = "Not tried: pictures on accelerators."
 OTHER_TRAINERS = "set null, or use backend=skyrl"
 
 
+NO_GRID = (
+    "gemma3",
+    "gemma4",
+    "idefics3",
+    "internvl",
+    "lfm2_vl",
+    "llava",
+    "llava_next",
+    "mistral3",
+    "smolvlm",
+)
+"""Families whose pictures are squares; xp.backends.skyrl.worker.pictures finds others when the training starts."""
+
+
 def _pictures_note(spec: RunSpec) -> str:
     if spec.model.images is None:
         return ""
@@ -155,6 +169,9 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
         return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or null"
     if has_critic(spec):
         return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
+    family = (model_config(spec) or {}).get("model_type")
+    if family in NO_GRID:
+        return f"SkyRL's batches have pictures as patches with a grid, and those of {family} are others; use backend=trl"
     if spec.algorithm.distill is not None:
         return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
     if spec.sft.data is not None:
@@ -453,7 +470,7 @@ MODEL = (
     Field(
         "model.images",
         trl=Column(
-            implemented_by="xp.episode.picture_reader; TRL reads the pictures as results of tools",
+            implemented_by="xp.worker.picture_passes, in each forward pass",
             note=_pictures_note,
             refuse=_no_pictures,
             proof={"xp gives": OWN, "the teacher reads text": OWN, "a pass over": OWN},
@@ -467,6 +484,7 @@ MODEL = (
                 "Not tried": OWN,
                 "xp gives": OWN,
                 "critic": "skyrl::a_critic_gets_no_pictures",
+                "with a grid": "skyrl_pictures::a_picture_needs_a_grid",
             },
         ),
         slime=Column(
@@ -477,6 +495,20 @@ MODEL = (
             },
         ),
         xp=Column(refuse=_no_readers, proof=OWN),
+    ),
+    Field(
+        "model.train_vision",
+        trl=Column(implemented_by="xp.worker.media.freeze_media"),
+        skyrl=Column(
+            implemented_by="xp.worker.media.freeze_media",
+            note_if=lambda s: s.model.train_vision and not is_on_cpu(s),
+            note="Not tried: an update of the vision part in SkyRL's vLLM on accelerators.",
+            proof=OWN,
+        ),
+        slime=Column(
+            refuse="xp gives Slime no vision part to train; set false, or use backend=trl or skyrl",
+            proof=OWN,
+        ),
     ),
     Field(
         "model.router_replay",

@@ -16,8 +16,11 @@ from skyrl.backends.renderer import VLLMRenderer
 from skyrl.tinker.types import ImageChunk
 
 from xp.episode.picture_reader import GRID, PIXELS, PictureReader
+from xp.errors import ExitCode, XpError
 from xp.worker.engines.vllm_pictures import VLLMPictures
 
+TENSORS: Final = (PIXELS, GRID)
+"""Names of the tensors of pictures in SkyRL's batches."""
 MAX_KEPT: Final = 256
 """Largest number of rendered pictures that are kept: the turns and the episodes of a group repeat them."""
 
@@ -34,9 +37,18 @@ class EnginePictures:
         client: SkyRL's client of vLLM's servers, which render them for the engine. None means that the engine is the
             rehearsal's, which has them from a reader of its own.
         model_name: name of the model on the servers.
+
+    Raises:
+        XpError: (PLAN) pictures of this model are other tensors than those of SkyRL's batches.
     """
 
     def __init__(self, reader: PictureReader, client: Any | None, model_name: str) -> None:
+        if {*reader.form.dims} != {*TENSORS}:
+            raise XpError(
+                f"model.images: SkyRL's batches have {' and '.join(TENSORS)} of pictures, and"
+                f" {type(reader.processor).__name__} makes {', '.join(reader.form.dims)}; set backend=trl",
+                ExitCode.PLAN,
+            )
         self.reader = reader
         self._sent = VLLMPictures(reader)
         self._renderer = None if client is None else VLLMRenderer(client, model_name)
@@ -116,9 +128,5 @@ class EnginePictures:
 
     def _blank(self) -> dict[str, torch.Tensor]:
         """Pixels of no picture: tensors of the right form without lines."""
-        from PIL import Image
-
-        pixels = self.reader.processor.image_processor(
-            images=[Image.new("RGB", (64, 64))], return_tensors="pt"
-        )
-        return {key: pixels[key][:0] for key in (PIXELS, GRID)}
+        pixels = self.reader.blank()
+        return {key: pixels[key][:0] for key in TENSORS}
