@@ -133,9 +133,39 @@ class PictureReader:
             return {}
         return {key: torch.cat([part[key] for part in parts]) for key in (PIXELS, GRID)}
 
+    def no_pixels(self) -> dict[str, Any]:
+        """`pixels` of no picture: tensors of the right form without lines."""
+        from PIL import Image
+
+        blank = self.processor.image_processor(
+            images=[Image.new("RGB", (64, 64))], return_tensors="pt"
+        )
+        return {key: blank[key][:0] for key in (PIXELS, GRID)}
+
     def token_types(self, ids: Any) -> Any:
         """`mm_token_type_ids` of a tensor of ids: 1 for a picture's tokens, else 0."""
         return (ids == self.placeholder_id).long()
+
+    def within(
+        self, ids: Sequence[int], digests: Sequence[str], limit: int
+    ) -> tuple[int, list[str]]:
+        """Number of the first tokens that end within a limit and not within a picture, and their pictures.
+
+        Args:
+            ids: all tokens of a conversation.
+            digests: its pictures.
+            limit: largest number of tokens.
+        """
+        num_ids = sum(token == self.placeholder_id for token in ids[:limit])
+        whole: list[str] = []
+        for digest in digests:
+            num_tokens = self.num_tokens(digest)
+            if num_tokens > num_ids:
+                break
+            num_ids -= num_tokens
+            whole.append(digest)
+        # The rest are the beginning of a picture, at the end.
+        return limit - num_ids, whole
 
     def fault(self, ids: Sequence[int], digests: Sequence[str]) -> str | None:
         """The sentence about ids whose placeholders are not those of their pictures; None if they are.

@@ -132,8 +132,6 @@ def _no_pictures(spec: RunSpec) -> str | None:
         return "xp gives TRL's vLLM no pictures; set backend.engine.name=transformers, or null"
     if spec.algorithm.distill is not None:
         return "the teacher reads text alone; set algorithm.distill=null, or null"
-    if spec.sft.data is not None:
-        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
 
 
@@ -156,8 +154,6 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
         return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
     if spec.algorithm.distill is not None:
         return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
-    if spec.sft.data is not None:
-        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
 
 

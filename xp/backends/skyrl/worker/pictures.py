@@ -89,7 +89,7 @@ class EnginePictures:
         Args:
             rows: digests of the pictures of each row.
         """
-        blank = self._blank()
+        blank = self.reader.no_pixels()
         values = []
         grids = []
         for digests in rows:
@@ -136,12 +136,3 @@ class EnginePictures:
         written = io.BytesIO()
         self.reader.image(digest).save(written, "PNG")
         return base64.b64encode(written.getvalue())
-
-    def _blank(self) -> dict[str, torch.Tensor]:
-        """Pixels of no picture: tensors of the right form without lines."""
-        from PIL import Image
-
-        pixels = self.reader.processor.image_processor(
-            images=[Image.new("RGB", (64, 64))], return_tensors="pt"
-        )
-        return {key: pixels[key][:0] for key in (PIXELS, GRID)}
