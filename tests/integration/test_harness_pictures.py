@@ -13,10 +13,8 @@ import pytest
 from tests.programs.picture_agent import COLORS, png
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import write_task
-from tests.support.harness_programs import PROGRAMS, harness, play
+from tests.support.harness_programs import harness, play
 from tests.support.harness_programs import place as place
-from tests.support.tiny_vision import seeing_chat, vision_model
-from xp.__main__ import main
 from xp.contrib.harness import provider, request
 from xp.contrib.harness.provider import HarnessProvider
 from xp.envs.base import PICTURE_MARK, ProtocolError
@@ -120,18 +118,6 @@ def test_pictures_above_the_number_of_an_episode_are_texts(tasks: Path) -> None:
     assert results_of(episode)[1] == "Here:[image left out: an episode has at most 2]"
 
 
-def test_the_tokens_of_the_requests_have_each_picture_once(
-    tasks: Path, tmp_path: Path, store: PictureStore
-) -> None:
-    chat = seeing_chat(vision_model("qwen2_vl", tmp_path / "model"), store)
-    assert chat.pictures is not None
-    _, episode = played(tasks, "anthropic", look("green"), "Done.")
-    prompt = chat.prompt(episode.opening, "[]")
-    assert chat.pictures.fault(prompt, [DIGESTS["red"]]) is None
-    reply = chat.reply(episode.turns[0].messages, last_id=chat.end_id)
-    assert chat.pictures.fault(reply, [DIGESTS["green"]]) is None
-
-
 class CountedStore:
     """Counts the pictures that are decoded."""
 
@@ -164,34 +150,3 @@ def harness_provider() -> Any:
     made = object.__new__(provider.HarnessProvider)
     made._config = harness(None)
     return made
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("wire", WIRES)
-def test_the_update_has_the_engines_pixels_of_a_programs_pictures(
-    tasks: Path, wire: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    pytest.importorskip("trl")
-    model = vision_model("qwen2_vl", tmp_path / "model", spread=0.08)
-    outputs = tmp_path / "outputs"
-    words = (
-        *("env=harness", f"env.target={tasks}", "env.sandbox=none", "env.held_out=null"),
-        f"env.options.program={PROGRAMS}",
-        f"env.options.command=python {{program}}/picture_agent.py {{prompt_file}} {wire}",
-        *("hardware=cpu", "training.num_steps=2", "training.prompts_per_step=1"),
-        *("training.group_size=4", "training.micro_batch_size=4", "training.learning_rate=1e-3"),
-        *("training.max_tokens_per_turn=4", "training.max_response_tokens=60"),
-        *("training.max_prompt_tokens=2000", "training.entropy_coef=0.01"),
-        *("model=hf", f"model.path={model}", "model.dtype=float32", "model.images=true"),
-    )
-    assert main([*words, f"outputs={outputs}"]) == 0
-    (run,) = (outputs / "runs").iterdir()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["stage"] == "train"]
-    assert len(steps) == 2
-    for step in steps:
-        assert step["episodes/void"] == 0.0
-        assert step["pictures/read"] >= 1.0
-        assert step["training/logprob_gap"] < 1e-5

@@ -118,10 +118,13 @@ def _no_readers(spec: RunSpec) -> str | None:
         return None
     if model_config(spec) is not None and not is_multimodal(spec):
         return f"{spec.model.name} reads text alone; choose a model with a vision part, or set null"
-    judged = [name for name, member in spec.env.members.items() if member.judge is not None]
-    if not judged:
-        return None
-    return f"the judge of env.members.{judged[0]} reads text alone; set its judge=null, or null"
+    for name, member in spec.env.members.items():
+        if member.judge is not None and not member.judge.model.images:
+            return (
+                f"the judge of env.members.{name} gets no images; set its judge.model.images=true if its model reads"
+                " them, its judge=null, or null"
+            )
+    return None
 
 
 def _no_pictures(spec: RunSpec) -> str | None:
