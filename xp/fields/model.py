@@ -131,10 +131,13 @@ def _no_readers(spec: RunSpec) -> str | None:
         return None
     if model_config(spec) is not None and not is_multimodal(spec):
         return f"{spec.model.name} reads text alone; choose a model with a vision part, or set null"
-    judged = [name for name, member in spec.env.members.items() if member.judge is not None]
-    if not judged:
-        return None
-    return f"the judge of env.members.{judged[0]} reads text alone; set its judge=null, or null"
+    for name, member in spec.env.members.items():
+        if member.judge is not None and not member.judge.model.images:
+            return (
+                f"the judge of env.members.{name} gets no images; set its judge.model.images=true if its model reads"
+                " them, its judge=null, or null"
+            )
+    return None
 
 
 def _no_pictures(spec: RunSpec) -> str | None:
@@ -148,8 +151,6 @@ def _no_pictures(spec: RunSpec) -> str | None:
         )
     if spec.algorithm.distill is not None:
         return "the teacher reads text alone; set algorithm.distill=null, or null"
-    if spec.sft.data is not None:
-        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
 
 
@@ -174,8 +175,6 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
         return f"SkyRL's batches have pictures as patches with a grid, and those of {family} are others; use backend=trl"
     if spec.algorithm.distill is not None:
         return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
-    if spec.sft.data is not None:
-        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
 
 

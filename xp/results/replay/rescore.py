@@ -263,7 +263,12 @@ class _Member:
         if config.judge is not None:
             keys = resolve(filter(None, [config.judge.model.key_variable]))
             judge = Judge(
-                config.judge, {**os.environ, **keys}, self._description, log, config.dialect
+                config.judge,
+                {**os.environ, **keys},
+                self._description,
+                log,
+                config.dialect,
+                config.images,
             )
             stack.callback(judge.close)
             source = GroupSource("judge", config.judge.weight, judge.score)

@@ -91,7 +91,7 @@ class EnginePictures:
         Args:
             rows: digests of the pictures of each row.
         """
-        blank = self._blank()
+        blank = self.reader.no_pixels()
         pictures = [self.reader.pixels(digests) or blank for digests in rows]
         return [row[PIXELS] for row in pictures], [row[GRID] for row in pictures]
 
@@ -125,8 +125,3 @@ class EnginePictures:
             )
         encoded: str | None = rendered.kwargs_data
         return encoded
-
-    def _blank(self) -> dict[str, torch.Tensor]:
-        """Pixels of no picture: tensors of the right form without lines."""
-        pixels = self.reader.blank()
-        return {key: pixels[key][:0] for key in TENSORS}
