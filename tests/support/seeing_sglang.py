@@ -106,10 +106,12 @@ class SeeingPolicy:
     ) -> tuple[list[int], list[float], str]:
         del is_aborted
         written = self._says(ids)[: params.max_new_tokens]
-        tokens = torch.tensor([[*ids, *written]])
+        image_id = self._model.config.image_token_id
+        # The network has no pixels for a placeholder that the policy writes.
+        tokens = torch.tensor([[*ids, *(0 if token == image_id else token for token in written)]])
         inputs: dict[str, Any] = dict(self.inputs.get(tuple(ids), {}))
         if inputs:
-            inputs["mm_token_type_ids"] = (tokens == self._model.config.image_token_id).long()
+            inputs["mm_token_type_ids"] = (tokens == image_id).long()
         logits = self._model(input_ids=tokens, use_cache=False, **inputs).logits[0].float()
         rows = logits.log_softmax(-1)[len(ids) - 1 : -1]
         return written, rows.gather(1, torch.tensor(written)[:, None])[:, 0].tolist(), "stop"

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,16 +156,13 @@ def samples_of(args: Any, spec: RunSpec, model: Path, root: Path) -> list[Any]:
     rollout_process._workers[path] = rollout_process.Worker(config, gallery, kept)
     words = [tokenizer(text)["input_ids"] for text in ("I see three.", "There are many of them")]
 
+    turns = cycle(words)
+
     def says(ids: list[int]) -> list[int]:
-        return [*words[len(says_calls) % 2], tokenizer.eos_token_id]
+        del ids
+        return [*next(turns), tokenizer.eos_token_id]
 
-    says_calls: list[None] = []
-
-    def counted(ids: list[int]) -> list[int]:
-        says_calls.append(None)
-        return says(ids)
-
-    with seeing_engine(args, model, counted):
+    with seeing_engine(args, model, says):
         return [
             sample
             for number, row in enumerate(gallery.rows())
@@ -240,6 +237,12 @@ def weights_of(directory: Path) -> dict[str, torch.Tensor]:
     return {name: weight for file in files for name, weight in load_file(file).items()}
 
 
+def in_one_micro_batch(data: Any) -> Any:
+    """The batch with all rows in one packed sequence."""
+    everything = [number for numbers in data["micro_batch_indices"] for number in numbers]
+    return {**data, "micro_batch_indices": [everything], "num_microbatches": [1]}
+
+
 def with_other_pixels(data: Any) -> Any:
     """The batch with the pixels of other pictures of the same sizes."""
     inputs = [
@@ -283,6 +286,7 @@ def main(root: Path) -> None:
             for part in data["multimodal_train_inputs"]
         ],
         "gap": gap(args, model, data),
+        "gap_in_one_micro_batch": gap(args, model, in_one_micro_batch(data)),
         "gap_of_other_pixels": gap(args, model, with_other_pixels(data)),
     }
     data["log_probs"] = log_probs_in(args, model, data)

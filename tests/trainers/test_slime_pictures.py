@@ -48,12 +48,21 @@ def args(parsed_arguments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return own
 
 
+def says(*turns: list[int]) -> Says:
+    """The same turn of the policy for each context."""
+
+    def turn(ids: list[int]) -> list[int]:
+        del ids
+        return [token for part in turns for token in part]
+
+    return turn
+
+
 def says_words(model: Path, words: str = "I see three.") -> Says:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    turn = [*tokenizer(words, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return lambda ids: list(turn)
+    return says(tokenizer(words, add_special_tokens=False)["input_ids"], [tokenizer.eos_token_id])
 
 
 def says_letters(model: Path) -> Says:
@@ -62,14 +71,13 @@ def says_letters(model: Path) -> Says:
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     letters = [tokenizer(letter, add_special_tokens=False)["input_ids"] for letter in "three"]
-    turn = [*sum(letters, []), tokenizer.eos_token_id]
-    return lambda ids: list(turn)
+    return says(*letters, [tokenizer.eos_token_id])
 
 
 def play(
     args: Any,
     model: Path,
-    says: Says,
+    words: Says,
     shown: Any = SHOWN,
     *,
     is_patched: bool = False,
@@ -98,7 +106,7 @@ def play(
     setattr(args, WORKER_ATTRIBUTE, path)
     records: Any = Kept()
     rollout_process._workers[path] = rollout_process.Worker(config, gallery, records)
-    with seeing_engine(args, model, says, is_patched=is_patched) as server:
+    with seeing_engine(args, model, words, is_patched=is_patched) as server:
         samples = [
             sample
             for number, row in enumerate(gallery.rows())
@@ -118,10 +126,10 @@ def reader_of(model: Path) -> Any:
 def test_sglang_reads_xps_tokens_and_pixels(args: Any, model: Path, is_patched: bool) -> None:
     server, samples, records = play(args, model, says_words(model), is_patched=is_patched)
     assert [record.outcome.status for record in records] == ["finished"] * 6
-    # Of 2 turns of 6 episodes, the engine has seen these numbers of pictures.
-    assert [len(body.get("image_data", ())) for body in server.asked] == [1, 2] * 2 + [0, 1] * 2 + (
-        [0, 0] * 2
-    )
+    num_pictures = [len(body.get("image_data", ())) for body in server.asked]
+    # Of two turns of two episodes of each task.
+    of_tasks = [sorted(num_pictures[start : start + 4]) for start in (0, 4, 8)]
+    assert of_tasks == [[1, 1, 2, 2], [0, 0, 1, 1], [0, 0, 0, 0]]
     reader = reader_of(model)
     for sample in samples:
         inputs = sample.multimodal_train_inputs or {"pixel_values": ()}
@@ -186,8 +194,8 @@ def test_tokens_of_the_same_number_are_not_taken_on_trust() -> None:
 
 def test_a_sampled_placeholder_makes_the_episode_void(args: Any, model: Path) -> None:
     placeholder = reader_of(model).placeholder_id
-    words = says_words(model)
-    _, samples, records = play(args, model, lambda ids: [placeholder, *words(ids)])
+    words = says([placeholder], says_words(model)([]))
+    _, samples, records = play(args, model, words)
     assert [record.outcome.status for record in records] == ["void"] * 6
     assert all("placeholders of images" in str(record.outcome.void_reason) for record in records)
     # Slime's model stops at a row with other placeholders than pixels, also where nothing of it is trained on.
@@ -238,6 +246,7 @@ def test_slimes_network_with_pictures_agrees_with_the_engine_and_trains(tmp_path
     result = json.loads(line.removeprefix("RESULT"))
     assert result["num_pictures"] == [2, 2, 1, 1, 0, 0]
     assert result["gap"] < 1e-5
+    assert result["gap_in_one_micro_batch"] < 1e-5
     # With the pixels of other pictures, the log-probabilities of the rows with pictures differ.
     assert result["gap_of_other_pixels"] > 1e-3
     assert result["grad_norm"] > 0

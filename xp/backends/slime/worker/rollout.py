@@ -112,7 +112,7 @@ async def _play(
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
     prompt = chat.prompt_text(rows.all[0].prompt_ids)
     ended = PlayedEpisode(task, number, episode, tokens_of(rows.all), prompt)
-    trained = await _threaded(worker, lambda: [_trained(worker, row) for row in rows.all])
+    trained = await _threaded(worker, partial(_trained, worker, rows.all, evaluation=evaluation))
     _fill(args, sample, trained[0], metas)
     if not worker.is_grouped(task.env, evaluation=evaluation):
         await _record(worker, sample, ended, evaluation=evaluation)
@@ -142,11 +142,13 @@ class TrainedRow:
     """Slime's `multimodal_train_inputs`. None means that it has no pictures."""
 
 
-def _trained(worker: Worker, row: Conversation) -> TrainedRow:
-    if worker.pictures is None:
-        return TrainedRow(row, None)
-    row = worker.pictures.trainable(row, worker.chat().end_id)
-    return TrainedRow(row, worker.pictures.train_inputs(row))
+def _trained(worker: Worker, rows: Sequence[Conversation], *, evaluation: bool) -> list[TrainedRow]:
+    pictures = worker.pictures
+    if pictures is None or evaluation:
+        return [TrainedRow(row, None) for row in rows]
+    end_id = worker.chat().end_id
+    trainable = [pictures.trainable(row, end_id) for row in rows]
+    return [TrainedRow(row, pictures.train_inputs(row)) for row in trainable]
 
 
 def _fill(
