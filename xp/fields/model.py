@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl
+from xp.fields import skyrl, slime_media
 from xp.fields.field import OWN, Column, Field, Native
 from xp.fields.shared import (
     has_critic,
@@ -14,7 +14,7 @@ from xp.fields.shared import (
     uses_vllm,
 )
 from xp.fields.skyrl import Keys, fsdp_keys, is_multimodal, is_text_taken_out, roles
-from xp.fields.slime_media import LOADED, checkpoint_with_media, media_note
+from xp.fields.slime_media import media_note
 from xp.spec import DType, RunSpec
 from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS, NOT_TIED, TIED
@@ -97,7 +97,6 @@ def _media_note(spec: RunSpec) -> str:
 
 SKYRL_PICTURES = "xp.backends.skyrl.worker.pictures, in place of SkyRL's own generator"
 NOT_TRIED_PICTURES = "Not tried: pictures on accelerators."
-OTHER_TRAINERS = "set null, or use backend=skyrl"
 
 
 NO_GRID = (
@@ -123,6 +122,12 @@ def _pictures_note(spec: RunSpec) -> str:
     if not is_on_cpu(spec):
         notes.append(NOT_TRIED_PICTURES)
     return " ".join(notes)
+
+
+def _slime_pictures_note(spec: RunSpec) -> str:
+    if spec.model.images is None:
+        return ""
+    return f"{slime_media.ENCODED_AGAIN} {slime_media.NOT_TRIED_PICTURES}"
 
 
 def _no_readers(spec: RunSpec) -> str | None:
@@ -176,16 +181,6 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
     if spec.algorithm.distill is not None:
         return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
     return None
-
-
-def _no_slime_pictures(spec: RunSpec) -> str | None:
-    """Returns why Slime's run has no pictures; None if it need not."""
-    if spec.model.images is None:
-        return None
-    kind = checkpoint_with_media(spec)
-    if kind is not None and kind not in LOADED.values():
-        return f"Slime's update takes pictures of one family alone, Qwen3.5; {OTHER_TRAINERS}"
-    return f"xp gives Slime no pictures; {OTHER_TRAINERS}"
 
 
 def _dtype(spec: RunSpec) -> Native:
@@ -487,10 +482,15 @@ MODEL = (
             },
         ),
         slime=Column(
-            refuse=_no_slime_pictures,
+            slime_media.picture_flags,
+            implemented_by=lambda s: "" if s.model.images is None else slime_media.PICTURES,
+            note=_slime_pictures_note,
+            refuse=slime_media.no_pictures,
             proof={
                 "one family": "slime::its_update_takes_pictures_of_one_family",
-                "xp gives": OWN,
+                "no head": "slime::a_critic_with_pictures_has_no_head",
+                "decodes the tokens": "slime::its_sglang_encodes_tokens_with_pictures_again",
+                "": OWN,
             },
         ),
         xp=Column(refuse=_no_readers, proof=OWN),
