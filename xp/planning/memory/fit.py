@@ -287,7 +287,7 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, work: Work)
             return
 
 
-def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, Any]]:
+def _changes(spec: RunSpec, work: Work) -> Iterator[dict[str, Any]]:
     """Changes in the order of their cost: nothing, some speed, much speed, another experiment."""
     training = spec.training
     parallel = spec.backend.parallel
