@@ -456,7 +456,13 @@ MODEL = (
             implemented_by="xp.episode.picture_reader; TRL reads the pictures as results of tools",
             note=_pictures_note,
             refuse=_no_pictures,
-            proof={"xp gives": OWN, "the teacher reads text": OWN, "a pass over": OWN},
+            proof={
+                "xp gives": OWN,
+                "the teacher reads text": OWN,
+                "a pass over": OWN,
+                "Not tried": OWN,
+                "guessed tokens": "engines::guessed_tokens_have_no_min_p",
+            },
         ),
         skyrl=Column(
             _pictures,
