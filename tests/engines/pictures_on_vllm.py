@@ -42,7 +42,7 @@ def own_logprobs(network: Any, reader: Any, row: Conversation, never: list[int])
         inputs |= reader.pixels(row.pictures) | {"mm_token_type_ids": reader.token_types(ids)}
     with torch.inference_mode():
         logits = network(**inputs).logits[0, :-1]
-    logits[:, never] = -torch.inf
+        logits[:, never] = -torch.inf
     logprobs = logits.log_softmax(-1).gather(1, ids[0, 1:, None])
     return logprobs[-len(row.completion_ids) :, 0]
 

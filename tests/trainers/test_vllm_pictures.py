@@ -17,11 +17,15 @@ from tests.support.http_server import Reply, Request, http_server
 from tests.support.sections import sampling_of
 from tests.support.tiny_vision import FAMILIES, message, seeing_chat, vision_model
 from xp.backends.trl.worker.colocated import ColocatedEngine
+from xp.composition import compose
 from xp.envs.base import Picture
 from xp.envs.pictures import PictureStore, data_of, digests_of
 from xp.episode.picture_reader import PIXELS
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.planning.engine import vllm_server
+from xp.results.evaluation.local import check_engine
+from xp.results.evaluation.settings import settings
 from xp.spec.model import Images
 from xp.worker.engines.conversation import GenerationRequest, Opening
 from xp.worker.engines.vllm_pictures import PictureClient, VLLMPictures
@@ -175,3 +179,22 @@ def test_an_engine_of_this_process_gets_the_pictures(
     assert row.completion_ids == [2]
     with pytest.raises(XpError, match="vLLM's prompt has 2 tokens"):
         turn([1, 2])
+
+
+SEES = ("env=shapes_mini", "model=tiny_vlm", "backend.engine.name=vllm")
+
+
+def test_a_server_of_a_run_takes_pictures_and_one_without_them_does_not() -> None:
+    def arguments(*words: str) -> str:
+        return " ".join(vllm_server(compose([*SEES, *words]), 1, takes_weights=True).arguments)
+
+    limits = '--enable-scale-out --limit-mm-per-prompt {"image": 2, "video": 0}'
+    assert limits in arguments("model.images.per_episode=2")
+    assert "--enable-scale-out" not in arguments("model.images=null", "env=whodunit_mini")
+
+
+def test_sglang_gets_no_pictures_in_an_evaluation() -> None:
+    how = settings({"eval.engine": "sglang"}).eval
+    with pytest.raises(XpError, match=r"SGLang no pictures; set eval\.engine=vllm") as caught:
+        check_engine(compose(SEES), how, is_local=True)
+    assert caught.value.code is ExitCode.PLAN
