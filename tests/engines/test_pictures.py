@@ -105,7 +105,7 @@ def test_engine_and_update_agree_after_every_update(words: tuple[str, ...], tmp_
     for line in lines:
         assert line["episodes/void"] == 0.0
         assert line["environment/turns"] == 2.0
-        assert line["pictures/read"] == 2.0
+        assert 1.0 < line["pictures/read"] < 3.0
         assert line["training/grad_norm"] > 0
         assert line["training/logprob_gap"] < BAR
 
