@@ -467,7 +467,13 @@ MODEL = (
             implemented_by="xp.worker.picture_passes, in each forward pass",
             note=_pictures_note,
             refuse=_no_pictures,
-            proof={"xp gives": OWN, "the teacher reads text": OWN, "a pass over": OWN},
+            proof={
+                "xp gives": OWN,
+                "the teacher reads text": OWN,
+                "a pass over": OWN,
+                "Not tried": OWN,
+                "guessed tokens": "engines::guessed_tokens_have_no_min_p",
+            },
         ),
         skyrl=Column(
             _pictures,
