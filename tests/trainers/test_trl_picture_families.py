@@ -46,7 +46,7 @@ def changed(start: Path, run: Path) -> set[str]:
     return {name for name in before if not before[name].equal(after[name])}
 
 
-@pytest.mark.parametrize("family", ["gemma3", "idefics3", "internvl", "qwen3_5"])
+@pytest.mark.parametrize("family", ["gemma3", "idefics3", "internvl", "llava_next", "qwen3_5"])
 def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_turn(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
