@@ -169,6 +169,36 @@ class PictureReader:
         made = processed(self.processor, self.processor.image_token, [blank_image(PROBES[0])])
         return {key: made[key] for key in self.form.dims}
 
+    def no_pixels(self) -> dict[str, Any]:
+        """`pixels` of no picture: tensors of the right form without lines."""
+        return {key: tensor[:0] for key, tensor in self.blank().items()}
+
+    def within(
+        self, ids: Sequence[int], digests: Sequence[str], limit: int
+    ) -> tuple[int, list[str]]:
+        """Number of the first tokens that end within a limit and not within a picture, and their pictures.
+
+        Args:
+            ids: all tokens of a conversation.
+            digests: its pictures.
+            limit: largest number of tokens.
+        """
+        places = [at for at, token in enumerate(ids[:limit]) if token == self.placeholder_id]
+        num_left = len(places)
+        whole: list[str] = []
+        for digest in digests:
+            num_tokens = self.num_tokens(digest)
+            if num_tokens > num_left:
+                break
+            num_left -= num_tokens
+            whole.append(digest)
+        if num_left == 0:
+            return limit, whole
+        end = places[-num_left]
+        while end > 0 and ids[end - 1] in self.form.special_ids:
+            end -= 1
+        return end, whole
+
     def fault(self, ids: Sequence[int], digests: Sequence[str]) -> str | None:
         """The sentence about ids whose placeholders are not those of their pictures; None if they are.
 

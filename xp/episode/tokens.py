@@ -358,14 +358,14 @@ class ChatTokens:
         """
         reply = self.env_messages(messages)
         names = iter(tools)
-        for number, one in enumerate(reply):
-            if one["role"] == "tool":
+        for number, message in enumerate(reply):
+            if message["role"] == "tool":
                 reply[number] = {
                     "name": next(names, "tool"),
                     "tool_call_id": call_id(number),
-                    **one,
+                    **message,
                 }
-        results = [one for one in reply if one["role"] == "tool"]
+        results = [message for message in reply if message["role"] == "tool"]
         if results:
             with suppress(TemplateFault):
                 if len(results) == 1 or len(results) < len(reply) or self._joins_results:
@@ -409,10 +409,11 @@ class ChatTokens:
         """
         with suppress(TemplateFault):
             tail, _ = self._after(_calls_of(RESULTS), RESULTS)
-            singles = [self._after(_calls_of([one]), [one])[0] for one in RESULTS]
+            singles = [self._after(_calls_of([result]), [result])[0] for result in RESULTS]
             return all(
-                one["content"] in tail and (one["name"] not in single or one["name"] in tail)
-                for one, single in zip(RESULTS, singles, strict=True)
+                result["content"] in tail
+                and (result["name"] not in single or result["name"] in tail)
+                for result, single in zip(RESULTS, singles, strict=True)
             )
         return False
 

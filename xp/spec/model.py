@@ -183,6 +183,11 @@ class Images(Section):
     per_episode: Size
     """Pictures of an episode; a text stands in place of each further one."""
 
+    @property
+    def vllm_limits(self) -> dict[str, int]:
+        """vLLM's `limit_mm_per_prompt`."""
+        return {"image": self.per_episode, "video": 0}
+
 
 def _usual_images(value: Any) -> Any:
     """`true` is the usual limits, and a limit alone has the usual other one."""

@@ -218,7 +218,7 @@ def make_trainer(
         if args.use_vllm:
             trainer.vllm_generation._iter_named_params = partial(merged_weights, trainer.model)
     if args.use_vllm:
-        send_text_alone(trainer.vllm_generation, frozen)
+        send_text_alone(trainer.vllm_generation, frozen, sees=chat.pictures is not None)
     return trainer
 
 
@@ -232,7 +232,8 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
             send_over_gloo()
         return
     colocated.choose_port(os.environ)
-    colocated.set_vllm_arguments(config.spec.model.dtype.value)
+    model = config.spec.model
+    colocated.set_vllm_arguments(model.dtype.value, model.images)
     if config.grpo["use_cpu"]:
         keep_plain_weights()
         take_back_draws()
