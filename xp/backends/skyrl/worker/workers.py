@@ -38,8 +38,7 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     """Policy worker that ties the embeddings again before the parameters are sharded, and freezes parts for media."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        # xp's attribute, which fine-tuning leaves out.
-        self._trains_vision = bool(getattr(self.cfg.policy.model, "train_vision", False))
+        self._trains_vision = getattr(self.cfg.policy.model, "train_vision", False)
         with (
             _tying(trains_vision=self._trains_vision),
             xp_schedules(self.cfg.policy.optimizer_config),
