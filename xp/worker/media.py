@@ -69,46 +69,6 @@ def load_network(place: str | Path, dtype: Any) -> Any:
     return model
 
 
-def see_blank_pictures(model: Any, pixels: Any) -> list[Any]:
-    """Runs the vision part on one small picture that nothing reads, in each forward pass without pixels.
-
-    FSDP gathers its weights on all ranks together, and in the same order: a rank that left it out would make the others
-    wait forever, or give them weights of another layer.
-
-    Args:
-        model: the network, with adapters or without.
-        pixels: tensor of pixels without lines.
-
-    Returns:
-        torch's handles, which end it.
-    """
-    import torch
-
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
-    side = base.config.vision_config.spatial_merge_size
-    blank = torch.zeros(side * side, pixels.shape[1])
-    grid = torch.tensor([[1, side, side]])
-    network = base.model
-    is_blank = False
-
-    def note(_network: Any, _: Any, inputs: Mapping[str, Any]) -> None:
-        nonlocal is_blank
-        is_blank = inputs.get("pixel_values") is None
-
-    def see(_embedding: Any, _: Any, embedded: Any) -> None:
-        nonlocal is_blank
-        if is_blank:
-            is_blank = False
-            with torch.no_grad():
-                network.get_image_features(blank.to(embedded.device), grid.to(embedded.device))
-
-    return [
-        network.register_forward_pre_hook(note, with_kwargs=True),
-        # Where a forward pass with pixels has them read.
-        network.get_input_embeddings().register_forward_hook(see),
-    ]
-
-
 def loading_options(config: Any) -> dict[str, Any]:
     """Arguments of transformers' `from_pretrained` that unpack packed weights; empty for others."""
     if quantization_of(config.to_dict()) != UNPACKED:

@@ -9,7 +9,8 @@ of them for both: the generating policy then differs from the trained one.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import ray
@@ -27,7 +28,7 @@ from xp.lib.patching import replaced
 from xp.worker.adapters import check_untied
 from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
-from xp.worker.media import TextWeights, freeze_media, has_media, see_blank_pictures
+from xp.worker.media import TextWeights, freeze_media, has_media
 
 CLIPPED = "loss_metrics/clip_ratio"
 
@@ -132,6 +133,9 @@ class Means:
 def take_blank_batches(wrapper: Any) -> None:
     """Lets SkyRL's model take pixels without lines, of a micro-batch whose rows have no pictures; in place.
 
+    The vision part then runs on one small picture that nothing reads: FSDP gathers its weights on all ranks together, and
+    a rank that left it out would make the others wait forever.
+
     Args:
         wrapper: SkyRL's HFModelWrapper.
     """
@@ -144,14 +148,34 @@ def take_blank_batches(wrapper: Any) -> None:
         if not is_blank:
             pixels = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
             return forward(*inputs, **pixels, **settings)
-        hooks = see_blank_pictures(wrapper.model, pixel_values[0])
-        try:
+        with _seeing_nothing(wrapper.model, pixel_values[0]):
             return forward(*inputs, **settings)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     wrapper.forward = forward_with_pixels
+
+
+@contextmanager
+def _seeing_nothing(model: Any, pixels: torch.Tensor) -> Iterator[None]:
+    """Context manager: the vision part runs before each forward pass of the network.
+
+    Args:
+        model: the network, with adapters or without.
+        pixels: tensor without lines.
+    """
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    side = base.config.vision_config.spatial_merge_size
+    grid = torch.tensor([[1, side, side]], device=pixels.device)
+
+    def see(network: Any, _: Any) -> None:
+        with torch.no_grad():
+            network.get_image_features(pixels.new_zeros(side * side, pixels.shape[1]), grid)
+
+    # The root's hooks have gathered the weights when those of its parts run.
+    hook = base.model.register_forward_pre_hook(see)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _tying() -> AbstractContextManager[None]:

@@ -24,14 +24,13 @@ from xp.backends.trl.worker.process import (
     stay_here,
 )
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.picture_reader import PIXELS, PictureReader
+from xp.episode.picture_reader import PictureReader
 from xp.lib.load import import_large
 from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
-from xp.worker.media import see_blank_pictures
 from xp.worker.program import run_stage
 from xp.worker.sft import PICTURES, SftProgram, Updates, tokens_of_update
 
@@ -161,8 +160,6 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
     trainer.remove_callback(PrinterCallback)
     if chat.pictures is not None:
         trainer.data_collator = PictureCollator(trainer.data_collator, chat.pictures)
-        if trainer.is_fsdp_enabled:
-            see_blank_pictures(trainer.model, chat.pictures.no_pixels()[PIXELS])
     return trainer
 
 
