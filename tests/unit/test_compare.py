@@ -19,7 +19,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution.held_out import HeldOutResult
 from xp.execution.leaderboard import (
     PLAIN,
-    RunRow,
+    RunEntry,
     _basis,
     _place,
     differing,
@@ -262,8 +262,8 @@ def test_a_name_of_a_run_forges_no_row(tmp_path: Path, capsys: pytest.CaptureFix
 
 def row(
     run: str, seed: int | None, before: float | None, after: float | None, **fields: Any
-) -> RunRow:
-    return RunRow(run, seed=seed, before=before, after=after, **fields)
+) -> RunEntry:
+    return RunEntry(run, seed=seed, before=before, after=after, **fields)
 
 
 def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
@@ -344,7 +344,7 @@ def test_one_seed_is_compared_task_by_task_without_an_adjustment(
 
 
 def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -> None:
-    def rows(*seeds: tuple[int, int], before: float | None = 0.1) -> list[RunRow]:
+    def rows(*seeds: tuple[int, int], before: float | None = 0.1) -> list[RunEntry]:
         a, b = (
             [row(f"{key}{seed}", seed, before, after, differs={"k": key}) for seed in of]
             for key, after, of in zip("ab", (0.5, 0.3), zip(*seeds, strict=True), strict=True)

@@ -15,7 +15,7 @@ from xp.backends.skyrl.worker.train import check_warm_up as check_skyrls_warm_up
 from xp.backends.slime.worker.train import check_warm_up
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import now
+from xp.execution.launchers.base import timestamp
 from xp.execution.record import (
     AttemptRecord,
     Provenance,
@@ -143,7 +143,7 @@ def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:
     stage.mkdir(parents=True)
     settle(epochs(3), 100, stage)
     attempt = AttemptRecord(
-        1, RunStatus.RUNNING, now(), None, Provenance("", "", None, None, {}), ()
+        1, RunStatus.RUNNING, timestamp(), None, Provenance("", "", None, None, {}), ()
     )
     write_record(run, RunRecord("r", RunStatus.RUNNING, (), (attempt,)))
     record = read_record(run)
@@ -212,7 +212,7 @@ def test_a_resume_with_fewer_epochs_than_made_is_refused(before: str, tmp_path: 
     spec = compose(["recipes=whodunit-skyrl", "training.prompts_per_step=16", before])
     settle(spec.training, 50, stage)
     attempt = AttemptRecord(
-        1, RunStatus.SUCCEEDED, now(), now(), Provenance("", "", None, None, {}), ()
+        1, RunStatus.SUCCEEDED, timestamp(), timestamp(), Provenance("", "", None, None, {}), ()
     )
     write_record(run, RunRecord("r", RunStatus.SUCCEEDED, (), (attempt,)))
     (run / "spec.yaml").write_text(to_yaml(spec))

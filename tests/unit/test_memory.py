@@ -28,7 +28,7 @@ from xp.planning.memory.fit import (
 from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan, build_sft
 from xp.planning.stages import task_set_place
-from xp.tasks.prompt_lengths import place_of
+from xp.tasks.prompt_lengths import directory_of
 
 SKYRL = ("env=whodunit", "hardware=a100x4", "backend=skyrl")
 SLIME = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b", "backend=slime")
@@ -347,7 +347,7 @@ def test_the_newest_lengths_of_the_newest_run_are_the_expected_ones(
 
 def test_prompts_that_the_store_has_counted_are_the_expected_ones(tmp_path: Path) -> None:
     spec = compose(GSM8K)
-    file = place_of(tmp_path / task_set_place(spec)) / "digest.json"
+    file = directory_of(tmp_path / task_set_place(spec)) / "digest.json"
     file.parent.mkdir(parents=True)
     file.write_text('{"a": 100, "b": 140}')
     found = fit(spec, tmp_path)

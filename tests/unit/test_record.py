@@ -16,7 +16,7 @@ import pytest
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution import detached
-from xp.execution.launchers.base import now
+from xp.execution.launchers.base import timestamp
 from xp.execution.record import (
     AttemptRecord,
     Provenance,
@@ -56,7 +56,12 @@ def directory(tmp_path: Path) -> Path:
 
 def test_a_record_survives_the_disk(directory: Path) -> None:
     record = update_stage(
-        begun(), "prepare", status=RunStatus.FAILED, exit_code=7, started=now(), ended=now()
+        begun(),
+        "prepare",
+        status=RunStatus.FAILED,
+        exit_code=7,
+        started=timestamp(),
+        ended=timestamp(),
     )
     write_record(directory, close_attempt(record, RunStatus.FAILED))
     expected = close_attempt_times(read_record(directory), close_attempt(record, RunStatus.FAILED))

@@ -26,6 +26,12 @@ SANDBOX_NEEDS: Final = (
     "env.sandbox=docker",
     "set env.sandbox=none, which runs commands on this machine without isolation",
 )
+PORT: Final = 8000
+"""Port in the container on which OpenEnv's images listen."""
+POLL_S: Final = 0.5
+REMOVE_S: Final = 60.0
+LOG_LINES: Final = 20
+NEEDS: Final = ("env.image", "serve the environment with env.serve or env.target")
 
 
 def run_docker(
@@ -116,14 +122,6 @@ def _failure(needs: str, fix: str, what: str, output: str) -> XpError:
             ExitCode.RUNTIME,
         )
     return XpError(f"docker {what} failed: {output[:500]}", ExitCode.ENVIRONMENT)
-
-
-PORT: Final = 8000
-"""Port in the container on which OpenEnv's images listen."""
-POLL_S: Final = 0.5
-REMOVE_S: Final = 60.0
-LOG_LINES: Final = 20
-NEEDS: Final = ("env.image", "serve the environment with env.serve or env.target")
 
 
 class ImageServer:

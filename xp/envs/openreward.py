@@ -32,6 +32,13 @@ from xp.envs.target import Target, remote_target, served_target
 from xp.envs.transport import Repeat
 
 T = TypeVar("T")
+PING_EVERY_S: Final = 10.0
+CLOSE_S: Final = 10.0
+MOST_MISSES: Final = 3
+"""Pings in a row to which the server answers that it has no such session, until it is lost: a server that is moved or
+restored knows its sessions again after a while. The SDK's client waits for five."""
+END_AGAIN_S: Final = 60.0
+"""Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 
 
 class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
@@ -146,13 +153,6 @@ class OpenRewardSession(ServerSession["OpenRewardCore"]):
             self._core.slots.release()
 
 
-PING_EVERY_S: Final = 10.0
-CLOSE_S: Final = 10.0
-MOST_MISSES: Final = 3
-"""Pings in a row to which the server answers that it has no such session, until it is lost: a server that is moved or
-restored knows its sessions again after a while. The SDK's client waits for five."""
-END_AGAIN_S: Final = 60.0
-"""Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 Terminal = tuple[str, str | None]
 """Name and argument of an environment's terminal tool."""
 

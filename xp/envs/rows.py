@@ -27,7 +27,7 @@ from xp.lib.data_files import (
     named_columns,
     num_unclosed,
     path_in,
-    place_of,
+    path_of,
     rows_of_file,
     rows_of_hub,
     value_at,
@@ -80,12 +80,12 @@ def load_rows(
     has_splits = True
     if isinstance(source, Mapping):
         splits: Rows = {
-            split: rows_of_file(place_of(file) or Path(file)) for split, file in source.items()
+            split: rows_of_file(path_of(file) or Path(file)) for split, file in source.items()
         }
     elif is_set(source):
         splits = rows_of_hub(source)
-    elif (place := place_of(source)) is not None:
-        splits = {DEFAULT_SPLIT: rows_of_file(place)}
+    elif (path := path_of(source)) is not None:
+        splits = {DEFAULT_SPLIT: rows_of_file(path)}
         has_splits = False
     else:
         splits = _mapping(attribute(source)(), name)
@@ -299,10 +299,10 @@ def folders_of(source: str | Mapping[str, str] | None) -> list[Path]:
     folders = []
     for name in names:
         path = path_in(name)
-        place = place_of(name) if path is None and not is_set(name) else path
-        if place is not None:
-            place = Path(place).expanduser()
-            folders.append(place if place.is_dir() else place.parent)
+        folder = path_of(name) if path is None and not is_set(name) else path
+        if folder is not None:
+            folder = Path(folder).expanduser()
+            folders.append(folder if folder.is_dir() else folder.parent)
     return folders
 
 

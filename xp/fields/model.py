@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.fields import skyrl
+from xp.fields import skyrl, slime_media
 from xp.fields.field import OWN, Column, Field, Native
 from xp.fields.shared import (
     has_critic,
@@ -14,7 +14,7 @@ from xp.fields.shared import (
     uses_vllm,
 )
 from xp.fields.skyrl import Keys, fsdp_keys, is_multimodal, is_text_taken_out, roles
-from xp.fields.slime_media import LOADED, checkpoint_with_media, media_note
+from xp.fields.slime_media import media_note
 from xp.spec import DType, RunSpec
 from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS, NOT_TIED, TIED
@@ -96,20 +96,38 @@ def _media_note(spec: RunSpec) -> str:
 
 
 SKYRL_PICTURES = "xp.backends.skyrl.worker.pictures, in place of SkyRL's own generator"
-NOT_TRIED_PICTURES = (
-    "Not tried: SkyRL's vLLM with pictures on accelerators. On a CPU it takes xp's tokens and gives its pixels back, but"
-    " the log-probabilities of an untrained Qwen2-VL differ after a picture by up to 0.2; see training/logprob_gap."
+NOT_TRIED_PICTURES = "Not tried: pictures on accelerators."
+
+
+NO_GRID = (
+    "gemma3",
+    "gemma4",
+    "idefics3",
+    "internvl",
+    "lfm2_vl",
+    "llava",
+    "llava_next",
+    "mistral3",
+    "smolvlm",
 )
-OTHER_TRAINERS = "set null, or use backend=skyrl"
+"""Families whose pictures are squares; xp.backends.skyrl.worker.pictures finds others when the training starts."""
 
 
 def _pictures_note(spec: RunSpec) -> str:
     if spec.model.images is None:
         return ""
-    note = "Each sampled token is a pass over its whole conversation, with its pictures."
-    if is_on_cpu(spec):
-        return note
-    return f"{note} Not tried: pictures on accelerators."
+    notes = []
+    if not uses_vllm(spec):
+        notes.append("Each sampled token is a pass over its whole conversation, with its pictures.")
+    if not is_on_cpu(spec):
+        notes.append(NOT_TRIED_PICTURES)
+    return " ".join(notes)
+
+
+def _slime_pictures_note(spec: RunSpec) -> str:
+    if spec.model.images is None:
+        return ""
+    return f"{slime_media.ENCODED_AGAIN} {slime_media.NOT_TRIED_PICTURES}"
 
 
 def _no_readers(spec: RunSpec) -> str | None:
@@ -131,8 +149,11 @@ def _no_pictures(spec: RunSpec) -> str | None:
     """Returns why TRL's run has no pictures; None if it has, or need not."""
     if spec.model.images is None:
         return None
-    if uses_vllm(spec):
-        return "xp gives TRL's vLLM no pictures; set backend.engine.name=transformers, or null"
+    if spec.backend.engine.speculative is not None:
+        return (
+            "vLLM could sample the token of a picture, since it refuses biases together with guessed tokens; set"
+            " backend.engine.speculative=null, or null"
+        )
     if spec.algorithm.distill is not None:
         return "the teacher reads text alone; set algorithm.distill=null, or null"
     return None
@@ -142,8 +163,7 @@ def _pictures(spec: RunSpec) -> Native:
     images = spec.model.images
     keys: Keys = {"generator.vision_language_generator": False}
     if images is not None and not skyrl.has_stub(spec):
-        limits = {"image": images.per_episode, "video": 0}
-        keys[f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt"] = limits
+        keys[f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt"] = images.vllm_limits
     return keys
 
 
@@ -155,19 +175,12 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
         return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or null"
     if has_critic(spec):
         return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
+    family = (model_config(spec) or {}).get("model_type")
+    if family in NO_GRID:
+        return f"SkyRL's batches have pictures as patches with a grid, and those of {family} are others; use backend=trl"
     if spec.algorithm.distill is not None:
         return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
     return None
-
-
-def _no_slime_pictures(spec: RunSpec) -> str | None:
-    """Returns why Slime's run has no pictures; None if it need not."""
-    if spec.model.images is None:
-        return None
-    kind = checkpoint_with_media(spec)
-    if kind is not None and kind not in LOADED.values():
-        return f"Slime's update takes pictures of one family alone, Qwen3.5; {OTHER_TRAINERS}"
-    return f"xp gives Slime no pictures; {OTHER_TRAINERS}"
 
 
 def _dtype(spec: RunSpec) -> Native:
@@ -451,7 +464,7 @@ MODEL = (
     Field(
         "model.images",
         trl=Column(
-            implemented_by="xp.episode.picture_reader; TRL reads the pictures as results of tools",
+            implemented_by="xp.worker.picture_passes, in each forward pass",
             note=_pictures_note,
             refuse=_no_pictures,
             proof={"xp gives": OWN, "the teacher reads text": OWN, "a pass over": OWN},
@@ -465,16 +478,36 @@ MODEL = (
                 "Not tried": OWN,
                 "xp gives": OWN,
                 "critic": "skyrl::a_critic_gets_no_pictures",
+                "with a grid": "skyrl_pictures::a_picture_needs_a_grid",
             },
         ),
         slime=Column(
-            refuse=_no_slime_pictures,
+            slime_media.picture_flags,
+            implemented_by=lambda s: "" if s.model.images is None else slime_media.PICTURES,
+            note=_slime_pictures_note,
+            refuse=slime_media.no_pictures,
             proof={
                 "one family": "slime::its_update_takes_pictures_of_one_family",
-                "xp gives": OWN,
+                "no head": "slime::a_critic_with_pictures_has_no_head",
+                "decodes the tokens": "slime::its_sglang_encodes_tokens_with_pictures_again",
+                "": OWN,
             },
         ),
         xp=Column(refuse=_no_readers, proof=OWN),
+    ),
+    Field(
+        "model.train_vision",
+        trl=Column(implemented_by="xp.worker.media.freeze_media"),
+        skyrl=Column(
+            implemented_by="xp.worker.media.freeze_media",
+            note_if=lambda s: s.model.train_vision and not is_on_cpu(s),
+            note="Not tried: an update of the vision part in SkyRL's vLLM on accelerators.",
+            proof=OWN,
+        ),
+        slime=Column(
+            refuse="xp gives Slime no vision part to train; set false, or use backend=trl or skyrl",
+            proof=OWN,
+        ),
     ),
     Field(
         "model.router_replay",

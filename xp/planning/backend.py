@@ -16,6 +16,8 @@ from xp.planning.job import Stage
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 
+OPTIONAL = ("override_lines", "plan_lines", "examination")
+
 
 @dataclass(frozen=True)
 class MemoryUse:
@@ -115,7 +117,6 @@ def untried_lines(spec: RunSpec) -> list[str]:
     return lines
 
 
-OPTIONAL = ("override_lines", "plan_lines", "examination")
 NEEDS = tuple(name for name in vars(Backend) if not name.startswith("_") and name not in OPTIONAL)
 """Names of the functions that a Backend must have."""
 

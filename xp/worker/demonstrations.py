@@ -227,16 +227,16 @@ def recorded(
 
 def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
     messages = record["messages"]
-    places = own_turns(messages, record["outcome"]["num_turns"])
-    calls: dict[int, list[tuple[str, Mapping[str, Any]]]] = {at: [] for at in places}
+    positions = own_turns(messages, record["outcome"]["num_turns"])
+    calls: dict[int, list[tuple[str, Mapping[str, Any]]]] = {at: [] for at in positions}
     for call in record["tool_calls"]:
         if "name" in call:
-            calls[places[call["turn"]]].append((call["name"], call["arguments"]))
+            calls[positions[call["turn"]]].append((call["name"], call["arguments"]))
     return Demonstration(
         task_id=f"{record['env']}/{record['split']}/{record['index']}",
         env=record["env"],
         reward=record["outcome"]["reward"],
-        messages=messages[: places[-1] + 1] if places else [],
+        messages=messages[: positions[-1] + 1] if positions else [],
         turns=calls,
         tools=tools,
     )
@@ -365,8 +365,8 @@ def example_of(
     limits = spec.training
     is_limited = rule.max_tokens is None
     is_all = rule.loss_on is LossOn.ALL
-    places = sorted(demonstration.turns)
-    opening = demonstration.messages[: places[0]]
+    positions = sorted(demonstration.turns)
+    opening = demonstration.messages[: positions[0]]
     prompt = chat.prompt(opening, demonstration.tools)
     _check_is_rendered(opening, chat.rendered(opening, demonstration.tools))
     if is_limited and len(prompt) > limits.max_prompt_tokens:
@@ -375,7 +375,7 @@ def example_of(
     example = Example(
         [*prompt], [0] + [int(is_all)] * (len(prompt) - 1), pictures=digests_of(opening)
     )
-    for number, at in enumerate(places):
+    for number, at in enumerate(positions):
         keeps_thinking = rule.thinking is Thinking.KEEP
         text = text_of(
             demonstration.messages[at]["content"],
@@ -392,8 +392,8 @@ def example_of(
         if is_limited and len(ids) > limits.next_turn(len(example.ids) - len(prompt)):
             return None
         example.add(ids, is_trained=at not in demonstration.without_loss)
-        if number + 1 < len(places):
-            reply = demonstration.messages[at + 1 : places[number + 1]]
+        if number + 1 < len(positions):
+            reply = demonstration.messages[at + 1 : positions[number + 1]]
             example.add(chat.reply(reply, last_id=ids[-1]), is_trained=is_all)
             example.pictures.extend(digests_of(reply))
             _check_is_rendered(chat.env_messages(reply), chat.rendered_reply(reply))

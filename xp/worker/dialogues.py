@@ -21,7 +21,7 @@ from xp.lib.data_files import (
     check_is_text,
     is_set,
     named_columns,
-    place_of,
+    path_of,
     rows_of_file,
     rows_of_hub,
 )
@@ -91,7 +91,7 @@ def of_messages(
             )
         rows = splits[split]
     else:
-        rows = rows_of_file(place_of(source) or Path(source))
+        rows = rows_of_file(path_of(source) or Path(source))
     for number, row in enumerate(rows, start=1):
         try:
             yield _demonstration(row, read, thinking=thinking)

@@ -79,11 +79,7 @@ class CloudHost:
         keys = account_variables(config.sandbox)
         self._redact = Redactor([os.environ[name] for name in keys if os.environ.get(name)]).redact
         self._sandboxes: dict[int, Any] = {}
-        self._began: dict[int, float] = {}
         self._agents: dict[int, asyncio.Task[None]] = {}
-        self._hours = 0.0
-        """Hours of the sandboxes that have ended."""
-        self._next_start = 0.0
         self._numbers = itertools.count()
 
     def start(self, _: int, module: str) -> str | None:
@@ -102,22 +98,14 @@ class CloudHost:
         return None
 
     def open(self, number: int, place: tuple[HarborTask, str | None]) -> None:
-        """Starts a sandbox; raises XpError(LIMIT) when the budget is spent."""
-        self._check_budget()
+        """Starts a sandbox."""
         task, setup = place
         limit_s = self._config.limits.create_timeout_s + task.build_timeout_s
         self._do(EnvUnavailable, self._open(number, task, setup), limit_s)
 
     async def _open(self, number: int, task: HarborTask, setup: str | None) -> None:
-        # Clouds refuse bursts of requests.
-        now = time.monotonic()
-        starts_at = self._next_start = max(
-            now, self._next_start + 1 / self._cloud["starts_per_second"]
-        )
-        await asyncio.sleep(starts_at - now)
         sandbox = self._sandbox(task, setup)
         self._sandboxes[number] = sandbox
-        self._began[number] = time.monotonic()
         try:
             await sandbox.start(force_build=False)
             await label(self._kind, sandbox)
@@ -283,7 +271,6 @@ class CloudHost:
         try:
             await sandbox.stop(delete=True)
         finally:
-            self._hours += (time.monotonic() - self._began.pop(number)) / 3600
             shutil.rmtree(sandbox.trial_paths.trial_dir, ignore_errors=True)
 
     def sweep(self, _: int, __: None) -> list[str]:
@@ -325,28 +312,10 @@ class CloudHost:
         """Removes all sandboxes and temporary files."""
         with suppress(Exception):
             run(self._end(), END_S)
-        price = self._cloud["price"]
-        if price is not None:
-            cost = f"{self._hours:.2f} hours of sandboxes, {self._hours * price:.2f} USD"
-            print(f"xp: {self._config.name}: {cost}", file=sys.stderr, flush=True)
         shutil.rmtree(self._place, ignore_errors=True)
 
     async def _end(self) -> None:
         await asyncio.gather(*map(self._remove, list(self._sandboxes)), return_exceptions=True)
-
-    def _check_budget(self) -> None:
-        budget = self._cloud["budget"]
-        if budget is None:
-            return
-        now = time.monotonic()
-        hours = self._hours + sum(now - began for began in self._began.values()) / 3600
-        cost = hours * self._cloud["price"]
-        if cost >= budget:
-            raise XpError(
-                f"environment {self._config.name}: sandboxes have cost {cost:.2f} USD, and env.options.cloud.budget is"
-                f" {budget:g}; set a larger one, and resume",
-                ExitCode.LIMIT,
-            )
 
     def _of(self, number: int) -> Any:
         sandbox = self._sandboxes.get(number)

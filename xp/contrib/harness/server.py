@@ -94,12 +94,14 @@ class ProgramChannel:
     def undelivered(self) -> tuple[int, ...]:
         """Numbers of the policy's messages that the program never got."""
         written = [
-            number for number, one in enumerate(self.answers) if one.done() and not one.exception()
+            number
+            for number, answer in enumerate(self.answers)
+            if answer.done() and not answer.exception()
         ]
         return tuple(
-            one
-            for one in written
-            if one not in self._delivered and self.answers[one].result() is not LIMIT
+            number
+            for number in written
+            if number not in self._delivered and self.answers[number].result() is not LIMIT
         )
 
     def ask(self, request: ProgramRequest, *, is_retry: bool) -> int | None:

@@ -19,7 +19,7 @@ from xp.lib.reading import lines_of
 from xp.planning.stages import prepared_set, task_set_place
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
-from xp.tasks.prompt_lengths import place_of, read_counts
+from xp.tasks.prompt_lengths import directory_of, read_counts
 
 ASSUMED_SHARE = 0.25
 """Assumed mean length of a prompt or a response, as a share of its limit, where nothing is known.
@@ -80,8 +80,8 @@ def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
 def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]:
     """Tokens of each prompt, or one number for all of them, and the source of the numbers."""
     if outputs is not None:
-        place = outputs / task_set_place(spec)
-        counts = [read_counts(file) for file in sorted(place_of(place).glob("*.json"))]
+        task_set = outputs / task_set_place(spec)
+        counts = [read_counts(file) for file in sorted(directory_of(task_set).glob("*.json"))]
         known = [[float(number) for number in count.values()] for count in counts if count]
         if known:
             # The set may have been counted for several models: the largest count is the safe one.

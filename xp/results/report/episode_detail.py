@@ -38,12 +38,12 @@ def detail(
     rows, undelivered = rows_of(record)
     has_tree = len(rows) > 1 or bool(undelivered)
     row_of = {at: n for n, row in enumerate(rows) for at in row["turns"]}
-    for turn, place in enumerate(own_turns(record)):
+    for turn, position in enumerate(own_turns(record)):
         if has_tree:
             more = {"row": row_of[turn], "is_untrained": turn in undelivered}
         else:
             more = {}
-        messages[place] |= {"turn": turn, **more}
+        messages[position] |= {"turn": turn, **more}
     void = outcome["void_reason"]
     return {
         "messages": messages,
@@ -63,11 +63,13 @@ def detail(
 
 def own_turns(record: Mapping[str, Any]) -> list[int]:
     """Positions of the policy's own messages; the first messages may include others of the role assistant."""
-    places = [
-        place for place, message in enumerate(record["messages"]) if message["role"] == "assistant"
+    positions = [
+        position
+        for position, message in enumerate(record["messages"])
+        if message["role"] == "assistant"
     ]
     turns = record["outcome"]["num_turns"]
-    return places[-turns:] if turns else []
+    return positions[-turns:] if turns else []
 
 
 def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
@@ -137,8 +139,8 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
     if result is not None:
         flags = {name: True for name in ("finished", "is_call_error") if result.get(name) is True}
         call_data["result"] = {"reward": result["reward"], **flags}
-        place = call.get("message")
-        if place is None or messages[place]["content"] != result["text"]:
+        position = call.get("message")
+        if position is None or messages[position]["content"] != result["text"]:
             call_data["result"]["text"] = page_text(result["text"], most)
     return call_data
 

@@ -183,8 +183,7 @@ class PictureCollator:
         batch = self._collate(examples)
         digests = [digest for example in examples for digest in example[PICTURES]]
         if digests:
-            batch |= self._pictures.pixels(digests)
-            batch["mm_token_type_ids"] = self._pictures.token_types(batch["input_ids"])
+            batch |= self._pictures.inputs(batch["input_ids"], digests)
         return batch
 
 
