@@ -30,6 +30,8 @@ def command_of(tree: ast.Module) -> str:
     arguments = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     model = _text(arguments.get("megatron_model_type"), values)
     flags = _text(arguments.get("train_args"), values)
+    if model == UNKNOWN:
+        return f"python3 train.py {flags}\n"
     return f"source scripts/models/{model}.sh\npython3 train.py ${{MODEL_ARGS[@]}} {flags}\n"
 
 
