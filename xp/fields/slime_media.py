@@ -1,4 +1,4 @@
-"""Checkpoints with parts for pictures and sound under Slime, which trains their text network alone."""
+"""Checkpoints with parts for pictures and sound under Slime: how it trains their text networks, and which get pictures."""
 
 from __future__ import annotations
 
