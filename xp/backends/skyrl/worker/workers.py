@@ -29,6 +29,7 @@ from xp.worker.adapters import check_untied
 from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 from xp.worker.media import TextWeights, freeze_media, has_media
+from xp.worker.media_gradients import free_media_inputs
 
 CLIPPED = "loss_metrics/clip_ratio"
 
@@ -184,6 +185,7 @@ def _tying() -> AbstractContextManager[None]:
     def tie_and_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
         model.tie_weights()
         freeze_media(model)
+        free_media_inputs(model)
         return shard(model, *args, **kwargs)
 
     return replaced(fsdp_strategy, apply_fsdp2=tie_and_shard)
