@@ -27,6 +27,10 @@ ROTATED = 22.0
 """Bytes of a patch and its width in float32 meanwhile: queries and keys, with their positions and while they get them."""
 
 
+BACKWARD = 1.2
+"""Bytes of a layer while it is passed backward, as a multiple of what it keeps."""
+
+
 @dataclass(frozen=True)
 class PictureBatch:
     """Numbers of one accelerator."""
@@ -79,8 +83,9 @@ def layer_bytes(shape: VisionShape, width: int) -> float:
 
 
 def kept_bytes(shape: VisionShape, width: int) -> float:
-    """Bytes of a patch that one layer of a trained part keeps for its backward pass."""
-    return shape.width * (TYPED * width + ROTATED) + width * shape.matrices * shape.inner
+    """Bytes of a patch that one layer of a trained part keeps for its backward pass: an activation has two more parts
+    than the matrices of its feed-forward layer."""
+    return shape.width * (TYPED * width + ROTATED) + width * (shape.matrices + 2) * shape.inner
 
 
 def picture_bytes(
@@ -109,7 +114,7 @@ def picture_bytes(
     features = width * batch.tokens * hidden
     if is_trained:
         states = width * shape.width if is_checkpointed else kept_bytes(shape, width)
-        at_once = kept_bytes(shape, width) if is_checkpointed else 0.0
+        at_once = BACKWARD * kept_bytes(shape, width) if is_checkpointed else 0.0
         return pixels + features + patches * (shape.depth * states + at_once)
     return pixels + features + max(0.0, patches * layer_bytes(shape, width) - later)
 
