@@ -6,26 +6,22 @@ import asyncio
 import json
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.support.fake_session import RULES, FakeSession, TakingSession
-from tests.support.scripts import ROW
+from tests.support.gallery import Gallery
 from tests.support.sections import replace as replaced
 from tests.support.skyrl_trainer import trainer
-from tests.support.tiny_vision import IMAGES, message, picture, seeing_chat
+from tests.support.tiny_vision import IMAGES, seeing_chat
 from tests.trainers.skyrl_parts import native, request, train_config
 from xp.backends.skyrl.worker.generator import XpGenerator
 from xp.backends.skyrl.worker.pictures import EnginePictures
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 from xp.backends.skyrl.worker.workers import take_blank_batches
-from xp.envs.base import NEW_PROMPT, TakenResult, Task, ToolResult
 from xp.envs.pictures import PictureStore
-from xp.episode.episode import Episode
-from xp.tasks.row import TaskRow
 
 LIMITS = (
     "model=hf",
@@ -40,71 +36,6 @@ LIMITS = (
     # Most tokens of an untrained model end its turn.
     f"training.stop={json.dumps([*string.ascii_letters, *string.digits])}",
 )
-RULES_WITH_PICTURES = replaced(RULES, provider="local", images=IMAGES)
-
-
-class Gallery:
-    """Environments that show a picture before a turn, or none.
-
-    Args:
-        store: of the pictures.
-        shown: for each task, names of the pictures of the prompt and of the reply to the first turn; empty: none.
-        rewrites: whether the reply is a prompt of its own, so that an episode has two rows.
-    """
-
-    def __init__(
-        self, store: PictureStore, shown: Sequence[tuple[str, str]], *, rewrites: bool = False
-    ) -> None:
-        self._store = store
-        self._rewrites = rewrites
-        self._shown = shown
-
-    def rows(self) -> list[TaskRow]:
-        return [
-            replace(
-                ROW,
-                task_id=f"fake/train/{index}",
-                index=index,
-                messages=(message("user", *self._pictures(prompt), "How many?"),),
-            )
-            for index, (prompt, _) in enumerate(self._shown)
-        ]
-
-    def episode(self, row: Any) -> Episode:
-        _, name = self._shown[row.index]
-        num_answers = 0
-
-        def answer(_: Any) -> ToolResult:
-            nonlocal num_answers
-            num_answers += 1
-            if num_answers == 2:
-                return ToolResult("done", float(row.index), finished=True)
-            reply = message("user", *self._pictures(name), " And now?")
-            if self._rewrites:
-                return TakenResult("", messages=(reply,), follows=NEW_PROMPT)
-            pictures = tuple(reply.get("pictures", ()))
-            return ToolResult(reply["content"], awaits_reply=True, pictures=pictures)
-
-        def no_tool(*_: Any) -> ToolResult:
-            return ToolResult("")
-
-        task = Task(row.env, row.split, row.index)
-        if not self._rewrites:
-            return Episode(task, lambda: FakeSession(no_tool, answer), RULES_WITH_PICTURES)
-        rules = replaced(RULES_WITH_PICTURES, provider="harness")
-        session = TakingSession(no_tool)
-        session.take = answer  # type: ignore[method-assign]
-        return Episode(task, lambda: session, rules)
-
-    def scores_groups(self, env: str) -> bool:
-        del env
-        return False
-
-    def max_sessions(self) -> int:
-        return 64
-
-    def _pictures(self, name: str) -> list[Any]:
-        return [picture(self._store, name)] if name else []
 
 
 @dataclass
@@ -125,6 +56,7 @@ def play(
     *,
     engine: Any = None,
     renderer: Any = None,
+    name: str = "model",
     rewrites: bool = False,
     joins: bool = True,
 ) -> Played:
@@ -136,6 +68,7 @@ def play(
         shown: see Gallery.
         engine: in place of the rehearsal's.
         renderer: SkyRL's client of servers that render pictures. None means that xp's reader makes the pixels.
+        name: of the model on those servers.
         rewrites: see Gallery.
         joins: whether SkyRL's batch is made.
     """
@@ -144,7 +77,7 @@ def play(
     config = train_config(*LIMITS, f"model.path={model}")
     chat = seeing_chat(model, store)
     assert chat.pictures is not None
-    pictures = EnginePictures(chat.pictures, renderer, "model")
+    pictures = EnginePictures(chat.pictures, renderer, name)
     if engine is None:
         engine = CpuEngine(str(model), directory / "weights", 1, IMAGES)
     cfg = native(config)

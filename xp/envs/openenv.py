@@ -521,6 +521,10 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         show = partial(opening, spec["row"], where, read=read, store=store)
         return OpenEnvSession(core, *self._in_slot(core, lambda: core.open(spec[RESET], show)))
 
+    def row(self, task: Task) -> Row:
+        """See xp.envs.base.RowProvider."""
+        return self._rows[task.split][task.index // self._config.num_seeds]
+
     def _size(self, split: str) -> int:
         return len(self._rows[split]) * self._config.num_seeds
 

@@ -57,6 +57,15 @@ from Hugging Face directories (slime/backends/megatron_utils/hf_to_megatron/__in
 of a model with media is trained as its twin (worker/text_network.py)."""
 LOADED_ONLY: Final = ("deepseek_v32", "mimo", "qwen2_moe")
 """Families that the pinned version loads, whose flags are not written here."""
+VISION_PROVIDER: Native = {
+    "--spec": ("slime_plugins.models.qwen3_5_vl", "get_qwen3_5_vl_model_provider")
+}
+"""In place of a family's, the network with its part for pictures."""
+WITH_PICTURES: Mapping[str, Native] = {
+    "qwen3_5_moe_text": VISION_PROVIDER,
+    "qwen3_5_text": VISION_PROVIDER,
+}
+"""Family of Slime's one plug-in that takes pictures -> its flags with model.images."""
 OF_FAMILIES = dict.fromkeys(
     name for flags in FAMILIES.values() for name in flags if name not in (*_PATCHED, *_UNFUSED)
 )
@@ -191,7 +200,12 @@ def _router(router: Router | None) -> Native:
 
 def _flags(name: str, spec: RunSpec) -> Native:
     shape = spec.model.architecture
-    return {} if shape is None else network_flags(name, shape)
+    if shape is None:
+        return {}
+    flags = network_flags(name, shape)
+    if name == "model_type" and spec.model.images is not None:
+        return {**flags, **WITH_PICTURES.get(shape.model_type, {})}
+    return flags
 
 
 ARCHITECTURE = tuple(

@@ -1,4 +1,4 @@
-"""Checkpoints with parts for pictures and sound under Slime, which trains their text network alone."""
+"""Checkpoints with parts for pictures and sound under Slime: their text networks, and the family that gets pictures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from xp.fields.field import Native
+from xp.fields.shared import has_critic
 from xp.lib.models.files import config_of
 from xp.lib.models.network import MEDIA, TEXT_TWINS
 from xp.spec import RunSpec
@@ -19,6 +21,18 @@ TRIED: Final = ("glm4v", "glm4v_moe", "kimi_k25", "qwen3_vl")
 """Other checkpoints that tests/trainers/test_slime_media.py loads, and whose names SGLang's own class knows."""
 FROZEN: Final = (
     "Megatron has the text network alone; parts for pictures and sound are published as they were."
+)
+
+SEEING: Final = "Megatron has the part for pictures too, which is frozen and published as it was."
+PICTURES: Final = "xp.backends.slime.worker.pictures"
+ENCODED_AGAIN: Final = (
+    "With Slime's patch SGLang decodes the tokens of a context with pictures and encodes the text: an episode for which"
+    " other tokens come out is void."
+)
+NOT_TRIED_PICTURES: Final = (
+    "Not tried: pictures on accelerators, in packed micro-batches of Qwen3.5's linear layers (Slime asks for"
+    " training.micro_batch_size=1), and on several ranks. On a CPU Slime's rollout, conversion, network and update run,"
+    " with torch in place of the kernels."
 )
 
 
@@ -36,12 +50,51 @@ def checkpoint_with_media(spec: RunSpec) -> str | None:
     return str(config.get("model_type"))
 
 
+def picture_flags(spec: RunSpec) -> Native:
+    """Flags of a run with pictures: the part for them stays as it is, and the engine's processor is that of PIL."""
+    if spec.model.images is None:
+        return {}
+    return {
+        "--freeze-params-name-list": (r"^model\.visual\.",),
+        "--sglang-disable-fast-image-processor": True,
+    }
+
+
+def no_pictures(spec: RunSpec) -> str | None:
+    """Returns why Slime's run has no pictures; None if it has, or need not."""
+    if spec.model.images is None:
+        return None
+    if checkpoint_with_media(spec) not in LOADED.values():
+        return "Slime's update takes pictures of one family alone, Qwen3.5; set null, or use backend=skyrl"
+    if has_critic(spec):
+        return (
+            "Slime's critic has no head on a network with pictures; use algorithm=grpo, or set null"
+        )
+    if spec.algorithm.distill is not None:
+        return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
+    if spec.sft.data is not None:
+        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
+    if spec.backend.convert_model:
+        return "xp converts the text network alone; set backend.convert_model=false, or null"
+    is_served = spec.evaluation.patience is not None or (
+        spec.training.max_staleness > 0 and spec.evaluation.before_training
+    )
+    if spec.env.is_held_out and is_served:
+        return (
+            "the stage evaluate gives its server no pictures; set evaluation.patience=null and, with"
+            " training.max_staleness, evaluation.before_training=false, or null"
+        )
+    return None
+
+
 def media_note(spec: RunSpec) -> str:
     """What a plan says of a checkpoint with media; empty for a model of text alone."""
     kind = checkpoint_with_media(spec)
     if kind is None:
         return ""
     if kind in LOADED.values():
+        if spec.model.images is not None:
+            return SEEING
         return FROZEN
     shape = spec.model.architecture
     family = "" if shape is None else TEXT_TWINS.get(shape.model_type, shape.model_type)

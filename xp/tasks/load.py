@@ -18,6 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
 from xp.spec.env import PromptSource
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
+from xp.tasks.picture_files import changed_pictures, few
 from xp.tasks.prompt_lengths import count_tokens
 from xp.tasks.questions import ask, described, entry_of, hash_task
 from xp.tasks.row import TaskRow
@@ -124,9 +125,16 @@ def check_unchanged(
         environ: variables with the providers' secrets.
 
     Raises:
-        XpError: (TASKS) a task has another prompt, or does not exist any more; (ENVIRONMENT) an environment does not
-            answer.
+        XpError: (TASKS) a task has another prompt or picture, or does not exist any more; (ENVIRONMENT) an environment
+            does not answer.
     """
+    changed = changed_pictures(directory, config)
+    if changed:
+        raise XpError(
+            f"{directory}: the rows' pictures {few(changed)} were replaced since the tasks were prepared\nput the files"
+            " back, or start a new run, whose prepare stage reads them again",
+            ExitCode.TASKS,
+        )
     for name, member in config.members.items():
         env_rows = [row for row in rows if row.env == name]
         if not env_rows or (member.env.serve is not None and member.env.rows is None):

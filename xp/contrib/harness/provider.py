@@ -45,13 +45,22 @@ from xp.contrib.harness.agents import AGENTS, HARBOR_AGENTS, HARBOR_OUTSIDE, Age
 from xp.contrib.harness.server import ProgramServer
 from xp.contrib.harness.session import HarnessSession, put_place
 from xp.contrib.harness.tool_server import ToolServer
-from xp.envs.base import EnvUnavailable, Message, Provider, Session, Task, ToolSpec
+from xp.envs.base import (
+    EnvUnavailable,
+    Message,
+    ProtocolError,
+    Provider,
+    Session,
+    Task,
+    ToolSpec,
+)
 from xp.envs.config import EnvConfig
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
 from xp.envs.load import load_provider
 from xp.envs.loop import run
-from xp.envs.rows import load_rows, messages_of
+from xp.envs.pictures import pictures_of, store_of
+from xp.envs.rows import load_rows, messages_of, reader_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.data_files import files_in
 from xp.lib.digest import digest_of, file_digest, text_digest
@@ -261,6 +270,7 @@ class HarnessProvider(IndexedProvider):
             if inner is not None:
                 inner.close()
             raise
+        session.read_picture = reader_of(self._config.images, None, self._environ)
         self._sessions.add(session)
         session.begin(self._config.limits.create_timeout_s)
         return session
@@ -309,7 +319,8 @@ class HarnessProvider(IndexedProvider):
         tools = None
         row = dict[str, Any]()
         if inner is not None:
-            tools = ToolServer(inner, self._pool)
+            store = store_of(self._config.images, self._environ)
+            tools = ToolServer(inner, self._pool, store)
             row = {"prompt": inner.prompt()}
             harbor_task = self._task_of(row)
         else:
@@ -340,7 +351,12 @@ class HarnessProvider(IndexedProvider):
                 raise XpError(
                     f"environment {self._config.name}: files: {name!r} is not below the working directory"
                 )
-        prompt = "\n\n".join(message["content"] for message in messages_of(row))
+        messages = messages_of(row)
+        if pictures_of(messages):
+            raise ProtocolError(
+                "the task's prompt has an image, and a program gets a text; let the program read it by a tool"
+            )
+        prompt = "\n\n".join(message["content"] for message in messages)
         return HarborTask(Path(), prompt, self._config.options["image"])
 
     def _check_sandboxes(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
-from xp.contrib.harness.request import ProgramRequest, RefusedRequest
+from xp.contrib.harness.request import ProgramRequest, RefusedRequest, RequestPictures
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import EnvUnavailable, Message, ModelMessage
 from xp.envs.conversation import ModelRequest
@@ -58,6 +58,7 @@ class ProgramChannel:
         tools: the tools of the task's own session; None: it has none.
         count: counts the tokens of a request as a prompt; None: nobody can.
         only_appends: whether the same request again, before its answer is delivered, can only be a retry.
+        pictures: reads the pictures of requests. None means that the policy reads text.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class ProgramChannel:
         count: Callable[[ProgramRequest], int] | None = None,
         *,
         only_appends: bool,
+        pictures: RequestPictures | None = None,
     ) -> None:
         self._questions = questions
+        self.pictures = pictures
         self.tools = tools
         self.count = count
         self._only_appends = only_appends
@@ -261,13 +264,18 @@ def _failed(status: int, text: str, wire: Any = chat_wire) -> web.Response:
     return web.json_response(wire.error(status, text), status=status)
 
 
-async def _read(wire: Any, request: web.Request) -> tuple[ProgramRequest, dict[str, Any]]:
+async def _read(
+    wire: Any, request: web.Request, pictures: RequestPictures | None
+) -> tuple[ProgramRequest, dict[str, Any]]:
     """A request, and its body; raises RefusedRequest."""
     try:
         body = await request.json()
         if not isinstance(body, dict):
             raise RefusedRequest("the body is no JSON object")
-        return wire.read(body), body
+        if pictures is None:
+            return wire.read(body), body
+        # A picture takes a second to decode, and other episodes share the loop.
+        return await asyncio.to_thread(wire.read, body, pictures), body
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, RefusedRequest):
             raise
@@ -277,7 +285,7 @@ async def _read(wire: Any, request: web.Request) -> tuple[ProgramRequest, dict[s
 async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.StreamResponse:
     """Answers a request for the model's next message."""
     try:
-        asked, body = await _read(wire, request)
+        asked, body = await _read(wire, request, channel.pictures)
     except RefusedRequest as error:
         channel.refused = str(error)
         return _failed(400, channel.refused, wire)
@@ -332,7 +340,7 @@ async def _count(request: web.Request, channel: ProgramChannel) -> web.Response:
     if channel.count is None:
         return _failed(404, "there is no tokenizer of the policy", anthropic_wire)
     try:
-        asked, _ = await _read(anthropic_wire, request)
+        asked, _ = await _read(anthropic_wire, request, channel.pictures)
         size = await asyncio.get_running_loop().run_in_executor(None, channel.count, asked)
     except (RefusedRequest, XpError) as error:
         return _failed(400, str(error), anthropic_wire)

@@ -301,7 +301,7 @@ def _media_parameters(spec: RunSpec) -> int:
 
 
 def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
-    """Bytes of the frozen parts for pictures and sound on one accelerator, without gradients and moments."""
+    """Bytes of the parts for pictures and sound on one accelerator, without gradients and moments if they are frozen."""
     if not _use(spec).trains_beside_media:
         return 0.0
     parameters = float(_media_parameters(spec))
@@ -311,10 +311,11 @@ def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
         case Strategy.FSDP2:
             parameters /= batch.training
     # They are loaded with the weights that are trained, in float32.
-    if spec.model.lora is None:
-        width = 4.0
-    else:
+    width = 4.0
+    if spec.model.lora is not None:
         width = float(_use(spec).frozen_bytes)
+    elif spec.model.train_vision:
+        width = 16.0  # with a gradient and two moments
     return width * parameters
 
 

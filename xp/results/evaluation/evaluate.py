@@ -50,6 +50,8 @@ from xp.spec import EngineName
 from xp.spec.dialect import Dialect
 from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.load import check_unchanged, within_limit
+from xp.tasks.picture_files import FILE as PICTURES
+from xp.tasks.picture_files import may_name_pictures
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
 from xp.tasks.row import TaskRow
@@ -73,7 +75,7 @@ class EvaluationRun:
         self._outputs = Path(entry.spec.outputs)
         self._environ = episode_environ(entry.spec)
         self._tracker_keys = check_trackers(entry.spec.tracking)
-        self.requested = self._requested(request_key(prepare_config(entry.spec)))
+        self.requested = self._requested(self._tasks())
         self._directory: Path | None = None
         self._task_set: TaskSet
         self._rows: list[TaskRow]
@@ -255,6 +257,17 @@ class EvaluationRun:
         if is_known:
             return f"${self._allowance.cost_usd:.3f}"
         return ""
+
+    def _tasks(self) -> str:
+        """Identity of the task set: its key, and its content if that depends on pictures beside the rows."""
+        config = prepare_config(self.entry.spec)
+        key = request_key(config)
+        if not may_name_pictures(config):
+            return key
+        task_set = prepare(config, self._environ, self._outputs)
+        if PICTURES not in task_set.manifest.files:
+            return key
+        return f"{key}-{task_set.manifest.content_digest[:8]}"
 
     def _requested(self, task_set: str) -> EvaluationIdentity:
         spec = self.entry.spec

@@ -102,6 +102,11 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
     if spec.served_judge is not None and reason:
         fix = "or start its server yourself, and set serve=null and url"
         raise XpError(f"env.judge.model.serve: {reason}; {fix}", ExitCode.PLAN)
+    if how.engine is EngineName.SGLANG and spec.model.images is not None:
+        raise XpError(
+            "model.images: xp gives SGLang no pictures; set eval.engine=vllm, or null",
+            ExitCode.PLAN,
+        )
     if how.engine is not EngineName.TRANSFORMERS:
         _python_with(how.engine, how.python)
 

@@ -43,7 +43,7 @@ class EvaluationIdentity:
     run: str | None
     """Run under which it is listed. None means that it belongs to no run."""
     tasks: str
-    """Key of the task set."""
+    """Key of the task set, with a digest of its content if pictures are in files beside its rows."""
     rules: str
     """sha256 of the episodes' rules."""
     playing: Mapping[str, Any]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from xp import __version__
 from xp.composition.points import to_yaml, validated
+from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.execution.held_out import evaluation_files
@@ -20,7 +22,8 @@ from xp.execution.lock import Lock, read_lock
 from xp.execution.record import read_record
 from xp.execution.run_directory import SPEC, resource_errors
 from xp.lib.atomic import replacing
-from xp.lib.data_files import HUB, shipped_name
+from xp.lib.data_files import HUB, data_of, shipped_name
+from xp.lib.names import is_inner_path
 from xp.lib.reading import json_of
 from xp.lib.secrets.redaction import MASK, Redactor, known_values
 from xp.lib.secrets.shapes import holds_token
@@ -32,9 +35,12 @@ from xp.results.replay.recorded import ABOUT
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 from xp.spec.sft import SOLVE
+from xp.tasks.picture_files import FILE as SHOWN
 
 MAX_TASKS_BYTES: Final = 200_000_000
 MAX_EPISODES_BYTES: Final = 500_000_000
+_DIGEST: Final = re.compile(rb'"sha256": ?"([0-9a-f]{64})"')
+"""A picture in a line of a trajectory."""
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 """Time of every entry, so that the same run gives the same bytes."""
 
@@ -72,6 +78,8 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool, has_episodes: bool)
     files |= _records(run, attempt, left_out, has_episodes=has_episodes)
     files |= {f"{attempt.name}/code/{name}": file for name, file in _code(attempt / "code")}
     files |= _tasks(run, attempt, spec, left_out, has_tasks=has_tasks)
+    beside = dict(beside_rows(spec, attempt.name, files, left_out))
+    files |= _pictures(run, files, beside.values(), left_out)
     left_out += _on_this_machine(spec)
     left_out += _without_copy(lock, attempt / "code")
     record = read_record(run)
@@ -83,6 +91,7 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool, has_episodes: bool)
         "commit": record.attempts[lock.attempt - 1].provenance.commit,
         "secrets": list(record.secrets),
         "data": {path: str(copy.relative_to(run)) for path, copy in data.items() if copy.exists()},
+        "pictures": beside,
         "figures": figures_of(run),
         "left_out": left_out,
     }
@@ -187,9 +196,56 @@ def _tasks(
         else:
             reason = "it is not in the store any more"
     if reason is None:
+        shown = files[0].with_name(SHOWN)
+        if shown.is_file():
+            files.append(shown)
         yield from ((f"tasks/{file.parent.name}/{file.name}", file) for file in files)
     else:
         left_out.append(f"task set: {reason}; its request is in {SPEC}")
+
+
+def beside_rows(
+    spec: RunSpec, attempt: str, files: Mapping[str, Path | str], left_out: list[str]
+) -> Iterator[tuple[str, str]]:
+    """Place in the bundle of each picture that rows name, beside their copy, and its sha256.
+
+    Args:
+        spec: the run's spec.
+        attempt: name of the directory with the run's code.
+        files: the bundle's files so far, by their places.
+        left_out: lines for what is left out.
+    """
+    sets = [file for name, file in files.items() if name.endswith(f"/{SHOWN}")]
+    for file in sets:
+        assert isinstance(file, Path)
+        for member, names in json_of(file, ExitCode.TASKS).items():
+            places = data_of(spec.env.members[member].rows)
+            for name, digest in names.items():
+                if places and is_inner_path(name):
+                    copy = PurePosixPath(attempt, "code", shipped_name(places[0]))
+                    folder = copy if places[0].is_dir() else copy.parent
+                    yield str(folder / name), digest
+                else:
+                    left_out.append(f"picture {name}: not below the directory of its file of rows")
+
+
+def _pictures(
+    run: Path, files: Mapping[str, Path | str], beside: Iterable[str], left_out: list[str]
+) -> Iterator[tuple[str, Path]]:
+    """The pictures of rows beside which they were, and of the recorded episodes."""
+    store = PictureStore(run.parent.parent / DIRECTORY)
+    digests = set(beside)
+    for name, file in files.items():
+        if "/trajectories/" in name and isinstance(file, Path) and file.suffix == ".jsonl":
+            for line in file.read_bytes().splitlines():
+                digests |= {found.decode() for found in _DIGEST.findall(line)}
+    found = [store.file(digest) for digest in sorted(digests) if store.file(digest).is_file()]
+    size = sum(file.stat().st_size for file in found)
+    if size > MAX_EPISODES_BYTES:
+        left_out.append(f"pictures: {size / 1e6:.0f} MB; send {store.directory} too")
+        return
+    for file in found:
+        yield f"{DIRECTORY}/{file.parent.name}/{file.name}", file
 
 
 def figures_of(run: Path) -> dict[str, Any]:

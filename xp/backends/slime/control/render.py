@@ -128,8 +128,8 @@ def memory(spec: RunSpec) -> MemoryUse:
         has_reference=False,
         splits_experts=spec.backend.parallel.expert == 1,
         copies_linear_attention=True,
-        # Megatron has the text network alone; the engine has the whole model.
-        trains_beside_media=False,
+        # Without pictures Megatron has the text network alone; the engine has the whole model.
+        trains_beside_media=spec.model.images is not None,
         logit_bytes=12.0,
     )
 

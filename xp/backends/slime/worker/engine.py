@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from xp.backends.slime.worker.pictures import PictureRequest
 from xp.errors import ExitCode, XpError
 from xp.worker.engines.conversation import GeneratedTurn
 
@@ -20,6 +21,7 @@ async def write_turn(
     sampling: Mapping[str, Any],
     max_tokens: int,
     end_ids: Sequence[int],
+    pictures: PictureRequest | None = None,
 ) -> tuple[GeneratedTurn, Mapping[str, Any]]:
     """Generates the policy's next turn; returns it with SGLang's `meta_info`.
 
@@ -33,9 +35,11 @@ async def write_turn(
         sampling: Slime's sampling parameters; SGLang refuses a name that it does not know.
         max_tokens: largest number of tokens of the turn.
         end_ids: tokens that end a turn.
+        pictures: the pictures of the context. None means that it has none.
 
     Raises:
         XpError: (ENGINE) all attempts failed, or the turn took too long.
+        PictureMismatch: the engine read other tokens of a context with pictures.
     """
     from httpx import HTTPStatusError, TransportError
     from slime.utils.http_utils import post
@@ -49,6 +53,8 @@ async def write_turn(
         },
         "return_logprob": True,
     }
+    if pictures is not None:
+        payload |= pictures.fields
     if args.use_rollout_routing_replay:
         payload["return_routed_experts"] = True
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
@@ -63,6 +69,8 @@ async def write_turn(
     except TransportError as error:
         raise _lost(f"{type(error).__name__} {error}") from error
     meta = output["meta_info"]
+    if pictures is not None and meta["finish_reason"]["type"] != "abort":
+        pictures.check(meta["prompt_tokens"])
     rows: Sequence[Sequence[Any]] = meta.get("output_token_logprobs") or []
     return GeneratedTurn([int(row[1]) for row in rows], [float(row[0]) for row in rows]), meta
 

@@ -17,6 +17,7 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, Work
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.processes import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
+from xp.envs import pictures
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
@@ -125,7 +126,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     if os.environ.get("RAY_ADDRESS"):
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
-        names = ("PYTHONPATH", VARIABLE)
+        names = ("PYTHONPATH", VARIABLE, pictures.VARIABLE)
         variables = {name: os.environ[name] for name in names if os.environ.get(name)}
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **variables}})
     else:

@@ -6,10 +6,12 @@ import asyncio
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import write_turn
+from xp.backends.slime.worker.pictures import PictureMismatch
 from xp.backends.slime.worker.rollout_process import (
     DURING,
     VOID_REWARD,
@@ -17,6 +19,7 @@ from xp.backends.slime.worker.rollout_process import (
     worker_of,
     write_played,
 )
+from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong
@@ -24,7 +27,7 @@ from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.spec import Sampling
 from xp.worker.engines.conversation import Conversation
-from xp.worker.engines.rows import Rows, play_turns, tokens_of
+from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of
 from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
 from xp.worker.token_budget import evaluation_sampling, is_cut
 
@@ -89,7 +92,8 @@ async def _play(
         **named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt)
     )
     episode = worker.mix.episode(task)
-    rows = Rows(Conversation(worker.prompt(chat, sample)))
+    prompt_ids = worker.prompt(chat, sample)
+    rows = Rows(Conversation(prompt_ids, pictures=digests_of(task.messages)))
     spec = worker.config.spec
     episode.count_by(lambda: tokens_of(rows.all), None if evaluation else Overlong.of(spec))
     try:
@@ -108,7 +112,8 @@ async def _play(
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
     prompt = chat.prompt_text(rows.all[0].prompt_ids)
     ended = PlayedEpisode(task, number, episode, tokens_of(rows.all), prompt)
-    _fill(args, sample, rows.all[0], metas)
+    trained = await _threaded(worker, partial(_trained, worker, rows.all, evaluation=evaluation))
+    _fill(args, sample, trained[0], metas)
     if not worker.is_grouped(task.env, evaluation=evaluation):
         await _record(worker, sample, ended, evaluation=evaluation)
     elif not evaluation:
@@ -125,13 +130,33 @@ async def _play(
         sample.teacher_log_probs = await _threaded(worker, score)
     if evaluation or not spec.env.has_rows:
         return sample
-    return _siblings(args, sample, rows.all[1:])
+    return _siblings(args, sample, trained[1:])
+
+
+@dataclass(frozen=True)
+class TrainedRow:
+    """A row of an episode as Slime's update gets it."""
+
+    row: Conversation
+    inputs: dict[str, Any] | None
+    """Slime's `multimodal_train_inputs`. None means that it has no pictures."""
+
+
+def _trained(worker: Worker, rows: Sequence[Conversation], *, evaluation: bool) -> list[TrainedRow]:
+    pictures = worker.pictures
+    if pictures is None or evaluation:
+        return [TrainedRow(row, None) for row in rows]
+    end_id = worker.chat().end_id
+    trainable = [pictures.trainable(row, end_id) for row in rows]
+    return [TrainedRow(row, pictures.train_inputs(row)) for row in trainable]
 
 
 def _fill(
-    args: Any, sample: Any, row: Conversation, metas: Sequence[Mapping[str, Any]] = ()
+    args: Any, sample: Any, trained: TrainedRow, metas: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Sets a sample's tokens, and what the engine reports of the last turn."""
+    """Sets a sample's tokens and pixels, and what the engine reports of the last turn."""
+    row = trained.row
+    sample.multimodal_train_inputs = trained.inputs
     sample.tokens = [*row.prompt_ids, *row.completion_ids]
     sample.response_length = len(row.completion_ids)
     sample.loss_mask = row.mask
@@ -139,7 +164,7 @@ def _fill(
     sample.append_response_tokens(args, meta_info=dict(metas[-1]) if metas else None)
 
 
-def _siblings(args: Any, sample: Any, rows: Sequence[Conversation]) -> list[Any]:
+def _siblings(args: Any, sample: Any, rows: Sequence[TrainedRow]) -> list[Any]:
     """The samples of an episode of several rows: Slime's loss counts those with the same `rollout_id` as one."""
     sample.rollout_id = sample.index
     others = [copy.copy(sample) for _ in rows]
@@ -208,12 +233,18 @@ async def _converse(
     tools = json.dumps(sample.metadata["tools"])
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)
+    run = partial(_threaded, worker)
 
     async def write(row: Conversation, reply: Sequence[int]) -> tuple[Sequence[int], bool]:
         row.append_env_tokens(reply)
         length = limits.next_turn(len(row.completion_ids))
         ids = [*row.prompt_ids, *row.completion_ids]
-        turn, meta = await write_turn(args, ids, sample.session_id, sampling, length, chat.end_ids)
+        pictures = None
+        if worker.pictures is not None:
+            pictures = await run(partial(worker.pictures.request, ids, row.pictures))
+        turn, meta = await write_turn(
+            args, ids, sample.session_id, sampling, length, chat.end_ids, pictures
+        )
         if meta["finish_reason"]["type"] == "abort" or _is_stopping(args):
             raise _Aborted
         await opening
@@ -225,8 +256,12 @@ async def _converse(
         if episode.is_live:
             ids = await opening
             if ids is not None:
-                rows.current.prompt_ids = ids
-        await play_turns(rows, episode, chat, limits, write, partial(_threaded, worker))
+                rows.all[0] = rows.current = Conversation(ids, pictures=digests_of(episode.opening))
+        try:
+            await play_turns(rows, episode, chat, limits, write, run)
+        except PictureMismatch as fault:
+            episode.void(str(fault))
+        check_pictures(chat, rows.all, episode)
         return metas
     finally:
         await opening

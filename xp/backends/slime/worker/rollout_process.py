@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
+from xp.backends.slime.worker.models import local_model
+from xp.backends.slime.worker.pictures import EnginePictures
 from xp.backends.slime.worker.processes import close_on_request
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import EpisodeFacts, check_health
@@ -31,6 +33,7 @@ from xp.worker.media import placeholder_ids
 from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
+from xp.worker.tasks import picture_reader
 from xp.worker.time_limit import check_time
 from xp.worker.trained import never_filled
 from xp.worker.training import evaluation_config
@@ -162,9 +165,24 @@ class Worker:
     def chat(self, tokenizer: Any = None) -> ChatTokens:
         """The policy's tokenizer with the run's chat template; a process has one policy, given at its first episode."""
         if self._chat is None:
-            spec = self.config.spec
-            self._chat = ChatTokens(tokenizer, spec.model, keeps_prompts=spec.record_prompts)
+            config = self.config
+            spec = config.spec
+            reader = None
+            if spec.model.images is not None:
+                model = local_model(config.start_model, Path(config.root))
+                reader = picture_reader(model, spec.model, tokenizer)
+            self._chat = ChatTokens(
+                tokenizer, spec.model, keeps_prompts=spec.record_prompts, pictures=reader
+            )
         return self._chat
+
+    @cached_property
+    def pictures(self) -> EnginePictures | None:
+        """The pictures of the episodes. None means that model.images is off."""
+        reader = self.chat().pictures
+        if reader is None:
+            return None
+        return EnginePictures(reader)
 
     def prompt(self, chat: ChatTokens, sample: Any) -> list[int]:
         """A task's prompt as token ids, rendered once for all episodes of its group."""

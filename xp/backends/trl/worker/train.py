@@ -40,7 +40,7 @@ from xp.worker.best import EarlyStop
 from xp.worker.engines.key_check import KEY
 from xp.worker.engines.server import URL
 from xp.worker.facts import record_facts
-from xp.worker.media import media_names
+from xp.worker.media import frozen_media
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
@@ -109,6 +109,7 @@ def main(argv: Sequence[str]) -> None:
             config.spec.model.dtype.value,
             ranks,
             local_directory(config.start_model, Path()),
+            trains_vision=config.spec.model.train_vision,
         )
         rollouts.evaluate_trained(trainer)
     leave_group(ranks)
@@ -171,11 +172,19 @@ def make_trainer(
         server = {}
     args = GRPOConfig(**config.grpo, **server)
     shard_on_cpu(args.distributed_state, environ)
-    model, adapters = start_policy(config.start_model, config.spec.model.lora, loaded_dtype(config))
+    model, adapters = start_policy(
+        config.start_model,
+        config.spec.model.lora,
+        loaded_dtype(config),
+        trains_vision=config.spec.model.train_vision,
+    )
     if config.spec.model.lora is None:
         # GRPOTrainer loads the reference itself, from the path in the configuration.
         model.config._name_or_path = config.reference
-    frozen = media_names(model)
+    frozen = frozen_media(model)
+    if config.spec.model.train_vision:
+        # A row without pictures has no gradients of the vision part.
+        args.ddp_find_unused_parameters = True
     policy = config.spec.model
     distill = config.spec.algorithm.distill
     of_dtype = getattr(torch, policy.dtype.value)
@@ -191,7 +200,7 @@ def make_trainer(
         chat.pictures,
         model=model,
         args=args,
-        processing_class=chat.tokenizer if chat.pictures is None else chat.pictures.processor,
+        processing_class=chat.tokenizer,
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
@@ -209,7 +218,7 @@ def make_trainer(
         if args.use_vllm:
             trainer.vllm_generation._iter_named_params = partial(merged_weights, trainer.model)
     if args.use_vllm:
-        send_text_alone(trainer.vllm_generation, frozen)
+        send_text_alone(trainer.vllm_generation, frozen, sees=chat.pictures is not None)
     return trainer
 
 
@@ -223,7 +232,8 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
             send_over_gloo()
         return
     colocated.choose_port(os.environ)
-    colocated.set_vllm_arguments(config.spec.model.dtype.value)
+    model = config.spec.model
+    colocated.set_vllm_arguments(model.dtype.value, model.images)
     if config.grpo["use_cpu"]:
         keep_plain_weights()
         take_back_draws()

@@ -1,0 +1,127 @@
+"""Pictures under Slime: what SGLang gets of a conversation, and the pixels that Megatron's update gets.
+
+SGLang makes pixels itself. Each picture is sent in the size of its patches, so that its processor resizes nothing and the
+pixels are those of the update. Its answer has the number of tokens that it read, which is compared with xp's.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from xp.episode.picture_reader import GRID, MAX_KEPT, PictureReader
+from xp.worker.engines.conversation import Conversation
+
+
+class PictureMismatch(Exception):
+    """The ids of a conversation have other placeholders than its pictures have tokens, or the engine read other ids."""
+
+
+@dataclass(frozen=True)
+class PictureRequest:
+    """The part of a request that pictures change."""
+
+    fields: Mapping[str, Any]
+    """Fields of SGLang's /generate request."""
+    num_context_tokens: int
+    """Tokens of the context, as xp has them."""
+    num_encoded_again: int | None
+    """Tokens of the context if the engine decodes it and encodes the text. None means that the same ones come out."""
+
+    def check(self, num_read: int) -> None:
+        """Compares the tokens that the engine read with xp's; raises PictureMismatch.
+
+        With Slime's patch SGLang decodes the ids of a request with pictures and encodes the text; without it, it keeps
+        them.
+
+        Args:
+            num_read: `prompt_tokens` of SGLang's answer.
+        """
+        if num_read != self.num_context_tokens:
+            raise PictureMismatch(
+                f"PictureTokens: the engine read {num_read} tokens of a context with images, and xp has"
+                f" {self.num_context_tokens}"
+            )
+        if self.num_encoded_again == self.num_context_tokens:
+            raise PictureMismatch(
+                "PictureTokens: the engine may have read other tokens of a context with images, as many as xp has: the"
+                " text of the policy's turns is encoded otherwise"
+            )
+
+
+class EnginePictures:
+    """The pictures of conversations, for SGLang's requests and for Slime's samples.
+
+    Args:
+        reader: the pictures as xp's ids have them.
+    """
+
+    def __init__(self, reader: PictureReader) -> None:
+        self.reader = reader
+        self._uri = lru_cache(MAX_KEPT)(self._encoded)
+
+    def request(self, ids: Sequence[int], digests: Sequence[str]) -> PictureRequest | None:
+        """What SGLang gets of a context, whose ids have one placeholder for each picture there. None means no pictures.
+
+        Args:
+            ids: tokens of the context.
+            digests: its pictures.
+
+        Raises:
+            PictureMismatch: the ids have another number of placeholders than the pictures have tokens.
+        """
+        fault = self.reader.fault(ids, digests)
+        if fault is not None:
+            raise PictureMismatch(fault)
+        if not digests:
+            return None
+        collapsed = self._collapsed(ids, digests)
+        tokenizer = self.reader.processor.tokenizer
+        again = tokenizer(tokenizer.decode(collapsed))["input_ids"]
+        num_repeated = len(ids) - len(collapsed)
+        return PictureRequest(
+            {"input_ids": collapsed, "image_data": [self._uri(digest) for digest in digests]},
+            len(ids),
+            None if again == collapsed else len(again) + num_repeated,
+        )
+
+    def train_inputs(self, row: Conversation) -> dict[str, Any] | None:
+        """Slime's `multimodal_train_inputs` of a row: `pixel_values` and `image_grid_thw`. None means no pictures."""
+        return self.reader.pixels(row.pictures) or None
+
+    def trainable(self, row: Conversation, end_id: int) -> Conversation:
+        """A row, or one without meaning in its place if its placeholders are not those of its pictures: its episode is
+        void, and Slime's model would stop at it."""
+        if self.reader.fault([*row.prompt_ids, *row.completion_ids], row.pictures) is None:
+            return row
+        return Conversation([end_id])
+
+    def _collapsed(self, ids: Sequence[int], digests: Sequence[str]) -> list[int]:
+        """The ids with one placeholder for each picture."""
+        lengths = iter([self.reader.num_tokens(digest) for digest in digests])
+        collapsed = []
+        num_left_out = 0
+        for token in ids:
+            if token == self.reader.placeholder_id and num_left_out:
+                num_left_out -= 1
+                continue
+            if token == self.reader.placeholder_id:
+                num_left_out = next(lengths) - 1
+            collapsed.append(token)
+        return collapsed
+
+    def _encoded(self, digest: str) -> str:
+        """A picture as a data URI of a PNG in the size of its patches, which the model's processor does not resize."""
+        image_processor = self.reader.processor.image_processor
+        _, height, width = self.reader.pixels([digest])[GRID][0].tolist()
+        size = (width * image_processor.patch_size, height * image_processor.patch_size)
+        image = self.reader.image(digest)
+        if image.size != size:
+            image = image.resize(size, image_processor.resample)
+        written = io.BytesIO()
+        image.save(written, "PNG")
+        return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
