@@ -95,9 +95,10 @@ def steps(outputs: Path, *words: str) -> list[dict[str, Any]]:
     "words",
     [
         ("backend=trl",),
+        ("backend=trl", "model.train_vision=true"),
         ("backend=trl", "backend.engine.placement=separate", "backend.engine.accelerators=1"),
     ],
-    ids=["in the process", "on a server"],
+    ids=["in the process", "in the process with its vision part", "on a server"],
 )
 def test_engine_and_update_agree_after_every_update(words: tuple[str, ...], tmp_path: Path) -> None:
     lines = steps(tmp_path, *words, *TWO_BOARDS)
