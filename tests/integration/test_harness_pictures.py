@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.envs_under_test.pictured import PIXEL
 from tests.programs.picture_agent import COLORS, png
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import write_task
 from tests.support.harness_programs import harness, play
 from tests.support.harness_programs import place as place
-from xp.contrib.harness import provider, request
-from xp.contrib.harness.provider import HarnessProvider
-from xp.envs.base import PICTURE_MARK, ProtocolError
+from xp.contrib.harness import request
+from xp.envs.base import PICTURE_MARK
 from xp.envs.pictures import VARIABLE, PictureStore, digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -139,14 +139,26 @@ def test_a_repeated_picture_is_decoded_once(store: PictureStore) -> None:
     assert counted.num_kept == 1
 
 
-def test_a_servers_prompt_with_a_picture_is_refused(store: PictureStore) -> None:
-    picture = store.keep(png(COLORS["red"]))
-    prompt = [{"role": "user", "content": PICTURE_MARK, "pictures": [picture]}]
-    with pytest.raises(ProtocolError, match="the task's prompt has an image"):
-        HarnessProvider._task_of(harness_provider(), {"prompt": prompt})
+TOOLS = "python {program}/tools_agent.py {prompt_file}"
 
 
-def harness_provider() -> Any:
-    made = object.__new__(provider.HarnessProvider)
-    made._config = harness(None)
-    return made
+def test_a_servers_tools_show_the_program_pictures(store: PictureStore) -> None:
+    """By the Model Context Protocol; the program shows them to its model."""
+    serve = "tests.envs_under_test.pictured:Gallery"
+    config = harness(None, serve=serve, images=IMAGES, options={"command": TOOLS})
+    outcome, episode = play(config, call("look"), call("answer"))
+    assert outcome.status == EpisodeStatus.FINISHED, outcome
+    assert outcome.reward == 1.0
+    pixel = base64.b64decode(PIXEL)
+    assert digests_of(episode.turns[0].messages) == [hashlib.sha256(pixel).hexdigest()]
+    assert results_of(episode)[0] == f"Here it is.{PICTURE_MARK}"
+    assert store.data(hashlib.sha256(pixel).hexdigest()) == pixel
+
+
+def test_a_servers_prompt_with_a_picture_is_refused() -> None:
+    """A program gets its task as a text."""
+    serve = "tests.envs_under_test.pictured:Painted"
+    config = harness(None, serve=serve, images=IMAGES, options={"command": TOOLS})
+    outcome, _ = play(config, "Done.")
+    assert outcome.status == EpisodeStatus.VOID
+    assert "the task's prompt has an image" in str(outcome.void_reason)

@@ -186,14 +186,17 @@ def test_the_judge_of_a_training_and_of_its_records_gets_pictures(
 ) -> None:
     pytest.importorskip("trl")
     monkeypatch.chdir(tmp_path)
+    server.write = lambda body: verdict(body, score=len(server.requests) % 10)
     rule = JUDGED.format(url=server.url, more="images: true")
     outputs = tmp_path / "outputs"
     small = (
         *("training.num_steps=1", "training.prompts_per_step=2", "training.group_size=2"),
+        "training.warmup_updates=0",
         *("training.micro_batch_size=4", "evaluation.every=null"),
     )
     words = ("env=shapes_mini", "model=tiny_vlm", rule, f"outputs={outputs}", *small)
-    assert main([*words]) == 0
+    # The few answers may be equal.
+    assert main([*words]) in (ExitCode.OK, ExitCode.NOT_TRAINED)
     assert server.requests
     for body in server.requests:
         data, names, urls = shown(body)
@@ -201,7 +204,6 @@ def test_the_judge_of_a_training_and_of_its_records_gets_pictures(
         assert len(names) == len(urls) == json.dumps(data).count("[image ")
     (run,) = (outputs / "runs").iterdir()
     num_requests = len(server.requests)
-    more = "env.judge.rubric=Is it short?"
-    assert main(["rescore", str(run), more]) == 0
+    assert main(["rescore", str(run), rule.replace("rubric: r", "rubric: Is it short")]) == 0
     assert len(server.requests) > num_requests
     assert all(shown(body)[1] for body in server.requests[num_requests:])

@@ -400,13 +400,14 @@ def _with_names(value: Any, digests: list[str]) -> Any:
         return [_with_names(member, digests) for member in value]
     if not isinstance(value, Mapping) or not value.get("pictures"):
         return value
+    message: Any = value
     parts = []
-    for part in parts_of(value):
+    for part in parts_of(message):
         if not isinstance(part, str):
             digests.append(part["sha256"])
             part = f"[image {len(digests)}]"
         parts.append(part)
-    return with_pictures(Message(**value), parts)
+    return with_pictures(message, parts)
 
 
 def _verdict(answer: str, check: str) -> Mapping[str, Any]:

@@ -320,6 +320,7 @@ MODEL = (
             proof={
                 "text network alone": "trainers/slime_media::slimes_own_class_has_the_text_alone",
                 "has no loader": "trainers/slime_media::a_text_network_is_read_and_written_as_its_family",
+                "part for pictures too": "trainers/slime_pictures::slimes_network_with_pictures_agrees_and_trains",
             },
         ),
     ),
@@ -478,7 +479,13 @@ MODEL = (
             implemented_by="xp.worker.picture_passes, in each forward pass",
             note=_pictures_note,
             refuse=_no_pictures,
-            proof={"xp gives": OWN, "the teacher reads text": OWN, "a pass over": OWN},
+            proof={
+                "xp gives": OWN,
+                "the teacher reads text": OWN,
+                "a pass over": OWN,
+                "Not tried": OWN,
+                "guessed tokens": "engines::guessed_tokens_have_no_min_p",
+            },
         ),
         skyrl=Column(
             _pictures,

@@ -59,7 +59,7 @@ from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
 from xp.envs.load import load_provider
 from xp.envs.loop import run
-from xp.envs.pictures import pictures_of
+from xp.envs.pictures import pictures_of, store_of
 from xp.envs.rows import load_rows, messages_of, reader_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.data_files import files_in
@@ -319,7 +319,8 @@ class HarnessProvider(IndexedProvider):
         tools = None
         row = dict[str, Any]()
         if inner is not None:
-            tools = ToolServer(inner, self._pool)
+            store = store_of(self._config.images, self._environ)
+            tools = ToolServer(inner, self._pool, store)
             row = {"prompt": inner.prompt()}
             harbor_task = self._task_of(row)
         else:

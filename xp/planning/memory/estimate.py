@@ -24,6 +24,7 @@ from xp.lib.models.weights import media_parameters
 from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
+from xp.planning.memory.pictures import PictureBatch, picture_bytes, seen_by, tokens_of_episode
 from xp.planning.memory.weights import (
     Layer,
     Weights,
@@ -53,7 +54,7 @@ MOMENTS = {Optimizer.ADAMW: 8, Optimizer.ADAMW_8BIT: 2, Optimizer.SGD: 0}
 OFFLOADED = ("weights", "gradients", "optimizer")
 """Parts that are on the host with `backend.parallel.offload_parameters`."""
 MOVED = "moved while engines generate"
-BY_LENGTH = ("activations", "logits", "fragmentation")
+BY_LENGTH = ("activations", "logits", "pictures", "fragmentation")
 """Parts whose size depends on the episodes' lengths."""
 
 
@@ -269,6 +270,9 @@ def _largest_stage(
         states = _states(spec, shape, batch, stage)
         states["weights"] += _media_bytes(spec, batch)
         parts = _in_training(spec, states) | activations
+        seen = _pictures(spec, shape, batch, lengths, sum(activations.values()))
+        if seen:
+            parts["pictures"] = seen
         if _is_colocated(spec) and not _use(spec).keeps_engine:
             asleep = {"sleeping engine": SLEEPING_ENGINE}
         else:
@@ -290,6 +294,36 @@ def _media_of(path: str, outputs: str, commit: str | None) -> int:
     if config is None:
         return 0
     return media_parameters(local_directory(name, Path(outputs)), config)
+
+
+def _pictures(
+    spec: RunSpec,
+    shape: Architecture,
+    batch: BatchShape,
+    lengths: EpisodeLengths,
+    later: float,
+) -> float:
+    """Bytes of pictures on one accelerator at the peak of an update; 0 without any."""
+    vision = seen_by(spec)
+    if vision is None:
+        return 0.0
+    use = _use(spec)
+    shown = tokens_of_episode(spec, vision, lengths.longest)
+    in_batch = min(batch.micro * shown, _tokens(spec, batch, lengths))
+    kept = in_batch
+    if use.keeps_pixels:
+        kept = max(
+            kept, tokens_of_episode(spec, vision, lengths.mean) * batch.episodes / batch.ranks
+        )
+    return picture_bytes(
+        vision,
+        PictureBatch(in_batch, kept),
+        hidden=shape.hidden_size,
+        width=_width(spec),
+        later=later,
+        is_trained=getattr(spec.model, "train_vision", False),
+        is_checkpointed=spec.training.gradient_checkpointing,
+    )
 
 
 def _media_parameters(spec: RunSpec) -> int:

@@ -20,6 +20,7 @@ from xp.composition.points import from_container
 from xp.envs.base import EnvFault, Provider, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
+from xp.envs.pictures import DIRECTORY, VARIABLE
 from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.metrics import EpisodeFacts, episode_metrics
@@ -103,7 +104,7 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
             run / JUDGE, [*run.glob(f"attempt_*/*/{JUDGE}/*.jsonl"), *run.glob(f"{JUDGE}/*.jsonl")]
         )
         members = {
-            name: _Member(config, stack, log)
+            name: _Member(config, stack, log, run.parent.parent / DIRECTORY)
             for name, config in episode_config(spec).members.items()
         }
         episodes: list[RescoredEpisode] = []
@@ -251,7 +252,7 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
 class _Member:
     """Settles the episodes of one environment."""
 
-    def __init__(self, config: EnvConfig, stack: ExitStack, log: JudgeLog) -> None:
+    def __init__(self, config: EnvConfig, stack: ExitStack, log: JudgeLog, pictures: Path) -> None:
         self._config = config
         self._stack = stack
         self._known: dict[Task, Mapping[str, Any]] = {}
@@ -264,7 +265,7 @@ class _Member:
             keys = resolve(filter(None, [config.judge.model.key_variable]))
             judge = Judge(
                 config.judge,
-                {**os.environ, **keys},
+                {**os.environ, **keys, VARIABLE: str(pictures)},
                 self._description,
                 log,
                 config.dialect,

@@ -129,6 +129,7 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
     """
 
     tracker: SftLog
+    collator: Any
 
     def __init__(self, sft_cfg: Any, cfg: Any, log: SftLog, policy: Model) -> None:
         super().__init__(sft_cfg, skyrl_cfg=cfg)

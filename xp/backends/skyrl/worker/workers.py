@@ -29,6 +29,7 @@ from xp.worker.adapters import check_untied
 from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 from xp.worker.media import TextWeights, freeze_media, has_media
+from xp.worker.media_gradients import free_media_inputs
 from xp.worker.picture_passes import seeing_nothing
 
 CLIPPED = "loss_metrics/clip_ratio"
@@ -179,6 +180,7 @@ def _tying(*, trains_vision: bool) -> AbstractContextManager[None]:
     def tie_and_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
         model.tie_weights()
         freeze_media(model, trains_vision=trains_vision)
+        free_media_inputs(model)
         return shard(model, *args, **kwargs)
 
     return replaced(fsdp_strategy, apply_fsdp2=tie_and_shard)
