@@ -85,6 +85,18 @@ def test_a_trained_vision_part_is_published(
     assert (run / "model/preprocessor_config.json").is_file()
 
 
+def test_adapters_are_on_the_language_layers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = picture_model("gemma3", tmp_path / "model")
+    run, steps = train(model, tmp_path, "model.lora=4", "training.learning_rate=1e-2")
+    names = changed(model, run)
+    assert names
+    assert all("language_model" in name for name in names)
+    assert all(step["training/logprob_gap"] < 1e-5 for step in steps)
+
+
 def leave_rows(file: Path) -> None:
     """Writes questions with no, one and two pictures."""
     lines = []
