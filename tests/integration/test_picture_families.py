@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,6 +107,8 @@ def test_a_prompt_is_what_the_processor_itself_makes_of_it(
         }
     ]
     processor = chat.pictures.processor
+    # SmolVLM's asks for its part for videos, which is not there.
+    processor.video_processor = SimpleNamespace(num_frames=1, fps=1)
     processor.chat_template = chat.tokenizer.chat_template
     expected = processor.apply_chat_template(
         dialogue, add_generation_prompt=True, tokenize=True, return_dict=True

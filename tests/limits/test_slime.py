@@ -439,3 +439,28 @@ def test_its_update_takes_pictures_of_one_family() -> None:
     plugins = slime("slime_plugins/models").rglob("*.py")
     seeing = {file.stem for file in plugins if "pixel_values" in file.read_text()}
     assert seeing == {"qwen3_5_vl"}
+
+
+@needs_checkouts
+def test_a_critic_with_pictures_has_no_head() -> None:
+    """Slime sets a critic's head on the model that it gets; the network with pictures has its own within."""
+    provider = slime("slime/backends/megatron_utils/model_provider.py")
+    assert has(provider, "model.output_layer = LinearForLastLayer(")
+    plugin = slime("slime_plugins/models/qwen3_5_vl.py")
+    assert has(plugin, "return self.language_model(")
+    assert lacks(plugin, r"\boutput_layer\b")
+
+
+@needs_checkouts
+@pytest.mark.skipif(
+    find_spec("sglang") is None, reason="SGLang is in a virtual environment of its own"
+)
+def test_its_sglang_encodes_tokens_with_pictures_again() -> None:
+    """Slime's patch calls a function that decodes the ids and keeps none; SGLang itself keeps them."""
+    assert has(
+        slime("docker/patch/latest/sglang.patch"),
+        "- base_output = await self.load_mm_data( + base_output = await self.legacy_load_mm_data(",
+    )
+    base = package("sglang") / "srt/multimodal/processors/base_processor.py"
+    assert has(base, "async def legacy_load_mm_data(", "prompt = self._tokenizer.decode(prompt)")
+    assert has(base, "envs.SGLANG_MM_AVOID_RETOKENIZE.get() and base_output.input_ids is not None")

@@ -32,7 +32,9 @@ QWEN_MARKS: Final = {
     "vision_start_token": "<|vision_start|>",
     "vision_end_token": "<|vision_end|>",
 }
+QWEN_MARK: Final = "<|vision_start|><|image_pad|><|vision_end|>"
 NORMAL: Final = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+PINPOINTS: Final = [[SIDE, 2 * SIDE], [2 * SIDE, 2 * SIDE], [SIDE, 3 * SIDE]]
 SQUARE: Final = {"height": SIDE, "width": SIDE}
 
 
@@ -58,6 +60,8 @@ class PictureFamily:
     """Of config.json, beside its sections."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the processor: processor_config.json."""
+    mark: str | None = None
+    """What the family's own template, which TRL does not ship, has in place of QWEN_MARK. None means that it is TRL's."""
 
 
 def _split(kind: str) -> PictureFamily:
@@ -137,6 +141,28 @@ FAMILIES: Final[Mapping[str, PictureFamily]] = {
         text={"model_type": "qwen2"},
         whole={"image_seq_length": 1},
         settings={"image_seq_length": 1},
+        mark="<IMG_CONTEXT>\n",
+    ),
+    "llava_next": PictureFamily(
+        template="llava_next",
+        processor="LlavaNextProcessor",
+        image_processor={
+            "image_processor_type": "LlavaNextImageProcessor",
+            "size": {"shortest_edge": SIDE},
+            "crop_size": SQUARE,
+            "image_grid_pinpoints": PINPOINTS,
+            **NORMAL,
+        },
+        vision={**SIGLIP, "model_type": "clip_vision_model", "num_hidden_layers": 3},
+        tokens={"image_token_index": "<image>"},
+        marks=("</s>",),
+        text={"model_type": "mistral"},
+        whole={"image_grid_pinpoints": PINPOINTS, "vision_feature_select_strategy": "default"},
+        settings={
+            "patch_size": 14,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+        },
     ),
     "qwen3_5": PictureFamily(
         template="qwen3_5_nothink",
@@ -199,9 +225,7 @@ def _tokenizer(entry: PictureFamily) -> Any:
     tokenizer.add_tokens(list(marks), special_tokens=True)
     folder = Path(trl.__file__).parent / "chat_templates"
     tokenizer.chat_template = (folder / f"{entry.template}.jinja").read_text(encoding="utf-8")
-    if entry.processor == "InternVLProcessor":
-        # InternVL's template differs from Qwen's in its mark.
-        mark = "<|vision_start|><|image_pad|><|vision_end|>"
-        assert mark in tokenizer.chat_template
-        tokenizer.chat_template = tokenizer.chat_template.replace(mark, "<IMG_CONTEXT>\n")
+    if entry.mark is not None:
+        assert QWEN_MARK in tokenizer.chat_template
+        tokenizer.chat_template = tokenizer.chat_template.replace(QWEN_MARK, entry.mark)
     return tokenizer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
 from xp.envs.base import Message
 from xp.envs.pictures import digests_of
+from xp.episode.picture_reader import PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
 from xp.worker.engines.conversation import Conversation, Opening
@@ -54,25 +56,38 @@ def play(
     return engine.conversations
 
 
-def own_logprobs(network: Any, chat: ChatTokens, row: Conversation) -> torch.Tensor:
-    """Log-probabilities of the completion by the model's own forward pass alone.
+def own_inputs(
+    network: Any, reader: PictureReader, ids: torch.Tensor, digests: Sequence[str]
+) -> dict[str, Any]:
+    """Inputs of the model's own forward pass on one conversation.
 
-    The tensors are what transformers' processor makes of all pictures of the row together, with a text of placeholders
-    alone; types of tokens are by the placeholder in config.json.
+    The tensors are what transformers' processor makes of all its pictures together, with a text of placeholders alone;
+    types of tokens are by the placeholder in config.json.
+
+    Args:
+        network: the model.
+        reader: has the processor.
+        ids: [1, tokens].
+        digests: the conversation's pictures.
     """
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if not digests:
+        return inputs
+    images = [reader.image(digest) for digest in digests]
+    text = reader.processor.image_token * len(images)
+    whole = reader.processor(images=[images], text=[text], return_tensors="pt")
+    inputs |= {key: value for key, value in whole.items() if key not in inputs}
+    for key in ("token_type_ids", "mm_token_type_ids"):
+        if key in inputs:
+            inputs[key] = (ids == network.config.image_token_id).long()
+    return inputs
+
+
+def own_logprobs(network: Any, chat: ChatTokens, row: Conversation) -> torch.Tensor:
+    """Log-probabilities of the completion by the model's own forward pass alone."""
     assert chat.pictures is not None
     ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
-    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if row.pictures:
-        processor = chat.pictures.processor
-        images = [chat.pictures.image(digest) for digest in row.pictures]
-        text = processor.image_token * len(images)
-        whole = processor(images=[images], text=[text], return_tensors="pt")
-        of_tokens = {"input_ids", "attention_mask"}
-        inputs |= {key: value for key, value in whole.items() if key not in of_tokens}
-        for key in ("token_type_ids", "mm_token_type_ids"):
-            if key in inputs:
-                inputs[key] = (ids == network.config.image_token_id).long()
+    inputs = own_inputs(network, chat.pictures, ids, row.pictures)
     with torch.inference_mode():
         logits = network(**inputs).logits[0, :-1].log_softmax(-1)
     return logits.gather(1, ids[0, 1:, None])[-len(row.completion_ids) :, 0]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.picture_play import own_inputs
 from xp.envs.builtin.shapes_mini import drawn, puzzle
 from xp.episode.picture_reader import PictureReader
 from xp.worker.demonstrations import Example
@@ -71,11 +72,7 @@ def own_loss(model: Any, batch: Sequence[Example], reader: PictureReader) -> tup
     total = torch.zeros((), dtype=torch.float64)
     for example in batch:
         ids = torch.tensor([example.ids])
-        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if example.pictures:
-            images = [reader.image(digest) for digest in example.pictures]
-            inputs |= reader.processor.image_processor(images=images, return_tensors="pt")
-            inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).long()
+        inputs = own_inputs(model, reader, ids, example.pictures)
         logits = model(**inputs).logits[0, :-1].double()
         logps = logits.log_softmax(-1)[range(len(example.ids) - 1), example.ids[1:]]
         total = total - (logps * torch.tensor(example.mask[1:])).sum()

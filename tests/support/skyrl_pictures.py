@@ -56,6 +56,7 @@ def play(
     *,
     engine: Any = None,
     renderer: Any = None,
+    name: str = "model",
     rewrites: bool = False,
     joins: bool = True,
 ) -> Played:
@@ -67,6 +68,7 @@ def play(
         shown: see Gallery.
         engine: in place of the rehearsal's.
         renderer: SkyRL's client of servers that render pictures. None means that xp's reader makes the pixels.
+        name: of the model on those servers.
         rewrites: see Gallery.
         joins: whether SkyRL's batch is made.
     """
@@ -75,7 +77,7 @@ def play(
     config = train_config(*LIMITS, f"model.path={model}")
     chat = seeing_chat(model, store)
     assert chat.pictures is not None
-    pictures = EnginePictures(chat.pictures, renderer, "model")
+    pictures = EnginePictures(chat.pictures, renderer, name)
     if engine is None:
         engine = CpuEngine(str(model), directory / "weights", 1, IMAGES)
     cfg = native(config)

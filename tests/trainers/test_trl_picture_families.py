@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from pathlib import Path
@@ -14,6 +15,7 @@ pytest.importorskip("trl")
 from tests.support.picture_families import picture_model
 from tests.support.tiny_vision import vision_model
 from xp.__main__ import main
+from xp.envs.builtin.shapes_mini import drawn, puzzle
 
 SMALL = (
     *("env=graded", "env.grader=tests.graders_under_test.showing:TwoBoards"),
@@ -44,7 +46,7 @@ def changed(start: Path, run: Path) -> set[str]:
     return {name for name in before if not before[name].equal(after[name])}
 
 
-@pytest.mark.parametrize("family", ["gemma3", "idefics3", "internvl", "qwen3_5"])
+@pytest.mark.parametrize("family", ["gemma3", "idefics3", "internvl", "llava_next", "qwen3_5"])
 def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_turn(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,3 +83,43 @@ def test_a_trained_vision_part_is_published(
     assert names - of_vision
     assert all(step["training/logprob_gap"] < 1e-5 for step in steps)
     assert (run / "model/preprocessor_config.json").is_file()
+
+
+def leave_rows(file: Path) -> None:
+    """Writes questions with no, one and two pictures."""
+    lines = []
+    for number in range(6):
+        images = [
+            "data:image/png;base64,"
+            + base64.b64encode(drawn(puzzle(f"{number}/{part}")[0])).decode()
+            for part in range(number % 3)
+        ]
+        lines.append({"prompt": f"How many, {number}?", "images": images, "answer": "2"})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("trains", ["false", "true"])
+def test_one_of_two_processes_has_a_picture_and_the_other_one_has_none(
+    strategy: str, trains: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = vision_model("qwen2_vl", tmp_path / "model", spread=0.08)
+    leave_rows(tmp_path / "rows.jsonl")
+    run, steps = train(
+        model,
+        tmp_path,
+        *(f"env.rows={tmp_path}/rows.jsonl", "env.grader=number", "env.held_out=null"),
+        *("hardware.accelerators_per_node=2", f"backend.parallel.strategy={strategy}"),
+        *("training.prompts_per_step=2", "training.group_size=2", "training.micro_batch_size=1"),
+        *(f"model.train_vision={trains}", "training.entropy_coef=0.01"),
+    )
+    assert [step["episodes/void"] for step in steps] == [0.0, 0.0]
+    assert all(step["training/logprob_gap"] < 1e-5 for step in steps)
+    assert all(step["training/grad_norm"] > 0 for step in steps)
+    names = changed(model, run)
+    of_vision = {name for name in names if "visual" in name}
+    assert names - of_vision
+    assert bool(of_vision) == (trains == "true")

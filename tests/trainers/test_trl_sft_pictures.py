@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("trl")
 
 from tests.support.jobs import PLACES, leave_files
+from tests.support.picture_families import picture_model
 from tests.support.picture_talk import leave_talk, own_loss
 from tests.support.tiny_vision import vision_model
 from xp.backends.trl.control.render import sft_stage
@@ -21,7 +22,7 @@ from xp.composition import compose
 from xp.envs import pictures
 from xp.episode.metrics_file import read_metrics
 from xp.planning.stages import task_set_place
-from xp.worker.media import load_network
+from xp.worker.media import load_network, media_names
 from xp.worker.sft import SftProgram, Updates
 
 TOLERANCE = 1e-5
@@ -117,3 +118,30 @@ def test_the_program_learns_dialogues_with_pictures(root: Path) -> None:
     assert all(before[name].equal(after[name]) for name in vision)
     assert any(not before[name].equal(after[name]) for name in set(before) - set(vision))
     assert (root / config.target / "preprocessor_config.json").is_file()
+
+
+@pytest.mark.parametrize("family", ["gemma3", "idefics3", "internvl", "qwen3_5"])
+def test_a_trained_vision_part_has_the_gradient_of_the_models_own_forward_pass(
+    family: str, root: Path
+) -> None:
+    import torch
+
+    model = picture_model(family, root / "model")
+    words = ("sft.batch_size=8", "sft.micro_batch_size=4", f"sft.data={leave_talk(root, 8)}")
+    further = ("model.train_vision=true", "model.tools_prompt=system")
+    program = begun(stage_of(root, model, *words, *further), root)
+    reader = program.chat.pictures
+    assert reader is not None
+    network = load_network(model, torch.float32, trains_vision=True)
+    trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
+    loss, norm = own_loss(network, program.trained, reader)
+    trainer.train()
+    (line,) = [line for line in trainer.state.log_history if "loss" in line]
+    assert line["loss"] == pytest.approx(loss, abs=TOLERANCE)
+    assert line["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    start = dict(network.named_parameters())
+    changed = {
+        name for name, value in trainer.model.named_parameters() if not value.equal(start[name])
+    }
+    assert changed & media_names(network)
+    assert changed - media_names(network)

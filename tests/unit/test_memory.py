@@ -59,24 +59,6 @@ def training(*overrides: str) -> float:
     return estimate(compose(overrides)).training_peak
 
 
-@pytest.mark.parametrize(
-    ("base", "less"),
-    [
-        (SKYRL, "training.micro_batch_size=2"),
-        (TRL, "training.kl_coef=0"),
-        (SKYRL, "training.max_response_tokens=1024"),
-        (SLIME, "backend.parallel.expert=8"),
-        (SLIME, "backend.parallel.cpu_optimizer=true"),
-        (TRL, "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"),
-        (TRL, "backend.parallel.offload_parameters=true"),
-        ((*SKYRL, "training.gradient_checkpointing=false"), "training.gradient_checkpointing=true"),
-        ((*SKYRL, "model.dtype=float32"), "model.dtype=bfloat16"),
-    ],
-)
-def test_what_saves_memory_saves_it(base: tuple[str, ...], less: str) -> None:
-    assert training(*base, less) < training(*base)
-
-
 LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
 PLAIN = (
     "training.gradient_checkpointing=false",
@@ -226,14 +208,6 @@ def test_an_engine_must_hold_one_whole_episode() -> None:
     assert headroom(replace(found, kv_room=1e13), 50e9) == min(
         50e9 - found.training_peak, 50e9 - found.generation_peak
     )
-
-
-def test_slime_splits_the_experts_that_it_does_not_spread() -> None:
-    split, spread = (
-        estimate(compose([*SLIME, f"backend.parallel.expert={n}"])).training for n in (1, 8)
-    )
-    assert split["weights"] == pytest.approx(2 * 30_532_122_624 / 4, rel=2e-3)
-    assert spread["weights"] < split["weights"]
 
 
 @pytest.mark.parametrize(

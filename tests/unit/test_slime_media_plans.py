@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.support.families import GATED_DELTA, QWEN_VISION, TEXT
 from tests.support.jobs import PLACES
 from xp.backends.slime.control.render import check, memory, render, train_flags
 from xp.composition import compose
-from xp.fields.slime_media import FROZEN, media_note
+from xp.fields.slime_media import FROZEN, SEEING, media_note
 from xp.lib.models.network import network_of
 from xp.planning.batch import batch_shape
 from xp.planning.memory.estimate import _media_bytes, _media_parameters
@@ -82,6 +83,23 @@ def test_the_flags_are_those_of_the_text_sections_twin(tmp_path: Path) -> None:
     assert flags["--hidden-size"] == (str(TEXT["hidden_size"]),)
     assert flags["--spec"] is None
     assert flags["--hf-checkpoint"] == (str(tmp_path),)
+
+
+def test_pictures_choose_the_network_with_eyes_and_freeze_them(tmp_path: Path) -> None:
+    text = {"model_type": "qwen3_5_text", **GATED_DELTA}
+    spec = spec_of(tmp_path, "qwen3_5", text, "model.images=true")
+    flags = train_flags(spec, PLACES)
+    provider = ("slime_plugins.models.qwen3_5_vl", "get_qwen3_5_vl_model_provider")
+    assert flags["--spec"] == provider
+    (pattern,) = flags["--freeze-params-name-list"]
+    assert re.search(pattern, "model.visual.blocks.0.attn.qkv.weight")
+    assert not re.search(pattern, "language_model.decoder.layers.0.mlp.linear_fc1.weight")
+    assert flags["--sglang-disable-fast-image-processor"] == ()
+    assert memory(spec).trains_beside_media
+    assert media_note(spec) == SEEING
+    text_flags = train_flags(spec_of(tmp_path, "qwen3_5", text), PLACES)
+    assert text_flags["--spec"] == ("slime_plugins.models.qwen3_5", "get_qwen3_5_spec")
+    assert "--freeze-params-name-list" not in text_flags
 
 
 def test_the_whole_models_flag_ties() -> None:

@@ -76,7 +76,7 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
     return install_lock(lock, python)
 
 
-def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
+def install_lock(lock: RuntimeLock, python: str | None) -> Path:
     """Installs one lock's environment; a second process waits for the first."""
     with _unfinished(lock.key) as target:
         if target is None:

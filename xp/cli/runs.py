@@ -120,7 +120,7 @@ def runs_command(args: Namespace) -> int:
     return ExitCode.OK
 
 
-def show_all(outputs: Path, words: Sequence[str] = (), *, as_json: bool = False) -> None:
+def show_all(outputs: Path, words: Sequence[str], *, as_json: bool) -> None:
     """Prints every run below the outputs root that matches the words (`is_match`), oldest first."""
     files = sorted((outputs / "runs").glob("*/run.json"), key=_begun)
     files = [file for file in files if not words or _matches(file.parent, words)]

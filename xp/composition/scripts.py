@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from xp.composition.python_command import command_of
 from xp.composition.python_script import PythonScript, notebook_source
 from xp.errors import XpError
 from xp.lib.nested import flat
@@ -104,6 +105,9 @@ def _divided(nested: Mapping[str, Any], is_known: Callable[[str], bool]) -> dict
 def _of_python(path: Path, text: str, commands: str | None = None) -> Script:
     """Arguments of the configuration classes, and the command in the docstring or in a notebook's cells."""
     tree = ast.parse(text)
+    command = command_of(tree)
+    if command:
+        return _Shell(path, {}).script(command)
     python = PythonScript(tree)
     if commands is None:
         shell = _Shell(path, {}).script(ast.get_docstring(tree) or "", path.name, is_list=False)

@@ -133,7 +133,7 @@ class ImageServer:
         memory_gb: memory of the container. None means no limit.
     """
 
-    def __init__(self, image: str, start_s: float, memory_gb: float | None = None) -> None:
+    def __init__(self, image: str, start_s: float, memory_gb: float | None) -> None:
         self._bound = () if memory_gb is None else ("--memory", f"{memory_gb * 1e9:.0f}")
         self.url = ""
         self._image = image

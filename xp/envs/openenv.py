@@ -351,9 +351,7 @@ _closing: set[asyncio.Task[None]] = set()
 class OpenEnvCore(ServerCore):
     """State of a provider in one process; coroutines run on the process's loop and raise EnvFault only."""
 
-    def __init__(
-        self, target: Target, config: EnvConfig, pictures: PictureStore | None = None
-    ) -> None:
+    def __init__(self, target: Target, config: EnvConfig, pictures: PictureStore | None) -> None:
         super().__init__(target, config)
         self._pictures = pictures
         self._where = origin(target.url)

@@ -177,9 +177,7 @@ class OpenRewardCore(ServerCore):
     """State of a provider in one process, with its sessions. Every coroutine runs on the process's loop and raises
     EnvFault only."""
 
-    def __init__(
-        self, target: Target, config: EnvConfig, pictures: PictureStore | None = None
-    ) -> None:
+    def __init__(self, target: Target, config: EnvConfig, pictures: PictureStore | None) -> None:
         super().__init__(target, config)
         self._pictures = pictures
         self._toolset = config.toolset

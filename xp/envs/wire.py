@@ -207,7 +207,7 @@ def _block(part: str | Picture, store: PictureStore | None) -> dict[str, Any]:
 
 
 def block_parts(
-    blocks: Any, what: str, store: PictureStore | None = None, *, is_result: bool = False
+    blocks: Any, what: str, store: PictureStore | None, *, is_result: bool = False
 ) -> list[str | Picture]:
     """Texts and pictures of content blocks.
 

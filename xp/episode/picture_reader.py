@@ -7,11 +7,11 @@ processor differ by up to 0.015.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from xp.envs.pictures import PictureStore
@@ -23,8 +23,9 @@ from xp.spec.model import Images
 
 OTHER: Final = "choose another model that reads pictures, or set model.images=null"
 MAX_KEPT: Final = 128
-"""Largest number of pictures whose pixels are kept, since the turns and the episodes of a group repeat them; one of
-200,704 pixels takes 5 MB."""
+"""Largest number of pictures that are kept, since the turns and the episodes of a group repeat them."""
+MAX_BYTES: Final = 640 * 2**20
+"""Largest size of the tensors that are kept; of a picture of 200,704 pixels Qwen3-VL has 5 MB, SmolVLM up to 53 MB."""
 IDS: Final = "input_ids"
 PIXELS: Final = "pixel_values"
 GRID: Final = "image_grid_thw"
@@ -74,7 +75,9 @@ class PictureReader:
         marks = [decoder[token].content for token in self.form.special_ids if token in decoder]
         marks += [processor.image_token, getattr(processor, "video_token", None)]
         self._placeholders = tuple(dict.fromkeys(mark for mark in marks if mark))
-        self._pictures = lru_cache(MAX_KEPT)(self._processed)
+        self._kept: dict[str, Mapping[str, Any]] = {}
+        """Tensors of pictures by digest, those that were used last at the end."""
+        self._lock = Lock()
         self._num_tokens: dict[str, int] = {}
 
     @staticmethod
@@ -134,7 +137,7 @@ class PictureReader:
         """Number of a picture's features: of the placeholders that the processor writes for it alone."""
         known = self._num_tokens.get(digest)
         if known is None:
-            ids = self._pictures(digest)[IDS]
+            ids = self._picture(digest)[IDS]
             known = self._num_tokens[digest] = int((ids == self.placeholder_id).sum())
         return known
 
@@ -144,7 +147,7 @@ class PictureReader:
 
     def pixels(self, digests: Sequence[str]) -> dict[str, Any]:
         """The tensors of pictures, in their order; empty without pictures."""
-        parts = [self._pictures(digest) for digest in digests]
+        parts = [self._picture(digest) for digest in digests]
         if not parts:
             return {}
         return {
@@ -215,8 +218,22 @@ class PictureReader:
             f" are {sum(expected)}"
         )
 
-    def _processed(self, digest: str) -> Mapping[str, Any]:
-        return processed(self.processor, self.processor.image_token, [self.image(digest)])
+    def _picture(self, digest: str) -> Mapping[str, Any]:
+        """What the processor makes of a picture alone."""
+        with self._lock:
+            made = self._kept.pop(digest, None)
+        if made is None:
+            made = processed(self.processor, self.processor.image_token, [self.image(digest)])
+        with self._lock:
+            self._kept[digest] = made
+            while num_bytes(self._kept.values()) > MAX_BYTES and len(self._kept) > 1:
+                del self._kept[next(iter(self._kept))]
+        return made
+
+
+def num_bytes(pictures: Iterable[Mapping[str, Any]]) -> int:
+    """Size of the tensors of pictures."""
+    return sum(tensor.nbytes for picture in pictures for tensor in picture.values())
 
 
 def processed(processor: Any, text: str, images: Sequence[Any]) -> Mapping[str, Any]:
@@ -244,9 +261,11 @@ def joined(parts: Sequence[Any], dim: int) -> Any:
     for part in parts:
         missing = [most - size for most, size in zip(largest, part.shape, strict=True)]
         missing[dim] = 0
-        # torch counts from the last dimension, before and after.
-        amounts = [amount for size in reversed(missing) for amount in (0, size)]
-        padded.append(pad(part, amounts))
+        if any(missing):
+            # torch counts from the last dimension, before and after.
+            amounts = [amount for size in reversed(missing) for amount in (0, size)]
+            part = pad(part, amounts)
+        padded.append(part)
     return torch.cat(padded, dim)
 
 

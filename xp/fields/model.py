@@ -110,7 +110,7 @@ NO_GRID = (
     "mistral3",
     "smolvlm",
 )
-"""Families whose pictures are squares; xp.backends.skyrl.worker.pictures finds others when the training starts."""
+"""Families whose pictures are squares; others are found when the training starts."""
 
 
 def _pictures_note(spec: RunSpec) -> str:
@@ -145,10 +145,21 @@ def _no_readers(spec: RunSpec) -> str | None:
     return None
 
 
+def _family_without_grid(spec: RunSpec) -> str | None:
+    """The model's family if it is in NO_GRID; else None."""
+    family = (model_config(spec) or {}).get("model_type")
+    return family if family in NO_GRID else None
+
+
 def _no_pictures(spec: RunSpec) -> str | None:
     """Returns why TRL's run has no pictures; None if it has, or need not."""
     if spec.model.images is None:
         return None
+    family = _family_without_grid(spec)
+    if family is not None and uses_vllm(spec):
+        return (
+            f"xp gives vLLM no pictures of {family}; set backend.engine.name=transformers, or null"
+        )
     if spec.backend.engine.speculative is not None:
         return (
             "vLLM could sample the token of a picture, since it refuses biases together with guessed tokens; set"
@@ -175,8 +186,8 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
         return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or null"
     if has_critic(spec):
         return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
-    family = (model_config(spec) or {}).get("model_type")
-    if family in NO_GRID:
+    family = _family_without_grid(spec)
+    if family is not None:
         return f"SkyRL's batches have pictures as patches with a grid, and those of {family} are others; use backend=trl"
     if spec.algorithm.distill is not None:
         return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
@@ -309,6 +320,7 @@ MODEL = (
             proof={
                 "text network alone": "trainers/slime_media::slimes_own_class_has_the_text_alone",
                 "has no loader": "trainers/slime_media::a_text_network_is_read_and_written_as_its_family",
+                "part for pictures too": "trainers/slime_pictures::slimes_network_with_pictures_agrees_and_trains",
             },
         ),
     ),
@@ -467,7 +479,13 @@ MODEL = (
             implemented_by="xp.worker.picture_passes, in each forward pass",
             note=_pictures_note,
             refuse=_no_pictures,
-            proof={"xp gives": OWN, "the teacher reads text": OWN, "a pass over": OWN},
+            proof={
+                "xp gives": OWN,
+                "the teacher reads text": OWN,
+                "a pass over": OWN,
+                "Not tried": OWN,
+                "guessed tokens": "engines::guessed_tokens_have_no_min_p",
+            },
         ),
         skyrl=Column(
             _pictures,
@@ -497,15 +515,20 @@ MODEL = (
     ),
     Field(
         "model.train_vision",
-        trl=Column(implemented_by="xp.worker.media.freeze_media"),
+        trl=Column(
+            implemented_by="xp.worker.media.freeze_media",
+            note_if=lambda s: s.model.train_vision and uses_vllm(s),
+            note="Not tried: an update of the vision part in vLLM.",
+            proof=OWN,
+        ),
         skyrl=Column(
             implemented_by="xp.worker.media.freeze_media",
             note_if=lambda s: s.model.train_vision and not is_on_cpu(s),
-            note="Not tried: an update of the vision part in SkyRL's vLLM on accelerators.",
+            note="Not tried: an update of the vision part in vLLM.",
             proof=OWN,
         ),
         slime=Column(
-            refuse="xp gives Slime no vision part to train; set false, or use backend=trl or skyrl",
+            refuse="xp freezes the vision part on Slime; set false, or use backend=trl or skyrl",
             proof=OWN,
         ),
     ),

@@ -47,6 +47,8 @@ class MemoryUse:
     """True if peft gives adapters to experts."""
     copies_linear_attention: bool = False
     """True if tensor parallelism does not divide layers of linear attention."""
+    keeps_pixels: bool = False
+    """True if the pixels of all of a step's episodes are on the accelerator during an update."""
     trains_beside_media: bool = True
     """True if the training loads the parts for pictures and sound too, which are frozen."""
     splits_experts: bool = False

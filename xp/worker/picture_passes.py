@@ -75,35 +75,23 @@ def seeing_nothing(
         is_due: whether a forward pass has no pictures of its own.
     """
     base = model.get_base_model() if hasattr(model, "peft_config") else model
-    total: torch.Tensor | None = None
 
-    def see(network: Any, _: Any) -> None:
-        nonlocal total
-        total = None
+    def see(_: Any, __: Any, embedded: torch.Tensor) -> torch.Tensor:
         if not is_due():
-            return
-        device = next(network.parameters()).device
+            return embedded
+        picture = {key: value.to(embedded.device) for key, value in inputs.items()}
         with torch.set_grad_enabled(trains and torch.is_grad_enabled()):
-            features = network.get_image_features(
-                **{key: value.to(device) for key, value in inputs.items()}
-            )
-            total = _total(features)
-
-    def depend(_: Any, __: Any, embedded: torch.Tensor) -> torch.Tensor:
-        if total is None or not total.requires_grad:
+            total = _total(base.get_image_features(**picture))
+        if not trains:
             return embedded
         return embedded + (0 * total).to(embedded)
 
-    # The root's hooks have gathered the weights when those of its parts run.
-    hooks = [
-        base.register_forward_pre_hook(see),
-        base.get_input_embeddings().register_forward_hook(depend),
-    ]
+    # Where transformers' models run it, so that all ranks gather the same weights at the same time.
+    hook = base.get_input_embeddings().register_forward_hook(see)
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
 
 
 def _total(features: Any) -> torch.Tensor:

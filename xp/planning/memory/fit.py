@@ -34,6 +34,7 @@ from xp.planning.memory.estimate import (
     teacher_shape,
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
+from xp.planning.memory.pictures import seen_by
 from xp.planning.memory.weights import weights_of
 from xp.spec import RunSpec, Strategy
 from xp.spec.launcher import LauncherName
@@ -287,7 +288,7 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, work: Work)
             return
 
 
-def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, Any]]:
+def _changes(spec: RunSpec, work: Work) -> Iterator[dict[str, Any]]:
     """Changes in the order of their cost: nothing, some speed, much speed, another experiment."""
     training = spec.training
     parallel = spec.backend.parallel
@@ -412,6 +413,11 @@ def _training_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
         )
     if engine_stays_awake(spec):
         lines.append("  both fit at once: the engine stays awake during an update")
+    if spec.model.images is not None and seen_by(spec) is None:
+        lines.append(
+            f"  pictures not counted: the config.json of {spec.model.path} is not available, or describes no layers of a"
+            " vision part"
+        )
     distill = loaded_teacher(spec)
     if distill is not None and teacher_shape(spec) is None:
         lines.append(

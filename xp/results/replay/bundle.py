@@ -45,9 +45,7 @@ _TIME: Final = (1980, 1, 1, 0, 0, 0)
 """Time of every entry, so that the same run gives the same bytes."""
 
 
-def make_bundle(
-    run: Path, target: Path, *, has_tasks: bool = True, has_episodes: bool = True
-) -> list[str]:
+def make_bundle(run: Path, target: Path, *, has_tasks: bool, has_episodes: bool) -> list[str]:
     """Writes the bundle of a run.
 
     Args:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.pictures import text_of
+from xp.episode.trajectory import own_turns
 from xp.errors import ExitCode, XpError
 from xp.results.report.escaped_text import MAX_CHARACTERS, page_name, page_text
 
@@ -38,7 +39,7 @@ def detail(
     rows, undelivered = rows_of(record)
     has_tree = len(rows) > 1 or bool(undelivered)
     row_of = {at: n for n, row in enumerate(rows) for at in row["turns"]}
-    for turn, position in enumerate(own_turns(record)):
+    for turn, position in enumerate(own_turns(record["messages"], record["outcome"]["num_turns"])):
         if has_tree:
             more = {"row": row_of[turn], "is_untrained": turn in undelivered}
         else:
@@ -59,17 +60,6 @@ def detail(
         "tokens": record["tokens"] or {},
         "extra": _written(record["extra"], most) if record["extra"] else "",
     }
-
-
-def own_turns(record: Mapping[str, Any]) -> list[int]:
-    """Positions of the policy's own messages; the first messages may include others of the role assistant."""
-    positions = [
-        position
-        for position, message in enumerate(record["messages"])
-        if message["role"] == "assistant"
-    ]
-    turns = record["outcome"]["num_turns"]
-    return positions[-turns:] if turns else []
 
 
 def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import TOOLS
+from xp.episode.trajectory import TOOLS, own_turns
 from xp.errors import ExitCode, XpError
 from xp.lib.packages import require
 from xp.lib.reading import text_of
 from xp.planning.episode import spec_in_job
-from xp.results.report.episode_detail import own_turns, rows_of
+from xp.results.report.episode_detail import rows_of
 from xp.results.report.escaped_text import page_text
 from xp.results.report.recipe import trusted_spec
 from xp.worker.places import start_place
@@ -106,7 +106,7 @@ def _stretches(pieces: Sequence[tuple[int, bool]]) -> list[int]:
 
 def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator[tuple[int, bool]]:
     messages: Sequence[Any] = record["messages"]
-    turns = own_turns(record)
+    turns = own_turns(record["messages"], record["outcome"]["num_turns"])
     yield from (
         (token, False)
         for token in chat.prompt(messages[: turns[0] if turns else len(messages)], tools)

@@ -23,9 +23,18 @@ class VLLMPictures:
 
     Args:
         reader: the pictures as xp's ids and the update have them.
+
+    Raises:
+        XpError: (PLAN) the placeholders of a picture are not one run, or its processor has no grid of patches.
     """
 
     def __init__(self, reader: PictureReader) -> None:
+        if GRID not in reader.form.dims:
+            raise XpError(
+                f"model.images: xp gives vLLM no pictures of {type(reader.processor).__name__}; set"
+                " backend.engine.name=transformers",
+                ExitCode.PLAN,
+            )
         self._reader = reader
         self.image = lru_cache(MAX_KEPT)(self._resized)
         """Function from a picture's digest to PIL's image."""

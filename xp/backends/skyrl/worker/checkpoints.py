@@ -34,7 +34,7 @@ def save_policy(trainer: Any, dtype: str, target: Path) -> None:
     start = local_directory(trainer.cfg.trainer.policy.model.path, Path.cwd())
     if start is not None:
         policy = trainer.cfg.trainer.policy.model
-        trains_vision = bool(getattr(policy, "train_vision", False))
+        trains_vision = getattr(policy, "train_vision", False)
         restore_media(target, start, trains_vision=trains_vision)
 
 

@@ -29,6 +29,7 @@ from xp.worker.adapters import check_untied
 from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 from xp.worker.media import TextWeights, freeze_media, has_media
+from xp.worker.media_gradients import free_media_inputs
 from xp.worker.picture_passes import seeing_nothing
 
 CLIPPED = "loss_metrics/clip_ratio"
@@ -38,8 +39,7 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     """Policy worker that ties the embeddings again before the parameters are sharded, and freezes parts for media."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        # xp's attribute, which fine-tuning leaves out.
-        self._trains_vision = bool(getattr(self.cfg.policy.model, "train_vision", False))
+        self._trains_vision = getattr(self.cfg.policy.model, "train_vision", False)
         with (
             _tying(trains_vision=self._trains_vision),
             xp_schedules(self.cfg.policy.optimizer_config),
@@ -180,6 +180,7 @@ def _tying(*, trains_vision: bool) -> AbstractContextManager[None]:
     def tie_and_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
         model.tie_weights()
         freeze_media(model, trains_vision=trains_vision)
+        free_media_inputs(model)
         return shard(model, *args, **kwargs)
 
     return replaced(fsdp_strategy, apply_fsdp2=tie_and_shard)

@@ -27,7 +27,7 @@ class PictureRequest:
 
     fields: Mapping[str, Any]
     """Fields of SGLang's /generate request."""
-    num_tokens: int
+    num_context_tokens: int
     """Tokens of the context, as xp has them."""
     num_encoded_again: int | None
     """Tokens of the context if the engine decodes it and encodes the text. None means that the same ones come out."""
@@ -41,12 +41,12 @@ class PictureRequest:
         Args:
             num_read: `prompt_tokens` of SGLang's answer.
         """
-        if num_read != self.num_tokens:
+        if num_read != self.num_context_tokens:
             raise PictureMismatch(
                 f"PictureTokens: the engine read {num_read} tokens of a context with images, and xp has"
-                f" {self.num_tokens}"
+                f" {self.num_context_tokens}"
             )
-        if self.num_encoded_again == self.num_tokens:
+        if self.num_encoded_again == self.num_context_tokens:
             raise PictureMismatch(
                 "PictureTokens: the engine may have read other tokens of a context with images, as many as xp has: the"
                 " text of the policy's turns is encoded otherwise"

@@ -33,7 +33,7 @@ class Generation:
         is_ahead: whether episodes are played while the trainer's weights change.
     """
 
-    def __init__(self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool = False) -> None:
+    def __init__(self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool) -> None:
         self._chat = chat
         self._ranks = ranks
         self._log = log

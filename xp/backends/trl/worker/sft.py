@@ -31,6 +31,7 @@ from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
+from xp.worker.picture_passes import seeing_nothing
 from xp.worker.program import run_stage
 from xp.worker.sft import PICTURES, SftProgram, Updates, tokens_of_update
 
@@ -91,7 +92,15 @@ def train(program: SftProgram[TRLSftConfig], ranks: Ranks) -> None:
     updates.finish(trainer.state.global_step, held_out_loss)
     start = local_directory(config.model, Path())
     dtype = config.spec.model.dtype.value
-    publish_policy(trainer, program.chat, Path(config.target), dtype, ranks, start)
+    publish_policy(
+        trainer,
+        program.chat,
+        Path(config.target),
+        dtype,
+        ranks,
+        start,
+        trains_vision=config.spec.model.train_vision,
+    )
 
 
 def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updates) -> Any:
@@ -117,6 +126,19 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
             )
             self._created_lr_scheduler = True
             return self.lr_scheduler
+
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+            """TRL's loss; under FSDP2 all processes gather the vision part's weights together."""
+            if chat.pictures is None or not self.is_fsdp_enabled:
+                return super().compute_loss(model, inputs, *args, **named)
+            is_blank = chat.pictures.form.dims.keys().isdisjoint(inputs)
+            with seeing_nothing(
+                model,
+                chat.pictures.blank(),
+                trains=config.spec.model.train_vision,
+                is_due=lambda: is_blank,
+            ):
+                return super().compute_loss(model, inputs, *args, **named)
 
         def prediction_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
             """TRL's mean over an episode's tokens, weighted so that the mean over episodes is that over all tokens."""
@@ -147,7 +169,12 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
     if chat.pictures is not None:
         args.remove_unused_columns = False  # The collator reads the pictures' column.
     shard_on_cpu(args.distributed_state, os.environ)
-    model, adapters = start_policy(config.model, config.spec.model.lora, loaded_dtype(config))
+    trains_vision = config.spec.model.train_vision
+    if trains_vision:
+        args.ddp_find_unused_parameters = True  # A dialogue may have no picture.
+    model, adapters = start_policy(
+        config.model, config.spec.model.lora, loaded_dtype(config), trains_vision=trains_vision
+    )
     trainer = Trainer(
         model=model,
         args=args,

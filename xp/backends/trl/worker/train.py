@@ -41,6 +41,7 @@ from xp.worker.engines.key_check import KEY
 from xp.worker.engines.server import URL
 from xp.worker.facts import record_facts
 from xp.worker.media import frozen_media
+from xp.worker.media_gradients import free_media_inputs
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
@@ -213,6 +214,7 @@ def make_trainer(
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
+    free_media_inputs(trainer.model)
     if config.spec.model.lora is not None:
         set_dropout(trainer.model, config.spec.model.lora.dropout)
         if args.use_vllm:
