@@ -237,7 +237,7 @@ def test_a_picture_is_sent_in_the_size_of_its_patches(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_slimes_network_with_pictures_agrees_with_the_engine_and_trains(tmp_path: Path) -> None:
+def test_slimes_network_with_pictures_agrees_and_trains(tmp_path: Path) -> None:
     """Its packing, its plug-in of Qwen3.5, its loss and its export, with torch in place of the kernels."""
     command = [sys.executable, "-m", "tests.trainers.slime_vision", str(tmp_path)]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)

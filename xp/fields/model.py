@@ -292,7 +292,7 @@ MODEL = (
             proof={
                 "text network alone": "trainers/slime_media::slimes_own_class_has_the_text_alone",
                 "has no loader": "trainers/slime_media::a_text_network_is_read_and_written_as_its_family",
-                "part for pictures too": "trainers/slime_pictures::slimes_network_with_pictures_agrees_with_the_engine_and_trains",
+                "part for pictures too": "trainers/slime_pictures::slimes_network_with_pictures_agrees_and_trains",
             },
         ),
     ),
