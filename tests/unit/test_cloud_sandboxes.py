@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from tests.support.clouds import cloud_task
 from tests.support.harbor_tasks import CLOUD, CONFIG
 from tests.support.harness_programs import harness
 from xp.__main__ import main
-from xp.contrib.harbor.cloud_host import BOUNDED, is_running, machine, owner
+from xp.contrib.harbor.cloud_host import is_running, machine, owner
 from xp.contrib.harbor.cloud_options import ACCOUNTS
 from xp.contrib.harbor.cloud_sandbox import CloudSandboxes, SandboxCost
 from xp.contrib.harbor.task_folder import HarborTask
@@ -217,22 +215,6 @@ def test_only_processes_of_one_boot_and_namespace_share_a_machine(
         names.add(machine())
     machine.cache_clear()
     assert len(names) == num_machines
-
-
-@pytest.mark.parametrize(
-    ("command", "code", "output"),
-    [
-        ("echo one; echo 'two' >&2; exit 3", 3, "one\ntwo\n"),
-        ("seq 40", 0, "1\n2\n3\n4\n5\n\n[... 91 bytes left out ...]\n\n38\n39\n40\n"),
-        ("echo begun; sleep 60", 124, "begun\n"),
-    ],
-)
-def test_the_script_of_a_command_bounds_its_time_and_output(
-    command: str, code: int, output: str
-) -> None:
-    text = BOUNDED.format(command=shlex.quote(command), timeout_s=1.5, kill_s=2, limit=20, half=10)
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (code, output)
 
 
 class _Sandboxes:
