@@ -39,8 +39,7 @@ def own_logprobs(network: Any, reader: Any, row: Conversation, never: list[int])
     """Log-probabilities of the completion by the pixels of xp's processor, without the tokens of pictures."""
     ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if row.pictures:
-        inputs |= reader.pixels(row.pictures) | {"mm_token_type_ids": reader.token_types(ids)}
+    inputs |= reader.inputs(ids, row.pictures)
     with torch.inference_mode():
         logits = network(**inputs).logits[0, :-1]
         logits[:, never] = -torch.inf

@@ -46,7 +46,7 @@ def main(directory: str, url: str, place: str) -> None:
     other = update_logprobs(model, batch, 2, never)
     found = {
         "grids": [len(grid) for grid in batch["image_grid_thw"]],
-        "gap": float((own - batch["rollout_logprobs"])[is_policys].abs().max()),
+        "gaps": ((own - batch["rollout_logprobs"]).abs() * is_policys).amax(-1).tolist(),
         "change": float((other - own)[is_policys].abs().max()),
         "statuses": [str(one.episode.settle().status.value) for one in played.episodes],
     }

@@ -45,7 +45,7 @@ def config_of(
     ids = {mark: tokenizer.convert_tokens_to_ids(mark) for mark in MARKS}
     half = sizes["head_dim"] // 2
     width = half // 4
-    text = {
+    text: dict[str, Any] = {
         **sizes,
         "num_key_value_heads": sizes["num_attention_heads"],
         "vocab_size": len(tokenizer),
@@ -85,6 +85,8 @@ def config_of(
     if family == "qwen2_5_vl":
         part |= {"window_size": 112, "fullatt_block_indexes": [0]}
     if family == "qwen3_vl":
+        # vLLM reads it; transformers' own code has no other way.
+        text["rope_parameters"]["mrope_interleaved"] = True
         part |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
     return AutoConfig.for_model(
         family,
