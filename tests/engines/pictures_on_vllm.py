@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from tests.integration.test_pictures import SAMPLING
+from tests.support.sections import sampling_of
 from tests.support.tiny_vision import IMAGES, VISION, message, picture, seeing_chat
 from tools.tiny_vlm.build import write_model
 from xp.backends.trl.worker.colocated import ColocatedEngine
@@ -32,6 +32,7 @@ TEXT = {
     "head_dim": 32,
 }
 SPREAD = 0.05
+SAMPLING = sampling_of(200, 4, 200)
 
 
 def own_logprobs(network: Any, reader: Any, row: Conversation, never: list[int]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from xp.backends.skyrl.worker.rehearsal import cpu_torch
+from xp.worker.media import placeholder_ids
 
 
 def main(directory: str, url: str, place: str) -> None:
@@ -38,10 +39,11 @@ def main(directory: str, url: str, place: str) -> None:
     played = play(model, Path(place), shown, engine=client, renderer=client, name=directory)
     batch = played.batch
     is_policys = batch["loss_mask"] > 0
-    own = update_logprobs(model, batch, 2)
+    never = placeholder_ids(json.loads((model / "config.json").read_text()))
+    own = update_logprobs(model, batch, 2, never)
     pixels = batch["pixel_values"]
     batch["pixel_values"] = type(pixels)([torch.rand_like(values) for values in pixels])
-    other = update_logprobs(model, batch, 2)
+    other = update_logprobs(model, batch, 2, never)
     found = {
         "grids": [len(grid) for grid in batch["image_grid_thw"]],
         "gap": float((own - batch["rollout_logprobs"])[is_policys].abs().max()),

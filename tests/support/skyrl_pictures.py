@@ -101,19 +101,25 @@ def batch_of(played: Played, output: Mapping[str, Any], uids: Sequence[str]) -> 
     return played.trainer.convert_to_training_input(dict(output), list(uids))
 
 
-def update_logprobs(model: Path, batch: Any, size: int, **settings: Any) -> torch.Tensor:
+def update_logprobs(
+    model: Path, batch: Any, size: int, never: Sequence[int] = (), **settings: Any
+) -> torch.Tensor:
     """Log-probabilities of the responses by SkyRL's own model, in micro-batches.
 
     Args:
         model: of the policy.
         batch: SkyRL's TrainingInputBatch.
         size: rows of a micro-batch.
+        never: tokens that get no probability, as vLLM's bias has it.
         settings: of SkyRL's model.
     """
     from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
 
     network = HFModelWrapper(str(model), use_flash_attention_2=False, bf16=False, **settings)
     network.eval()
+    network.model.get_output_embeddings().register_forward_hook(
+        lambda *parts: parts[-1].index_fill(-1, torch.tensor(list(never), dtype=torch.long), -1e9)
+    )
     take_blank_batches(network)
     parts = []
     with torch.no_grad():

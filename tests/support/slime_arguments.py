@@ -10,6 +10,7 @@ from tests.support.jobs import train_config
 from tests.trainers.slime_setup import parsed
 from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
+from xp.fields.slime_media import LOADED
 from xp.lib.models.network import KEYS
 from xp.spec import RunSpec
 from xp.tasks.training_length import steps_of
@@ -42,9 +43,11 @@ def parse(spec: RunSpec, root: Path, **keys: Any) -> Any:
         theirs[0]: fields[ours] for ours, theirs in KEYS.items() if fields.get(ours) is not None
     }
     config["rope_theta"] = architecture.rope_theta
-    (model / "config.json").write_text(
-        json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1, **keys})
-    )
+    config |= {"norm_topk_prob": True, "decoder_sparse_step": 1, **keys}
+    whole = LOADED.get(architecture.model_type)
+    if whole is not None:
+        config = {"model_type": whole, "text_config": config}
+    (model / "config.json").write_text(json.dumps(config))
     held_out = root / "runs/r/attempt_1/train/held_out.jsonl"
     held_out.parent.mkdir(parents=True, exist_ok=True)
     held_out.touch()

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from itertools import cycle, pairwise
+from itertools import chain, cycle, islice, pairwise, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,12 +40,13 @@ from xp.envs.pictures import PictureStore
 from xp.spec import RunSpec
 
 GROUP = 2
-SHOWN = (("a", "b"), ("", "c"), ("", ""))
-"""Pictures of the prompt and of the reply: rows of two, one and no pictures."""
+SHOWN = (("a", "b"), ("", "c"), ("", ""), ("d", ""))
+"""Pictures of the prompt and of the reply: rows of two, one and no pictures, and of episodes that are void."""
+NUM_TURNS = 2
 
 
 def spec_of(model: Path) -> RunSpec:
-    """One update of the model on three tasks, whose network is read from its config.json."""
+    """One update of the model on all tasks, whose network is read from its config.json."""
     return compose(
         [
             *("backend=slime", "env=whodunit_mini", "hardware=a100x2", "model=hf"),
@@ -53,7 +54,7 @@ def spec_of(model: Path) -> RunSpec:
             *("model.dialect=hermes", "model.max_context_tokens=2048", "backend.parallel.tensor=1"),
             *("training.max_prompt_tokens=700", "training.max_tokens_per_turn=60"),
             *("training.max_response_tokens=600", "training.num_steps=1", "env.train.num_tasks=16"),
-            *("training.prompts_per_step=3", f"training.group_size={GROUP}"),
+            *(f"training.prompts_per_step={len(SHOWN)}", f"training.group_size={GROUP}"),
             *("training.micro_batch_size=1", "training.kl_coef=0", "evaluation.every=null"),
         ]
     )
@@ -156,7 +157,10 @@ def samples_of(args: Any, spec: RunSpec, model: Path, root: Path) -> list[Any]:
     rollout_process._workers[path] = rollout_process.Worker(config, gallery, kept)
     words = [tokenizer(text)["input_ids"] for text in ("I see three.", "There are many of them")]
 
-    turns = cycle(words)
+    placeholder = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    num_valid = (len(SHOWN) - 1) * GROUP * NUM_TURNS
+    # The last task's episodes write a placeholder of a picture, and are void.
+    turns = chain(islice(cycle(words), num_valid), repeat([placeholder]))
 
     def says(ids: list[int]) -> list[int]:
         del ids
@@ -196,7 +200,8 @@ def gap(args: Any, model: Any, data: Any) -> float:
     for ours, theirs, mask in zip(
         log_probs_in(args, model, data), data["rollout_log_probs"], data["loss_masks"], strict=True
     ):
-        gaps.append((ours - theirs)[mask > 0].abs().max())
+        if mask.any():
+            gaps.append((ours - theirs)[mask > 0].abs().max())
     return float(max(gaps))
 
 
@@ -285,6 +290,7 @@ def main(root: Path) -> None:
             0 if part is None else len(part["image_grid_thw"])
             for part in data["multimodal_train_inputs"]
         ],
+        "num_trained": [int(mask.sum()) for mask in data["loss_masks"]],
         "gap": gap(args, model, data),
         "gap_in_one_micro_batch": gap(args, model, in_one_micro_batch(data)),
         "gap_of_other_pixels": gap(args, model, with_other_pixels(data)),

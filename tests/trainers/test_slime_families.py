@@ -38,7 +38,8 @@ FAMILY = {
 }
 """Beginning of a script's name -> family."""
 NOT_WRITTEN = ("llama3.2", "mimo", "qwen3.5-35B-A3B-vl")
-"""Llama 3's scaling with another factor, a layer of multi-token prediction, and images."""
+"""Llama 3's scaling with another factor, a layer of multi-token prediction, and pictures, whose network is in
+tests/trainers/test_slime_pictures.py."""
 KEYS = {
     "--ffn-hidden-size": "intermediate_size",
     "--hidden-size": "hidden_size",

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.limits.words import has
 from tests.trainers.slime_setup import group_of, needs_slime, slime_arguments, worker_config
 
 pytestmark = needs_slime
@@ -204,6 +205,14 @@ def test_a_sampled_placeholder_makes_the_episode_void(args: Any, model: Path) ->
     assert all(sample.response_length == 1 and sample.remove_sample for sample in samples)
 
 
+def test_the_network_is_that_of_slimes_script() -> None:
+    from xp.fields.architecture import VISION_PROVIDER
+
+    module, function = VISION_PROVIDER["--spec"]
+    script = Path(os.environ["SLIME_PATH"], "scripts/models/qwen3.5-35B-A3B-vl.sh")
+    assert has(script, f'MODEL_ARGS[1]="{module}"', f'MODEL_ARGS[2]="{function}"')
+
+
 @pytest.mark.parametrize("size", [(100, 60), (28, 28), (500, 333), (17, 90)])
 def test_a_picture_is_sent_in_the_size_of_its_patches(
     size: tuple[int, int], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +253,9 @@ def test_slimes_network_with_pictures_agrees_and_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     result = json.loads(line.removeprefix("RESULT"))
-    assert result["num_pictures"] == [2, 2, 1, 1, 0, 0]
+    # The last two rows are of void episodes, without meaning and without a trained token.
+    assert result["num_pictures"] == [2, 2, 1, 1, 0, 0, 0, 0]
+    assert [number > 0 for number in result["num_trained"]] == [True] * 6 + [False] * 2
     assert result["gap"] < 1e-5
     assert result["gap_in_one_micro_batch"] < 1e-5
     # With the pixels of other pictures, the log-probabilities of the rows with pictures differ.

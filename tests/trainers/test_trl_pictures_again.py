@@ -165,6 +165,7 @@ def test_report_and_view_show_the_pictures_without_the_network(
     assert all(map(is_picture, pictures))
     assert "img-src data:; connect-src 'none'" in page
     with served(home / "outputs", run.name) as server:
+        server.json("/api/run?run=0&rows_from=0")
         (uri,) = server.json("/api/episode?run=0&row=0")["messages"][0]["pictures"]
     assert is_picture(uri)
 

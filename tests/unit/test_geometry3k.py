@@ -65,6 +65,10 @@ def test_the_last_turn_ends_it_also_with_a_wrong_call() -> None:
     [
         ("Answer: \\boxed{2\\sqrt{221}}", 1.0),
         ("Answer: \\boxed{7}", 0.0),
+        ("2 \\sqrt { 221 }", 1.0),
+        ("I think that it is\n2 \\sqrt{221}\n", 1.0),
+        ("2 \\sqrt{221} or so.\nAnswer: \\boxed{7}", 0.0),
+        ("Answer: \\boxed{7}\n2 \\sqrt{221}", 0.0),
         ("no answer", 0.0),
         ("<tool_call>{no JSON}</tool_call> \\boxed{7}", 0.0),
         ("<tool_call>[1]</tool_call> \\boxed{2\\sqrt{221}}", 1.0),

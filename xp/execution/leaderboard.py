@@ -145,12 +145,12 @@ def _place(entry: RunEntry) -> tuple[bool, float, str]:
 
 def as_csv(lines: Sequence[RunEntry]) -> str:
     """CSV with a header; numbers are not rounded."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
     names = head(lines)
     writer.writerow(names)
     writer.writerows(_values(line, names) for line in lines)
-    return text.getvalue()
+    return file.getvalue()
 
 
 def as_markdown(lines: Sequence[RunEntry]) -> str:

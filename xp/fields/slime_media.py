@@ -1,4 +1,4 @@
-"""Checkpoints with parts for pictures and sound under Slime: their text networks, and the family that gets pictures."""
+"""Checkpoints with parts for pictures and sound under Slime: their text networks, and which get pictures."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
         )
         return
     gpus = gpu_cells("name", "memory.total")
-    there = [(name, float(memory) / 1024) for name, memory in gpus if memory.isdigit()]
+    there = [(name, float(size) / 1024) for name, size in gpus if size.isdigit()]
     expected = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"

@@ -29,7 +29,7 @@ from xp.contrib.harbor.task_folder import HarborTask, folder_digest
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ResponseLost
 from xp.envs.config import EnvConfig
 from xp.envs.loop import run
-from xp.envs.rpc_server import place_kind, serve, to_stderr
+from xp.envs.rpc_server import directory_kind, serve, to_stderr
 from xp.errors import ExitCode, XpError
 from xp.lib import private_directory
 from xp.lib.secrets.redaction import Redactor
@@ -71,8 +71,8 @@ class CloudHost:
         self._config = config
         self._kind = str(config.sandbox)
         self._cloud: Mapping[str, Any] = config.options["cloud"]
-        self._place = private_directory.make(place_kind(os.getppid()))
-        tempfile.tempdir = os.environ["TMPDIR"] = str(self._place)
+        self._directory = private_directory.make(directory_kind(os.getppid()))
+        tempfile.tempdir = os.environ["TMPDIR"] = str(self._directory)
         os.environ.setdefault(
             "LITELLM_LOCAL_MODEL_COST_MAP", "True"
         )  # its client asks GitHub first
@@ -97,9 +97,9 @@ class CloudHost:
             raise XpError(f"{where}: {error}", ExitCode.SECRET) from None
         return None
 
-    def open(self, number: int, place: tuple[HarborTask, str | None]) -> None:
+    def open(self, number: int, request: tuple[HarborTask, str | None]) -> None:
         """Starts a sandbox."""
-        task, setup = place
+        task, setup = request
         limit_s = self._config.limits.create_timeout_s + task.build_timeout_s
         self._do(EnvUnavailable, self._open(number, task, setup), limit_s)
 
@@ -126,7 +126,7 @@ class CloudHost:
         from harbor.models.trial.paths import TrialPaths
 
         context = self._context(task, setup)
-        paths = TrialPaths(self._place / f"trial-{next(self._numbers)}")
+        paths = TrialPaths(self._directory / f"trial-{next(self._numbers)}")
         paths.mkdir()
         options: dict[str, Any] = {}
         if self._kind in LIFETIMES:
@@ -162,7 +162,7 @@ class CloudHost:
         if task.image is None and setup is None:
             return task.files
         key = hashlib.sha256(f"{task.folder} {task.image} {setup}".encode()).hexdigest()[:20]
-        context = self._place / f"image-{key}"
+        context = self._directory / f"image-{key}"
         if context.is_dir():
             return context
         if task.image is None:
@@ -197,8 +197,8 @@ class CloudHost:
             return Ran(None, text, f"it took longer than {timeout_s:g} s")
         return Ran(done.return_code, text)
 
-    def put(self, number: int, place: tuple[Path, str]) -> None:
-        self._do(ResponseLost, self._of(number).upload_dir(*place), COPY_S)
+    def put(self, number: int, request: tuple[Path, str]) -> None:
+        self._do(ResponseLost, self._of(number).upload_dir(*request), COPY_S)
 
     def play(self, number: int, request: AgentRun) -> Ran:
         """Plays a task by Harbor's agent; what it says of a failure is the output.
@@ -312,7 +312,7 @@ class CloudHost:
         """Removes all sandboxes and temporary files."""
         with suppress(Exception):
             run(self._end(), END_S)
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _end(self) -> None:
         await asyncio.gather(*map(self._remove, list(self._sandboxes)), return_exceptions=True)

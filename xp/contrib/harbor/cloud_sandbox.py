@@ -120,6 +120,7 @@ class CloudSandboxes:
         self._lock = threading.Lock()
         self._swept: Child | None = None
         self._next_start = 0.0
+        self._is_closed = False
 
     def open(self, task: HarborTask, setup: str | None = None) -> CloudSandbox:
         """Starts a sandbox of a task's image, with a command that was run in it once.
@@ -151,9 +152,12 @@ class CloudSandboxes:
         return lines
 
     def close(self) -> None:
+        """Ends the child with its sandboxes, and prints what they have cost; idempotent."""
         self._process.close(now=False)
         cost = self._cost.text()
-        if cost is not None:
+        is_first = not self._is_closed
+        self._is_closed = True
+        if is_first and cost is not None:
             print(f"xp: {self._config.name}: {cost}", file=sys.stderr, flush=True)
 
     def _new_child(self) -> Child:

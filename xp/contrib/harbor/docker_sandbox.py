@@ -100,13 +100,13 @@ class DockerSandbox(ContainerSandbox):
             f"export {name}={shlex.quote(value)}\n" for name, value in environ.items()
         )
         bounded = ("timeout", "--kill-after", str(KILL_S), f"{timeout_s:g}", "bash", "-c", command)
-        place = ("docker", "exec", "--interactive", *where, *who, self._container())
+        prefix = ("docker", "exec", "--interactive", *where, *who, self._container())
         began = time.monotonic()
         reading, writing = os.pipe()
         output = Output(reading, output_bytes)
         try:
             code = subprocess.run(
-                (*place, "sh", "-c", EXPORT, "sh", *bounded),
+                (*prefix, "sh", "-c", EXPORT, "sh", *bounded),
                 input=exports.encode(),
                 stdout=writing,
                 stderr=writing,

@@ -59,7 +59,7 @@ from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
 from xp.envs.load import load_provider
 from xp.envs.loop import run
-from xp.envs.pictures import pictures_of, store_of
+from xp.envs.pictures import named, pictures_of, store_of
 from xp.envs.rows import load_rows, messages_of, reader_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.data_files import files_in
@@ -225,10 +225,15 @@ class HarnessProvider(IndexedProvider):
         if is_folder(config):
             self._tasks = read_folder(config)
         elif config.rows is not None:
-            self._rows, _ = load_rows(config.rows, config.columns)
-            self._tasks = {
-                split: [self._task_of(row) for row in rows] for split, rows in self._rows.items()
-            }
+            has_pictures = config.images is not None
+            self._rows, _ = load_rows(config.rows, config.columns, has_pictures=has_pictures)
+            try:
+                self._tasks = {
+                    split: [self._task_of(row) for row in rows]
+                    for split, rows in self._rows.items()
+                }
+            except ProtocolError as fault:
+                raise XpError(f"environment {config.name}: rows: {fault}") from None
         else:
             self._inner = load_provider(_of_server(config), environ)
         self._check_sandboxes()
@@ -345,16 +350,22 @@ class HarnessProvider(IndexedProvider):
         )
 
     def _task_of(self, row: Mapping[str, Any]) -> HarborTask:
-        """A row as a task; raises XpError for files that would be written elsewhere than in the working directory."""
+        """A row as a task.
+
+        Raises:
+            XpError: its files would be written elsewhere than in the working directory.
+            ProtocolError: its prompt has a picture.
+        """
         for name in row.get("files") or {}:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise XpError(
                     f"environment {self._config.name}: files: {name!r} is not below the working directory"
                 )
-        messages = messages_of(row)
+        messages = messages_of(row, None if self._config.images is None else named)
         if pictures_of(messages):
             raise ProtocolError(
-                "the task's prompt has an image, and a program gets a text; let the program read it by a tool"
+                "the task's prompt has an image, and a program gets a text: leave the image out of the prompt, and give the"
+                " program the file or a tool that shows it"
             )
         prompt = "\n\n".join(message["content"] for message in messages)
         return HarborTask(Path(), prompt, self._config.options["image"])

@@ -58,13 +58,13 @@ class CheckedGeometry:
         self._num_left -= 1
         call = _last_call(text)
         if call is None:
-            return _end(math(text, self._row))
+            if final_part(text, only_box=True) is None:
+                text = text.strip().rpartition("\n")[2]
+            return _end(self._score(text))
         name, answer = call
         score = 0.0
         if name == TOOL and answer:
-            score = math(
-                answer if final_part(answer, only_box=True) else f"\\boxed{{{answer}}}", self._row
-            )
+            score = self._score(answer)
         if score == 1.0 or not self._num_left:
             return _end(score)
         if name != TOOL:
@@ -80,6 +80,12 @@ class CheckedGeometry:
             "reward": 0.0,
             "done": False,
         }
+
+    def _score(self, answer: str) -> float:
+        """1 for the right answer, in a box or alone."""
+        if final_part(answer, only_box=True) is None:
+            answer = f"\\boxed{{{answer}}}"
+        return math(answer, self._row)
 
 
 def _last_call(text: str) -> tuple[str, str] | None:

@@ -94,9 +94,9 @@ def project(runtime: Runtime) -> Path | None:
 
 def checkouts(runtime: Runtime) -> dict[str, str]:
     """Variable -> path of checkouts that `install` made, for variables that are not set."""
-    checkouts = installed_checkouts(runtime.checkouts)
+    folders = installed_checkouts(runtime.checkouts)
     return {
-        variable: folder for variable, folder in checkouts.items() if not os.environ.get(variable)
+        variable: folder for variable, folder in folders.items() if not os.environ.get(variable)
     }
 
 

@@ -23,12 +23,13 @@ class VLLMPictures:
 
     Args:
         reader: the pictures as xp's ids and the update have them.
+        version: name of the engine's weights. vLLM keeps what its vision part makes of a picture by the picture's name.
 
     Raises:
         XpError: (PLAN) the placeholders of a picture are not one run, or its processor has no grid of patches.
     """
 
-    def __init__(self, reader: PictureReader) -> None:
+    def __init__(self, reader: PictureReader, version: str = "") -> None:
         if GRID not in reader.form.dims:
             raise XpError(
                 f"model.images: xp gives vLLM no pictures of {type(reader.processor).__name__}; set"
@@ -36,6 +37,7 @@ class VLLMPictures:
                 ExitCode.PLAN,
             )
         self._reader = reader
+        self._version = version
         self.image = lru_cache(MAX_KEPT)(self._resized)
         """Function from a picture's digest to PIL's image."""
         self.png = lru_cache(MAX_KEPT)(self._png)
@@ -65,9 +67,12 @@ class VLLMPictures:
         return {
             "prompt_token_ids": self.short_ids(request),
             "multi_modal_data": {"image": [self.image(digest) for digest in request.pictures]},
-            # vLLM's caches have a picture by this name.
-            "multi_modal_uuids": {"image": list(request.pictures)},
+            "multi_modal_uuids": {"image": [self.name(digest) for digest in request.pictures]},
         }
+
+    def name(self, digest: str) -> str:
+        """Name of a picture in vLLM's caches."""
+        return f"{digest}{self._version}"
 
     def _resized(self, digest: str) -> Any:
         processor = self._reader.processor.image_processor
@@ -123,7 +128,7 @@ class PictureClient(CompletionClient):
                 {
                     "type": "image_url",
                     "url": f"data:image/png;base64,{self._pictures.png(digest)}",
-                    "uuid": digest,
+                    "uuid": self._pictures.name(digest),
                 }
                 for digest in request.pictures
             ],

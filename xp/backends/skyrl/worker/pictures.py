@@ -50,6 +50,7 @@ class EnginePictures:
                 ExitCode.PLAN,
             )
         self.reader = reader
+        self._client = client
         self._sent = VLLMPictures(reader)
         self._renderer = None if client is None else VLLMRenderer(client, model_name)
         self._rendered: dict[str, asyncio.Future[str | None]] = {}
@@ -77,8 +78,7 @@ class EnginePictures:
             places.append({"offset": start, "length": length})
             start += length
         return {
-            # vLLM's caches have a picture by this name.
-            "mm_hashes": {"image": list(digests)},
+            "mm_hashes": {"image": [self._name(digest) for digest in digests]},
             "mm_placeholders": {"image": places},
             "kwargs_data": {"image": [await self._encoded(digest) for digest in digests]},
         }
@@ -94,6 +94,13 @@ class EnginePictures:
         blank = self.reader.no_pixels()
         pictures = [self.reader.pixels(digests) or blank for digests in rows]
         return [row[PIXELS] for row in pictures], [row[GRID] for row in pictures]
+
+    def _name(self, digest: str) -> str:
+        """Name of a picture for the engine. vLLM keeps what its vision part makes of a picture by it, also after an
+        update of the weights."""
+        if self._client is None:
+            return digest
+        return f"{digest}/{getattr(self._client, 'weight_version', 0)}"
 
     async def _encoded(self, digest: str) -> str | None:
         """vLLM's text of a picture, which is rendered once, also if several episodes ask at the same time."""

@@ -98,7 +98,10 @@ class EnginePictures:
         void, and Slime's model would stop at it."""
         if self.reader.fault([*row.prompt_ids, *row.completion_ids], row.pictures) is None:
             return row
-        return Conversation([end_id])
+        filling = Conversation([end_id])
+        # Slime's loss misreads a response of length 0.
+        filling.append_env_tokens([end_id])
+        return filling
 
     def _collapsed(self, ids: Sequence[int], digests: Sequence[str]) -> list[int]:
         """The ids with one placeholder for each picture."""

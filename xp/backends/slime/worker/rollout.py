@@ -113,6 +113,8 @@ async def _play(
     prompt = chat.prompt_text(rows.all[0].prompt_ids)
     ended = PlayedEpisode(task, number, episode, tokens_of(rows.all), prompt)
     trained = await _threaded(worker, partial(_trained, worker, rows.all, evaluation=evaluation))
+    if trained[0].row is not rows.all[0]:
+        metas = []  # The engine reported of other tokens.
     _fill(args, sample, trained[0], metas)
     if not worker.is_grouped(task.env, evaluation=evaluation):
         await _record(worker, sample, ended, evaluation=evaluation)

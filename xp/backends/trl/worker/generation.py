@@ -39,6 +39,7 @@ class Generation:
         self._log = log
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
+        self._num_updates = 0
 
     def update(self, trainer: Any, *, sends: bool = True) -> None:
         """Gives the engine the current weights; every rank must call it, and no rank may generate meanwhile.
@@ -47,6 +48,7 @@ class Generation:
             trainer: TRL's trainer.
             sends: whether they are sent to vLLM.
         """
+        self._num_updates += 1
         if not trainer.args.use_vllm:
             self._model = self._policy.current(trainer)
             return
@@ -84,7 +86,7 @@ class Generation:
         pictures = None
         client_of: Callable[..., CompletionClient] = CompletionClient
         if self._chat.pictures is not None:
-            pictures = VLLMPictures(self._chat.pictures)
+            pictures = VLLMPictures(self._chat.pictures, f"/{self._num_updates}")
             client_of = partial(PictureClient, pictures=pictures)
 
         def engine_of(sampling: Sampling, seed: str) -> OpenEngine:

@@ -27,6 +27,7 @@ from xp.backends.trl.worker.means import (
     update_means,
     weigh_metrics,
 )
+from xp.backends.trl.worker.resumed_weights import has_own_loader, load_whole
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.episode.advantages import AdvantageFn, of_valid
@@ -141,12 +142,16 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             torch.save(_shards(self.ref_model), self._reference_file(directory))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Trainer's method, and the reference of the checkpoint.
+        """Trainer's method, with all weights, and the reference of the checkpoint.
 
         Raises:
             XpError: the checkpoint has no shards of this rank.
         """
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        network = self.model if model is None else model
+        if has_own_loader(self, network):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            load_whole(network, Path(resume_from_checkpoint))
         if not self.args.sync_ref_model:
             return
         file = self._reference_file(Path(resume_from_checkpoint))
@@ -161,12 +166,6 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _reference_file(self, checkpoint: Path) -> Path:
         return checkpoint / f"reference.rank_{self.args.process_index}.pt"
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Trainer's method without its warning of tied weights, which a checkpoint has under one name only."""
-        tied = getattr(self.model, "all_tied_weights_keys", {})
-        missing = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """xp's schedules, whose warm-up begins above 0; transformers' own for another schedule from an override."""

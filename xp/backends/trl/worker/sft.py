@@ -109,6 +109,7 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
     from trl import SFTConfig, SFTTrainer
 
     from xp.backends.trl.worker.checkpoints import Seal
+    from xp.backends.trl.worker.resumed_weights import has_own_loader, load_whole
     from xp.backends.trl.worker.train import loaded_dtype, shard_on_cpu
 
     config = program.config
@@ -117,6 +118,13 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
     sft = config.spec.sft
 
     class Trainer(SFTTrainer):  # type: ignore[misc]
+        def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+            network = self.model if model is None else model
+            if has_own_loader(self, network):
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+            else:
+                load_whole(network, Path(resume_from_checkpoint))
+
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             """xp's schedules, whose warm-up begins above 0."""
             optimizer = optimizer or self.optimizer
