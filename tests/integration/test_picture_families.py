@@ -31,6 +31,8 @@ def _numbers_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> str:
+    for package in FAMILIES[request.param].needs:
+        pytest.importorskip(package)
     return str(request.param)
 
 

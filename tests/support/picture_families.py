@@ -60,6 +60,8 @@ class PictureFamily:
     """Of config.json, beside its sections."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the processor: processor_config.json."""
+    needs: tuple[str, ...] = ()
+    """Packages that its processor needs."""
     mark: str | None = None
     """What the family's own template, which TRL does not ship, has in place of QWEN_MARK. None means that it is TRL's."""
 
@@ -163,6 +165,55 @@ FAMILIES: Final[Mapping[str, PictureFamily]] = {
             "vision_feature_select_strategy": "default",
             "num_additional_image_tokens": 1,
         },
+    ),
+    "lfm2_vl": PictureFamily(
+        template="lfm2_2_5_vl",
+        processor="Lfm2VlProcessor",
+        image_processor={
+            "image_processor_type": "Lfm2VlImageProcessor",
+            "encoder_patch_size": 14,
+            "tile_size": 2 * SIDE,
+            "min_image_tokens": 1,
+            "max_image_tokens": 4,
+            "max_num_patches": 16,
+            **NORMAL,
+        },
+        vision={
+            **{key: value for key, value in SIGLIP.items() if key != "image_size"},
+            "model_type": "siglip2_vision_model",
+            "num_patches": 16,
+        },
+        tokens={"image_token_id": "<image>"},
+        named={
+            "image_token": "<image>",
+            "image_start_token": "<|image_start|>",
+            "image_end_token": "<|image_end|>",
+            "image_thumbnail_token": "<|img_thumbnail|>",
+        },
+        marks=tuple(
+            f"<|img_row_{row}_col_{column}|>" for row in range(1, 6) for column in range(1, 6)
+        ),
+        text={"layer_types": ["conv", "full_attention"]},
+        whole={"projector_hidden_size": 32},
+        needs=("torchvision",),
+    ),
+    "mistral3": PictureFamily(
+        template="qwen2_5_vl",
+        processor="PixtralProcessor",
+        image_processor={
+            "image_processor_type": "PixtralImageProcessor",
+            "size": {"longest_edge": 3 * SIDE},
+            "patch_size": 14,
+            **NORMAL,
+        },
+        vision={**SIGLIP, "model_type": "pixtral", "image_size": 4 * SIDE, "head_dim": 16},
+        tokens={"image_token_index": "[IMG]"},
+        marks=("[IMG_BREAK]", "[IMG_END]"),
+        text={"model_type": "mistral"},
+        whole={"spatial_merge_size": 2, "vision_feature_layer": -1},
+        settings={"patch_size": 14, "spatial_merge_size": 2},
+        mark="[IMG]",
+        needs=("torchvision",),
     ),
     "qwen3_5": PictureFamily(
         template="qwen3_5_nothink",
