@@ -173,11 +173,17 @@ def test_the_text_of_a_special_token_begins_and_ends_no_turn(
 
 
 def test_a_text_that_the_template_drops_is_counted(tmp_path: Path) -> None:
-    """SmolVLM's template reads lists of parts alone."""
-    assert (
-        "it leaves out a text of the role user"
-        in trained(tmp_path, {"messages": [ASK, GOOD]}, "smolvlm")[1]
+    tokenizer = tokenizer_of("qwen2_5", tmp_path)
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+        "{% if message.role == 'assistant' %}{{ message.content }}{% endif %}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
+    counts = Counter[str]()
+    best = chosen(read(tmp_path, {"messages": [ASK, GOOD]}), RULE, frozenset(), counts)
+    examples, _ = rendered(best, RULE, ChatTokens(tokenizer), lambda _: Dialect.HERMES, counts)
+    assert not examples
+    assert "it leaves out a text of the role user" in next(iter(counts))
 
 
 def test_rows_of_one_question_are_one_task(tmp_path: Path) -> None:
