@@ -6,8 +6,8 @@ DOCS_VENV ?= .venv-docs
 # Without an NVIDIA GPU, torch is the CPU build (tools/make_venv.py). Another index: make setup TORCH_INDEX_URL=https://...
 TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
-# Processes of make test: four for two cores, since tests of servers and processes wait much of the time.
-WORKERS ?= 4
+# Processes of make test: one more than two cores, since tests of servers wait; each imports all tests, in some 15 s.
+WORKERS ?= 3
 # Overrides for a run or a recipe: make demo ARGS="seed=2"
 ARGS ?=
 

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 from tests.support.real_code import real_code
+from xp.envs.light_sdk import import_openreward
 
 # Several processes test at the same time, and a waiting thread of OpenMP keeps its core busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,6 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Before a test module imports it with the clients of three vendors, in each process.
+import_openreward()
 
 _parsed: dict[str, Any] = {}
 

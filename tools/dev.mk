@@ -142,7 +142,7 @@ test-skypilot: setup .venv-skypilot/.done  ## The YAML of launcher=skypilot, che
 
 .venv-environments/.done:
 	$(PYTHON) -m venv .venv-environments
-	.venv-environments/bin/pip install --quiet "reasoning-gym==0.1.25" "verifiers==0.4.0"
+	.venv-environments/bin/pip install --quiet "reasoning-gym==0.1.25" "verifiers==0.4.0" pillow
 	touch $@
 
 test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers, inspect_ai and OpenEnv (OPENENV_PATH: a checkout), with the real packages

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from xp.cli.native import KeyResult, NativeRow, PlanKeys
+from xp.cli.native import KeyLine, KeyResult, PlanKeys
 from xp.composition import compose
 from xp.composition.scripts import Script, read_script
 from xp.lib.text import shortened
@@ -81,7 +81,7 @@ class PublicScript:
         return f"https://github.com/{place}/blob/{path}"
 
     @cached_property
-    def rows(self) -> list[NativeRow]:
+    def rows(self) -> list[KeyLine]:
         """What became of each key; raises XpError if xp refuses the words."""
         spec = compose([word for word in self.words if word != "--sft"])
         if "--sft" in self.words:
@@ -90,7 +90,7 @@ class PublicScript:
             plan = build_plan(spec, "r")
         return PlanKeys(plan).diff(Script(self.keys))
 
-    def reason(self, row: NativeRow) -> str:
+    def reason(self, row: KeyLine) -> str:
         """xp's field or sentence, with the reason of the facts; empty for a difference that nobody explains."""
         reason = self.reasons.get(row.key, REASONS.get(row.key.removeprefix("--"), ""))
         is_explained = row.result is not KeyResult.DIFFERENT or row.in_xp.startswith(

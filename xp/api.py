@@ -136,7 +136,7 @@ def compare(
     Raises:
         XpError: PLAN if tasks or rewards differ.
     """
-    from xp.results.evaluation.records import evaluation_place
+    from xp.results.evaluation.records import evaluation_directory
     from xp.results.evaluation.results import compare_named, named, whole_names
     from xp.results.evaluation.settings import default_margin
 
@@ -144,7 +144,7 @@ def compare(
     for side in (first, second):
         word = str(side.directory if isinstance(side, Run) else side)
         root = Path(outputs)
-        if "/" in word and evaluation_place(root, word) is None:  # OUTPUTS/runs/RUN
+        if "/" in word and evaluation_directory(root, word) is None:  # OUTPUTS/runs/RUN
             root = load(word.partition("@")[0]).directory.parent.parent
             word = Path(word).name
         names = whole_names(root, [word])
@@ -169,7 +169,7 @@ class Episodes:
         self._index.refresh()
 
     def __len__(self) -> int:
-        return len(self._index.rows)
+        return len(self._index.entries)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return self._index.records(range(len(self)))
@@ -177,7 +177,7 @@ class Episodes:
     @property
     def table(self) -> Any:
         """The numbers of each episode without its text: a pandas.DataFrame, or a list of mappings."""
-        return _table([{"task": row.task, **row._asdict()} for row in self._index.rows])
+        return _table([{"task": row.task, **row._asdict()} for row in self._index.entries])
 
 
 class Run:

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,11 +48,10 @@ ARGUMENTS = (
 )
 
 
-def test_two_updates_reach_the_server_and_one_that_is_not_sent_shows(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    leave_model(base)
+@contextmanager
+def served(base: Path, log: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """SkyRL's server of a model; yields its address, and variables for its client."""
     port = free_port()
-    log = tmp_path / "server.log"
     environ = {
         **os.environ,
         **cpu_environment(1),
@@ -80,24 +81,40 @@ def test_two_updates_reach_the_server_and_one_that_is_not_sent_shows(tmp_path: P
         while not _answers(port):
             assert server.poll() is None, log.read_text()[-4000:]
             time.sleep(1)
-        words = [
-            "-m",
-            "tests.engines.skyrl_client",
-            str(base),
-            f"http://{HOST}:{port}",
-            str(tmp_path),
-        ]
-        done = subprocess.run(
-            [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
-        )
+        yield f"http://{HOST}:{port}", environ
     finally:
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+def result_of(program: str, base: Path, place: Path) -> dict[str, Any]:
+    """What a client of the server of a model prints as its result.
+
+    Args:
+        program: module of the client.
+        base: the model.
+        place: directory for files.
+    """
+    with served(base, place / "server.log") as (url, environ):
+        done = subprocess.run(
+            [sys.executable, "-m", program, str(base), url, str(place)],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    found = json.loads(
+    result: dict[str, Any] = json.loads(
         next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]
     )
+    return result
+
+
+def test_two_updates_reach_the_server_and_one_that_is_not_sent_shows(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    leave_model(base)
+    found = result_of("tests.engines.skyrl_client", base, tmp_path)
     print({name: [f"{one:.1e}" for one in gaps] for name, gaps in found.items()})
     assert max(found["sent"]) < BAR
     assert min(found["stale"]) > BAR

@@ -248,11 +248,18 @@ def test_a_sandbox_ends_after_its_minutes(tasks: Path, cloud: DaytonaCloud) -> N
     provider.close()
 
 
-def test_a_spent_budget_ends_the_process(tasks: Path, cloud: DaytonaCloud) -> None:
-    config = at_daytona(harbor(tasks), price=3600.0, budget=0.01)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_spent_budget_ends_the_process(
+    tasks: Path, cloud: DaytonaCloud, capfd: pytest.CaptureFixture[str], is_killed: bool
+) -> None:
+    config = at_daytona(harbor(tasks, retries_per_episode=0), price=3600.0, budget=0.01)
     provider = opened(config, cloud)
     episode = begun(provider, config)
     episode.step(call("bash", command="sleep 0.1"))
+    if is_killed:
+        (sandbox,) = cloud.sandboxes.values()
+        os.kill(int(sandbox.facts["labels"]["harbor.session_id"].split("-")[2]), 9)
+        eventually(lambda: not provider._clouds._process._child.is_alive())
     with pytest.raises(
         XpError, match=r"env.options.cloud.budget is 0.01; set a larger one"
     ) as caught:
@@ -260,6 +267,7 @@ def test_a_spent_budget_ends_the_process(tasks: Path, cloud: DaytonaCloud) -> No
     assert caught.value.code is ExitCode.LIMIT
     episode.settle()
     provider.close()
+    assert "hours of sandboxes, " in capfd.readouterr().err
 
 
 def test_a_program_in_the_cloud_asks_the_policy_by_the_users_tunnel(

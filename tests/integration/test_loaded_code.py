@@ -15,9 +15,9 @@ from xp.errors import XpError
 from xp.execution.lock import Lock, check_resumed, complete_lock, inputs_of, read_lock
 from xp.execution.preflight import _loaded_before
 from xp.lib import loaded_code
-from xp.lib.code_files import place_digest
+from xp.lib.code_files import location_digest
 from xp.lib.loaded_code import FILE, VARIABLE, changed, loaded
-from xp.results.evaluation.records import REQUEST, EvaluationIdentity, place_of
+from xp.results.evaluation.records import REQUEST, EvaluationIdentity, directory_of
 from xp.worker.facts import FILE as FACTS
 
 MINE = """
@@ -63,11 +63,13 @@ def test_a_resume_is_refused_when_such_a_module_changed(code: Path, tmp_path: Pa
     (stage / FACTS).write_text("{}")
     (run / "attempt_1/plan.json").write_text(json.dumps({"spec": {}}))
     before = inputs_of({}, [code / "mine.py"])
-    (run / "lock.json").write_text(Lock(1, {"code.mine": place_digest(code / "mine.py")}).to_json())
+    (run / "lock.json").write_text(
+        Lock(1, {"code.mine": location_digest(code / "mine.py")}).to_json()
+    )
     complete_lock(run)
-    assert read_lock(run).facts["code.hidden"] == place_digest(hidden)
+    assert read_lock(run).facts["code.hidden"] == location_digest(hidden)
     assert hidden in _loaded_before(run)
-    now = inputs_of({}, [*before.places.values(), *_loaded_before(run)])
+    now = inputs_of({}, [*before.locations.values(), *_loaded_before(run)])
     assert not [line for line in check_resumed(run, now) if "hidden" in line]
     hidden.write_text("points = 100\n")
     assert changed(stage / FILE) == ["hidden"]
@@ -79,14 +81,14 @@ def test_an_evaluation_is_played_again_when_such_a_module_changed(
     code: Path, tmp_path: Path
 ) -> None:
     requested = EvaluationIdentity("e", {"name": "m"}, None, "t", "r", {})
-    place = place_of(tmp_path, requested, again=False)
+    place = directory_of(tmp_path, requested, again=False)
     record(code, place / FILE)
     (place / REQUEST).write_text("{}")
-    assert place_of(tmp_path, requested, again=False) == place
+    assert directory_of(tmp_path, requested, again=False) == place
     (code / "library/hidden.py").write_text("points = 100\n")
-    assert place_of(tmp_path, requested, again=False).name == f"{place.name}-2"
+    assert directory_of(tmp_path, requested, again=False).name == f"{place.name}-2"
     (code / "library/hidden.py").unlink()  # of another machine
-    assert place_of(tmp_path, requested, again=False) == place
+    assert directory_of(tmp_path, requested, again=False) == place
 
 
 def test_loaded_modules_are_looked_at_once_for_each_record(
@@ -94,7 +96,7 @@ def test_loaded_modules_are_looked_at_once_for_each_record(
 ) -> None:
     looked: list[ModuleSpec | None] = []
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.setattr(loaded_code, "users_place", looked.append)
+    monkeypatch.setattr(loaded_code, "users_location", looked.append)
     for number in (1, 2):
         monkeypatch.setenv(VARIABLE, str(tmp_path / f"{number}.jsonl"))
         looked.clear()

@@ -15,6 +15,7 @@ import torch
 
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.picture_play import own_logprobs, play
 from tests.support.sections import replace
 from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
 from xp.__main__ import main
@@ -22,26 +23,13 @@ from xp.envs.base import PICTURE_MARK, Task, ToolResult
 from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
 from xp.envs.pictures import PictureStore, data_of, digests_of
 from xp.episode.episode import Episode
-from xp.episode.tokens import ChatTokens, TemplateFault
-from xp.spec import Sampling
+from xp.episode.tokens import TemplateFault
 from xp.spec.model import Images
 from xp.tasks.row import read_rows
-from xp.worker.engines.conversation import Conversation, Opening
-from xp.worker.engines.in_process import over_model
+from xp.worker.engines.conversation import Conversation
 from xp.worker.media import load_network
 from xp.worker.token_budget import reply_ids
 
-SAMPLING = Sampling(
-    temperature=1.0,
-    top_p=1.0,
-    top_k=None,
-    min_p=0.0,
-    repetition_penalty=1.0,
-    stop=(),
-    max_prompt_tokens=200,
-    max_tokens_per_turn=4,
-    max_response_tokens=200,
-)
 TOLERANCE = 1e-5
 
 
@@ -53,43 +41,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def store(tmp_path: Path) -> PictureStore:
     return PictureStore(tmp_path / "pictures")
-
-
-def own_logprobs(network: Any, chat: ChatTokens, row: Conversation) -> torch.Tensor:
-    """Log-probabilities of the completion by the processor's pixels and the model's own forward pass alone."""
-    assert chat.pictures is not None
-    ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
-    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if row.pictures:
-        images = [chat.pictures.image(digest) for digest in row.pictures]
-        inputs |= chat.pictures.processor.image_processor(images=images, return_tensors="pt")
-        inputs["mm_token_type_ids"] = (ids == network.config.image_token_id).long()
-    with torch.inference_mode():
-        logits = network(**inputs).logits[0, :-1].log_softmax(-1)
-    return logits.gather(1, ids[0, 1:, None])[-len(row.completion_ids) :, 0]
-
-
-def play(network: Any, chat: ChatTokens, prompts: list[Any], replies: list[Any]) -> list[Any]:
-    """Two turns of each conversation with the engine."""
-    ids = [chat.prompt([one], "[]") for one in prompts]
-    pictures = [digests_of([one]) for one in prompts]
-    delivered: list[Any] = []
-    names = [str(number) for number in range(len(prompts))]
-    opening = Opening(ids, names, len(prompts), delivered.append, pictures)
-    engine = over_model(network, chat, SAMPLING, "seed")(opening)
-    for number in range(len(prompts)):
-        engine.begin(number)
-    while engine.is_generating:
-        engine.step(is_live=True)
-    for number, reply in enumerate(replies):
-        row = engine.conversations[number]
-        tokens = chat.reply([reply], last_id=row.completion_ids[-1])
-        row.pictures += digests_of([reply])
-        engine.continue_with(number, tokens)
-    while engine.is_generating:
-        engine.step(is_live=True)
-    assert len(delivered) == 2 * len(prompts)
-    return engine.conversations
 
 
 def test_the_engines_log_probabilities_are_the_models_own_over_two_turns_with_pictures(

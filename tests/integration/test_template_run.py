@@ -49,12 +49,8 @@ def trained(directory: Path, *words: str) -> tuple[Path, Path]:
     return outputs, run
 
 
-def test_a_training_and_its_models_have_it_without_the_file(tmp_path: Path) -> None:
-    trained(tmp_path)
-
-
 @pytest.mark.slow
-def test_a_fine_tuning_and_a_later_evaluation_have_it_too(tmp_path: Path) -> None:
+def test_every_stage_and_a_later_evaluation_have_it_without_the_file(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "2 x 3?"}, {"role": "assistant", "content": "6"}]
     data = tmp_path / "talk.jsonl"
     data.write_text("".join(json.dumps({"messages": said}) + "\n" for _ in range(16)))

@@ -57,6 +57,21 @@ def test_guessed_tokens_have_no_min_p() -> None:
     )
 
 
+@needs_vllm
+def test_vllms_processor_leaves_pixels_as_whole_numbers() -> None:
+    """Its network of Qwen2-VL normalizes them; SkyRL's own generator gives the update those of the processor."""
+    for name in ("qwen2_vl", "qwen2_5_vl"):
+        place = vllm(f"model_executor/models/{name}.py")
+        assert has(place, "supports_mm_device_do_normalize = True")
+    assert has(
+        vllm("config/model.py"),
+        "mm_device_do_normalize = ( self._model_info.supports_mm_device_do_normalize",
+    )
+    if find_spec("skyrl") is not None:
+        place = package("skyrl") / "train/generators/skyrl_vlm_generator.py"
+        assert has(place, 'pixel_values = mm_kwargs["pixel_values"]')
+
+
 @needs_sglang
 def test_sglangs_guessed_tokens_have_no_min_p() -> None:
     assert lacks(package("sglang") / "srt/speculative/eagle_info.py", "min_p")

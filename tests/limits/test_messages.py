@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
 import pytest
@@ -11,9 +12,14 @@ from tests.support.proofs import TRAINERS, missing_tests
 from xp.fields.limits import Limit, limits_of
 from xp.fields.message_limits import MESSAGES, with_proof
 
-SITES = [*messages()]
+
+@cache
+def sites() -> list[tuple[str, str]]:
+    """File and text of each message of the code."""
+    return [*messages()]
 
 
+@cache
 def tables() -> list[Limit]:
     """The proofs of messages that specs meet (test_rows.py)."""
     rows = [limit for trainer in TRAINERS for limit in limits_of(trainer)]
@@ -26,13 +32,13 @@ def has_proof(file: str, text: str) -> bool:
 
 
 def test_every_message_in_the_code_has_a_proof() -> None:
-    without = [f"{file}: {text}" for file, text in SITES if not has_proof(file, text)]
+    without = [f"{file}: {text}" for file, text in sites() if not has_proof(file, text)]
     assert not without, "\n".join(without)
 
 
 def test_the_walk_finds_the_messages() -> None:
     """In each room, and also those that are made with a variable."""
-    found = {file for file, _ in SITES}
+    found = {file for file, _ in sites()}
     for file in ("batch.py", "refusals.py", "run_size.py"):
         assert f"xp/planning/{file}" in found
     for file in (
@@ -41,15 +47,15 @@ def test_the_walk_finds_the_messages() -> None:
         "xp/contrib/skypilot/task.py",
     ):
         assert file in found
-    assert len(SITES) > 80
-    assert sum(bool(NAMES.search(text)) for _, text in SITES) > 40
+    assert len(sites()) > 80
+    assert sum(bool(NAMES.search(text)) for _, text in sites()) > 40
 
 
 def test_every_proof_is_of_a_message() -> None:
     unmet = [
         f"{limit.field}: {limit.words}"
         for limit in MESSAGES
-        if not any(limit.field == file and limit.words in text for file, text in SITES)
+        if not any(limit.field == file and limit.words in text for file, text in sites())
     ]
     assert not unmet, "\n".join(unmet)
 

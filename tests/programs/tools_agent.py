@@ -14,6 +14,20 @@ def tool(method, **params):
     return post(URL, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})["result"]
 
 
+def content_of(blocks):
+    """The text of a result, or its parts if it has a picture."""
+    if all(block["type"] == "text" for block in blocks):
+        return blocks[0]["text"]
+    parts = []
+    for block in blocks:
+        if block["type"] == "image":
+            url = f"data:{block['mimeType']};base64,{block['data']}"
+            parts.append({"type": "image_url", "image_url": {"url": url}})
+        else:
+            parts.append(block)
+    return parts
+
+
 def main(prompt_file):
     tool("initialize", protocolVersion="2025-06-18")
     assert post(URL, {"jsonrpc": "2.0", "method": "notifications/initialized"}) is None
@@ -32,8 +46,8 @@ def main(prompt_file):
             result = tool(
                 "tools/call", name=function["name"], arguments=json.loads(function["arguments"])
             )
-            text = result["content"][0]["text"]
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+            content = content_of(result["content"])
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
 
 
 if __name__ == "__main__":

@@ -107,7 +107,13 @@ def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
         ("https://a:8443", "https://a:8443", False),
         ("http://localhost:1", "http://localhost:1", True),
         ("http://127.1.2.3:1", "http://127.1.2.3:1", True),
+        ("http://127.1:1", "http://127.1:1", True),
+        ("http://2130706433:1", "http://2130706433:1", True),
+        ("http://localhost.:1", "http://localhost.:1", True),
+        ("http://[::ffff:127.0.0.1]:1", "http://[::ffff:127.0.0.1]:1", True),
+        ("http://0:1", "http://0:1", False),
         ("http://10.0.0.1:1", "http://10.0.0.1:1", False),
+        ("http://localhost.example:1", "http://localhost.example:1", False),
     ],
 )
 def test_an_origin_has_scheme_host_and_port(url: str, expected: str, is_loopback: bool) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.stubs.local_machine import LocalMachine, form_of
-from tests.support.http_server import Reply, Request, http_server
+from tests.support.http_server import Reply, Request, http_server, routed
 
 KEY = "dtn_0123456789abcdef0123456789abcdef"
 
@@ -58,17 +57,12 @@ class DaytonaCloud:
         self._lock = threading.Lock()
 
     def answer(self, request: Request) -> Reply:
-        path, _, query = request.path.partition("?")
         if request.headers.get("authorization") != f"Bearer {KEY}":
             return Reply({"message": "Unauthorized", "statusCode": 401}, 401)
-        for pattern, method in ROUTES.items():
-            verb, _, place = pattern.partition(" ")
-            match = re.fullmatch(place, path)
-            if match is not None and verb == request.method:
-                with self._lock:
-                    reply: Reply = getattr(self, method)(request, query, *match.groups())
-                return reply
-        return Reply({"message": f"{request.method} {path} is not in the stub"}, 404)
+        missing = f"{request.method} {request.path} is not in the stub"
+        with self._lock:
+            reply = routed(self, ROUTES, request)
+        return reply or Reply({"message": missing}, 404)
 
     def create(self, request: Request, _: str) -> Reply:
         body = request.json

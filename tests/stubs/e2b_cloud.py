@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import re
 import time
 import urllib.parse
 import uuid
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.stubs.local_machine import LocalMachine, form_of
-from tests.support.http_server import Reply, Request, http_server
+from tests.support.http_server import Reply, Request, http_server, routed
 
 KEY = "e2b_0123456789abcdef0123456789abcdef01234567"
 DATE = "2026-01-01T00:00:00Z"
@@ -44,18 +43,11 @@ class E2bCloud:
         self._numbers = itertools.count(1)
 
     def answer(self, request: Request) -> Reply:
-        path, _, query = request.path.partition("?")
-        path = urllib.parse.unquote(path)
-        is_envd = path.startswith(("/files", "/process.", "/health"))
+        is_envd = request.path.startswith(("/files", "/process.", "/health"))
         if not is_envd and request.headers.get("x-api-key") != KEY:
             return Reply({"code": 401, "message": "Unauthorized"}, 401)
-        for pattern, method in ROUTES.items():
-            verb, _, place = pattern.partition(" ")
-            match = re.fullmatch(place, path)
-            if match is not None and verb == request.method:
-                reply: Reply = getattr(self, method)(request, query, *match.groups())
-                return reply
-        return Reply({"code": 404, "message": f"{request.method} {path} is not in the stub"}, 404)
+        missing = f"{request.method} {request.path} is not in the stub"
+        return routed(self, ROUTES, request) or Reply({"code": 404, "message": missing}, 404)
 
     def tags(self, _: Request, __: str, name: str) -> Reply:
         if name not in self.templates:

@@ -6,7 +6,6 @@ A blueprint is a name: nothing is built, and its Dockerfile is kept for the test
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 import time
 import urllib.parse
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.stubs.local_machine import LocalMachine, form_of
-from tests.support.http_server import Reply, Request, http_server
+from tests.support.http_server import Reply, Request, http_server, routed
 
 KEY = "ak_0123456789abcdef0123456789"
 POLL_S = 0.2
@@ -42,17 +41,11 @@ class RunloopCloud:
         self._lock = threading.Lock()
 
     def answer(self, request: Request) -> Reply:
-        path, _, query = request.path.partition("?")
         is_upload = request.method == "PUT"
         if not is_upload and request.headers.get("authorization") != f"Bearer {KEY}":
             return Reply({"message": "Unauthorized"}, 401)
-        for pattern, method in ROUTES.items():
-            verb, _, place = pattern.partition(" ")
-            match = re.fullmatch(place, path)
-            if match is not None and verb == request.method:
-                reply: Reply = getattr(self, method)(request, query, *match.groups())
-                return reply
-        return Reply({"message": f"{request.method} {path} is not in the stub"}, 404)
+        missing = f"{request.method} {request.path} is not in the stub"
+        return routed(self, ROUTES, request) or Reply({"message": missing}, 404)
 
     def listed_blueprints(self, _: Request, query: str) -> Reply:
         name = urllib.parse.parse_qs(query).get("name", [""])[0]

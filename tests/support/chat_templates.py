@@ -25,7 +25,6 @@ class Shows(StrEnum):
     RESULTS = "results, each with the name of its tool"
     NO_TOOLS = "no tools"
     NO_SYSTEM = "no system message"
-    NO_TEXT = "no message of plain text"
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,13 @@ NEMOTRON = Published(
     IM_END, ("</s>", IM_END), ("</s>", IM_END), Shows.CALLS, "nvidia/NVIDIA-Nemotron-3-*: [2, 11]"
 )
 LFM = Published(IM_END, (IM_END,), (IM_END,), Shows.CALLS, "LiquidAI/LFM2-*: 7")
-PICTURES = Published("<end_of_utterance>", (), (), Shows.NO_TEXT, "its messages are lists of parts")
+PARTS = Published(
+    "<end_of_utterance>",
+    (),
+    ("<end_of_utterance>",),
+    Shows.NO_TOOLS,
+    "not seen; its messages are lists of parts",
+)
 
 MODELS = {
     "cohere": Published(
@@ -124,7 +129,7 @@ MODELS = {
         Shows.RESULTS,
         "openai/gpt-oss-20b: [200002, 199999, 200012]; <|end|> ends a message, and the turn goes on",
     ),
-    "idefics3": PICTURES,
+    "idefics3": PARTS,
     "lfm2": LFM,
     "lfm2_2_5": LFM,
     "lfm2_2_5_v2": LFM,
@@ -138,7 +143,7 @@ MODELS = {
         Shows.CALLS, EOM, source="meta-llama/Llama-3.2-3B-Instruct: [128001, 128008, 128009]"
     ),
     "llava_next": Published(
-        "</s>", ("</s>",), (), Shows.NO_TEXT, "its messages are lists of parts"
+        "</s>", ("</s>",), ("</s>",), Shows.NO_TOOLS, "its messages are lists of parts"
     ),
     "muse_glimmer": Published(
         "<|eot|>", (), ("<|eot|>",), Shows.RESULTS, "not seen; <|eom|> ends a part of a turn"
@@ -162,7 +167,7 @@ MODELS = {
     "qwen3_8": qwen(Shows.CALLS, "not seen; as Qwen3.5"),
     "qwen3_instruct_2507": qwen(Shows.CALLS, "Qwen/Qwen3-*-Instruct-2507: [151645, 151643]"),
     "qwen3_vl": qwen(Shows.CALLS, "Qwen/Qwen3-VL-*: [151645, 151643]"),
-    "smolvlm": PICTURES,
+    "smolvlm": PARTS,
 }
 _SPECIAL = re.compile(
     r"<\|[^<>|\s]+\|?>|<[a-z_]+\|>|<｜[^｜]+｜>|\[/?[A-Z_]+\]|</?(?:s|eos|bos)>|<[a-z_]+_of_turn>"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +45,22 @@ class HttpServer:
     @property
     def paths(self) -> list[str]:
         return [one.path for one in self.requests]
+
+
+def routed(stub: Any, routes: Mapping[str, str], request: Request) -> Reply | None:
+    """What a stub's method answers to a request and the groups of its path; None means that it has no such route.
+
+    Args:
+        routes: "METHOD PATTERN" -> the name of the stub's method.
+    """
+    path, _, query = request.path.partition("?")
+    for route, method in routes.items():
+        verb, _, pattern = route.partition(" ")
+        match = re.fullmatch(pattern, urllib.parse.unquote(path))
+        if match is not None and verb == request.method:
+            reply: Reply = getattr(stub, method)(request, query, *match.groups())
+            return reply
+    return None
 
 
 def _chunks(file: BufferedIOBase) -> bytes:

@@ -62,6 +62,7 @@ def config(server: ChatServer, scoring: JudgeScoring, **changes: Any) -> JudgeSp
         "concurrency": 4,
         "serve": None,
         "accelerators": 1,
+        "images": False,
     }
     own = {name: changes.pop(name) for name in list(changes) if name in model}
     whole = JudgeSpec(

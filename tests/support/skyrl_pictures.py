@@ -56,6 +56,7 @@ def play(
     *,
     engine: Any = None,
     renderer: Any = None,
+    name: str = "model",
     rewrites: bool = False,
     joins: bool = True,
 ) -> Played:
@@ -67,6 +68,7 @@ def play(
         shown: see Gallery.
         engine: in place of the rehearsal's.
         renderer: SkyRL's client of servers that render pictures. None means that xp's reader makes the pixels.
+        name: of the model on those servers.
         rewrites: see Gallery.
         joins: whether SkyRL's batch is made.
     """
@@ -75,7 +77,7 @@ def play(
     config = train_config(*LIMITS, f"model.path={model}")
     chat = seeing_chat(model, store)
     assert chat.pictures is not None
-    pictures = EnginePictures(chat.pictures, renderer, "model")
+    pictures = EnginePictures(chat.pictures, renderer, name)
     if engine is None:
         engine = CpuEngine(str(model), directory / "weights", 1, IMAGES)
     cfg = native(config)
@@ -99,19 +101,25 @@ def batch_of(played: Played, output: Mapping[str, Any], uids: Sequence[str]) -> 
     return played.trainer.convert_to_training_input(dict(output), list(uids))
 
 
-def update_logprobs(model: Path, batch: Any, size: int, **settings: Any) -> torch.Tensor:
+def update_logprobs(
+    model: Path, batch: Any, size: int, never: Sequence[int] = (), **settings: Any
+) -> torch.Tensor:
     """Log-probabilities of the responses by SkyRL's own model, in micro-batches.
 
     Args:
         model: of the policy.
         batch: SkyRL's TrainingInputBatch.
         size: rows of a micro-batch.
+        never: tokens that get no probability, as vLLM's bias has it.
         settings: of SkyRL's model.
     """
     from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
 
     network = HFModelWrapper(str(model), use_flash_attention_2=False, bf16=False, **settings)
     network.eval()
+    network.model.get_output_embeddings().register_forward_hook(
+        lambda *parts: parts[-1].index_fill(-1, torch.tensor(list(never), dtype=torch.long), -1e9)
+    )
     take_blank_batches(network)
     parts = []
     with torch.no_grad():

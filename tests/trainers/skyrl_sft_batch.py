@@ -77,7 +77,7 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
         "own": [sft_cfg.async_batch_collation, sft_cfg.fsdp_config.reshard_after_forward]
     }
     log: Any = SftLog(RecordedRun(), 1)  # type: ignore[arg-type]
-    trainer = Alone(sft_cfg, cfg, log)
+    trainer = Alone(sft_cfg, cfg, log, config.spec.model)
     trainer.setup()
     trainer.train()
     trainer.shutdown()

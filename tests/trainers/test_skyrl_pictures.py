@@ -16,6 +16,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 pytest.importorskip("PIL")
 
 from tests.support.media_commands import weights
+from tests.support.picture_families import picture_model
 from tests.support.skyrl_pictures import batch_of, play, update_logprobs
 from tests.support.tiny_vision import IMAGES, vision_model
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
@@ -36,11 +37,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
 def test_log_probabilities_of_engine_and_update_agree_over_two_turns(
     family: str, store: Path
 ) -> None:
-    model = vision_model(family, store / family)
+    if family == "qwen3_5":
+        model = picture_model(family, store / family)
+    else:
+        model = vision_model(family, store / family)
     played = play(model, store, SHOWN)
     batch = played.batch
     assert [len(grid) for grid in batch["image_grid_thw"]] == [2, 2, 1, 1, 0, 0]
@@ -181,8 +185,12 @@ def leave_rows(file: Path) -> None:
             *("hardware.accelerators_per_node=2", "training.micro_batch_size=1"),
             *("training.prompts_per_step=2", "training.num_steps=1"),
         ),
+        (
+            *("hardware.accelerators_per_node=2", "training.micro_batch_size=1"),
+            *("training.prompts_per_step=2", "model.train_vision=true"),
+        ),
     ],
-    ids=["one process", "two processes"],
+    ids=["one process", "two processes", "two processes and a trained vision part"],
 )
 def test_a_rehearsal_trains_on_rows_of_no_one_and_two_pictures(
     words: tuple[str, ...], tmp_path: Path
@@ -209,5 +217,6 @@ def test_a_rehearsal_trains_on_rows_of_no_one_and_two_pictures(
     before = weights(start)
     after = weights(run / "model")
     changed = {name for name in before if not before[name].equal(after[name])}
-    assert changed
-    assert not any("visual" in name for name in changed)
+    of_vision = {name for name in changed if "visual" in name}
+    assert changed - of_vision
+    assert bool(of_vision) == ("model.train_vision=true" in words)

@@ -43,6 +43,9 @@ RECIPES = recipes_of("trl")
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Recipe -> the fields of its GRPOConfig."""
     place = tmp_path_factory.mktemp("args")
+    from trl import GRPOConfig
+
+    assert GRPOConfig, "imported before the fork, for all tests of this file"
     run_forked(lambda: each(place, RECIPES), place / "log.txt")
     return {recipe: json.loads((place / f"{recipe}.json").read_text()) for recipe in RECIPES}
 

@@ -133,7 +133,13 @@ def begin(rollouts: Any, config: TRLTrainConfig) -> Path | None:
     return None
 
 
-@pytest.fixture(scope="module", params=[(), STALE], ids=["in turn", "ahead"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((), id="in turn"),
+        pytest.param(STALE, id="ahead", marks=pytest.mark.slow),
+    ],
+)
 def unbroken(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[tuple[str, ...], Path, Training]:

@@ -24,7 +24,7 @@ ADAPTED = (
 """A family, and the targets of its adapters."""
 
 
-@pytest.mark.parametrize(("family", "targets"), few(ADAPTED, 6))
+@pytest.mark.parametrize(("family", "targets"), few(ADAPTED, 4))
 def test_an_engine_gets_the_trained_weights_of_every_kind_of_layer(
     family: str, targets: tuple[str, ...] | None, tmp_path: Path
 ) -> None:

@@ -161,7 +161,7 @@ def test_an_engine_gets_trls_weights_and_the_base_stays_bit_for_bit(
     frozen = {
         name: value.clone() for name, value in model.named_parameters() if "lora_" not in name
     }
-    for _ in range(100):
+    for _ in range(3):
         sent = dict(merged_weights(model))
     assert all(
         torch.equal(value, frozen[name])
@@ -209,13 +209,10 @@ def test_an_adapter_on_a_tied_embedding_is_refused_when_the_model_is_loaded() ->
         started(Path("runs/tied"), (*OVERRIDES, tied))
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.4])
-def test_adapters_have_their_dropout_in_an_update_and_none_before_it(
-    probability: float, tmp_path: Path
-) -> None:
+def test_adapters_have_their_dropout_in_an_update_and_none_before_it(tmp_path: Path) -> None:
     import torch
 
-    told = OVERRIDES[1].replace("dropout: 0.0", f"dropout: {probability}")
+    told = OVERRIDES[1].replace("dropout: 0.0", "dropout: 0.4")
     trainer = started(tmp_path, (*OVERRIDES, told, "training.num_steps=1"))
     trainer.train()
     trainer.model.train()
@@ -228,4 +225,4 @@ def test_adapters_have_their_dropout_in_an_update_and_none_before_it(
 
     with torch.no_grad():
         torch.testing.assert_close(logps(), logps(), rtol=0, atol=0)
-    assert bool((logps() - logps()).abs().max() > 1e-3) is (probability > 0)
+    assert bool((logps() - logps()).abs().max() > 1e-3)

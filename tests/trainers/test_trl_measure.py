@@ -17,10 +17,16 @@ from tools.parity.trl_program import updates
 pytestmark = pytest.mark.timeout(3000)
 
 
-def test_what_is_reported_of_two_updates_of_two_micro_batches_is_what_the_page_says(
-    tmp_path: Path,
-) -> None:
-    option = next(one for one in OPTIONS if one.name == "updates_per_step=2")
+QUICK = (
+    *("updates_per_step=2", "algorithm=gspo", "algorithm=cispo", "a narrow dual clip"),
+    *("loss_aggregation=sequence_mean", "loss_aggregation=constant", "advantage_scale=batch_std"),
+)
+"""Options whose formulas differ most from each other."""
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_updates_and_metrics_of_an_option_are_the_papers(name: str, tmp_path: Path) -> None:
+    (option,) = (option for option in OPTIONS if option.name == name)
     case = case_of(option, spec_of(option, "trl", ()))
     cell = measured(case, batch_of(case.rule), model_directory(), tmp_path, updates)
     assert unexplained(ParityMeasure((), {option.name: {"trl": cell}})) == []

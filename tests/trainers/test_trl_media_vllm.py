@@ -20,6 +20,7 @@ from xp.backends.trl.worker.lora import check_targets, merged_weights, start_pol
 from xp.errors import XpError
 from xp.lib.models.weights import tensors_of
 from xp.spec import LoraSpec
+from xp.spec.model import Images
 from xp.worker.engines.completions import CompletionClient
 from xp.worker.engines.conversation import GenerationRequest, Opening
 from xp.worker.engines.sglang import SGLangClient
@@ -75,7 +76,7 @@ def test_trl_sends_the_text_under_the_names_that_vllm_takes(family: str, tmp_pat
     generation = trl_generation(model)
     everything = {in_vllm(family, name) for name, _ in generation._iter_named_params()}
     assert everything == {in_vllm(family, name) for name in tensors_of(start)}
-    send_text_alone(generation, frozen)
+    send_text_alone(generation, frozen, sees=False)
     sent = dict(generation._iter_named_params())
     assert {in_vllm(family, name) for name in sent} == {
         name for name in everything if name.startswith("language_model.")
@@ -96,7 +97,7 @@ def test_adapters_are_merged_into_the_same_names(family: str, tmp_path: Path) ->
     assert media_names(model) == frozen
     generation = trl_generation(model)
     generation._iter_named_params = lambda: merged_weights(model)
-    send_text_alone(generation, frozen)
+    send_text_alone(generation, frozen, sees=False)
     assert {name for name, _ in generation._iter_named_params()} == plain - frozen
 
 
@@ -107,8 +108,23 @@ def test_an_engine_that_sleeps_gets_the_text_alone(tmp_path: Path) -> None:
     model = load_network(media_model("qwen3_vl", tmp_path / "start"), torch.float32)
     generation = trl_generation(model)
     generation.enable_sleep_mode = True
-    send_text_alone(generation, media_names(model))
+    send_text_alone(generation, media_names(model), sees=False)
     assert media_names(model).isdisjoint(name for name, _ in generation._iter_named_params())
+
+
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_an_engine_that_reads_pictures_gets_all_weights_if_it_loses_them(
+    sleeps: bool, tmp_path: Path
+) -> None:
+    import torch
+
+    model = load_network(media_model("qwen3_vl", tmp_path / "start"), torch.float32)
+    generation = trl_generation(model)
+    generation.enable_sleep_mode = sleeps
+    frozen = media_names(model)
+    send_text_alone(generation, frozen, sees=True)
+    sent = {name for name, _ in generation._iter_named_params()}
+    assert sent & frozen == (frozen if sleeps else set())
 
 
 def test_trls_engine_is_loaded_without_the_parts_for_pictures(
@@ -117,9 +133,14 @@ def test_trls_engine_is_loaded_without_the_parts_for_pictures(
     from trl.generation import vllm_generation
 
     monkeypatch.setattr(vllm_generation, "LLM", dict, raising=False)
-    set_vllm_arguments("float32")
+    set_vllm_arguments("float32", None)
     engine: Any = vllm_generation.LLM
     assert engine(model="m") == {"model": "m", "dtype": "float32", "language_model_only": True}
+    monkeypatch.setattr(vllm_generation, "LLM", dict)
+    set_vllm_arguments("float32", Images(max_pixels=784, per_episode=3))
+    engine = vllm_generation.LLM
+    assert engine(model="m")["limit_mm_per_prompt"] == {"image": 3, "video": 0}
+    assert "language_model_only" not in engine(model="m")
 
 
 def test_a_layer_of_the_vision_part_is_no_target(tmp_path: Path) -> None:

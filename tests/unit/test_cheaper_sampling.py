@@ -10,8 +10,6 @@ import pytest
 
 from tests.support.refused_fields import DENSE, SERVER, refused
 from tests.support.sections import PLACES
-from xp.backends.skyrl.control.overrides import catalog
-from xp.backends.skyrl.control.render import native
 from xp.backends.slime.control.render import train_flags
 from xp.composition import compose
 from xp.errors import XpError
@@ -26,42 +24,6 @@ HEADS = ("env=whodunit", "hardware=h200x8", "hardware.num_nodes=4", "model=glm-4
 SKYRL = ("backend=skyrl", "backend.parallel.strategy=megatron")
 MTP = "backend.engine.speculative={method: mtp, model: null, num_tokens: 3}"
 DRAFT = "backend.engine.speculative={method: draft, model: Qwen/Qwen3-0.6B, num_tokens: 3}"
-ENGINE = "generator.inference_engine"
-
-
-def test_skyrl_gets_its_keys() -> None:
-    layout = (
-        "backend.parallel.tensor=4",
-        "backend.parallel.pipeline=2",
-        "backend.engine.tensor_parallel=8",
-    )
-    assert refused(*HEADS, *SKYRL, *layout, MTP) == {}
-    words = (
-        *EXPERTS,
-        *SKYRL,
-        *FP8,
-        "backend.engine.tensor_parallel=4",
-        "backend.engine.expert_parallel=4",
-    )
-    assert refused(*words) == {}
-    keys = native(compose([*words]))
-    extra = {
-        name: keys[f"{ENGINE}.engine_init_kwargs.{name}"]
-        for name in ("quantization", "kv_cache_dtype")
-    }
-    assert extra == {"quantization": "fp8", "kv_cache_dtype": "fp8"}
-    assert keys[f"{ENGINE}.expert_parallel_size"] == 4
-    plain = native(compose([*EXPERTS, *SKYRL]))
-    assert f"{ENGINE}.engine_init_kwargs.quantization" not in plain
-    assert (plain[f"{ENGINE}.expert_parallel_size"], plain["trainer.mtp.enabled"]) == (1, False)
-    heads = native(compose([*HEADS, *SKYRL, MTP]))
-    assert (heads["trainer.mtp.enabled"], heads["trainer.mtp.num_speculative_tokens"]) == (True, 3)
-    known = {
-        name
-        for name in heads
-        if name.startswith(("trainer.mtp.", f"{ENGINE}.")) and "init_kwargs" not in name
-    }
-    assert known <= set(catalog()["fields"])
 
 
 def test_slimes_engines_load_the_model_with_fp8_weights_and_training_the_other() -> None:
@@ -104,10 +66,6 @@ def test_sglang_of_an_evaluation_gets_them_too() -> None:
         sglang_arguments(compose([*EXPERTS, *SERVER, *FP8, "backend.engine.expert_parallel=4"]))
     )
     assert "--quantization fp8 --kv-cache-dtype fp8_e4m3 --ep-size 4" in arguments
-
-
-def test_a_ratio_to_the_engine_is_a_correction_too() -> None:
-    assert refused(*DENSE, "backend=skyrl", *FP8[:2], "algorithm.ratio_from=engine") == {}
 
 
 # Of Qwen3-4B: parameters of the embedding (tied, with the last norm) and of a layer, layers, numbers of keys and values

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.clouds import cloud_task
-from tests.support.harbor_tasks import CONFIG
+from tests.support.harbor_tasks import CLOUD, CONFIG
 from tests.support.harness_programs import harness
 from xp.__main__ import main
 from xp.contrib.harbor.cloud_host import BOUNDED, is_running, machine, owner
 from xp.contrib.harbor.cloud_options import ACCOUNTS
+from xp.contrib.harbor.cloud_sandbox import CloudSandboxes, SandboxCost
+from xp.contrib.harbor.task_folder import HarborTask
 from xp.contrib.harness.provider import _of_server
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
 from xp.spec.env import SandboxKind
 
 KEY = "env.secrets.DAYTONA_API_KEY=null"
@@ -55,12 +61,32 @@ def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
                 "http://[::1]:80",
                 "http://0.0.0.0:8800",
                 "http://169.254.1.1",
+                "http://127.1:8800",
+                "http://2130706433:8800",
+                "http://0:8800",
+                "http://localhost.:8800",
+                "http://policy.localhost",
+                "http://[::ffff:127.0.0.1]:8800",
+                "http://10.1.2.3:8800",
+                "http://192.168.0.2:{port}",
+                "http://[fd00::1]:8800",
+                "http://[::1",
             )
         ),
         (
             ("env=harness", PROGRAM, *DAYTONA, "env.options.endpoint=https://policy.example"),
             ExitCode.OK,
             (),
+        ),
+        (
+            ("env=harness", PROGRAM, *DAYTONA, "env.options.endpoint=http://8.8.8.8:{port}"),
+            ExitCode.OK,
+            (),
+        ),
+        (
+            ("env=harness", PROGRAM, *DAYTONA, "env.options.endpoint=http://172.16.0.9:8800"),
+            ExitCode.PLAN,
+            ("an address of a private network, which a cloud does not reach",),
         ),
         (("env=harness", TERMINUS, *DAYTONA), ExitCode.OK, ()),
         (
@@ -96,7 +122,7 @@ def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
         (
             ("env=harbor", *DAYTONA, "env.options.cloud.max_minutes=30"),
             ExitCode.CONFIG,
-            ("set env.options.cloud.max_minutes=60 or more",),
+            ("scoring 250 s", "set env.options.cloud.max_minutes=65 or more"),
         ),
         (
             ("env=harbor", *DAYTONA, "env.options.cloud.max_hours=3"),
@@ -193,7 +219,59 @@ def test_only_processes_of_one_boot_and_namespace_share_a_machine(
     assert len(names) == num_machines
 
 
-def test_the_script_of_a_command_names_no_place_of_this_machine() -> None:
-    text = BOUNDED.format(command="true", timeout_s=1.5, kill_s=2, limit=10, half=5)
-    assert "timeout --kill-after 2 1.5 bash -c true" in text
-    assert "mktemp" in text
+@pytest.mark.parametrize(
+    ("command", "code", "output"),
+    [
+        ("echo one; echo 'two' >&2; exit 3", 3, "one\ntwo\n"),
+        ("seq 40", 0, "1\n2\n3\n4\n5\n\n[... 91 bytes left out ...]\n\n38\n39\n40\n"),
+        ("echo begun; sleep 60", 124, "begun\n"),
+    ],
+)
+def test_the_script_of_a_command_bounds_its_time_and_output(
+    command: str, code: int, output: str
+) -> None:
+    text = BOUNDED.format(command=shlex.quote(command), timeout_s=1.5, kill_s=2, limit=20, half=10)
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, output)
+
+
+class _Sandboxes:
+    """What stands in for the other process: it answers at once, and can be ended."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+        self.verbs: list[str] = []
+
+    def is_alive(self) -> bool:
+        return not self.is_gone
+
+    def ask(self, verb: str, *_: object) -> list[str]:
+        self.verbs.append(verb)
+        return []
+
+
+def test_a_budget_counts_the_sandboxes_of_a_process_that_was_replaced(tmp_path: Path) -> None:
+    cloud = {**CLOUD, "price": 3600.0, "budget": 0.2}
+    config = harness(tmp_path).model_copy(update={"options": {"cloud": cloud}})
+    sandboxes = CloudSandboxes(config, {})
+    child: Any = _Sandboxes()
+    sandboxes._process._child = child
+    task = HarborTask(tmp_path, "", None)
+    sandboxes.open(task)
+    time.sleep(0.25)
+    child.is_gone = True
+    successor: Any = _Sandboxes()
+    sandboxes._process._child = successor
+    with pytest.raises(XpError, match=r"env.options.cloud.budget is 0.2; set a larger one"):
+        sandboxes.open(task)
+    assert successor.verbs == ["sweep"]
+
+
+def test_a_sandbox_costs_what_its_minutes_cost_at_most() -> None:
+    cost = SandboxCost("x", {**CLOUD, "max_minutes": 0.001, "price": 3600.0})
+    cost.begin(0)
+    time.sleep(0.1)
+    assert cost.text() == "0.00 hours of sandboxes, 0.06 USD"
+    cost.end(0)
+    cost.end(0)
+    assert cost.text() == "0.00 hours of sandboxes, 0.06 USD"

@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from xp.composition import compose, options
-from xp.envs.config import EpisodeConfig
 from xp.lib.codec import JsonFile, decode, from_value
-from xp.planning.episode import episode_config
-from xp.spec.dialect import Dialect
 
 
 class Colour(StrEnum):
@@ -67,11 +63,3 @@ def test_a_value_of_another_type_and_an_unknown_field_are_named(
 def test_a_list_and_a_plain_dataclass_are_read_too() -> None:
     assert decode(list[Inner], '[{"names": ["a"]}]') == [Inner(("a",))]
     assert from_value(Inner, {"names": ["a"], "share": 1.0}) == Inner(("a",), 1.0)
-
-
-@pytest.mark.parametrize("recipe", options("recipes"))
-def test_a_recipes_episode_file_is_read_and_written_to_the_byte(recipe: str) -> None:
-    text = episode_config(compose([f"recipes={recipe}"])).to_json()
-    config = EpisodeConfig.from_json(text)
-    assert config.to_json() == text
-    assert all(isinstance(one.dialect, Dialect) for one in config.members.values())

@@ -19,7 +19,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution.held_out import HeldOutResult
 from xp.execution.leaderboard import (
     PLAIN,
-    RunRow,
+    RunEntry,
     _basis,
     _place,
     differing,
@@ -155,20 +155,6 @@ def test_rewards_that_are_not_on_one_scale_are_neither_ranked_nor_compared(
     assert _pairs([plain, other])[0] == []
 
 
-def test_runs_on_other_tasks_are_not_ranked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, contents in (("one", "abc"), ("other", "abd")):
-        run = leave(tmp_path, name, 0.5)
-        with_tasks(run, [1.0, 0.0, 0.5], contents)
-        scored_by(run, 0.5)
-    verdict = shown(capsys, f"outputs={tmp_path}")[-1]
-    assert (
-        verdict
-        == "not ranked, without a verdict: the rewards are not on one scale, since the held-out tasks differ"
-    )
-
-
 def test_settings_are_paired_by_seed_and_adjusted_by_the_value_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,8 +248,8 @@ def test_a_name_of_a_run_forges_no_row(tmp_path: Path, capsys: pytest.CaptureFix
 
 def row(
     run: str, seed: int | None, before: float | None, after: float | None, **fields: Any
-) -> RunRow:
-    return RunRow(run, seed=seed, before=before, after=after, **fields)
+) -> RunEntry:
+    return RunEntry(run, seed=seed, before=before, after=after, **fields)
 
 
 def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
@@ -344,7 +330,7 @@ def test_one_seed_is_compared_task_by_task_without_an_adjustment(
 
 
 def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -> None:
-    def rows(*seeds: tuple[int, int], before: float | None = 0.1) -> list[RunRow]:
+    def rows(*seeds: tuple[int, int], before: float | None = 0.1) -> list[RunEntry]:
         a, b = (
             [row(f"{key}{seed}", seed, before, after, differs={"k": key}) for seed in of]
             for key, after, of in zip("ab", (0.5, 0.3), zip(*seeds, strict=True), strict=True)

@@ -75,7 +75,7 @@ def within(budget: Sampling) -> RunSpec:
 
 
 WORDS = ("the", "red ", "ключ", "{x}", " <b>", "7.5", "\n", "said: ")
-NUM_EPISODES = 167
+NUM_EPISODES = 40
 
 
 class Scripted(EpisodeEngine):

@@ -37,10 +37,10 @@ def test_long_hostile_text_is_read_in_linear_time(dialect: Dialect) -> None:
             "[TOOL_CALLS]a[ARGS]",
             "<|tool_call>call:a{",
         ):
-            text = begin + piece * (30_000 // len(piece))
+            text = begin + piece * (12_000 // len(piece))
             began = time.process_time()
             read(dialect, text)
-            assert time.process_time() - began < 1.0, (piece, begin)
+            assert time.process_time() - began < 0.4, (piece, begin)
 
 
 def check_anything(text: str) -> None:

@@ -116,24 +116,6 @@ def test_slime_gets_its_own_flags_and_a_converted_teacher() -> None:
     assert "opd" not in without_spec(stages["evaluate"].job.files)
 
 
-def test_slime_asks_a_server_through_xp() -> None:
-    spec = compose([*SLIME, *SERVER])
-    config = train_config(spec)
-    flags = config["command"]["flags"]
-    assert flags[flags.index("--opd-type") + 1] == "sglang"
-    assert "--opd-teacher-load" not in flags
-    assert "convert_teacher" not in stages_of(spec)
-    assert config["spec"]["algorithm"]["distill"]["url"] == "http://127.0.0.1:8000/v1"
-
-
-def test_skyrl_makes_the_teacher_its_reference_and_takes_no_penalty() -> None:
-    config = train_config(compose([*SKYRL, *OPD]))
-    assert "trainer.algorithm.use_kl_in_reward=true" in config["native_keys"]
-    assert "trainer.algorithm.use_kl_loss=false" in config["native_keys"]
-    assert config["spec"]["algorithm"]["distill"]["teacher"] == "Org/Teacher"
-    assert "trainer.algorithm.use_kl_in_reward=false" in train_config(compose(SKYRL))["native_keys"]
-
-
 @pytest.mark.parametrize("where", [TRL, SLIME])
 def test_the_key_of_a_server_goes_to_the_jobs_by_its_name(where: tuple[str, ...]) -> None:
     assert (

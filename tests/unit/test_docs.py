@@ -146,7 +146,7 @@ def commands() -> Iterator[tuple[str, str]]:
                 yield name(page), text
 
 
-COMMANDS = sorted(set(commands()))
+COMMANDS = sorted({text: page for page, text in commands()}.items())
 
 
 def test_there_are_commands_in_the_docs() -> None:
@@ -154,7 +154,7 @@ def test_there_are_commands_in_the_docs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "text"), COMMANDS, ids=[f"{page}: {text}" for page, text in COMMANDS]
+    ("text", "page"), COMMANDS, ids=[f"{page}: {text}" for text, page in COMMANDS]
 )
 def test_a_command_of_the_docs_is_taken_and_planned(
     page: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

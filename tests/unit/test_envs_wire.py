@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -57,6 +58,9 @@ def test_an_answer_to_a_call_is_its_result(reply: Any, result: ToolResult) -> No
         ({"ok": True, "output": {**OUTPUT, "reward": "nan"}}, "the reward is nan"),
         ({"ok": True, "output": {**OUTPUT, "reward": 10**400}}, "the reward is inf"),
         ({"ok": True, "output": {**OUTPUT, "blocks": "a"}}, "blocks is str"),
+        ({"ok": True, "output": {**OUTPUT, "blocks": ["a"]}}, "an object is str"),
+        ({"ok": True, "output": {"blocks": [], "reward": 1.0}}, "finished is NoneType"),
+        ({"ok": True, "output": {**OUTPUT, "reward": math.inf}}, "the reward is inf"),
         ({"ok": True, "output": {**OUTPUT, "blocks": [{"type": "text"}]}}, "text is NoneType"),
         (
             {"ok": True, "output": {**OUTPUT, "blocks": [{"type": "image", "mimeType": "x/y"}]}},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +14,12 @@ from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call,
 from tests.support.sections import replace
 from tests.support.task_rows import row
 from xp.composition import compose
-from xp.envs.base import Task
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
 from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
-from xp.results.evaluation.driver import Allowance, EvaluationStage, Health, play_local
+from xp.results.evaluation.driver import Allowance, Health
 from xp.results.evaluation.entries import Entry
 from xp.results.evaluation.evaluate import EvaluationRun
 from xp.results.evaluation.files import inspect_log
@@ -116,127 +115,6 @@ def test_void_episodes_stop_an_evaluation_where_no_other_result_can_save_it() ->
     told = [health.ended(one) for one in outcomes]
     assert told[:5] == [None] * 5
     assert told[5] == "3 episodes are void, more than training.max_void_fraction=0.25 of all"
-
-
-def test_a_finished_episode_is_recorded_shown_and_counted() -> None:
-    seen: list[Any] = []
-    board = SimpleNamespace(ended=seen.append)
-    writer = SimpleNamespace(write=seen.append)
-    void: Any = SimpleNamespace(outcome=SimpleNamespace(status=EpisodeStatus.VOID))
-    parts: Any = {
-        "mix": None,
-        "rules": None,
-        "writer": writer,
-        "board": board,
-        "done": frozenset(),
-    }
-    stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
-    assert (
-        stage.take(void) == "1 episodes are void, more than training.max_void_fraction=0.5 of all"
-    )
-    assert seen == [void, void.outcome]
-
-
-@pytest.mark.parametrize(
-    ("size", "scores", "settled"),
-    # Episodes of two tasks end in this order; a2 is on record already.
-    [
-        (1, True, [["b1"], ["a2"], ["b2"], ["a1"]]),
-        (2, False, [["b1"], [], ["b2"], ["a1"]]),
-        (2, True, [[], [], ["b1", "b2"], ["a1"]]),
-        (3, True, [[], [], [], []]),
-    ],
-)
-def test_a_group_is_settled_when_all_of_it_has_ended(
-    size: int, scores: bool, settled: list[list[str]]
-) -> None:
-    scored: list[list[str]] = []
-
-    def score_group(episodes: Any) -> Any:
-        scored.append([one.name for one in episodes])
-        return SimpleNamespace(result=lambda: None)
-
-    mix: Any = SimpleNamespace(
-        scores_groups=lambda env: scores and env == "e", score_group=score_group
-    )
-    parts: Any = {
-        "rules": None,
-        "writer": None,
-        "board": None,
-        "health": None,
-        "done": frozenset(),
-    }
-    recorded = frozenset() if size == 1 else frozenset({("e/t/a", 2)})
-    stage = EvaluationStage("r", mix=mix, recorded=recorded, group_size=size, **parts)
-
-    def ended(name: str) -> Any:
-        task = SimpleNamespace(env="e", id=f"e/t/{name[0]}")
-        return SimpleNamespace(
-            episode=SimpleNamespace(name=name, task=task), sample=int(name[1]), record=lambda: name
-        )
-
-    assert [stage.settled(ended(name)) for name in ("b1", "a2", "b2", "a1")] == settled
-    assert scored == ([["b1", "b2"], ["a1", "a2"]] if (size, scores) == (2, True) else [])
-
-
-def test_only_missing_episodes_are_played_and_none_begins_after_a_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun = []
-    taken = []
-    reasons = iter([None, "spent", None])
-    todo: list[Any] = [
-        (SimpleNamespace(task_id=f"e/test/{index}"), sample)
-        for sample in (0, 1)
-        for index in range(4)
-    ]
-
-    class Played:
-        """Has two episodes in play, of which the later one ends first."""
-
-        def __init__(
-            self, _: Any, __: Any, left: Any, ___: Any, *, places: int, in_order: bool
-        ) -> None:
-            assert (places, in_order) == (2, False)
-            self.left = list(left)
-            self.is_stopped = False
-
-        def begin_no_more(self) -> None:
-            self.is_stopped = True
-
-        def __iter__(self) -> Iterator[Any]:
-            while self.left and not self.is_stopped:
-                pair, self.left = self.left[:2], self.left[2:]
-                begun.extend((one.task_id, sample) for one, sample in pair)
-                for one, sample in reversed(pair):
-                    yield SimpleNamespace(record=played_one(one.task_id, sample))
-
-    def played_one(task_id: str, sample: int) -> Any:
-        episode = SimpleNamespace(task=Task("e", "test", int(task_id[-1])))
-        outcome = SimpleNamespace(judges={}, status=EpisodeStatus.FINISHED)
-        record = SimpleNamespace(
-            index=task_id[-1], sample=sample, outcome=outcome, tokens=None, extra={}
-        )
-        return SimpleNamespace(episode=episode, sample=sample, trajectory=lambda *_: record)
-
-    done = frozenset({("e/test/0", 0), ("e/test/1", 0), ("e/test/2", 0)})
-    board = SimpleNamespace(ended=lambda _: None)
-    writer = SimpleNamespace(write=lambda one: taken.append((one.index, one.sample)))
-    parts: Any = {
-        "mix": None,
-        "rules": None,
-        "writer": writer,
-        "board": board,
-        "done": done,
-        "recorded": done,
-    }
-    stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
-    monkeypatch.setattr("xp.results.evaluation.driver.EpisodePlay", Played)
-    model: Any = SimpleNamespace(open_engine=None, chat=None)
-    assert play_local(stage, model, todo, 2, lambda _: next(reasons, None)) == "spent"
-    assert begun == [("e/test/3", 0), ("e/test/0", 1)]
-    assert taken == [("0", 1), ("3", 0)]
-    assert play_local(stage, model, todo[:2], 2, lambda _: "spent") is None
 
 
 @pytest.mark.parametrize(

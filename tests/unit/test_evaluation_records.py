@@ -15,9 +15,9 @@ from xp.results.evaluation.records import (
     REQUEST,
     EvaluationIdentity,
     ListedEvaluation,
+    directory_of,
     line_of,
     locked,
-    place_of,
 )
 
 ASKED = EvaluationIdentity("sums", {"name": "ORG/My model"}, None, "tasks", "rules", {"seed": 1})
@@ -33,19 +33,22 @@ def begun(place: Path, *, is_finished: bool = False) -> Path:
 def test_an_unfinished_evaluation_goes_on_and_a_finished_one_is_another_with_again(
     tmp_path: Path,
 ) -> None:
-    first = place_of(tmp_path, ASKED, again=False)
+    first = directory_of(tmp_path, ASKED, again=False)
     assert first == tmp_path / f"evaluations/sums-ORG-My-model-{ASKED.digest()}"
-    assert place_of(tmp_path, ASKED, again=True) == first
+    assert directory_of(tmp_path, ASKED, again=True) == first
     begun(first)
-    assert place_of(tmp_path, ASKED, again=True) == first
+    assert directory_of(tmp_path, ASKED, again=True) == first
     (first / RECORD).write_text("{}")
-    assert place_of(tmp_path, ASKED, again=False) == first
-    second = place_of(tmp_path, ASKED, again=True)
+    assert directory_of(tmp_path, ASKED, again=False) == first
+    second = directory_of(tmp_path, ASKED, again=True)
     assert second == first.with_name(f"{first.name}-2")
     begun(second)
-    assert [place_of(tmp_path, ASKED, again=again) for again in (False, True)] == [second, second]
+    assert [directory_of(tmp_path, ASKED, again=again) for again in (False, True)] == [
+        second,
+        second,
+    ]
     (second / RECORD).write_text("{}")
-    assert place_of(tmp_path, ASKED, again=True) == first.with_name(f"{first.name}-3")
+    assert directory_of(tmp_path, ASKED, again=True) == first.with_name(f"{first.name}-3")
 
 
 def test_a_directory_is_played_by_one_process_and_removed_without_an_episode(

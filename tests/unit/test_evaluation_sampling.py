@@ -57,6 +57,3 @@ def test_the_engine_has_room_for_the_longer_of_both() -> None:
     keys = native(spec)
     assert keys["generator.inference_engine.engine_init_kwargs.max_model_len"] == longest
     assert keys["generator.max_input_length"] == longest
-    assert keys["generator.eval_sampling_params.max_generate_length"] == 3000
-    assert keys["generator.sampling_params.top_p"] == 1.0
-    assert keys["generator.eval_sampling_params.top_p"] == 0.7

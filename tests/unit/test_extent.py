@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.support.sections import replace
-from tests.support.task_set import stage_config, write_manifest
+from tests.support.task_set import write_manifest
 from xp.cli.display import arithmetic
-from xp.composition import compose, options
+from xp.composition import compose
 from xp.planning.plan import build_plan
 from xp.planning.run_size import (
     NumTasks,
@@ -26,31 +24,8 @@ from xp.planning.run_size import (
 )
 from xp.planning.stages import profiles
 from xp.spec import RunSpec
-from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.profile import Profile
-from xp.worker.engines.config import EvaluateConfig
-
-
-@dataclass(frozen=True)
-class Named:
-    task_id: str
-
-
-@pytest.mark.parametrize("recipe", options("recipes"))
-def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(
-    recipe: str, tmp_path: Path
-) -> None:
-    spec = compose([f"recipes={recipe}", f"outputs={tmp_path}"])
-    write_manifest(spec, train=2000, held_out=expected_tasks(spec).held_out or 70)
-    config = EvaluateConfig.from_json(stage_config(build_plan(spec, "r"), "evaluate"))
-    rows = [Named(f"a/test/{index}") for index in range(expected_tasks(spec).held_out or 0)]
-    episodes = len(evaluated_episodes(config.spec.evaluation, rows))
-    line = evaluation_line(spec)
-    assert f"= {episodes:,} episodes, before" in line
-    during = re.search(r"([\d,]+) times? during", line)
-    times = len(config.models) + (0 if during is None else int(during[1].replace(",", "")))
-    assert f" after training: {episodes * times:,} episodes" in line
 
 
 def test_the_embedded_default_evaluates_on_512_episodes() -> None:

@@ -283,7 +283,8 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     assert not (tmp_path / "arrays/r1/0.txt").exists()
     assert [arrays.has(name) for name in ("r1", "r3", "r4")] == [True, True, False]
     places = [
-        arrays.place(name, Path("code"), [Path("a.json"), Path("b.json")]) for name in ("r2", "r3")
+        arrays.task_id(name, Path("code"), [Path("a.json"), Path("b.json")])
+        for name in ("r2", "r3")
     ]
     assert places == ["7_1", "8_0"]
     assert (tmp_path / "arrays/r1/1.txt").read_text() == "code\na.json\nb.json\n"

@@ -25,7 +25,7 @@ from xp.results.evaluation.paired import (
     holm,
     verdict,
 )
-from xp.results.evaluation.ranking import SeedGroup, _over_seeds, _paired
+from xp.results.evaluation.ranking import SeedGroup, _paired
 from xp.results.evaluation.statistics import mean
 
 
@@ -92,17 +92,6 @@ def setting(label: str, rewards: Sequence[float]) -> SeedGroup:
         (),
         {seed: [reward] for seed, reward in enumerate(rewards)},
     )
-
-
-def test_an_interval_over_seeds_is_students() -> None:
-    from scipy.stats import ttest_1samp
-
-    own = ttest_1samp((0.3, 0.5, 0.45), 0.0).confidence_interval(0.95)
-    assert (
-        _over_seeds(setting("a", (0.3, 0.5, 0.45)), (None, None))
-        == f"95 % {own.low:.3f} to {own.high:.3f} over seeds"
-    )
-    assert _over_seeds(setting("a", (0.9, 1.0)), (0.0, 1.0)).endswith("to 1.000 over seeds")
 
 
 def test_settings_are_compared_by_the_paired_test_over_common_seeds() -> None:

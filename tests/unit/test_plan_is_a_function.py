@@ -19,7 +19,7 @@ from xp.planning.job import Resources
 from xp.planning.plan import build_plan
 from xp.planning.run_size import training_line
 from xp.spec import TrackerName
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 
 def test_a_compared_key_that_does_not_exist_is_said_once(
@@ -136,7 +136,7 @@ def test_a_sweep_above_the_clusters_limit_is_several_arrays(
     sizes = [word for argv in submitted for word in argv if word.startswith("--array=")]
     limit = "" if at_once is None else f"%{at_once}"
     assert sizes == [f"--array=0-2{limit}", f"--array=0-2{limit}", f"--array=0-0{limit}"]
-    assert arrays.place("r5", Path("code"), []) == "2_2"
+    assert arrays.task_id("r5", Path("code"), []) == "2_2"
     after = [word for argv in submitted for word in argv if word.startswith("--dependency")]
     assert after == [f"--dependency=afterany:{number + 1}" for number in range(dependencies)]
 

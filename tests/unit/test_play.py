@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 
 from tests.support.fake_session import RULES, FakeSession, call, episode_of, steady
 from tests.support.sections import replace
-from xp.episode import play as module
 from xp.episode.outcome import EpisodeStatus, Reply
 from xp.episode.play import WrittenTurn, play_here
-
-XP = Path(module.__file__).parents[1]
 
 
 def test_each_turn_is_written_from_the_reply_to_the_last_one() -> None:
@@ -56,15 +50,3 @@ def test_an_exception_of_the_player_leaves_the_loop() -> None:
 
     with pytest.raises(ValueError, match="no turn"):
         play_here(episode_of(FakeSession(steady)), write)
-
-
-def test_no_other_module_steps_an_episode() -> None:
-    places = [
-        file.relative_to(XP).as_posix()
-        for file in XP.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr == "step"
-        and ast.unparse(node.value).rpartition(".")[2].lstrip("_") == "episode"
-    ]
-    assert places == ["episode/play.py"]

@@ -16,7 +16,7 @@ import pytest
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution import detached
-from xp.execution.launchers.base import now
+from xp.execution.launchers.base import timestamp
 from xp.execution.record import (
     AttemptRecord,
     Provenance,
@@ -56,7 +56,12 @@ def directory(tmp_path: Path) -> Path:
 
 def test_a_record_survives_the_disk(directory: Path) -> None:
     record = update_stage(
-        begun(), "prepare", status=RunStatus.FAILED, exit_code=7, started=now(), ended=now()
+        begun(),
+        "prepare",
+        status=RunStatus.FAILED,
+        exit_code=7,
+        started=timestamp(),
+        ended=timestamp(),
     )
     write_record(directory, close_attempt(record, RunStatus.FAILED))
     expected = close_attempt_times(read_record(directory), close_attempt(record, RunStatus.FAILED))
@@ -84,14 +89,6 @@ def close_attempt_times(read: RunRecord, expected: RunRecord) -> RunRecord:
     return replace(expected, attempts=(*expected.attempts[:-1], last))
 
 
-def test_a_change_leaves_the_old_record_as_it_was() -> None:
-    record = begun()
-    changed = update_stage(record, "train", status=RunStatus.RUNNING)
-    assert record.attempts[0].stages[1].status is RunStatus.PENDING
-    assert changed.attempts[0].stages[1].status is RunStatus.RUNNING
-    assert changed.attempts[0].stages[0] == record.attempts[0].stages[0]
-
-
 def test_closing_an_attempt_closes_the_stage_that_it_was_at() -> None:
     closed = close_attempt(
         update_stage(begun(), "prepare", status=RunStatus.RUNNING), RunStatus.INTERRUPTED
@@ -101,17 +98,6 @@ def test_closing_an_attempt_closes_the_stage_that_it_was_at() -> None:
         RunStatus.PENDING,
     ]
     assert closed.status is closed.attempts[0].status is RunStatus.INTERRUPTED
-
-
-def test_a_new_attempt_closes_one_that_a_killed_supervisor_left_open() -> None:
-    left = update_stage(begun(), "prepare", status=RunStatus.RUNNING)
-    record = begin_attempt(left, ["prepare"], HERE)
-    assert [attempt.status for attempt in record.attempts] == [
-        RunStatus.INTERRUPTED,
-        RunStatus.RUNNING,
-    ]
-    assert [attempt.number for attempt in record.attempts] == [1, 2]
-    assert record.status is RunStatus.RUNNING
 
 
 @pytest.mark.parametrize(

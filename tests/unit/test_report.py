@@ -47,11 +47,11 @@ def test_an_index_takes_additions_and_waits_for_whole_lines(tmp_path: Path) -> N
     with file.open("ab") as end:
         end.write(whole[:50])
     index.refresh()
-    assert [row.task_index for row in index.rows] == [0]
+    assert [row.task_index for row in index.entries] == [0]
     with file.open("ab") as end:
         end.write(whole[50:] + b'{"torn": \n' + b'{"schema_version": 99}\n')
     index.refresh()
-    assert [(row.step, row.task_index) for row in index.rows] == [(1, 0), (2, 7)]
+    assert [(row.step, row.task_index) for row in index.entries] == [(1, 0), (2, 7)]
     assert index.record(1)["index"] == 7
     assert index.num_unreadable == 2
 
@@ -105,7 +105,7 @@ def test_best_median_worst_groups_and_all_void_are_chosen(tmp_path: Path) -> Non
         for sample in (0, 1)
     ]
     write_episodes(tmp_path / "attempt_1/train/trajectories/train.jsonl", episodes)
-    rows = index_of(tmp_path).rows
+    rows = index_of(tmp_path).entries
     ((group, numbers),) = chosen(rows, Extent.CHOSEN).items()
     assert group == (1, "train", 1)
     assert {rows[number].task_index for number in numbers} == {0, 2, 4, 5, 6}

@@ -73,8 +73,8 @@ class Place:
         )
         record_facts(config, self.root / "model", stage, chat)
         copy = stage.with_name("code")
-        files.copy_modules(list(inputs.places.values()), copy)
-        copied = {name: copy / place.name for name, place in inputs.places.items()}
+        files.copy_modules(list(inputs.locations.values()), copy)
+        copied = {name: copy / place.name for name, place in inputs.locations.items()}
         return {**planned_facts(inputs), **json.loads((stage / FILE).read_text())}, LockInputs(
             inputs.spec, copied
         )

@@ -9,20 +9,12 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
-from tests.support.refused_fields import DENSE, SERVER, refused
-from tests.support.sections import PLACES, replace, sampling_of
-from xp.backends.skyrl.control.render import native
-from xp.backends.trl.control.render import grpo_config
-from xp.composition import compose
+from tests.support.sections import replace, sampling_of
 from xp.spec import Sampling
 from xp.worker.engines.transformers_engine import draw
-from xp.worker.token_budget import evaluation_sampling
 
 PLAIN = sampling_of(64, 8, 32, temperature=0.7)
 SEEN = [[0, 3, 3, 5], [1, 2]]
-OFF = "training.max_logprob_gap=null"
-MIN_P = "training.min_p=0.1"
-PENALTY = "training.repetition_penalty=1.2"
 
 
 def drawn(
@@ -64,25 +56,3 @@ def test_a_greedy_turn_has_the_penalty_too() -> None:
     greedy = replace(PLAIN, temperature=0.0, repetition_penalty=1.2)
     assert draw(logits, greedy, [Random(0)], [[0]])[0].tolist() == [1]
     assert draw(logits, greedy, [Random(0)], [[2]])[0].tolist() == [0]
-
-
-def test_each_trainer_gets_them_and_held_out_episodes_do_not() -> None:
-    spec = compose([*DENSE, "backend=skyrl", OFF, MIN_P, PENALTY])
-    keys = native(spec)
-    assert keys["generator.sampling_params.min_p"] == 0.1
-    assert keys["generator.sampling_params.additional_kwargs"] == {"repetition_penalty": 1.2}
-    assert keys["generator.eval_sampling_params.min_p"] == 0.0
-    assert keys["generator.eval_sampling_params.additional_kwargs"] is None
-    plain = native(compose([*DENSE, "backend=skyrl"]))
-    assert plain["generator.sampling_params.additional_kwargs"] is None
-    config = grpo_config(compose([*DENSE, *SERVER, OFF, MIN_P, PENALTY]), PLACES)
-    assert config["min_p"] == 0.1
-    assert config["repetition_penalty"] == 1.2
-    held_out = evaluation_sampling(spec)
-    assert held_out.min_p == 0.0
-    assert held_out.repetition_penalty == 1.0
-
-
-def test_slime_and_xps_own_decoding_compare_probabilities_before_the_cut() -> None:
-    assert refused(*DENSE, "backend=slime", MIN_P) == {}
-    assert refused("backend=trl", MIN_P, PENALTY) == {}

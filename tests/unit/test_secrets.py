@@ -11,21 +11,26 @@ from xp.lib.secrets.redaction import resolve, secret_values
 from xp.lib.secrets.shapes import looks_like_secret
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text("A=filed\nB=filed\n")
-    assert resolve(["A", "B"], {"A": "held"}, file) == {"A": "held", "B": "filed"}
+    assert resolve(["A", "B"], {"A": "held"}) == {"A": "held", "B": "filed"}
 
 
-def test_every_missing_variable_is_named_with_the_way_to_set_it(tmp_path: Path) -> None:
+def test_every_missing_variable_is_named_with_the_way_to_set_it() -> None:
     with pytest.raises(XpError, match=r"GONE, LOST: .*export GONE=") as caught:
-        resolve(["LOST", "GONE", "HERE"], {"HERE": "x"}, tmp_path / ".env")
+        resolve(["LOST", "GONE", "HERE"], {"HERE": "x"})
     assert caught.value.code == ExitCode.SECRET
 
 
-def test_an_empty_value_is_a_missing_one(tmp_path: Path) -> None:
+def test_an_empty_value_is_a_missing_one() -> None:
     with pytest.raises(XpError, match="EMPTY"):
-        resolve(["EMPTY"], {"EMPTY": ""}, tmp_path / ".env")
+        resolve(["EMPTY"], {"EMPTY": ""})
 
 
 def test_nothing_in_a_file_is_expanded_or_run(tmp_path: Path) -> None:
@@ -33,7 +38,7 @@ def test_nothing_in_a_file_is_expanded_or_run(tmp_path: Path) -> None:
     file.write_text(
         "A='$(touch pwned) ${HOME} `id`'\nexport B=\"two\\nlines\"\nC='it is; \"quoted\"' # comment\n"
     )
-    assert resolve(["A", "B", "C"], {}, file) == {
+    assert resolve(["A", "B", "C"], {}) == {
         "A": "$(touch pwned) ${HOME} `id`",
         "B": "two\nlines",
         "C": 'it is; "quoted"',
@@ -43,7 +48,7 @@ def test_nothing_in_a_file_is_expanded_or_run(tmp_path: Path) -> None:
 def test_a_file_that_is_no_text_is_refused_without_showing_it(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"A=\xff\xfeXPCANARY\n")
     with pytest.raises(XpError, match="UTF-8") as caught:
-        resolve(["A"], {}, tmp_path / ".env")
+        resolve(["A"], {})
     assert caught.value.code == ExitCode.SECRET
     assert "XPCANARY" not in str(caught.value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.jobs import PLACES
-from xp.backends.skyrl.control.render import meanings, native, render
+from xp.backends.skyrl.control.render import native, render
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import check_machine
@@ -94,24 +94,6 @@ def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
     dynamic = compose([*SEPARATE, *CORRECTED, "algorithm.dynamic_sampling=true"])
     assert spec_refusals(dynamic) == []
     assert native(dynamic)["trainer.algorithm.dynamic_sampling.type"] is None
-    keys = native(spec)
-    found = {
-        name.rpartition(".")[2]: value for name, value in keys.items() if "fully_async" in name
-    }
-    assert found == {
-        "enabled": True,
-        "max_staleness_steps": 2,
-        "num_parallel_generation_workers": 48,
-        "sample_full_batch": False,
-        "clear_kv_cache_on_weight_sync": False,
-    }
-    assert keys["trainer.algorithm.off_policy_correction.tis_ratio_type"] == "token"
-    once = native(compose([*SEPARATE, *CORRECTED, "training.max_staleness=1"]))
-    assert once["trainer.fully_async.enabled"] is True
-    assert once["trainer.fully_async.num_parallel_generation_workers"] == 32
-    ahead, plain = (meanings(one)["training.max_staleness"] for one in (spec, compose(SKYRL)))
-    assert ("async_rollouts" in ahead.receives, bool(ahead.note)) == (True, True)
-    assert ("async_rollouts" in plain.receives, bool(plain.note)) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from xp.backends.skyrl.control.overrides import catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, memory, native, render
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.composition import compose
-from xp.planning.backend import spec_refusals
 from xp.tasks.training_length import steps_of
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
@@ -107,39 +106,6 @@ def test_every_rendered_key_has_skyrls_name_and_type(overrides: list[str]) -> No
         assert owner != key or is_of_kind(value, fields[key]["type"]), (key, value)
 
 
-def test_evaluation_sampling_is_rendered_whole() -> None:
-    keys = {
-        key.rpartition(".")[2] for key in native(compose(SKYRL)) if "eval_sampling_params" in key
-    }
-    fields = {
-        key.rpartition(".")[2]
-        for key in catalog()["fields"]
-        if key.startswith("generator.sampling_params.")
-    }
-    assert keys == fields
-
-
-def test_the_rehearsal_has_a_worker_for_each_cpu_process() -> None:
-    spec = compose(
-        [
-            "backend=skyrl",
-            "hardware=cpu",
-            "hardware.accelerators_per_node=2",
-            "training.micro_batch_size=32",
-        ]
-    )
-    assert spec_refusals(spec) == []
-    found = native(spec)
-    assert (
-        found["trainer.placement.policy_num_gpus_per_node"]
-        == found["generator.inference_engine.num_engines"]
-        == 2
-    )
-    assert found["trainer.flash_attn"] is found["trainer.remove_microbatch_padding"] is False
-    assert found["trainer.policy.fsdp_config.mixed_precision.param_dtype"] == "fp32"
-    assert train_config(SkyRLTrainStageConfig, spec).num_workers == 2
-
-
 def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:
     cpu = ("backend=skyrl", "hardware=cpu")
     (said,) = {
@@ -160,10 +126,6 @@ def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:
         assert job.stubs == ()
 
 
-def test_a_mix_gives_skyrl_the_longest_of_its_members_turns() -> None:
-    assert native(compose(["recipes=whodunit-ctf-skyrl"]))["generator.max_turns"] == 20
-
-
 def test_no_path_of_the_plan_is_of_a_machine() -> None:
     config = train_config(SkyRLTrainStageConfig, compose(SKYRL))
     assert all(not path.startswith("/") for path in config.paths.values())
@@ -171,13 +133,3 @@ def test_no_path_of_the_plan_is_of_a_machine() -> None:
     assert found["data.train_data"] == ["/out/runs/r/attempt_1/train/train.parquet"]
     assert found["trainer.ckpt_path"] == "/out/runs/r/checkpoints"
     assert checkpoint(compose(SKYRL), PLACES, 20).startswith("runs/r/checkpoints/")
-
-
-def test_adapters_reach_the_engine_by_a_directory_of_the_run() -> None:
-    lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
-    key = "trainer.policy.model.lora.lora_sync_path"
-    adapted, plain = (
-        train_config(SkyRLTrainStageConfig, compose([*SKYRL, *more])) for more in ((lora,), ())
-    )
-    assert adapted.paths[key] == "runs/r/attempt_1/train/adapters"
-    assert key not in plain.paths

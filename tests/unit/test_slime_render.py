@@ -17,7 +17,7 @@ from xp.backends.slime.worker.config import ROLES, ConvertConfig, SlimeTrainConf
 from xp.backends.slime.worker.train import critic_role
 from xp.composition import compose
 from xp.fields.architecture import SHAPE
-from xp.fields.support import MEANT, render
+from xp.fields.support import MEANT
 from xp.planning.plan import build_plan
 from xp.spec import Architecture, RunSpec
 
@@ -37,12 +37,6 @@ def test_every_flag_of_xp_is_one_of_the_pinned_version() -> None:
         for name, values in train_flags(spec, PLACES).items()
         if values is not None
     ] == [None for values in train_flags(spec, PLACES).values() if values is not None]
-
-
-def test_no_two_flags_write_one_attribute() -> None:
-    spec = compose([*SLIME, "evaluation.every=5"])
-    dests = [catalog().flags[name].dest for name in render(COLUMNS, spec)]
-    assert len(dests) == len(set(dests))
 
 
 def test_the_options_file_names_what_the_catalog_was_made_from() -> None:

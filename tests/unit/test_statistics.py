@@ -14,7 +14,7 @@ from tests.support.sections import replace
 from xp.episode.clusters import clustered_stderr, reward_limits
 from xp.episode.evaluation import figures, rewards_of
 from xp.errors import XpError
-from xp.results.evaluation.paired import compare, holm
+from xp.results.evaluation.paired import compare
 from xp.results.evaluation.statistics import (
     Estimate,
     mean,
@@ -218,86 +218,6 @@ def rewards(values: np.ndarray) -> dict[str, list[float | None]]:
     return {f"t{number}": [float(value)] for number, value in enumerate(values)}
 
 
-def test_a_better_model_on_the_same_tasks_is_called_better() -> None:
-    rng = np.random.default_rng(5)
-    base = rng.random(60)
-    found = compare(
-        ("base", "tuned"), rewards(base), rewards(base + 0.1 + rng.normal(0, 0.05, 60)), 0.5, 0.03
-    )
-    assert found.verdict.startswith(
-        "tuned is better than base by 0.092 (95 % interval +0.082 to +0.103, p < 0.001)"
-    )
-    assert found.low is not None
-    assert found.low > 0
-
-
-def test_paired_figures_are_those_of_scipy() -> None:
-    from scipy import stats
-
-    rng = np.random.default_rng(6)
-    one = rng.random(30)
-    other = rng.random(30)
-    found = compare(("a", "b"), rewards(one), rewards(other), 0.5, 0.03)
-    expected = stats.ttest_rel(other, one)
-    assert found.p_value == pytest.approx(expected.pvalue)
-    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
-    only_first = found.passes.only_first
-    only_second = found.passes.only_second
-    assert found.passes.p_value == pytest.approx(
-        stats.binomtest(only_first, only_first + only_second).pvalue
-    )
-
-
-def test_similar_models_are_equivalent_only_with_enough_tasks() -> None:
-    rng = np.random.default_rng(8)
-    base = rng.random(400)
-    other = base + rng.normal(0, 0.1, 400)
-    many = compare(("a", "b"), rewards(base), rewards(other), 0.5, 0.03)
-    few = compare(
-        ("a", "b"),
-        rewards(base[:8]),
-        rewards(other[:8]),
-        0.5,
-        0.03,
-    )
-    assert "equivalent within 0.03 on 400 tasks" in many.verdict
-    assert few.verdict.startswith(
-        "No difference between b and a was shown: with 8 tasks, only a difference of"
-    )
-    assert "for one of 0.03, about" in few.verdict
-
-
-def test_a_significant_but_small_difference_is_called_both() -> None:
-    wave = np.sin(np.arange(400))
-    found = compare(
-        ("a", "b"),
-        rewards(wave),
-        rewards(wave - 0.01 + 0.05 * np.cos(np.arange(400) * 7)),
-        0.5,
-        0.03,
-    )
-    assert found.verdict.startswith("b is worse than a by 0.01")
-    assert found.verdict.endswith("within 0.03 all the same: equivalent.")
-
-
-def test_the_smallest_difference_is_found_with_a_chance_of_80_percent() -> None:
-    from scipy import stats
-
-    rng = np.random.default_rng(8)
-    found = compare(
-        ("a", "b"),
-        rewards(np.zeros(40)),
-        rewards(rng.normal(0, 1, 40)),
-        0.5,
-        0.03,
-    )
-    assert found.smallest is not None
-    spread = found.stderr * 40**0.5  # type: ignore[operator]
-    samples = rng.normal(found.smallest, spread, size=(2000, 40))
-    power = float((stats.ttest_1samp(samples, 0.0, axis=1).pvalue < 0.05).mean())
-    assert 0.77 <= power <= 0.83
-
-
 def test_exactly_enough_tasks_are_enough_and_one_less_is_not() -> None:
     for number, is_shown in ((98, False), (99, True)):
         same = {f"t{at}": [float(at % 2)] for at in range(number)}
@@ -320,19 +240,6 @@ def test_other_tasks_are_refused_with_their_names() -> None:
             0.03,
         )
     assert "only in a" not in str(caught.value)
-
-
-def test_holm_makes_several_comparisons_honest() -> None:
-    rng = np.random.default_rng(9)
-    base = rng.random(30)
-    one = compare(
-        ("a", "b"), rewards(base), rewards(base + 0.05 + rng.normal(0, 0.08, 30)), 0.5, 0.03
-    )
-    assert one.p_value is not None
-    assert one.p_value < 0.05
-    others = [compare(("a", "c"), rewards(base), rewards(rng.permutation(base)), 0.5, 0.03)] * 4
-    adjusted = holm([one, *others])
-    assert adjusted[0].p_holm == pytest.approx(min(1.0, 5 * one.p_value))
 
 
 @pytest.mark.parametrize(

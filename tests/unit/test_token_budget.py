@@ -20,7 +20,7 @@ from xp.episode.tokens import ChatTokens, num_characters
 from xp.tasks.config import Reader
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
-from xp.tasks.prompt_lengths import place_of, prompt_lengths
+from xp.tasks.prompt_lengths import directory_of, prompt_lengths
 from xp.tasks.store import TaskSet
 from xp.worker.token_budget import is_cut
 
@@ -138,7 +138,7 @@ def test_a_prompt_far_over_the_limit_is_left_out_uncounted(
         assert {row.task_id for row in rows} - {row.task_id for row in kept} == long
     assert "to more than 1000 tokens" in capsys.readouterr().out
     assert watched.characters < 1e6
-    (file,) = place_of(task_set.path).iterdir()
+    (file,) = directory_of(task_set.path).iterdir()
     counts = json.loads(file.read_bytes())
     assert counts == {row.task_id: len(chat.prompt(row.messages, row.tools)) for row in kept}
 

@@ -249,12 +249,3 @@ def test_what_the_job_needs_is_checked_before_the_start() -> None:
         "vllm",
         "peft",
     )
-
-
-def test_the_programs_read_what_was_written() -> None:
-    config = train_config(
-        TRLTrainConfig, compose([*GPUS, LORA.replace("null", "[q_proj, v_proj]")])
-    )
-    assert config.spec.model.lora is not None
-    assert config.spec.model.lora.target_modules == ("q_proj", "v_proj")
-    assert TRLTrainConfig.from_json(config.to_json()) == config

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs import PLACES, train_config
-from tests.support.trl_choices import GPUS, SEPARATE
-from xp.backends.trl.control.overrides import catalog
-from xp.backends.trl.control.render import grpo_config
+from tests.support.jobs import train_config
+from tests.support.trl_choices import SEPARATE
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.planning.backend import spec_refusals
-
-
-@pytest.mark.parametrize(
-    "overrides", [(), GPUS, SEPARATE, ("algorithm=gspo",), ("algorithm=cispo",)]
-)
-def test_every_rendered_key_is_a_grpo_config_field(overrides: tuple[str, ...]) -> None:
-    assert set(grpo_config(compose(overrides), PLACES)) <= set(catalog())
 
 
 @pytest.mark.parametrize(

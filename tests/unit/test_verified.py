@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.fake_launcher import FakeLauncher, at, go
 from tests.support.launching import plan, stage
+from xp.cli.environments import chat_of
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context
@@ -17,6 +18,7 @@ from xp.planning.job import Stage
 from xp.results.evaluation.local import ensure_made
 from xp.worker.places import model_place
 from xp.worker.publish import check_there, publish
+from xp.worker.tiny_model import SHIPPED
 
 
 def save(directory: Path) -> None:
@@ -118,3 +120,13 @@ def test_a_damaged_model_of_xps_own_is_made_again_for_an_evaluation(
         "is damaged (model.safetensors does not match its sha256); it is made again"
         in capfd.readouterr().err
     )
+
+
+def test_env_check_reads_no_weights_of_a_published_model(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    publish(lambda to: shutil.copytree(SHIPPED, to), target, [2])
+    flip(target / "model.safetensors")
+    spec = compose(["model=tiny"])
+    assert chat_of(str(target), spec).prompt([{"role": "user", "content": "Hello"}], "[]")
+    with pytest.raises(XpError, match="not the one that was published"):
+        check_there(str(target))

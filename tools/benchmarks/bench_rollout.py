@@ -61,7 +61,11 @@ class Bench:
         self.base = directory / model_place(self.spec.model)
         if not (self.base / "manifest.json").is_file():
             self._make_model(made["model"].files, made["model"].env)
-        train = {Path(path).name: text for path, text in made["train"].files.items()}
+        train = {
+            Path(path).name: text
+            for path, text in made["train"].files.items()
+            if Path(path).parent.name == "train"
+        }
         self.config = TRLTrainConfig.from_json(train["config.json"])
         self.episode_json = train["episode.json"]
         self.episodes = (

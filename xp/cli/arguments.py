@@ -14,6 +14,25 @@ from xp.cli.help_texts import EPILOG, EVAL, LISTS, PROFILE
 from xp.errors import XpError
 
 Add = Callable[[argparse.ArgumentParser], None]
+NAMES_OF_RUNS: Final = (
+    "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
+)
+SLOTS: Final = "sessions to open at the same time, on a remote server too (default: up to 64, on a server that xp starts)"
+INSTEAD: Final = {
+    "parity": "explain KEY",
+    "evaluate": "eval run=RUN@STEP",
+    "model": "options model",
+    "hardware": "options hardware",
+    "env list": "options env",
+    "judge": "env check --labels FILE env=NAME 'env.judge={...}'",
+    "publish": "runs publish RUN --to PLACE",
+    "runs watch": "runs logs RUN --follow",
+    "runs lock": "runs show RUN --lock",
+    "runs resume": "resume=RUN",
+} | dict.fromkeys(
+    ("rerun", "repeat", "again", "runs rerun", "runs repeat", "runs again"), "runs recipe RUN"
+)
+"""Words that are not commands -> the command for them."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +46,6 @@ class Command:
     handler: str
     """Function that takes the arguments and returns the exit code: `module:name` below xp.cli, imported at need. Alone,
     `module` is `module:MODULE_command`."""
-
-
-NAMES_OF_RUNS: Final = (
-    "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
-)
 
 
 def _switch(parser: argparse._ActionsContainer, *words: str) -> None:
@@ -124,9 +138,6 @@ def _explain(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         f"{parser.description} Words without `=` are keys: explain training.kl_coef"
     )
-
-
-SLOTS: Final = "sessions to open at the same time, on a remote server too (default: up to 64, on a server that xp starts)"
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
@@ -547,18 +558,3 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
 }
 """Commands, in the order of `--help`."""
-INSTEAD: Final = {
-    "parity": "explain KEY",
-    "evaluate": "eval run=RUN@STEP",
-    "model": "options model",
-    "hardware": "options hardware",
-    "env list": "options env",
-    "judge": "env check --labels FILE env=NAME 'env.judge={...}'",
-    "publish": "runs publish RUN --to PLACE",
-    "runs watch": "runs logs RUN --follow",
-    "runs lock": "runs show RUN --lock",
-    "runs resume": "resume=RUN",
-} | dict.fromkeys(
-    ("rerun", "repeat", "again", "runs rerun", "runs repeat", "runs again"), "runs recipe RUN"
-)
-"""Words that are not commands -> the command for them."""

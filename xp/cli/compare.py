@@ -13,7 +13,7 @@ from xp.cli.table import ListColumn, show_table, wrapped
 from xp.execution.leaderboard import (
     MAX_SHOWN,
     PLAIN,
-    RunRow,
+    RunEntry,
     as_csv,
     as_markdown,
     leaderboard,
@@ -92,7 +92,7 @@ def compare_existing(outputs: Path, names: Sequence[str]) -> None:
         show(outputs, leaderboard(outputs, existing))
 
 
-def show(outputs: Path, lines: Sequence[RunRow]) -> None:
+def show(outputs: Path, lines: Sequence[RunEntry]) -> None:
     """Prints a table and a sentence for each environment."""
     envs = list(dict.fromkeys(line.env for line in lines))
     for env in envs:

@@ -11,6 +11,7 @@ from xp.cli.table import ListColumn, show_table, wrapped
 from xp.composition import compose
 from xp.composition.points import variants_of
 from xp.errors import ExitCode, XpError
+from xp.lib.text import first_line
 from xp.planning.duration import duration, interval_text, wall_s
 from xp.planning.memory.estimate import GIB
 from xp.planning.memory.fit import MemoryVerdict, fit, works
@@ -29,31 +30,31 @@ def compare_plans(args: Namespace) -> None:
     Raises:
         XpError: (PLAN) every variant is refused; with the reason's own code where it is the same for all.
     """
-    rows: list[dict[str, Any]] = []
+    variants: list[dict[str, Any]] = []
     reasons = []
     refusals: list[XpError] = []
     for words in variants_of(args.compare):
         # The ends of keys, so that all columns fit 80 characters.
         pairs = (word.partition("=") for word in words)
-        row: dict[str, Any] = {
+        variant: dict[str, Any] = {
             "variant": " ".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs)
         }
-        rows.append(row)
+        variants.append(variant)
         try:
             spec = compose([*args.overrides, *words], args.config_dir)
             with suppress(ArithmeticError):  # of a refused batch shape
-                row |= _figures(spec)
+                variant |= _figures(spec)
             build_plan(spec, new_run_id(spec))
         except XpError as error:
-            row["fits"] = "refused"
-            reasons.append(f"{row['variant']}: {str(error).splitlines()[0]}")
+            variant["fits"] = "refused"
+            reasons.append(f"{variant['variant']}: {first_line(error)}")
             refusals.append(error)
-    if len(refusals) == len(rows) and len({str(error) for error in refusals}) == 1:
+    if len(refusals) == len(variants) and len({str(error) for error in refusals}) == 1:
         raise refusals[0]
-    show_table(COLUMNS, rows, as_json=args.json)
+    show_table(COLUMNS, variants, as_json=args.json)
     for reason in () if args.json else reasons:
         print(wrapped(reason))
-    if len(refusals) == len(rows):
+    if len(refusals) == len(variants):
         raise XpError("every variant is refused; set other values of --compare", ExitCode.PLAN)
 
 

@@ -23,7 +23,7 @@ from xp.execution.tracking.base import tracked_places
 from xp.lib.facts import one_reading
 from xp.lib.secrets.redaction import resolve
 from xp.lib.terminal import Redrawn, shown
-from xp.lib.text import counted
+from xp.lib.text import counted, first_line
 from xp.planning.episode import named_code
 from xp.results.report.result import interval_of
 from xp.tasks.profile import pass_share
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
     from xp.planning.plan import Plan
     from xp.spec import RunSpec
+
+RATE = "training/learning_rate"
+MADE = {"episodes/num": "episode", "training/updates": "update", RATE: ""}
+"""Metrics of the summary -> word for what their sum counts."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -104,7 +108,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     try:
         check_model_files(plan.spec)
     except XpError as error:
-        lines.append(f"this plan cannot run yet: {str(error).splitlines()[0]}")
+        lines.append(f"this plan cannot run yet: {first_line(error)}")
     lines += [*row_lines(plan.spec), *held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)]
     for line in lines:
         out.print(wrapped(f"  {line}"))
@@ -216,10 +220,10 @@ def notice_lines(plan: Plan) -> list[str]:
     from xp.fields.support import value_warnings
     from xp.planning.backend import backend_of, untried_lines
     from xp.planning.refusals import launcher_lines, sandbox_lines
-    from xp.spec.hardware import gpu_rows
+    from xp.spec.hardware import gpu_cells
 
     if plan.spec.hardware.accelerator == "cpu":
-        unused = gpu_rows("name", "index")
+        unused = gpu_cells("name", "index")
     else:
         unused = []
     if unused:
@@ -352,11 +356,6 @@ def _made(run: Path, stage: str) -> str:
         else:
             rate = f" at learning rates of {low} to {high}"
     return f": {counted(len(lines), 'step')}{idle} = {', '.join(sums)}{rate}"
-
-
-RATE = "training/learning_rate"
-MADE = {"episodes/num": "episode", "training/updates": "update", RATE: ""}
-"""Metrics of the summary -> word for what their sum counts."""
 
 
 def _learnable(run: Path) -> str:

@@ -36,6 +36,22 @@ if TYPE_CHECKING:
     from xp.episode.tokens import ChatTokens
 
 NUM_TASKS: Final = 4
+MODULE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+MODULE: Final = "my_environment"
+SKELETON_CLASS: Final = "MyEnvironment"
+"""Class name in the skeletons; the author's name replaces it."""
+WORDS: Final = {
+    "graded": ("env=graded", "env.grader={module}:{cls}"),
+    "ors": ("env=openreward", "env.serve={module}:{cls}"),
+    "openenv": ("env=openenv", "env.serve={module}:{cls}", "env.rows={module}:rows"),
+    "verifiers": ("env=verifiers", "env.target={module}"),
+    "harness": (
+        *("env=harness", "env.sandbox=none", "env.rows={module}:rows"),
+        "env.options.command=python {module}.py {{prompt_file}}",
+        "env.options.grade=python {{program}}/{module}.py grade {{row_file}} {{answer_file}}",
+    ),
+}
+"""Kind -> overrides that select such an environment."""
 
 
 def check_command(args: Namespace) -> int:
@@ -60,11 +76,11 @@ def check_command(args: Namespace) -> int:
         raise XpError("--budget-usd belongs to --labels FILE")
     reports = check(spec, int(tasks), named.get("tokenizer"), args.seconds, args.slots)
     if args.json:
-        print(json.dumps([report.as_dict() for report in reports], indent=2, ensure_ascii=False))
+        print(json.dumps([member.as_dict() for member in reports], indent=2, ensure_ascii=False))
     else:
-        for report in reports:
-            show_report(report)
-    if any(report.faults or report.stopped for report in reports):
+        for member in reports:
+            show_report(member)
+    if any(member.faults or member.stopped for member in reports):
         return ExitCode.ENVIRONMENT
     return ExitCode.OK
 
@@ -173,21 +189,21 @@ def chat_of(directory: str, spec: RunSpec) -> ChatTokens:
     return model_chat(directory, spec_in_job(spec), store=PictureStore.of({}))
 
 
-def show_report(report: EnvReport) -> None:
+def show_report(member: EnvReport) -> None:
     from xp.cli.display import console
 
     out = console()
-    out.print(report.name, style="bold")
-    for fact, value in report.facts.items():
+    out.print(member.name, style="bold")
+    for fact, value in member.facts.items():
         out.print(f"  {fact:24} {value}")
-    if report.stopped:
-        out.print(f"  stopped: the time limit was reached while {report.stopped}")
+    if member.stopped:
+        out.print(f"  stopped: the time limit was reached while {member.stopped}")
         out.print("  the figures above are those until then; --seconds N allows more time")
-    for warning in report.warnings:
+    for warning in member.warnings:
         out.print(f"  note: {warning}")
-    for fault in report.faults:
+    for fault in member.faults:
         out.print(f"  fault: {fault}")
-    if not report.faults and not report.warnings and not report.stopped:
+    if not member.faults and not member.warnings and not member.stopped:
         out.print("  no problems found")
 
 
@@ -210,24 +226,6 @@ def _as_overrides(rest: Sequence[str]) -> list[str]:
     else:
         chosen = ["env=openreward"]
     return [*chosen, f"env.{address}='{target}'", *others]
-
-
-MODULE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-MODULE: Final = "my_environment"
-SKELETON_CLASS: Final = "MyEnvironment"
-"""Class name in the skeletons; the author's name replaces it."""
-WORDS: Final = {
-    "graded": ("env=graded", "env.grader={module}:{cls}"),
-    "ors": ("env=openreward", "env.serve={module}:{cls}"),
-    "openenv": ("env=openenv", "env.serve={module}:{cls}", "env.rows={module}:rows"),
-    "verifiers": ("env=verifiers", "env.target={module}"),
-    "harness": (
-        *("env=harness", "env.sandbox=none", "env.rows={module}:rows"),
-        "env.options.command=python {module}.py {{prompt_file}}",
-        "env.options.grade=python {{program}}/{module}.py grade {{row_file}} {{answer_file}}",
-    ),
-}
-"""Kind -> overrides that select such an environment."""
 
 
 def new_command(name: str, kind: str) -> int:

@@ -23,21 +23,21 @@ def show_episode(args: Namespace) -> int:
     from xp.execution.named import EVALUATIONS, RUNS, named_runs
     from xp.results.report.episodes import EpisodeIndex
 
-    places = named_runs(args.outputs, [args.run], rooms=(RUNS, EVALUATIONS))
-    index = EpisodeIndex(places[0])
+    directories = named_runs(args.outputs, [args.run], rooms=(RUNS, EVALUATIONS))
+    index = EpisodeIndex(directories[0])
     index.refresh()
     number, others = _chosen(index, args)
     record = index.record(number)
     if args.json:
         print(json.dumps(record, indent=2, ensure_ascii=False))
         return ExitCode.OK
-    row = index.rows[number]
+    entry = index.entries[number]
     out = console()
-    reward = "void" if row.reward is None else f"{row.reward:g}"
-    out.print(f"{row.task}  {row.phase} step {row.step} sample {row.sample}", style="bold")
+    reward = "void" if entry.reward is None else f"{entry.reward:g}"
+    out.print(f"{entry.task}  {entry.phase} step {entry.step} sample {entry.sample}", style="bold")
     out.print(
-        f"reward {reward}, {row.status}, {counted(row.turns, 'turn')}, {counted(row.calls, 'tool call')},"
-        f" {row.malformed} malformed, {row.seconds:.1f} s",
+        f"reward {reward}, {entry.status}, {counted(entry.turns, 'turn')}, {counted(entry.calls, 'tool call')},"
+        f" {entry.malformed} malformed, {entry.seconds:.1f} s",
     )
     for style, line in _lines(record):
         out.print(line, style=style)
@@ -54,33 +54,35 @@ def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
     """Number of the chosen episode, and number of further matches."""
     from xp.results.report.selection import ranked
 
-    rows = index.rows
-    if not rows:
+    entries = index.entries
+    if not entries:
         raise XpError(
             f"{args.run} has no trajectories: no episode of it has ended", ExitCode.RUN_DIR
         )
-    phases = sorted({row.phase for row in rows})
+    phases = sorted({entry.phase for entry in entries})
     phase = args.phase or (TRAIN if TRAIN in phases else phases[-1])
     if phase not in phases:
         raise XpError(f"--phase {phase}: the run has {', '.join(phases)}")
-    steps = sorted({row.step for row in rows if row.phase == phase})
+    steps = sorted({entry.step for entry in entries if entry.phase == phase})
     step = steps[-1] if args.step is None else args.step
     if step not in steps:
         raise XpError(f"--step {step}: {phase} has the steps {steps[0]} to {steps[-1]}")
     attempt = index.last_attempt_of()[phase, step]
     numbers = [
         number
-        for number, row in enumerate(rows)
-        if (row.attempt, row.phase, row.step) == (attempt, phase, step)
-        and (args.index is None or row.task_index == args.index)
-        and (args.sample is None or row.sample == args.sample)
-        and (args.rank != "void" or row.reward is None)
+        for number, entry in enumerate(entries)
+        if (entry.attempt, entry.phase, entry.step) == (attempt, phase, step)
+        and (args.index is None or entry.task_index == args.index)
+        and (args.sample is None or entry.sample == args.sample)
+        and (args.rank != "void" or entry.reward is None)
     ]
     if args.rank in ("best", "median", "worst"):
-        order = ranked(rows, numbers)
+        order = ranked(entries, numbers)
         numbers = order and [order[{"worst": 0, "median": len(order) // 2, "best": -1}[args.rank]]]
     if not numbers:
-        there = {row.task_index for row in rows if (row.phase, row.step) == (phase, step)}
+        there = {
+            entry.task_index for entry in entries if (entry.phase, entry.step) == (phase, step)
+        }
         indices = first_of([str(index) for index in sorted(there)], 12)
         raise XpError(f"no episode of {phase} step {step} matches; task indices there: {indices}")
     return numbers[0], len(numbers) - 1

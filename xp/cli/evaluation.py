@@ -35,6 +35,9 @@ from xp.spec import RunSpec
 from xp.tasks.profile import pass_share
 from xp.tasks.report import UNLIMITED
 
+BINS: Final = 4
+"""Number of ranges of rates between never and always."""
+
 
 def eval_command(args: Namespace) -> int:
     """Evaluates, or lists evaluations; the exit code is UNHEALTHY if too many episodes are void."""
@@ -225,10 +228,6 @@ def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
                 ExitCode.UNHEALTHY,
             )
     return ExitCode.OK
-
-
-BINS: Final = 4
-"""Number of ranges of rates between never and always."""
 
 
 def profile_command(args: Namespace) -> int:

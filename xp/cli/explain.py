@@ -28,6 +28,9 @@ from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, Section
 
+ALL: Final = "metrics"
+"""Argument of `explain` that lists all metrics."""
+
 
 def explain_command(args: Namespace) -> int:
     """Explains keys (value, origin, meaning, rendering) and metrics: `explain KEY|METRIC ... [overrides]`."""
@@ -262,16 +265,16 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 def _places(origin: Origin) -> list[str]:
     """Origin of the value, then the origins of the values that it replaced."""
     if origin.override:
-        places = [f"the command line: {origin.override}"]
+        sources = [f"the command line: {origin.override}"]
     else:
-        places = []
+        sources = []
     for mark in reversed(origin.marks):
         if mark.file.is_relative_to(ROOT):
             file = os.path.relpath(mark.file, ROOT)
         else:
             file = str(mark.file)
-        places.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
-    return places or ["xp itself"]
+        sources.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
+    return sources or ["xp itself"]
 
 
 def comment_of(origin: Origin) -> str:
@@ -306,10 +309,6 @@ def _first_sentence(text: str) -> str:
     return ""
 
 
-ALL: Final = "metrics"
-"""Argument of `explain` that lists all metrics."""
-
-
 def is_metric(word: str) -> bool:
     """Returns whether an argument of `explain` names a metric; keys of the spec have no slash."""
     return "/" in word or word == ALL or bool(_of_last_part(word))
@@ -318,9 +317,9 @@ def is_metric(word: str) -> bool:
 def metric_json(name: str) -> list[dict[str, Any]]:
     """A metric, or all metrics, as JSON objects; raises XpError for an unknown metric."""
     name = next(iter(_of_last_part(name)), name)
-    row = find(name)
-    if row is None and name != ALL:
-        known = [row.name for row in METRICS]
+    described = find(name)
+    if described is None and name != ALL:
+        known = [described.name for described in METRICS]
         raise XpError(
             f"{name}: no such metric{nearest(name, known)}; see python -m xp explain {ALL}"
         )
@@ -332,7 +331,7 @@ def metric_json(name: str) -> list[dict[str, Any]]:
             "read": candidate.reading,
             "sources": {backend: source_of(candidate, backend) or None for backend in trainers()},
         }
-        for candidate in ([row] if row is not None else METRICS)
+        for candidate in ([described] if described is not None else METRICS)
     ]
 
 
@@ -352,21 +351,23 @@ def explain_metric(name: str) -> Iterator[str]:
 
 def _of_last_part(word: str) -> list[str]:
     """Names of the metrics whose last part is this word: `clip_fraction` is `training/clip_fraction`."""
-    return [row.name for row in METRICS if row.name.endswith(f"/{word}")]
+    return [described.name for described in METRICS if described.name.endswith(f"/{word}")]
 
 
-def source_of(row: Metric, backend: str) -> str:
+def source_of(described: Metric, backend: str) -> str:
     """Source of a metric on a backend; empty if its runs do not have the metric."""
-    if row.is_of_episodes:
+    if described.is_of_episodes:
         return "xp, from the episodes"
     if backend not in list(BackendName):
         sources: Mapping[str, str] = getattr(load(Kind.BACKEND, backend), "METRIC_SOURCES", {})
-        return sources.get(row.name, "")
+        return sources.get(described.name, "")
     names = import_module(f"xp.backends.{backend}.worker.metric_names")
     native = [
-        f"`{native_name}`" for native_name, metric in names.NATIVE.items() if metric == row.name
+        f"`{native_name}`"
+        for native_name, metric in names.NATIVE.items()
+        if metric == described.name
     ]
-    if row.name in names.MEASURED:
-        remark = names.MEASURED[row.name]
+    if described.name in names.MEASURED:
+        remark = names.MEASURED[described.name]
         native.append(f"xp, {remark}" if remark else "xp")
     return ", ".join(native)

@@ -65,8 +65,8 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
     """
     sources = install_sources(spec)
     if sources:
-        for variable, place in sources.items():
-            print(f"{variable}={place}")
+        for variable, target in sources.items():
+            print(f"{variable}={target}")
         if spec.backend.runtime.python is not None:
             return None
         return interpreter_for(spec, python)
@@ -76,10 +76,10 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
     return install_lock(lock, python)
 
 
-def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
+def install_lock(lock: RuntimeLock, python: str | None) -> Path:
     """Installs one lock's environment; a second process waits for the first."""
-    with _unfinished(lock.key) as place:
-        if place is None:
+    with _unfinished(lock.key) as target:
+        if target is None:
             return directory() / lock.key / "bin" / "python"
         program = uv()
         run(
@@ -89,11 +89,11 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
                 "--quiet",
                 "--python",
                 python or _python(program, lock.pythons),
-                str(place),
+                str(target),
             ],
             KEPT,
         )
-        pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
+        pip = [*program, "pip", "install", "--python", str(target / "bin" / "python"), "--no-deps"]
         for file in lock.files:
             if "--hash" in file.read_text(encoding="utf-8"):
                 hashes = ["--require-hashes"]
@@ -104,7 +104,7 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
             else:
                 without = ""
             run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
-        return place / "bin" / "python"
+        return target / "bin" / "python"
 
 
 @contextmanager
@@ -113,16 +113,16 @@ def _unfinished(key: str) -> Iterator[Path | None]:
     already."""
     from filelock import FileLock
 
-    place = directory() / key
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with FileLock(place.with_name(f".{key}.lock")):
-        if (place / WHOLE).is_file():
+    target = directory() / key
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(target.with_name(f".{key}.lock")):
+        if (target / WHOLE).is_file():
             yield None
             return
-        if place.exists():  # of an interrupted installation
-            shutil.rmtree(place)
-        yield place
-        (place / WHOLE).write_text(f"{key}\n", encoding="utf-8")
+        if target.exists():  # of an interrupted installation
+            shutil.rmtree(target)
+        yield target
+        (target / WHOLE).write_text(f"{key}\n", encoding="utf-8")
 
 
 def why_not(spec: RunSpec) -> str:
@@ -215,25 +215,25 @@ def install_sources(spec: RunSpec) -> dict[str, str]:
 
 def make_checkouts(sources: Checkouts) -> dict[str, str]:
     """Makes missing checkouts; returns variable -> directory. A second process waits for the first."""
-    with _unfinished(sources.key) as place:
-        if place is not None:
+    with _unfinished(sources.key) as target:
+        if target is not None:
             for checkout in sources.checkouts:
-                _clone(checkout, place)
+                _clone(checkout, target)
             for checkout in sources.checkouts:
-                for file in (place / name for name in checkout.patches):
+                for file in (target / name for name in checkout.patches):
                     if file.is_file():
                         run(
                             [
                                 "git",
                                 "-C",
-                                str(place / checkout.folder),
+                                str(target / checkout.folder),
                                 "apply",
                                 "--3way",
                                 str(file),
                             ]
                         )
             write_atomically(
-                place / PLACES,
+                target / PLACES,
                 json.dumps({checkout.variable: checkout.folder for checkout in sources.checkouts})
                 + "\n",
             )
@@ -267,20 +267,20 @@ def interpreter_for(spec: RunSpec, python: str | None) -> Path:
         ) from None
 
 
-def python_above(candidates: Sequence[str], packages: Sequence[str], place: Path) -> Path:
-    """Makes `place/bin/python`: an environment on the first candidate with the packages, with xp's additions.
+def python_above(candidates: Sequence[str], packages: Sequence[str], target: Path) -> Path:
+    """Makes `target/bin/python`: an environment on the first candidate with the packages, with xp's additions.
 
     Args:
         candidates: interpreters, the preferred one first.
         packages: modules that must be importable.
-        place: directory of the checkouts.
+        target: directory of the checkouts.
 
     Raises:
         XpError: RUNTIME if each candidate lacks a package that xp does not add.
     """
     added = added_to_image()
     names = {line.partition("==")[0] for line in added}
-    program = place / "bin" / "python"
+    program = target / "bin" / "python"
     reasons = []
     for python in candidates:
         absent = _lacks(python, packages)
@@ -292,7 +292,7 @@ def python_above(candidates: Sequence[str], packages: Sequence[str], place: Path
             return program
         if names.issuperset(absent) and not _is_virtual(python):
             program.unlink(missing_ok=True)
-            run([python, "-m", "venv", "--system-site-packages", "--without-pip", str(place)])
+            run([python, "-m", "venv", "--system-site-packages", "--without-pip", str(target)])
             run([python, "-m", "pip", "--python", str(program), "install", *added])
             return program
         reasons.append(f"{python} lacks {', '.join(absent)}")
@@ -306,9 +306,9 @@ def _is_virtual(python: str) -> bool:
 
 
 def _on_path() -> list[str]:
-    places = os.environ.get("PATH", "").split(os.pathsep)
+    folders = os.environ.get("PATH", "").split(os.pathsep)
     names = ("python3.12", "python3", "python")
-    paths = [shutil.which(name, path=place) for name in names for place in places if place]
+    paths = [shutil.which(name, path=folder) for name in names for folder in folders if folder]
     return list(dict.fromkeys(os.path.abspath(path) for path in paths if path is not None))
 
 
@@ -320,9 +320,9 @@ def _lacks(python: str, packages: Sequence[str]) -> list[str]:
     return [name for name in packages if not versions[name]]
 
 
-def _clone(source: Checkout, place: Path) -> None:
+def _clone(source: Checkout, folder: Path) -> None:
     """Clones one commit without history; with history if the server refuses single commits."""
-    checkout = place / source.folder
+    checkout = folder / source.folder
     git = ["git", "-C", str(checkout)]
     run(["git", "init", "--quiet", str(checkout)])
     run([*git, "remote", "add", "origin", source.address])

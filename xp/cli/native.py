@@ -48,7 +48,7 @@ class KeyResult(StrEnum):
 
 
 @dataclass(frozen=True)
-class NativeRow:
+class KeyLine:
     """A script's key beside a plan."""
 
     key: str
@@ -65,22 +65,22 @@ def show_native(args: Namespace, plan: Plan) -> None:
     native = PlanKeys(plan)
     if args.native_diff is not None:
         script = read_script(args.native_diff, native.keys.known.__contains__)
-        rows = native.diff(script)
-        show_table(COLUMNS, [asdict(row) for row in rows], as_json=args.json)
+        lines = native.diff(script)
+        show_table(COLUMNS, [asdict(line) for line in lines], as_json=args.json)
         for sentence in script.unread:
             print(f"not read: {sentence}", file=sys.stderr)
         if not args.json:
-            print(counts(rows))
+            print(counts(lines))
     elif args.json:
         print(json.dumps(native.rendered, indent=2))
     else:
         print("\n".join(native.lines()))
 
 
-def counts(rows: list[NativeRow]) -> str:
-    """Number of rows of each result."""
+def counts(lines: list[KeyLine]) -> str:
+    """Number of lines of each result."""
     return ", ".join(
-        f"{sum(row.result is result for row in rows)} {result}" for result in KeyResult
+        f"{sum(line.result is result for line in lines)} {result}" for result in KeyResult
     )
 
 
@@ -134,7 +134,7 @@ class PlanKeys:
     def _fields(self) -> Mapping[str, Any]:
         return {path: field.value for path, field in fields_of(self.spec).items()}
 
-    def diff(self, script: Script) -> list[NativeRow]:
+    def diff(self, script: Script) -> list[KeyLine]:
         """One row for each field that replaces a default of the trainer's, then one for each key of a script."""
         set_keys = {self._known(key) for key in script.keys}
         num_native = len(set_keys & set(self.keys.known))
@@ -146,11 +146,11 @@ class PlanKeys:
         else:
             defaults = {}
         unset = [
-            self._unset_row(key, defaults[key].get("default"), planned)
+            self._unset_line(key, defaults[key].get("default"), planned)
             for key, planned in self.rendered.items()
             if key in defaults and key not in set_keys and self._is_replaced(key, defaults[key])
         ]
-        return [*unset, *(self._row(key, value) for key, value in script.keys.items())]
+        return [*unset, *(self._line(key, value) for key, value in script.keys.items())]
 
     def _is_replaced(self, key: str, known: Mapping[str, Any]) -> bool:
         """Returns whether a field's value stands where the trainer has another default."""
@@ -164,7 +164,7 @@ class PlanKeys:
             return False
         return not is_same(default, planned)
 
-    def _unset_row(self, key: str, default: Any, planned: Any) -> NativeRow:
+    def _unset_line(self, key: str, default: Any, planned: Any) -> KeyLine:
         """Row of a default that the script keeps without a word; with the override that restores it."""
         field = self.keys.owners[key]
         sentence = self._home(key, "")
@@ -172,9 +172,9 @@ class PlanKeys:
         is_value = not re.fullmatch(r"[A-Z]\w+\.\w+", as_text(default))
         if is_value and field in self._fields and is_same(self._fields[field], planned):
             sentence += f"; the script's: {field}={as_yaml(default)}"
-        return NativeRow(key, as_text(default), as_text(planned), KeyResult.UNSET, sentence)
+        return KeyLine(key, as_text(default), as_text(planned), KeyResult.UNSET, sentence)
 
-    def _row(self, typed: str, value: Any) -> NativeRow:
+    def _line(self, typed: str, value: Any) -> KeyLine:
         key = self._known(typed)
         text = as_text(value)
         owned = self.keys.table.owned.get(key)
@@ -190,9 +190,9 @@ class PlanKeys:
                 plan = as_text(self.rendered[key])
             else:
                 plan = None
-            return NativeRow(typed, text, plan, result, self._home(key, sentence))
+            return KeyLine(typed, text, plan, result, self._home(key, sentence))
         if key in self.rendered and key not in RENAMED and is_same(value, self.rendered[key]):
-            return NativeRow(
+            return KeyLine(
                 typed,
                 text,
                 as_text(self.rendered[key]),
@@ -216,17 +216,17 @@ class PlanKeys:
                     self._of_field(typed, native_value, field, is_same_value=is_exact), script=text
                 )
             if words == MODEL_WORDS and self._is_another_model(value):
-                return NativeRow(typed, text, None, KeyResult.DIFFERENT, self._with_value(MODEL))
-            return NativeRow(typed, text, None, KeyResult.TAKEN, words)
-        return NativeRow(typed, text, None, KeyResult.LEFT_OVER, sentence)
+                return KeyLine(typed, text, None, KeyResult.DIFFERENT, self._with_value(MODEL))
+            return KeyLine(typed, text, None, KeyResult.TAKEN, words)
+        return KeyLine(typed, text, None, KeyResult.LEFT_OVER, sentence)
 
     def _sentence(self, key: str) -> str:
-        """What xp says of a key that no row renders."""
+        """What xp says of a key that no field renders."""
         if key not in self.keys.known:
             return f"no key of {self.backend}'s, and xp knows no field for it"
         if key in self.keys.table.owned:
             return self.keys.table.owned[key]
-        passes = f"{self.keys.place}.{key.removeprefix('--')} passes it on; {UNKNOWN_EFFECT}"
+        passes = f"{self.keys.section}.{key.removeprefix('--')} passes it on; {UNKNOWN_EFFECT}"
         return self.keys.table.refused.get(key, passes)
 
     def _known(self, typed: str) -> str:
@@ -271,7 +271,7 @@ class PlanKeys:
             return f"{field}={as_yaml(self._fields[field])}"
         return field
 
-    def _of_field(self, key: str, value: Any, field: str, *, is_same_value: bool) -> NativeRow:
+    def _of_field(self, key: str, value: Any, field: str, *, is_same_value: bool) -> KeyLine:
         """Row of a key that a field answers.
 
         Args:
@@ -281,7 +281,7 @@ class PlanKeys:
             is_same_value: whether the field takes the script's value as it is.
         """
         if field not in self._fields:
-            return NativeRow(key, as_text(value), None, KeyResult.TAKEN, field)
+            return KeyLine(key, as_text(value), None, KeyResult.TAKEN, field)
         planned = self._fields[field]
         is_other = is_same_value or (field == MODEL and self._is_another_model(value))
         if is_other:
@@ -289,7 +289,7 @@ class PlanKeys:
         else:
             result = KeyResult.TAKEN
         result = KeyResult.EQUAL if is_same(value, planned) else result
-        return NativeRow(key, as_text(value), None, result, self._with_value(field))
+        return KeyLine(key, as_text(value), None, result, self._with_value(field))
 
 
 def as_text(value: Any) -> str:

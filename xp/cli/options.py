@@ -18,7 +18,7 @@ from xp.composition import GROUPS, compose, options
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.terminal import shown
-from xp.lib.text import counted
+from xp.lib.text import counted, first_line
 from xp.planning.episode import CATALOG_KEY, episode_config, needs_catalog_key
 from xp.spec import EnvMember, RunSpec
 from xp.spec.env import HOSTED, SandboxKind
@@ -115,7 +115,7 @@ def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[Installe
         try:
             spec = compose([f"env={name}"], config_dirs)
         except XpError as error:
-            fault = str(error).splitlines()[0]
+            fault = first_line(error)
             yield InstalledEnvironment(name, about, (), None, (), fault=fault)
             continue
         members = spec.env.members
@@ -167,4 +167,4 @@ def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
             stack.callback(session.close)
             return replace(env, splits=splits, tools=[tool.name for tool in session.tools()])
         except (XpError, EnvFault) as error:
-            return replace(env, fault=str(error).splitlines()[0])
+            return replace(env, fault=first_line(error))

@@ -135,21 +135,21 @@ def _with_action(words: list[str], parsers: Mapping[str, Parser]) -> list[str]:
     actions = [name.partition(" ")[2] for name in parsers if name.startswith(f"{command} ")]
     if not actions or (rest and rest[0] in ("-h", "--help")):
         return words
-    place = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
-    if place is None:
+    position = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
+    if position is None:
         if command == "runs":
             return [command, "list", *rest]
         return words
-    if rest[place] not in actions:
-        instead = INSTEAD.get(f"{command} {rest[place]}")
+    if rest[position] not in actions:
+        instead = INSTEAD.get(f"{command} {rest[position]}")
         if instead:
             guess = f"; use `python -m xp {instead}`"
         else:
-            guess = nearest(rest[place], actions)
+            guess = nearest(rest[position], actions)
         raise XpError(
-            f"{rest[place]}: no such action of {command}{guess}; actions are {', '.join(actions)}"
+            f"{rest[position]}: no such action of {command}{guess}; actions are {', '.join(actions)}"
         )
-    return [command, rest.pop(place), *rest]
+    return [command, rest.pop(position), *rest]
 
 
 def _with_rest(args: argparse.Namespace, unknown: Sequence[str]) -> list[str]:

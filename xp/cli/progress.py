@@ -31,6 +31,23 @@ from xp.worker.diagnosis.rules import symptoms
 from xp.worker.diagnosis.symptom import Severity
 
 LAST_BYTES: Final = 4096
+MARKS_OF_CURVES: Final = "▁▂▃▄▅▆▇█"
+PLAIN_MARKS: Final = ".:-=+*%@"
+"""Characters for terminals that cannot show block characters."""
+WIDTH: Final = 32
+CELLS: Final = 10
+LINES: Final = 6
+"""Lines of the stages' output that are shown."""
+LOOKS_PER_S: Final = 2
+MARKS: Final = {
+    RunStatus.PENDING: "dim",
+    RunStatus.RUNNING: "bold",
+    RunStatus.SUCCEEDED: "green",
+    RunStatus.CACHED: "green",
+    RunStatus.FAILED: "red",
+    RunStatus.INTERRUPTED: "yellow",
+}
+_LINE_END = re.compile(r"\r\n|\n|\r(?!\Z)")
 
 
 def clock(seconds: float) -> str:
@@ -97,13 +114,6 @@ def _last_words(run: Path, stage: StageRecord) -> str:
     return shown(last[:300])
 
 
-MARKS_OF_CURVES: Final = "▁▂▃▄▅▆▇█"
-PLAIN_MARKS: Final = ".:-=+*%@"
-"""Characters for terminals that cannot show block characters."""
-WIDTH: Final = 32
-CELLS: Final = 10
-
-
 def sparkline(values: Sequence[float]) -> str:
     """One character per value, scaled from the smallest to the largest; more than `WIDTH` values are averaged."""
     means = averaged(values, WIDTH)
@@ -129,20 +139,6 @@ def _marks(preferred: str, otherwise: str) -> str:
     except (UnicodeEncodeError, LookupError):
         return otherwise
     return preferred
-
-
-LINES: Final = 6
-"""Lines of the stages' output that are shown."""
-LOOKS_PER_S: Final = 2
-MARKS: Final = {
-    RunStatus.PENDING: "dim",
-    RunStatus.RUNNING: "bold",
-    RunStatus.SUCCEEDED: "green",
-    RunStatus.CACHED: "green",
-    RunStatus.FAILED: "red",
-    RunStatus.INTERRUPTED: "yellow",
-}
-_LINE_END = re.compile(r"\r\n|\n|\r(?!\Z)")
 
 
 @contextmanager

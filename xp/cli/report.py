@@ -81,7 +81,7 @@ def _target(outputs: Path, runs: Sequence[Path]) -> Path:
 
 def episodes_line(run: Path) -> str | None:
     """Directory of the last attempt's trajectories, with the command that shows one. None means that there are none."""
-    stages = [place.parents[1] for place in run.glob("attempt_*/*/trajectories")]
+    stages = [directory.parents[1] for directory in run.glob("attempt_*/*/trajectories")]
     if not stages:
         return None
     command = xp_command(f"runs episode {run.name} --worst", run.parent.parent)

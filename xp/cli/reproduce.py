@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from xp.cli.table import wrapped
 from xp.errors import ExitCode
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.terminal import shown
 from xp.planning.plan import build_plan, new_run_id
 from xp.results.replay.recorded import RecordedRun
@@ -78,7 +77,7 @@ def replay_command(args: Namespace) -> int:
         for line in check.differences:
             print(wrapped(shown(f"     {line}")))
     file = outputs / "replays" / source.stem / "replay.json"
-    write_atomically(file, json.dumps([asdict(check) for check in done], indent=2) + "\n")
+    write_json(file, [asdict(check) for check in done])
     print(shown(f"result: {file}"))
     if any(check.verdict is Outcome.DIFFERS for check in done):
         return ExitCode.DIFFERS
@@ -115,7 +114,7 @@ def publish_run(run: Path, target: str, *, has_episodes: bool, is_dry: bool) -> 
         for line in (*listing(parts), "", *str(parts["model"][CARD]).splitlines()):
             print(shown(line))
         return
-    for place in publish(parts, target):
-        print(shown(place))
+    for path in publish(parts, target):
+        print(shown(path))
     if target.startswith(HUB):
         print("a new repository is private; its page on the hub can make it public")

@@ -149,8 +149,8 @@ def _tell_places(plan: Plan, run: Path, code: ExitCode) -> None:
 
     # With RUN_DIR another process may hold the run, and writes its report.
     is_left = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.RUN_DIR)
-    places = () if is_left else (*environment_lines(run), *places_of_failed(run))
-    for line in (*tracked_places(plan.spec.tracking, run), *places):
+    lines_of_places = () if is_left else (*environment_lines(run), *places_of_failed(run))
+    for line in (*tracked_places(plan.spec.tracking, run), *lines_of_places):
         console(stderr=True).print(f"xp: {line}")
 
 
@@ -191,7 +191,7 @@ def command_of(args: Namespace, point: Point) -> tuple[str, ...]:
 
 def config_words(args: Namespace) -> list[str]:
     """The flags that name directories of the user's options."""
-    return [word for place in args.config_dir for word in ("--config-dir", str(place))]
+    return [word for directory in args.config_dir for word in ("--config-dir", str(directory))]
 
 
 def plans_of_sweep(args: Namespace) -> tuple[SweepPlans, list[str]]:

@@ -19,7 +19,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution import detached
 from xp.execution.launchers.files import inside
 from xp.execution.launchers.follow import LOOK_S, Tail
-from xp.execution.leaderboard import is_match, row_of
+from xp.execution.leaderboard import entry_of, is_match
 from xp.execution.lock import accept, read_lock
 from xp.execution.named import EVALUATIONS, named_runs, run_directory
 from xp.execution.named import RUNS as ROOM
@@ -80,11 +80,11 @@ def runs_command(args: Namespace) -> int:
     elif args.action == "list":
         show_all(args.outputs, args.words, as_json=args.json)
     elif args.action == "tag":
-        for place in named_runs(args.outputs, [args.run], rooms=(ROOM, EVALUATIONS)):
-            notes = change_notes(place, args.words, removes=args.remove, note=args.note)
+        for directory in named_runs(args.outputs, [args.run], rooms=(ROOM, EVALUATIONS)):
+            notes = change_notes(directory, args.words, removes=args.remove, note=args.note)
             print(
                 shown(
-                    f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"
+                    f"{directory.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"
                 )
             )
     else:
@@ -120,7 +120,7 @@ def runs_command(args: Namespace) -> int:
     return ExitCode.OK
 
 
-def show_all(outputs: Path, words: Sequence[str] = (), *, as_json: bool = False) -> None:
+def show_all(outputs: Path, words: Sequence[str], *, as_json: bool) -> None:
     """Prints every run below the outputs root that matches the words (`is_match`), oldest first."""
     files = sorted((outputs / "runs").glob("*/run.json"), key=_begun)
     files = [file for file in files if not words or _matches(file.parent, words)]
@@ -149,8 +149,8 @@ def show_all(outputs: Path, words: Sequence[str] = (), *, as_json: bool = False)
 
 def _matches(run: Path, words: Sequence[str]) -> bool:
     try:
-        spec, row = row_of(run)
-        return is_match(row, spec, words, listed_notes(run).note)
+        spec, entry = entry_of(run)
+        return is_match(entry, spec, words, listed_notes(run).note)
     except XpError:
         return all(word in run.name for word in words)
 
@@ -182,7 +182,7 @@ def _row(run: Path) -> dict[str, Any]:
     run_notes = listed_notes(run)
     notes = [run_notes.note]
     try:
-        _, listed = row_of(run, record)
+        _, listed = entry_of(run, record)
         row |= {"environment": listed.env, "model": listed.model, "algorithm": listed.algorithm}
         row |= {"before": listed.before, "after": listed.after}
         notes.append(listed.note)
@@ -263,8 +263,8 @@ def _show_progress(run: Path, record: RunRecord) -> None:
     progress = progress_of(run, record)
     problem = last_problem(run, record)
     episodes = episodes_line(run)
-    places = [episodes, report_line(run)] if episodes else []
-    for line in [*(curves(progress) if progress else ()), *([problem] if problem else ()), *places]:
+    links = [episodes, report_line(run)] if episodes else []
+    for line in [*(curves(progress) if progress else ()), *([problem] if problem else ()), *links]:
         console().print(line)
 
 

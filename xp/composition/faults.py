@@ -30,8 +30,8 @@ def explain_unknown_key(
     parent: str,
     node: Any,
     hint: str | None,
-    more: Iterable[str] = (),
-    everything: Iterable[str] = (),
+    more: Iterable[str],
+    everything: Iterable[str],
 ) -> str:
     """One line for a key that does not exist.
 

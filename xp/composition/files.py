@@ -44,7 +44,7 @@ class Mark:
     """True if the scalar has no quotes."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
 
@@ -52,13 +52,13 @@ class Mark:
 class FileFault:
     """A fault in a file, with its position."""
 
-    place: str
+    location: str
     text: str
     is_fatal: bool = True
     """The file's values cannot be used."""
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text}"
+        return f"{self.location}: {self.text}"
 
 
 @dataclass
@@ -66,11 +66,11 @@ class UserFile:
     """One file, read."""
 
     marks: dict[str, Mark] = field(default_factory=dict)
-    """Key path within the file -> its value's place; lists are leaves."""
+    """Key path within the file -> its value's location; lists are leaves."""
     faults: list[FileFault] = field(default_factory=list)
 
-    def fault(self, place: object, text: str, *, is_fatal: bool = True) -> None:
-        self.faults.append(FileFault(str(place), text, is_fatal))
+    def fault(self, location: object, text: str, *, is_fatal: bool = True) -> None:
+        self.faults.append(FileFault(str(location), text, is_fatal))
 
 
 def read_file(file: Path) -> UserFile:
@@ -110,21 +110,21 @@ def _is_well_formed(file: Path, text: str, user_file: UserFile) -> bool:
     depth = documents = 0
     try:
         for event in yaml.parse(text, Loader=LOADER):
-            place = _place(file, event.start_mark)
+            location = _location(file, event.start_mark)
             tag = getattr(event, "tag", None)
             if tag is not None:
-                user_file.fault(place, f"the tag {tag} is not supported; write a plain value")
+                user_file.fault(location, f"the tag {tag} is not supported; write a plain value")
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
                     user_file.fault(
-                        place, "a second document begins here (`---`); a file has only one"
+                        location, "a second document begins here (`---`); a file has only one"
                     )
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
                 event, yaml.CollectionEndEvent
             )
             if depth > MAX_DEPTH:
-                user_file.fault(place, f"is nested more than {MAX_DEPTH} deep")
+                user_file.fault(location, f"is nested more than {MAX_DEPTH} deep")
                 return False
     except yaml.MarkedYAMLError as error:
         user_file.fault(*_syntax_fault(file, text, error))
@@ -154,10 +154,10 @@ def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> tuple[s
         since = f" ({error.context} that begins in line {begin.line + 1})"
     else:
         since = ""
-    return _place(file, mark), f"YAML syntax: {problem}{since}{hint}"
+    return _location(file, mark), f"YAML syntax: {problem}{since}{hint}"
 
 
-def _place(file: Path, mark: Any) -> str:
+def _location(file: Path, mark: Any) -> str:
     if mark:
         return f"{file}:{mark.line + 1}:{mark.column + 1}"
     return str(file)
@@ -241,7 +241,7 @@ class _Walk:
                 )
 
     def _fault(self, node: yaml.Node, text: str, *, is_fatal: bool = True) -> None:
-        self.user_file.fault(_place(self.file, node.start_mark), text, is_fatal=is_fatal)
+        self.user_file.fault(_location(self.file, node.start_mark), text, is_fatal=is_fatal)
 
 
 def marks_under(marks: Mapping[str, Mark], package: str) -> dict[str, Mark]:

@@ -91,8 +91,8 @@ def compose_groups(
             sorted(chosen.items())
         )  # one composition, in whatever order its options were typed
         # A recipe of xp's may choose an option of its annex.
-        places = config_dirs if has_users else plugins.config_dirs()
-        more, container, env_name = _merge(in_order, places)
+        directories = config_dirs if has_users else plugins.config_dirs()
+        more, container, env_name = _merge(in_order, directories)
         faults += [fault for fault in more if fault not in faults]
         if container is not None:
             undecided = {section for group in dropped for section in SECTIONS[group]}
@@ -296,7 +296,7 @@ def _lines(
         *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs),
     ]
     searchpath.append(f"{MACHINES}://{ROOT / 'conf'}")
-    quoted = ",".join(f"'{place}'" for place in searchpath)
+    quoted = ",".join(f"'{path}'" for path in searchpath)
     left_out = [f"~hydra/{group}" for group in HYDRAS_OWN]
     return [
         f"hydra.searchpath=[{quoted}]",

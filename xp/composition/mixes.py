@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from xp.lib.code_files import find_module, users_place
+from xp.lib.code_files import find_module, users_location
 from xp.lib.names import is_name
 
 NAMING = ("serve", "target", "image", "provider", "grader", "rows")
@@ -92,8 +92,8 @@ def _short(value: str) -> str:
 
 def _folder_of(module: str) -> str:
     """Directory of a user's package, whose own name says nothing; empty if it is not found."""
-    place = users_place(find_module(module.partition(".")[0]))
-    return "" if place is None else place.parent.name
+    location = users_location(find_module(module.partition(".")[0]))
+    return "" if location is None else location.parent.name
 
 
 def given_twice(options: Sequence[str]) -> str | None:

@@ -20,7 +20,7 @@ from xp.lib.models.network import context_of, mismatches, network_of, not_causal
 from xp.lib.models.template import template_fault
 from xp.lib.names import is_name
 from xp.lib.text import first_of
-from xp.planning.sft import ROOMS, places_of
+from xp.planning.sft import ROOMS, sources_of
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
 from xp.spec.sft import SOLVE
@@ -33,15 +33,17 @@ _TEMPLATE: Final = "model.template"
 NO_DIRECTORY: Final = "no such directory with a config.json; a hub's model is ORG/NAME"
 _FILES: Final = ("config.json", "adapter_config.json")
 """Files of which a model's directory has one."""
+_START: Final = "training.initial_checkpoint"
+_TEACHER: Final = "algorithm.distill.teacher"
 
 
 def _fault(key: str, value: Any, text: str) -> Fault:
     return Fault(key, f"{key}={value}: {text}")
 
 
-def _faults_of_parts(key: str, value: str, place: Path) -> Iterator[Fault]:
+def _faults_of_parts(key: str, value: str, directory: Path) -> Iterator[Fault]:
     """A fault for each file that a Hugging Face directory lacks."""
-    for what in missing_parts(place):
+    for what in missing_parts(directory):
         yield _fault(
             key, value, f"the directory has no {what}; give a whole Hugging Face directory"
         )
@@ -67,14 +69,14 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
             _KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model"
         )
     if isinstance(path, str):
-        place = Path(path).expanduser()
+        directory = Path(path).expanduser()
     else:
-        place = Path()
+        directory = Path()
     # No other machine could have the path.
     if (
-        place.is_absolute()
+        directory.is_absolute()
         and _is_local(container)
-        and not any((place / file).is_file() for file in _FILES)
+        and not any((directory / file).is_file() for file in _FILES)
     ):
         reason = (
             f"no such directory with a config.json on this machine, where launcher={LOCAL} runs"
@@ -198,8 +200,8 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
 
 
 def _is_of_hub(path: str, outputs: Path) -> bool:
-    places = (Path(path).expanduser(), outputs / path)
-    is_here = any((place / "config.json").is_file() for place in places)
+    directories = (Path(path).expanduser(), outputs / path)
+    is_here = any((directory / "config.json").is_file() for directory in directories)
     return (
         not is_here
         and not path.startswith(("runs/", "models/"))
@@ -247,10 +249,14 @@ def _is_local(container: Mapping[str, Any]) -> bool:
 
 def _resolved(path: str, outputs: Path) -> str | None:
     """A directory of the user's as an absolute one, since stages run elsewhere. None means that it is not there."""
-    place = Path(path).expanduser()
-    if (place / "config.json").is_file():
-        return str(place.absolute())
-    if (outputs / path / "config.json").is_file() or HUB_ID.fullmatch(path) or place.is_absolute():
+    directory = Path(path).expanduser()
+    if (directory / "config.json").is_file():
+        return str(directory.absolute())
+    if (
+        (outputs / path / "config.json").is_file()
+        or HUB_ID.fullmatch(path)
+        or directory.is_absolute()
+    ):
         return path
     if path.startswith(("runs/", "models/")):
         return path
@@ -308,9 +314,6 @@ def name_of(path: str) -> str:
     return name[:80] or "model"
 
 
-_START: Final = "training.initial_checkpoint"
-
-
 def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
     training = _below(container, "training")
@@ -318,7 +321,7 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     start = training.get("initial_checkpoint")
     if not isinstance(start, str) or ADDRESS.match(start):
         return  # None, or a fault that the schema reports
-    place = next(
+    chosen = next(
         (
             directory
             for directory in (Path(start).expanduser(), outputs / start)
@@ -326,27 +329,24 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
         ),
         None,
     )
-    if place is None:
+    if chosen is None:
         yield _fault(
             _START, start, "no such directory; give a Hugging Face directory, as runs/ID/model"
         )
         return
-    training["initial_checkpoint"] = str(place.absolute())
-    if (place / "config.json").is_file():
-        config = config_of(str(place), outputs)
+    training["initial_checkpoint"] = str(chosen.absolute())
+    if (chosen / "config.json").is_file():
+        config = config_of(str(chosen), outputs)
     else:
         config = None
     if config is None:
         reason = "the directory has no readable config.json; a Megatron checkpoint must be exported first"
-        if (place / "adapter_config.json").is_file():
+        if (chosen / "adapter_config.json").is_file():
             reason = "the directory has adapters; merge them into their model first, in float32 (peft's merge_and_unload)"
         yield _fault(_START, start, reason)
         return
-    yield from _faults_of_parts(_START, start, place)
+    yield from _faults_of_parts(_START, start, chosen)
     yield from _network_of_start(start, config, _below(container, "model"), outputs)
-
-
-_TEACHER: Final = "algorithm.distill.teacher"
 
 
 def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
@@ -356,13 +356,13 @@ def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
     teacher = distill.get("teacher")
     if distill.get("url") is not None or not isinstance(teacher, str) or ADDRESS.match(teacher):
         return  # a server has it, or the schema reports a fault
-    place = _resolved(teacher, outputs)
+    resolved = _resolved(teacher, outputs)
     directory = local_directory(teacher, outputs)
     is_path = teacher.startswith(("runs/", "models/")) or Path(teacher).is_absolute()
-    if place is None or (is_path and directory is None and _is_local(container)):
+    if resolved is None or (is_path and directory is None and _is_local(container)):
         yield _fault(_TEACHER, teacher, NO_DIRECTORY)
         return
-    distill["teacher"] = place
+    distill["teacher"] = resolved
     yield from _pin(distill, _TEACHER, outputs)
     if directory is not None and is_path:
         yield from _faults_of_parts(_TEACHER, teacher, directory)
@@ -379,11 +379,11 @@ def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
         value = section.get(path.rpartition(".")[2])
         if not isinstance(value, str) or ADDRESS.match(value):
             continue  # there is none, or the schema reports a fault
-        place = _resolved(value, _outputs(container))
-        if place is None:
+        resolved = _resolved(value, _outputs(container))
+        if resolved is None:
             yield _fault(path, value, NO_DIRECTORY)
         else:
-            section[key] = place
+            section[key] = resolved
 
 
 def _judges(container: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -422,15 +422,15 @@ def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
     path, colon, config = data.partition(":")
     if path in ROOMS:
         if is_name(config):
-            places = places_of(data, _outputs(container))
+            runs = sources_of(data, _outputs(container))
         else:
-            places = []
-        if len(places) == 1:
-            sft["data"] = f"{path}:{places[0].name}"
+            runs = []
+        if len(runs) == 1:
+            sft["data"] = f"{path}:{runs[0].name}"
         return
-    place = Path(path).expanduser()
-    if place.exists():
-        sft["data"] = f"{place.absolute()}{colon}{config}"
+    file = Path(path).expanduser()
+    if file.exists():
+        sft["data"] = f"{file.absolute()}{colon}{config}"
     elif "." in path or "/" in path:
         reason = "no such file or directory, whose rows have `messages`; a data set of the hub is hf:ORG/NAME"
         yield _fault("sft.data", data, reason)
@@ -474,9 +474,9 @@ def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
     path = path_in(name)
     if path is None:
         return name
-    place = Path(path).expanduser().absolute()
-    if not os.path.exists(place):
-        folder = place.parent
+    file = Path(path).expanduser().absolute()
+    if not os.path.exists(file):
+        folder = file.parent
         if os.access(folder, os.R_OK) and folder.is_dir():
             files = sorted(os.listdir(folder))
         else:
@@ -486,6 +486,6 @@ def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
         else:
             hub = ""
         yield _fault(
-            key, name, f"there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}"
+            key, name, f"there is no file {file.name} in {folder}{nearest(file.name, files)}{hub}"
         )
-    return name.replace(path, str(place), 1)
+    return name.replace(path, str(file), 1)

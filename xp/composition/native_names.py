@@ -69,13 +69,13 @@ def hint(text: str) -> str | None:
 @cache
 def catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
     """Backend -> the native keys in its committed catalogs, each with its description."""
-    catalogs: dict[str, dict[str, Mapping[str, Any]]] = {}
+    known: dict[str, dict[str, Mapping[str, Any]]] = {}
     for file in sorted((Path(__file__).parents[1] / "backends").glob("*/control/catalog*.json")):
         content = json.loads(file.read_text())
-        catalogs.setdefault(file.parents[1].name, {}).update(
+        known.setdefault(file.parents[1].name, {}).update(
             content.get("fields") or content.get("flags") or {}
         )
-    return {name: dict(keys) for name, keys in catalogs.items()}
+    return {name: dict(keys) for name, keys in known.items()}
 
 
 @cache

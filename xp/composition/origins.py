@@ -14,6 +14,8 @@ from xp.lib.nested import set_at, upwards, value_at
 
 NULLS = ("", "~", "null", "Null", "NULL")
 """Spellings of null in YAML."""
+ALTERNATIVES = (("training.num_steps", "training.epochs"), ("sft.num_updates", "sft.epochs"))
+"""Pairs of keys of which one is null. The schema refuses a spec in which one file, or the command line, sets both."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,6 @@ def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] =
         setters[-1] if setters else None,
         next((history[key] for key in above if key in history), ()),
     )
-
-
-ALTERNATIVES = (("training.num_steps", "training.epochs"), ("sft.num_updates", "sft.epochs"))
-"""Pairs of keys of which one is null. The schema refuses a spec in which one file, or the command line, sets both."""
 
 
 def settle_files(

@@ -14,6 +14,7 @@ from xp.composition.faults import Fault, all_paths, every_key, explain_unknown_k
 from xp.composition.groups import GROUPS, options
 from xp.composition.mixes import MIXED
 from xp.composition.native_names import hint
+from xp.lib.text import first_line
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -179,7 +180,7 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         try:
             texts = list(itertools.islice(_texts(override), MAX_POINTS + 1))
         except (HydraException, ValueError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             faults.append(
                 f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})"
             )

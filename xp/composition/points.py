@@ -307,8 +307,8 @@ def _placed(
             mark = file_history(composed.chosen, config_dirs).get(fault.path, (None,))[-1]
         if mark is None:
             yield str(fault)
-        elif mark.place not in already:
-            yield f"{mark.place}: {fault}{_yaml_reading(fault, mark.raw if mark.is_plain else None)}"
+        elif mark.location not in already:
+            yield f"{mark.location}: {fault}{_yaml_reading(fault, mark.raw if mark.is_plain else None)}"
 
 
 def _yaml_reading(fault: Fault, raw: str | None) -> str:

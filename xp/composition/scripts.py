@@ -193,10 +193,10 @@ class _Shell:
             else:
                 variables = {**self.variables, "@": expanded[2:]}
             # The directory of the script is often a variable or a command's output.
-            place = (
+            keys = (
                 re.sub(rf"^(?:\$\w+|{_BRACED}|{_COMMAND})", "", expanded[1]).lstrip("/").split("/")
             )
-            ends = ("/".join(place[first:]) for first in range(len(place)))
+            ends = ("/".join(keys[first:]) for first in range(len(keys)))
             files = (up / end for end in ends for up in self.path.resolve().parents)
             file = next((file for file in files if file.is_file()), None)
             callers = (*self.callers, self.path.resolve())
@@ -340,11 +340,11 @@ def _number(node: ast.expr) -> int:
 
 def _first_argument(words: Sequence[str], program: str) -> int:
     """Place of a Python program's first argument in a command; 0 if the command calls no such program."""
-    for place, word in enumerate(words):
+    for position, word in enumerate(words):
         if word.endswith(program or ".py") and not word.startswith("-"):
-            return place + 1
-        if not program and (word in ("-m", "--module") or (word == "trl" and place == 0)):
-            return place + 2
+            return position + 1
+        if not program and (word in ("-m", "--module") or (word == "trl" and position == 0)):
+            return position + 2
     return 0
 
 

@@ -27,6 +27,8 @@ XP_FILES = "xp-own"
 USER_FILES = "xp-user"
 MACHINES = "xp-machines"
 """Schemes of Hydra's search path. The last is of words such as `8xB200`, after all files."""
+PACKAGE: Final = "hydra_plugins"
+"""Hydra imports each module of this package, which every directory on `sys.path` can extend."""
 
 
 def register_sources(reads: list[FileFault]) -> None:
@@ -155,10 +157,6 @@ def _with_named_mixes(loaded: ConfigResult) -> ConfigResult:
         plain: Any = OmegaConf.to_container(loaded.config)
         loaded.config["defaults"] = with_mixes_named(plain["defaults"])
     return loaded
-
-
-PACKAGE: Final = "hydra_plugins"
-"""Hydra imports each module of this package, which every directory on `sys.path` can extend."""
 
 
 def hide_foreign_plugins() -> None:

@@ -226,6 +226,14 @@ class Describer(Protocol):
 
 
 @runtime_checkable
+class RowProvider(Protocol):
+    """A provider whose tasks are rows, which may name files of pictures."""
+
+    def row(self, task: Task) -> Mapping[str, Any]:
+        """The row of a task that exists."""
+
+
+@runtime_checkable
 class Remover(Protocol):
     """A provider whose sessions may outlive a killed process, at a service."""
 

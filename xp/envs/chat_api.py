@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from xp.envs.base import EnvFault
 from xp.envs.loop import run
 from xp.envs.retry import backoff_s, retry_after_s
-from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
+from xp.lib.loopback import is_loopback
 from xp.lib.reading import is_count
 from xp.lib.secrets.redaction import Redactor
 from xp.lib.text import counted, shortened, valid_text, valid_value

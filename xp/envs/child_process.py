@@ -19,7 +19,7 @@ from xp.envs import base
 from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.pythons import HASH_SEED, executable, path_for
-from xp.envs.rpc_server import place_kind
+from xp.envs.rpc_server import directory_kind
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.lib.private_directory import PREFIX
@@ -185,9 +185,11 @@ class Child:
         with self._lock:
             self._gone = self._gone or f"it ended with code {code}"
             self._connection.close()
-        for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}{place_kind(self._process.pid)}-*"):
+        for directory in Path(tempfile.gettempdir()).glob(
+            f"{PREFIX}{directory_kind(self._process.pid)}-*"
+        ):
             shutil.rmtree(
-                place, ignore_errors=True
+                directory, ignore_errors=True
             )  # The killed process could not remove it itself.
         for done in list(self._waiting.values()):
             done.set_result(("gone", self._gone))

@@ -26,6 +26,12 @@ SANDBOX_NEEDS: Final = (
     "env.sandbox=docker",
     "set env.sandbox=none, which runs commands on this machine without isolation",
 )
+PORT: Final = 8000
+"""Port in the container on which OpenEnv's images listen."""
+POLL_S: Final = 0.5
+REMOVE_S: Final = 60.0
+LOG_LINES: Final = 20
+NEEDS: Final = ("env.image", "serve the environment with env.serve or env.target")
 
 
 def run_docker(
@@ -118,14 +124,6 @@ def _failure(needs: str, fix: str, what: str, output: str) -> XpError:
     return XpError(f"docker {what} failed: {output[:500]}", ExitCode.ENVIRONMENT)
 
 
-PORT: Final = 8000
-"""Port in the container on which OpenEnv's images listen."""
-POLL_S: Final = 0.5
-REMOVE_S: Final = 60.0
-LOG_LINES: Final = 20
-NEEDS: Final = ("env.image", "serve the environment with env.serve or env.target")
-
-
 class ImageServer:
     """One container; it gets none of this process's variables.
 
@@ -135,7 +133,7 @@ class ImageServer:
         memory_gb: memory of the container. None means no limit.
     """
 
-    def __init__(self, image: str, start_s: float, memory_gb: float | None = None) -> None:
+    def __init__(self, image: str, start_s: float, memory_gb: float | None) -> None:
         self._bound = () if memory_gb is None else ("--memory", f"{memory_gb * 1e9:.0f}")
         self.url = ""
         self._image = image

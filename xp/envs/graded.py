@@ -83,8 +83,11 @@ class GradedProvider(IndexedProvider):
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        row = self._rows()[task.split][task.index]
-        return self._session(row)
+        return self._session(self.row(task))
+
+    def row(self, task: Task) -> Row:
+        """See xp.envs.base.RowProvider."""
+        return self._rows()[task.split][task.index]
 
     def close(self) -> None:
         self._is_closed = True

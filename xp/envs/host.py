@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
 from xp.envs.config import EnvConfig
-from xp.envs.rpc_server import place_kind, serve, to_stderr
+from xp.envs.rpc_server import directory_kind, serve, to_stderr
 from xp.lib import private_directory
 from xp.lib.load import load_object
 
@@ -28,8 +28,8 @@ class HostHandler:
         self._config = config
         self._sessions: dict[int, Session] = {}
         self._provider: Provider | None = None
-        self._place = private_directory.make(place_kind(os.getppid()))
-        tempfile.tempdir = os.environ["TMPDIR"] = str(self._place)
+        self._directory = private_directory.make(directory_kind(os.getppid()))
+        tempfile.tempdir = os.environ["TMPDIR"] = str(self._directory)
 
     def start(self, _: int, hosted: str) -> str | None:
         """Makes the provider `module:Class`; returns the name of a module that this Python lacks, else None."""
@@ -49,8 +49,8 @@ class HostHandler:
         provider = self._made()
         return {split: provider.num_tasks(split) for split in provider.splits()}
 
-    def specs(self, _: int, place: tuple[str, Sequence[int]]) -> list[dict[str, Any]]:
-        return [dict(task.spec) for task in self._made().tasks(*place)]
+    def specs(self, _: int, request: tuple[str, Sequence[int]]) -> list[dict[str, Any]]:
+        return [dict(task.spec) for task in self._made().tasks(*request)]
 
     def open(self, number: int, task: tuple[str, int]) -> dict[str, Any]:
         session = self._sessions[number] = self._made().open(Task(self._config.name, *task))
@@ -88,7 +88,7 @@ class HostHandler:
         shutting = threading.Thread(target=self.shut, args=(0, None), daemon=True)
         shutting.start()
         shutting.join(END_S)
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _made(self) -> Provider:
         if self._provider is None:

@@ -19,7 +19,7 @@ from xp.envs.pythons import HASH_SEED, candidates, executable, path_for
 from xp.envs.serve import KEY_VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
-from xp.lib.code_files import find_module, place_digest, with_imports
+from xp.lib.code_files import find_module, location_digest, with_imports
 from xp.lib.digest import digest_of
 from xp.lib.loopback import direct_opener
 from xp.lib.packages import fix
@@ -260,5 +260,5 @@ def source_version(serve: str) -> str:
     if spec is None or spec.origin is None:
         return f"{serve} of unknown source"
     path = Path(spec.origin)
-    places = with_imports([path.parent if path.name == "__init__.py" else path])
-    return f"{serve} {digest_of(list(map(place_digest, places)))[:16]}"
+    locations = with_imports([path.parent if path.name == "__init__.py" else path])
+    return f"{serve} {digest_of(list(map(location_digest, locations)))[:16]}"

@@ -351,9 +351,7 @@ _closing: set[asyncio.Task[None]] = set()
 class OpenEnvCore(ServerCore):
     """State of a provider in one process; coroutines run on the process's loop and raise EnvFault only."""
 
-    def __init__(
-        self, target: Target, config: EnvConfig, pictures: PictureStore | None = None
-    ) -> None:
+    def __init__(self, target: Target, config: EnvConfig, pictures: PictureStore | None) -> None:
         super().__init__(target, config)
         self._pictures = pictures
         self._where = origin(target.url)
@@ -522,6 +520,10 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         where = f"environment {self._config.name}: task {task.id}"
         show = partial(opening, spec["row"], where, read=read, store=store)
         return OpenEnvSession(core, *self._in_slot(core, lambda: core.open(spec[RESET], show)))
+
+    def row(self, task: Task) -> Row:
+        """See xp.envs.base.RowProvider."""
+        return self._rows[task.split][task.index // self._config.num_seeds]
 
     def _size(self, split: str) -> int:
         return len(self._rows[split]) * self._config.num_seeds

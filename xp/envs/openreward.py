@@ -32,6 +32,13 @@ from xp.envs.target import Target, remote_target, served_target
 from xp.envs.transport import Repeat
 
 T = TypeVar("T")
+PING_EVERY_S: Final = 10.0
+CLOSE_S: Final = 10.0
+MOST_MISSES: Final = 3
+"""Pings in a row to which the server answers that it has no such session, until it is lost: a server that is moved or
+restored knows its sessions again after a while. The SDK's client waits for five."""
+END_AGAIN_S: Final = 60.0
+"""Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 
 
 class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
@@ -146,13 +153,6 @@ class OpenRewardSession(ServerSession["OpenRewardCore"]):
             self._core.slots.release()
 
 
-PING_EVERY_S: Final = 10.0
-CLOSE_S: Final = 10.0
-MOST_MISSES: Final = 3
-"""Pings in a row to which the server answers that it has no such session, until it is lost: a server that is moved or
-restored knows its sessions again after a while. The SDK's client waits for five."""
-END_AGAIN_S: Final = 60.0
-"""Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 Terminal = tuple[str, str | None]
 """Name and argument of an environment's terminal tool."""
 
@@ -177,9 +177,7 @@ class OpenRewardCore(ServerCore):
     """State of a provider in one process, with its sessions. Every coroutine runs on the process's loop and raises
     EnvFault only."""
 
-    def __init__(
-        self, target: Target, config: EnvConfig, pictures: PictureStore | None = None
-    ) -> None:
+    def __init__(self, target: Target, config: EnvConfig, pictures: PictureStore | None) -> None:
         super().__init__(target, config)
         self._pictures = pictures
         self._toolset = config.toolset

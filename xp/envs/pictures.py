@@ -241,8 +241,24 @@ def _data_of_text(text: str, folders: Sequence[Path]) -> bytes:
         raise PictureFault(f"a path that cannot be read: {text[:80]!r} ({error!s:.80})") from None
 
 
-def _data_of_file(text: str, folders: Sequence[Path]) -> bytes:
-    """The bytes of a file below one of the folders."""
+def path_of(value: Any) -> str | None:
+    """The path that `data_of` reads for a picture. None means that it reads no file."""
+    if isinstance(value, str):
+        is_file = not value.lower().startswith(("data:", *REMOTE))
+        return value if is_file else None
+    if not isinstance(value, Mapping):
+        return None
+    for key in PICTURE_KEYS[:-2]:
+        if value.get(key) is not None:
+            return path_of(value[key])
+    if isinstance(value.get("data"), str):
+        return None
+    return path_of(value.get("path"))
+
+
+def files_named(text: str, folders: Sequence[Path]) -> list[Path]:
+    """The files of this path below the folders; raises PictureFault if there is none, OSError and ValueError for a path
+    that no file can have."""
     is_inside = False
     files: list[Path] = []
     for folder in folders:
@@ -256,6 +272,12 @@ def _data_of_file(text: str, folders: Sequence[Path]) -> bytes:
         raise PictureFault(f"a path outside the folder of the rows: {text:.80}")
     if not files:
         raise PictureFault(f"no file {text:.80} in {', '.join(map(str, folders))}")
+    return files
+
+
+def _data_of_file(text: str, folders: Sequence[Path]) -> bytes:
+    """The bytes of a file below one of the folders."""
+    files = files_named(text, folders)
     for file in files:
         if file.stat().st_size > MAX_BYTES:
             raise PictureFault(f"{file} has more than {MAX_BYTES:,} bytes")

@@ -27,7 +27,7 @@ from xp.lib.data_files import (
     named_columns,
     num_unclosed,
     path_in,
-    place_of,
+    path_of,
     rows_of_file,
     rows_of_hub,
     value_at,
@@ -80,12 +80,12 @@ def load_rows(
     has_splits = True
     if isinstance(source, Mapping):
         splits: Rows = {
-            split: rows_of_file(place_of(file) or Path(file)) for split, file in source.items()
+            split: rows_of_file(path_of(file) or Path(file)) for split, file in source.items()
         }
     elif is_set(source):
         splits = rows_of_hub(source)
-    elif (place := place_of(source)) is not None:
-        splits = {DEFAULT_SPLIT: rows_of_file(place)}
+    elif (path := path_of(source)) is not None:
+        splits = {DEFAULT_SPLIT: rows_of_file(path)}
         has_splits = False
     else:
         splits = _mapping(attribute(source)(), name)
@@ -189,16 +189,31 @@ def checked(rows: Any, name: str, *, has_pictures: bool = False) -> Rows:
 def messages_of(row: Row, read: ReadPicture | None = None) -> list[Message]:
     """The row's prompt as chat messages, a text as one of the user's; raises ProtocolError as `chat_messages` does.
 
-    Pictures of the columns `images` or `image` are for the parts of the messages without a picture of their own, else
-    for the marks `<image>` in their texts, else they stand before the text of the user's first message.
-
     Args:
         row: the row.
         read: reads a picture. None means that columns are not read, and parts are refused.
     """
     prompt = row[PROMPT]
+    given = [_of_user(prompt)] if isinstance(prompt, str) else prompt
     if read is None:
-        return [_of_user(prompt)] if isinstance(prompt, str) else chat_messages(prompt)
+        return chat_messages(given)
+    return with_column(given, row, read)
+
+
+def with_column(given: Any, row: Row, read: ReadPicture) -> list[Message]:
+    """Messages of a row with its pictures.
+
+    Pictures of the columns `images` or `image` are for the parts of the messages without a picture of their own, else
+    for the marks `<image>` in their texts, else they stand before the text of the user's first message.
+
+    Args:
+        given: the messages, in the form of chat completions.
+        row: the row.
+        read: reads a picture.
+
+    Raises:
+        ProtocolError: as `chat_messages` does, and for other numbers of places and pictures.
+    """
     column = list(_pictures_in(row))
     rest = iter(column)
 
@@ -212,10 +227,7 @@ def messages_of(row: Row, read: ReadPicture | None = None) -> list[Message]:
             return read(value)
         raise PictureFault(f"its messages have places for more images than its {len(column)}")
 
-    if isinstance(prompt, str):
-        messages = [_of_user(prompt)]
-    else:
-        messages = chat_messages(prompt, next_or_own)
+    messages = chat_messages(given, next_or_own)
     return _placed(messages, [read(value) for value in rest])
 
 
@@ -287,10 +299,10 @@ def folders_of(source: str | Mapping[str, str] | None) -> list[Path]:
     folders = []
     for name in names:
         path = path_in(name)
-        place = place_of(name) if path is None and not is_set(name) else path
-        if place is not None:
-            place = Path(place).expanduser()
-            folders.append(place if place.is_dir() else place.parent)
+        folder = path_of(name) if path is None and not is_set(name) else path
+        if folder is not None:
+            folder = Path(folder).expanduser()
+            folders.append(folder if folder.is_dir() else folder.parent)
     return folders
 
 

@@ -49,9 +49,9 @@ class RpcServer:
         except EnvFault as error:
             result = ("fault", (type(error).__name__, str(error)))
         except BaseException as error:
-            place = traceback.extract_tb(error.__traceback__, limit=-1)[0]
+            frame = traceback.extract_tb(error.__traceback__, limit=-1)[0]
             (text, *_) = traceback.format_exception_only(error)  # reads a text that fails, too
-            result = ("raised", f"raised {text.strip()} ({place.filename}:{place.lineno})")
+            result = ("raised", f"raised {text.strip()} ({frame.filename}:{frame.lineno})")
         with self._lock:
             try:
                 self._connection.send((number, *result))
@@ -62,7 +62,7 @@ class RpcServer:
                 self._connection.send((number, "fault", fault))
 
 
-def place_kind(pid: int) -> str:
+def directory_kind(pid: int) -> str:
     """Kind of the directory of a child's temporary files, by its guard's id; see xp.lib.private_directory."""
     return f"host-{pid}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import importlib.util
-import ipaddress
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from xp.envs.config import EnvConfig
 from xp.errors import ExitCode, XpError
+from xp.lib.loopback import is_loopback
 
 DEFAULT_URL = "https://openreward.ai"
 API_KEY = "OPENREWARD_API_KEY"
@@ -149,14 +149,6 @@ def origin(url: str) -> str:
                 f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
             )
     raise XpError("the address of an environment is not an http(s) URL with a legal host and port")
-
-
-def is_loopback(url: str) -> bool:
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _header(value: str, name: str) -> str:

@@ -31,6 +31,19 @@ from xp.envs.target import Target, origin
 from xp.errors import XpError
 from xp.lib.text import valid_text
 
+MAX_ERROR_BYTES: Final = 4096
+GATEWAY: Final = (502, 503, 504)
+SILENCE_S: Final = 25.0
+"""Seconds without an event after which a call is resumed, if possible; servers send a comment every 10 s."""
+DRAIN_S: Final = 0.2
+EVENTS: Final = "text/event-stream"
+IDLE_CONNECTION_S: Final = 4.0
+"""Seconds that an idle connection is kept; below the servers' own limits (uvicorn: 5 s), so that a call never uses a
+connection that is being closed."""
+SAID_AFTER: Final = 4
+"""Attempts after which an outage is reported, once until its end."""
+_LOST: Final = (Refused, ResponseLost)
+
 
 class Event(NamedTuple):
     name: str
@@ -78,8 +91,6 @@ class EventReader:
 
 
 T = TypeVar("T")
-MAX_ERROR_BYTES: Final = 4096
-GATEWAY: Final = (502, 503, 504)
 
 
 @contextmanager
@@ -167,12 +178,6 @@ async def _detail(response: aiohttp.ClientResponse) -> str:
     return ""
 
 
-SILENCE_S: Final = 25.0
-"""Seconds without an event after which a call is resumed, if possible; servers send a comment every 10 s."""
-DRAIN_S: Final = 0.2
-EVENTS: Final = "text/event-stream"
-
-
 async def read_result(
     response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool
 ) -> str:
@@ -216,11 +221,6 @@ async def read_result(
                 raise ToolCrashed(f"{what}: {data[:500]}")
 
 
-IDLE_CONNECTION_S: Final = 4.0
-"""Seconds that an idle connection is kept; below the servers' own limits (uvicorn: 5 s), so that a call never uses a
-connection that is being closed."""
-SAID_AFTER: Final = 4
-"""Attempts after which an outage is reported, once until its end."""
 _log = logging.getLogger(__name__)
 
 
@@ -243,7 +243,6 @@ class Repeat(Enum):
     """Request for the result of a call with a known id; executes nothing."""
 
 
-_LOST: Final = (Refused, ResponseLost)
 RULES: Final[Mapping[Repeat, RetryRule]] = {
     Repeat.QUESTION: RetryRule(_LOST, _LOST),
     Repeat.NOTICE: RetryRule(_LOST),

@@ -47,8 +47,8 @@ def check_index(task: Task) -> None:
 def task_specs(value: Any, what: str) -> list[Mapping[str, Any]]:
     """Parses an answer with a list of tasks, each an object."""
     return [
-        mapping(one, f"{what}: a task")
-        for one in listed(mapping(value, what).get("tasks"), what, "tasks")
+        mapping(task, f"{what}: a task")
+        for task in listed(mapping(value, what).get("tasks"), what, "tasks")
     ]
 
 
@@ -192,7 +192,7 @@ def scores(value: Any, expected: int, what: str) -> list[float]:
     given = mapping(value, what).get("scores")
     if not isinstance(given, list) or len(given) != expected:
         refuse(what, f"the list of {expected} scores", given)
-    values = [reward_of(mapping(one, what).get("reward"), what) for one in given]
+    values = [reward_of(mapping(score, what).get("reward"), what) for score in given]
     if None in values:
         raise ProtocolError(f"{what}: a score has no reward")
     return [value for value in values if value is not None]
@@ -207,7 +207,7 @@ def _block(part: str | Picture, store: PictureStore | None) -> dict[str, Any]:
 
 
 def block_parts(
-    blocks: Any, what: str, store: PictureStore | None = None, *, is_result: bool = False
+    blocks: Any, what: str, store: PictureStore | None, *, is_result: bool = False
 ) -> list[str | Picture]:
     """Texts and pictures of content blocks.
 

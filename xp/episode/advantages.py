@@ -85,10 +85,10 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
     tokens = sum(episode.num_tokens for episode in episodes)
     if tokens < 2:
         return [0.0] * len(episodes)
-    mean = sum(episode.num_tokens * episode.reward for episode in episodes) / tokens
-    squares = sum(episode.num_tokens * (episode.reward - mean) ** 2 for episode in episodes)
+    average = sum(episode.num_tokens * episode.reward for episode in episodes) / tokens
+    squares = sum(episode.num_tokens * (episode.reward - average) ** 2 for episode in episodes)
     scale = math.sqrt(squares / (tokens - 1) + EPSILON)
-    return [(episode.reward - mean) / scale for episode in episodes]
+    return [(episode.reward - average) / scale for episode in episodes]
 
 
 def reinforce_pp_baseline(episodes: Sequence[Valid]) -> list[float]:

@@ -149,7 +149,7 @@ class NotPythonic(ValueError):
     """The text is not a list of calls; the message says why."""
 
 
-def read_calls(text: str, start: int = 0) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+def read_calls(text: str, start: int) -> tuple[list[tuple[str, dict[str, Any]]], int]:
     """Names and arguments of the `[name(key=value, ...), ...]` that begins at `start`, and the position after it.
 
     Raises:

@@ -56,7 +56,7 @@ PARTS: Final = {"<n>": r"(\d+)", "<threshold>": r"([-+.e\d]+)", "<name>": r"(.+)
 
 
 def find(name: str) -> Metric | None:
-    """The row of a metric's name as it is in metrics.jsonl, or of a family's own (`reward/avg_pass_at_<n>`)."""
+    """The metric of a metric's name as it is in metrics.jsonl, or of a family's own (`reward/avg_pass_at_<n>`)."""
     if name.startswith("evaluation/"):
         name = name.split("/", 2)[-1]
     metric = _of_run(name)
@@ -71,17 +71,17 @@ def title_of_metric(name: str) -> str:
     if name.startswith("evaluation/"):
         _, when, name = name.split("/", 2) if name.count("/") > 1 else ("", "", name)
         prefix = f"Held-out {when}: "
-    row = _of_run(name)
+    metric = _of_run(name)
     env = ""
-    if row is None and "/" in name:
+    if metric is None and "/" in name:
         env, _, rest = name.partition("/")
-        row, name = (_of_run(rest), rest) if _of_run(rest) is not None else (None, name)
-    if row is None:
+        metric, name = (_of_run(rest), rest) if _of_run(rest) is not None else (None, name)
+    if metric is None:
         return prefix + name.replace("_", " ").replace("/", ": ")
-    match = _pattern(row.name).fullmatch(name)
-    title = row.title
+    match = _pattern(metric.name).fullmatch(name)
+    title = metric.title
     for part, value in zip(
-        re.findall("<.+?>", row.name), match.groups() if match else (), strict=False
+        re.findall("<.+?>", metric.name), match.groups() if match else (), strict=False
     ):
         title = title.replace(part, value)
     return f"{prefix}{f'{env}: ' if env else ''}{title}"
@@ -95,13 +95,18 @@ def check_names(names: Iterable[str]) -> None:
             and find(name) is None
         ):
             raise ValueError(
-                f"the metric {name} is not in xp/episode/metrics.toml{nearest(name, [row.name for row in METRICS])}"
+                f"the metric {name} is not in xp/episode/metrics.toml{nearest(name, [metric.name for metric in METRICS])}"
             )
 
 
 def _of_run(name: str) -> Metric | None:
     return next(
-        (row for row in METRICS if name == row.name or _pattern(row.name).fullmatch(name)), None
+        (
+            metric
+            for metric in METRICS
+            if name == metric.name or _pattern(metric.name).fullmatch(name)
+        ),
+        None,
     )
 
 

@@ -62,7 +62,14 @@ class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
             describe = partial(description, self._providers[name])
             source = None
             if member.judge is not None:
-                judge = Judge(member.judge, environ, describe, log or JudgeLog(), member.dialect)
+                judge = Judge(
+                    member.judge,
+                    environ,
+                    describe,
+                    log or JudgeLog(),
+                    member.dialect,
+                    member.images,
+                )
                 self._judges[name] = judge
                 source = GroupSource("judge", member.judge.weight, judge.score)
             self._rewards[name] = reward_steps(member, self._providers[name], describe, source)

@@ -7,10 +7,11 @@ processor differ by up to 0.015.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from xp.envs.pictures import PictureStore
@@ -20,16 +21,37 @@ from xp.lib.packages import require
 from xp.lib.patching import replaced
 from xp.spec.model import Images
 
-GRID: Final = "image_grid_thw"
-"""Key of the numbers of patches of each picture, in time, height and width."""
-PIXELS: Final = "pixel_values"
+OTHER: Final = "choose another model that reads pictures, or set model.images=null"
 MAX_KEPT: Final = 128
-"""Largest number of pictures whose pixels are kept, since the turns and the episodes of a group repeat them; one of
-200,704 pixels takes 5 MB."""
+"""Largest number of pictures that are kept, since the turns and the episodes of a group repeat them."""
+MAX_BYTES: Final = 640 * 2**20
+"""Largest size of the tensors that are kept; of a picture of 200,704 pixels Qwen3-VL has 5 MB, SmolVLM up to 53 MB."""
+IDS: Final = "input_ids"
+PIXELS: Final = "pixel_values"
+GRID: Final = "image_grid_thw"
+"""Key of the numbers of patches of each picture, in time, height and width, of Qwen2-VL's kind."""
+PROBES: Final = ((64, 64), (160, 64))
+"""Sizes of the pictures with which a processor is asked for its form: some make several parts of the second one."""
+
+
+@dataclass(frozen=True)
+class InputForm:
+    """What a processor makes of pictures."""
+
+    placeholder_id: int
+    """Token that stands for a part of a picture, as often as the picture has features."""
+    special_ids: tuple[int, ...]
+    """Special tokens of a picture, with those at its ends, its rows and its columns."""
+    types: str | None
+    """Key of the types of all tokens, which some models read. None means that there is none."""
+    dims: Mapping[str, int]
+    """Key of each tensor of pictures -> dimension in which the tensors of several pictures are joined."""
+    sample: tuple[int, ...]
+    """Tokens of the pictures of PROBES."""
 
 
 class PictureReader:
-    """Pictures as a model reads them.
+    """Pictures as a model reads them: the model's own processor repeats placeholders and makes the tensors.
 
     Args:
         processor: transformers' processor of the model.
@@ -37,8 +59,8 @@ class PictureReader:
         images: limits.
 
     Raises:
-        XpError: (PLAN) the processor has another form than that of Qwen-VL: a run of one placeholder for each picture,
-            and patches in a row with a grid.
+        XpError: (PLAN) the processor does not repeat a placeholder, or its tensors of two pictures are not those of
+            each one, joined.
     """
 
     def __init__(self, processor: Any, store: PictureStore, images: Images) -> None:
@@ -46,19 +68,17 @@ class PictureReader:
         self.store = store
         self.max_pixels = images.max_pixels
         self.per_episode = images.per_episode
-        merge_size = getattr(processor.image_processor, "merge_size", None)
-        if merge_size is None or not hasattr(processor, "image_token_id"):
-            raise XpError(
-                f"model.images: xp gives {type(processor).__name__} no pictures; it knows processors with a grid of"
-                " patches, of Qwen2-VL and later; choose such a model, or set model.images=null",
-                ExitCode.PLAN,
-            )
-        self._patches_per_token = int(merge_size) ** 2
-        self.placeholder_id: int = processor.image_token_id
+        self.form = input_form(processor)
+        self.placeholder_id = self.form.placeholder_id
         """Token that stands for a part of a picture."""
-        self._placeholders = (str(processor.image_token), str(processor.video_token))
+        decoder = processor.tokenizer.added_tokens_decoder
+        marks = [decoder[token].content for token in self.form.special_ids if token in decoder]
+        marks += [processor.image_token, getattr(processor, "video_token", None)]
+        self._placeholders = tuple(dict.fromkeys(mark for mark in marks if mark))
+        self._kept: dict[str, Mapping[str, Any]] = {}
+        """Tensors of pictures by digest, those that were used last at the end."""
+        self._lock = Lock()
         self._num_tokens: dict[str, int] = {}
-        self._pixels = lru_cache(MAX_KEPT)(self._processed)
 
     @staticmethod
     def load(
@@ -79,20 +99,21 @@ class PictureReader:
         return PictureReader(load_processor(place, tokenizer), store, images)
 
     def digest(self) -> str:
-        """Digest of the processor and the limits, which determine the number of a picture's tokens."""
+        """Digest of the processor and the limits, which determine a picture's tokens."""
         settings = {
             name: value
             for name, value in self.processor.image_processor.to_dict().items()
             if not name.endswith("processor_type")
         }
-        return text_digest(json.dumps([settings, self.max_pixels], sort_keys=True, default=str))
+        content = [settings, self.max_pixels, self.form.sample]
+        return text_digest(json.dumps(content, sort_keys=True, default=str))
 
     def placeholder_in(self, text: str) -> str | None:
         """The placeholder of a picture or a video in a text of a message; None if there is none."""
         return next((mark for mark in self._placeholders if mark in text), None)
 
     def ids(self, text: str, digests: Sequence[str]) -> list[int]:
-        """Token ids of a rendered text, whose placeholders the processor repeats once for each token of a picture.
+        """Token ids of a rendered text, whose placeholders the processor expands once.
 
         Args:
             text: has one placeholder for each picture.
@@ -102,22 +123,22 @@ class PictureReader:
             ValueError: the text has another number of placeholders.
             XpError: (TASKS) a picture is not in the store.
         """
-        num_places = text.count(self._placeholders[0])
+        num_places = text.count(self.processor.image_token)
         if num_places != len(digests):
             raise ValueError(f"it renders {num_places} of {len(digests)} images")
         images = [self.image(digest) for digest in digests]
-        ids = self.processor(text=[text], images=images, add_special_tokens=False)["input_ids"][0]
+        ids = processed(self.processor, text, images)[IDS][0].tolist()
         fault = self.fault(ids, digests)
         if fault is not None:
             raise ValueError(fault)
         return list(ids)
 
     def num_tokens(self, digest: str) -> int:
-        """Number of a picture's tokens: its patches, which the model merges."""
+        """Number of a picture's features: of the placeholders that the processor writes for it alone."""
         known = self._num_tokens.get(digest)
         if known is None:
-            num_patches = int(self._pixels(digest)[GRID].prod())
-            known = self._num_tokens[digest] = num_patches // self._patches_per_token
+            ids = self._picture(digest)[IDS]
+            known = self._num_tokens[digest] = int((ids == self.placeholder_id).sum())
         return known
 
     def image(self, digest: str) -> Any:
@@ -125,17 +146,61 @@ class PictureReader:
         return self.store.image(digest, self.max_pixels)
 
     def pixels(self, digests: Sequence[str]) -> dict[str, Any]:
-        """`pixel_values` and `image_grid_thw` of pictures, one after the other; empty without pictures."""
-        import torch
-
-        parts = [self._pixels(digest) for digest in digests]
+        """The tensors of pictures, in their order; empty without pictures."""
+        parts = [self._picture(digest) for digest in digests]
         if not parts:
             return {}
-        return {key: torch.cat([part[key] for part in parts]) for key in (PIXELS, GRID)}
+        return {
+            key: joined([part[key] for part in parts], dim) for key, dim in self.form.dims.items()
+        }
 
-    def token_types(self, ids: Any) -> Any:
-        """`mm_token_type_ids` of a tensor of ids: 1 for a picture's tokens, else 0."""
-        return (ids == self.placeholder_id).long()
+    def inputs(self, ids: Any, digests: Sequence[str]) -> dict[str, Any]:
+        """What the model's forward pass gets beside the tokens; empty without pictures.
+
+        Args:
+            ids: tokens of conversations, [rows, tokens].
+            digests: the pictures of all rows, in their order.
+        """
+        inputs = self.pixels(digests)
+        if inputs and self.form.types is not None:
+            types = self.processor.create_mm_token_type_ids(ids.tolist())
+            inputs[self.form.types] = ids.new_tensor(types)
+        return inputs
+
+    def blank(self) -> dict[str, Any]:
+        """The tensors of one small picture that is in no store."""
+        made = processed(self.processor, self.processor.image_token, [blank_image(PROBES[0])])
+        return {key: made[key] for key in self.form.dims}
+
+    def no_pixels(self) -> dict[str, Any]:
+        """`pixels` of no picture: tensors of the right form without lines."""
+        return {key: tensor[:0] for key, tensor in self.blank().items()}
+
+    def within(
+        self, ids: Sequence[int], digests: Sequence[str], limit: int
+    ) -> tuple[int, list[str]]:
+        """Number of the first tokens that end within a limit and not within a picture, and their pictures.
+
+        Args:
+            ids: all tokens of a conversation.
+            digests: its pictures.
+            limit: largest number of tokens.
+        """
+        places = [at for at, token in enumerate(ids[:limit]) if token == self.placeholder_id]
+        num_left = len(places)
+        whole: list[str] = []
+        for digest in digests:
+            num_tokens = self.num_tokens(digest)
+            if num_tokens > num_left:
+                break
+            num_left -= num_tokens
+            whole.append(digest)
+        if num_left == 0:
+            return limit, whole
+        end = places[-num_left]
+        while end > 0 and ids[end - 1] in self.form.special_ids:
+            end -= 1
+        return end, whole
 
     def fault(self, ids: Sequence[int], digests: Sequence[str]) -> str | None:
         """The sentence about ids whose placeholders are not those of their pictures; None if they are.
@@ -153,9 +218,112 @@ class PictureReader:
             f" are {sum(expected)}"
         )
 
-    def _processed(self, digest: str) -> Mapping[str, Any]:
-        processed = self.processor.image_processor(images=[self.image(digest)], return_tensors="pt")
-        return {key: processed[key] for key in (PIXELS, GRID)}
+    def _picture(self, digest: str) -> Mapping[str, Any]:
+        """What the processor makes of a picture alone."""
+        with self._lock:
+            made = self._kept.pop(digest, None)
+        if made is None:
+            made = processed(self.processor, self.processor.image_token, [self.image(digest)])
+        with self._lock:
+            self._kept[digest] = made
+            while num_bytes(self._kept.values()) > MAX_BYTES and len(self._kept) > 1:
+                del self._kept[next(iter(self._kept))]
+        return made
+
+
+def num_bytes(pictures: Iterable[Mapping[str, Any]]) -> int:
+    """Size of the tensors of pictures."""
+    return sum(tensor.nbytes for picture in pictures for tensor in picture.values())
+
+
+def processed(processor: Any, text: str, images: Sequence[Any]) -> Mapping[str, Any]:
+    """What a processor makes of a text with placeholders and its pictures: tensors, by their names in the model."""
+    made: Mapping[str, Any] = processor(
+        text=[text], images=[list(images)], add_special_tokens=False, return_tensors="pt"
+    )
+    return made
+
+
+def blank_image(size: tuple[int, int]) -> Any:
+    """A grey picture, as PIL's image."""
+    from PIL import Image
+
+    return Image.new("RGB", size, "grey")
+
+
+def joined(parts: Sequence[Any], dim: int) -> Any:
+    """Tensors of several pictures as one; smaller ones are filled with zeros in the other dimensions, as processors do."""
+    import torch
+    from torch.nn.functional import pad
+
+    largest = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    padded = []
+    for part in parts:
+        missing = [most - size for most, size in zip(largest, part.shape, strict=True)]
+        missing[dim] = 0
+        if any(missing):
+            # torch counts from the last dimension, before and after.
+            amounts = [amount for size in reversed(missing) for amount in (0, size)]
+            part = pad(part, amounts)
+        padded.append(part)
+    return torch.cat(padded, dim)
+
+
+def input_form(processor: Any) -> InputForm:
+    """What a processor makes of pictures, found out with two pictures, alone and together.
+
+    Raises:
+        XpError: (PLAN) see PictureReader.
+    """
+    name = type(processor).__name__
+    images = [blank_image(size) for size in PROBES]
+    mark = getattr(processor, "image_token", None)
+    if not isinstance(mark, str):
+        raise XpError(
+            f"model.images: {name} has no placeholder of pictures; {OTHER}", ExitCode.PLAN
+        )
+    try:
+        single = [processed(processor, mark, [image]) for image in images]
+        both = processed(processor, f"{mark}{mark}", images)
+    except (ImportError, TypeError, ValueError, KeyError, IndexError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise XpError(
+            f"model.images: {name} reads no picture ({reason}); {OTHER}", ExitCode.PLAN
+        ) from None
+    shape = both[IDS].shape
+    of_tokens = [key for key, value in both.items() if value.shape == shape]
+    dims = {}
+    for key in both.keys() - of_tokens:
+        dim = joined_dim([made[key] for made in single], both[key])
+        if dim is None:
+            raise XpError(
+                f"model.images: {name} makes other {key} of two pictures than of each one; {OTHER}",
+                ExitCode.PLAN,
+            )
+        dims[key] = dim
+    sample = both[IDS][0].tolist()
+    image_ids = [token for token in processor.image_token_ids if token in sample]
+    decoder = processor.tokenizer.added_tokens_decoder
+    special = {token for token in sample if token in decoder and decoder[token].special}
+    types = [key for key in of_tokens if key.endswith("token_type_ids") and both[key].any()]
+    if not image_ids or not dims:
+        raise XpError(f"model.images: {name} repeats no placeholder; {OTHER}", ExitCode.PLAN)
+    return InputForm(
+        placeholder_id=max(image_ids, key=sample.count),
+        special_ids=tuple(sorted({*image_ids, *special})),
+        types=types[0] if types else None,
+        dims=dict(sorted(dims.items())),
+        sample=tuple(sample),
+    )
+
+
+def joined_dim(parts: Sequence[Any], both: Any) -> int | None:
+    """The dimension in which the tensors of two pictures, joined, are those of both; None if there is none."""
+    for dim in range(both.ndim):
+        whole = joined(parts, dim)
+        if whole.shape == both.shape and whole.equal(both):
+            return dim
+    return None
 
 
 def load_processor(place: str | Path, tokenizer: Any) -> Any:
@@ -173,7 +341,7 @@ def load_processor(place: str | Path, tokenizer: Any) -> Any:
     try:
         with _without_videos():
             processor = AutoProcessor.from_pretrained(place, backend="pil")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
         raise XpError(
             f"model.images: {place} has no processor of pictures ({reason}); choose a model that reads pictures, or set"
@@ -186,8 +354,6 @@ def load_processor(place: str | Path, tokenizer: Any) -> Any:
             ExitCode.PLAN,
         )
     processor.tokenizer = tokenizer
-    # A trainer's checkpoint needs the tokenizer alone, and transformers writes no processor without one of videos.
-    processor.save_pretrained = tokenizer.save_pretrained
     return processor
 
 

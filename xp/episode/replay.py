@@ -82,10 +82,10 @@ class Attempt:
         self,
         open_session: Callable[[], Session],
         retries: int,
-        system_prompt: str | None = None,
-        prepared: Sequence[Message] | None = None,
+        system_prompt: str | None,
+        prepared: Sequence[Message] | None,
         *,
-        has_pictures: bool = False,
+        has_pictures: bool,
     ) -> None:
         self._open_session = open_session
         self._has_pictures = has_pictures

@@ -202,7 +202,7 @@ class ChatTokens:
     def _render(self, dialogue: Dialogue, **how: Any) -> Any:
         """The rendered dialogue; a template that refuses objects gets the arguments of calls as JSON text."""
         faults = []
-        plain = [_in_parts(message) for message in dialogue]
+        plain = [_in_parts(message, also_texts=self._reads_parts_alone) for message in dialogue]
         names = [
             call["function"]["name"] for message in plain for call in message.get("tool_calls", ())
         ]
@@ -217,6 +217,19 @@ class ChatTokens:
             except Exception as error:  # a template may raise anything
                 faults.append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
         raise TemplateFault(faults[0])
+
+    @cached_property
+    def _reads_parts_alone(self) -> bool:
+        """True if the template drops a content that is a text, and renders a list of parts: Idefics3, SmolVLM."""
+        for content in (TURN, [{"type": "text", "text": TURN}]):
+            how = dated(self.tokenizer, self._arguments, None)
+            with suppress(Exception):  # a template may raise anything
+                rendered = self.tokenizer.apply_chat_template(
+                    [{"role": "user", "content": content}], tokenize=False, **how, **self._arguments
+                )
+                if TURN in rendered:
+                    return isinstance(content, list)
+        return False
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of the policy's turn, without the token that ends the turn."""
@@ -345,14 +358,14 @@ class ChatTokens:
         """
         reply = self.env_messages(messages)
         names = iter(tools)
-        for number, one in enumerate(reply):
-            if one["role"] == "tool":
+        for number, message in enumerate(reply):
+            if message["role"] == "tool":
                 reply[number] = {
                     "name": next(names, "tool"),
                     "tool_call_id": call_id(number),
-                    **one,
+                    **message,
                 }
-        results = [one for one in reply if one["role"] == "tool"]
+        results = [message for message in reply if message["role"] == "tool"]
         if results:
             with suppress(TemplateFault):
                 if len(results) == 1 or len(results) < len(reply) or self._joins_results:
@@ -396,10 +409,11 @@ class ChatTokens:
         """
         with suppress(TemplateFault):
             tail, _ = self._after(_calls_of(RESULTS), RESULTS)
-            singles = [self._after(_calls_of([one]), [one])[0] for one in RESULTS]
+            singles = [self._after(_calls_of([result]), [result])[0] for result in RESULTS]
             return all(
-                one["content"] in tail and (one["name"] not in single or one["name"] in tail)
-                for one, single in zip(RESULTS, singles, strict=True)
+                result["content"] in tail
+                and (result["name"] not in single or result["name"] in tail)
+                for result, single in zip(RESULTS, singles, strict=True)
             )
         return False
 
@@ -407,16 +421,16 @@ class ChatTokens:
 PROBE_PICTURE: Final = Picture(sha256="0" * 64, media_type="image/png", width=1, height=1, size=1)
 
 
-def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as chat templates read it: one with pictures has a list of parts."""
-    if not message.get("pictures"):
-        return dict(message)
-    parts = [
-        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
-        for part in parts_of(message)
-    ]
-    plain = {**message, "content": parts}
-    del plain["pictures"]
+def _in_parts(message: Mapping[str, Any], *, also_texts: bool) -> dict[str, Any]:
+    """A message as chat templates read it: one with pictures has a list of parts, and with `also_texts` each one."""
+    plain = {key: value for key, value in message.items() if key != "pictures"}
+    if message.get("pictures"):
+        plain["content"] = [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+            for part in parts_of(message)
+        ]
+    elif also_texts:
+        plain["content"] = [{"type": "text", "text": message["content"]}]
     return plain
 
 

@@ -218,7 +218,7 @@ def read_trajectories(path: Path) -> list[Mapping[str, Any]]:
 def own_turns(messages: Sequence[Mapping[str, Any]], num_turns: int) -> list[int]:
     """Indices of the policy's turns in an episode's messages, whose opening may have turns of an assistant too."""
     turns = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-    return turns[len(turns) - num_turns :]
+    return turns[max(0, len(turns) - num_turns) :]
 
 
 def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:

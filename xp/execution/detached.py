@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Detachable, Launch, RemoteLauncher, now
+from xp.execution.launchers.base import Context, Detachable, Launch, RemoteLauncher, timestamp
 from xp.execution.launchers.node.job_spec import CLAIM, read_result
 from xp.execution.lock import complete_lock
 from xp.execution.record import (
@@ -25,7 +25,7 @@ from xp.execution.record import (
 )
 from xp.execution.run_directory import resource_errors, xp_command
 from xp.lib.reading import json_of
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -213,7 +213,7 @@ def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
             result = read_result((run.parent.parent / str(stage.log)).parent)
         else:
             result = None
-        ended = now() if result is None else result.ended
+        ended = timestamp() if result is None else result.ended
         record = update_stage(record, stage.name, status=status, exit_code=code, ended=ended)
         if code:
             return close_attempt(record, status)

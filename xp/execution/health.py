@@ -92,7 +92,7 @@ class HealthCount:
         reports = {
             (event["env"], event["call"]): event for event in reversed(events) if "call" in event
         }
-        places = {
+        locations = {
             (event["env"], call): at
             for event in events
             for call, at in event.get("places", {}).items()
@@ -113,11 +113,11 @@ class HealthCount:
             numbers = f"{cause.num_void} void, {cause.num_retried} retried"
             lines.append(f"{env} {call}: {cause.reason[:MAX_REASON]} ({numbers})")
             report = reports.pop((env, call), None) or reports.pop((env, f"{call}_async"), None)
-            place = places.get((env, call))
+            location = locations.get((env, call))
             if report:
                 lines += _indented(report["text"])
-            elif place:
-                lines.append(f"  {call} is defined in {place}")
+            elif location:
+                lines.append(f"  {call} is defined in {location}")
         if len(causes) > MAX_CAUSES:
             lines += [f"{counted(len(causes) - MAX_CAUSES, 'more cause')}"]
         for (env, call), report in list(reports.items())[:MAX_CAUSES]:
@@ -132,7 +132,7 @@ class HealthCount:
         ]
         slowest = sorted(self._slowest.items(), key=lambda item: -item[1])[:NUM_SLOWEST]
         named = [
-            f"{env} {call or 'answer'} {seconds:.2g} s{f' ({places[env, call]})' if (env, call) in places else ''}"
+            f"{env} {call or 'answer'} {seconds:.2g} s{f' ({locations[env, call]})' if (env, call) in locations else ''}"
             for (env, call), seconds in slowest
         ]
         if named:

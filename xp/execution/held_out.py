@@ -23,6 +23,13 @@ ScoreChoice = Mapping[str, Mapping[str, Any]]
 CODE: Final = "code of "
 MAX_VALUE: Final = 60
 """Largest number of a value's characters in a message."""
+AFTER_THE_RULE: Final = (
+    "env.reward_fn",
+    "env.group_reward_fn",
+    "env.group_score_weight",
+    "env.judge",
+)
+"""Keys of a scoring that change rewards after the environment's own rule."""
 
 
 @dataclass(frozen=True)
@@ -119,15 +126,6 @@ def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]
                     shown = f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
                 differences[key] = f"{key}{shown}"
     return differences
-
-
-AFTER_THE_RULE: Final = (
-    "env.reward_fn",
-    "env.group_reward_fn",
-    "env.group_score_weight",
-    "env.judge",
-)
-"""Keys of a scoring that change rewards after the environment's own rule."""
 
 
 def is_of_reward_fn(key: str, record: ScoreChoice | None) -> bool:

@@ -21,9 +21,26 @@ from xp.lib.reading import json_of
 from xp.lib.terminal import markdown_cell
 from xp.lib.text import shortened
 
+INCIDENTAL: Final = (
+    "outputs",
+    "project",
+    "tracking",
+    "upload_rollouts",
+    "record_prompts",
+    "preparation",
+    "launcher",
+)
+"""Sections of a spec that change nothing about its result."""
+NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
+"""Keys that a listing of runs has as columns of their own."""
+FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
+"""Section -> the key that chooses its option; where it differs, the section's other differences are not listed."""
+MAX_SHOWN: Final = 200
+"""Largest number of a value's characters in a table."""
+
 
 @dataclass(frozen=True)
-class RunRow:
+class RunEntry:
     """One run. Numbers are None and texts empty if the run cannot be read."""
 
     run: str
@@ -62,46 +79,46 @@ class RunRow:
 
 PLAIN: Final = tuple(
     column.name
-    for column in fields(RunRow)
+    for column in fields(RunEntry)
     if column.name not in ("differs", "result", "untrained")
 )
 """Columns of every table."""
 
 
-def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
+def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunEntry]:
     """Rows of the named runs (`named_runs`), or of all runs, by environment: best first, as far as they are comparable,
     and runs without a result last.
 
     Raises:
         XpError: RUN_DIR if a named run does not exist.
     """
-    groups: dict[str, list[tuple[Any, RunRow]]] = {}
-    broken: list[RunRow] = []
+    groups: dict[str, list[tuple[Any, RunEntry]]] = {}
+    broken: list[RunEntry] = []
     for run in named_runs(outputs, names, takes_several=True):
         try:
-            spec, row = row_of(run)
+            spec, entry = entry_of(run)
         except XpError as error:
             if names:
                 raise
-            broken.append(RunRow(run.name, note=str(error)))
+            broken.append(RunEntry(run.name, note=str(error)))
             continue
-        groups.setdefault(row.env, []).append((spec, row))
+        groups.setdefault(entry.env, []).append((spec, entry))
     lines = []
     for group in groups.values():
         differs = differing([spec for spec, _ in group])
-        basis, reason = _basis([row for _, row in group])
-        pairs = zip([row for _, row in group], differs, strict=True)
-        rows = [
-            replace(row, differs=values, ranked_by=basis, incomparable=reason)
-            for row, values in pairs
+        basis, reason = _basis([entry for _, entry in group])
+        pairs = zip([entry for _, entry in group], differs, strict=True)
+        entries = [
+            replace(entry, differs=values, ranked_by=basis, incomparable=reason)
+            for entry, values in pairs
         ]
-        lines += sorted(rows, key=_place)
+        lines += sorted(entries, key=_place)
     return lines + broken
 
 
-def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
+def _basis(entries: Sequence[RunEntry]) -> tuple[str, str]:
     """The `ranked_by` of the runs of one environment, and their `incomparable`."""
-    results = [row.result for row in rows if row.result is not None]
+    results = [entry.result for entry in entries if entry.result is not None]
     differences = scoring_differences([result.scoring for result in results])
     reasons = list(differences.values())
     if len({result.tasks for result in results if result.tasks is not None}) > 1:
@@ -121,29 +138,29 @@ def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
     return "passes" if is_alike and has_passes else "nothing", reason
 
 
-def _place(row: RunRow) -> tuple[bool, float, str]:
-    value = {"reward": row.after, "passes": row.passes}.get(row.ranked_by)
-    return row.after is None, -(value or 0.0), row.run
+def _place(entry: RunEntry) -> tuple[bool, float, str]:
+    value = {"reward": entry.after, "passes": entry.passes}.get(entry.ranked_by)
+    return entry.after is None, -(value or 0.0), entry.run
 
 
-def as_csv(lines: Sequence[RunRow]) -> str:
+def as_csv(lines: Sequence[RunEntry]) -> str:
     """CSV with a header; numbers are not rounded."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
     names = head(lines)
     writer.writerow(names)
     writer.writerows(_values(line, names) for line in lines)
-    return text.getvalue()
+    return file.getvalue()
 
 
-def as_markdown(lines: Sequence[RunRow]) -> str:
+def as_markdown(lines: Sequence[RunEntry]) -> str:
     """Markdown table; numbers are rounded, and long values cut."""
     names = head(lines)
     rows = [names, ["---"] * len(names), *(readable(line, names) for line in lines)]
     return "".join(f"| {' | '.join(map(markdown_cell, row))} |\n" for row in rows)
 
 
-def readable(line: RunRow, names: Sequence[str]) -> list[str]:
+def readable(line: RunEntry, names: Sequence[str]) -> list[str]:
     """Cells of a row under these columns, rounded and cut."""
     return [_cell(value) for value in _values(line, names)]
 
@@ -156,12 +173,12 @@ def _cell(value: Any) -> str:
     return shortened(str(value), MAX_SHOWN)
 
 
-def head(lines: Sequence[RunRow]) -> list[str]:
+def head(lines: Sequence[RunEntry]) -> list[str]:
     """Names of the columns: `PLAIN` and the keys that differ."""
     return [*PLAIN, *dict.fromkeys(key for line in lines for key in line.differs)]
 
 
-def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
+def _values(line: RunEntry, names: Sequence[str]) -> list[Any]:
     values = {
         **{name: getattr(line, name) for name in PLAIN},
         **{key: text(value) for key, value in line.differs.items()},
@@ -182,23 +199,23 @@ def spec_of(directory: Path, attempt: int) -> Any:
     return recorded_spec(directory / "spec.yaml")
 
 
-def row_of(directory: Path, record: RunRecord | None = None) -> tuple[Any, RunRow]:
-    """A run's spec, and its row without `differs`; raises XpError(RUN_DIR) for an unreadable run."""
+def entry_of(directory: Path, record: RunRecord | None = None) -> tuple[Any, RunEntry]:
+    """A run's spec, and its entry without `differs`; raises XpError(RUN_DIR) for an unreadable run."""
     record = record or read_record(directory)
     try:
         spec = spec_of(directory, len(record.attempts))
-        return spec, _row(directory, record, spec)
+        return spec, _entry(directory, record, spec)
     except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise XpError(
             f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR
         ) from error
 
 
-def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
+def _entry(directory: Path, record: RunRecord, spec: Any) -> RunEntry:
     results = held_out(directory)
     before = results.get("before")
     after = results.get("after")
-    return RunRow(
+    return RunEntry(
         run=record.run_id,
         env="+".join(spec["env"]["members"]),
         model=spec["model"]["name"],
@@ -219,26 +236,37 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
     )
 
 
-def is_match(row: RunRow, spec: Any, words: Sequence[str], *texts: str) -> bool:
+def is_match(entry: RunEntry, spec: Any, words: Sequence[str], *texts: str) -> bool:
     """Returns whether a run has every word: `key=value`, or a text in its name, environment, model, tags or `texts`.
 
     Args:
-        row: the run's row; its columns are keys too, and `tag=WORD` is one of its tags.
+        entry: the run's entry; its columns are keys too, and `tag=WORD` is one of its tags.
         spec: its dumped spec, or the request of an evaluation.
         words: conditions. A key may be shortened from the left (`learning_rate=1e-5`); a value may be a pattern.
         texts: further texts, such as the note.
     """
     searched = " ".join(
-        (row.run, row.env, row.model, row.algorithm, row.backend, row.status, row.tags, *texts)
+        (
+            entry.run,
+            entry.env,
+            entry.model,
+            entry.algorithm,
+            entry.backend,
+            entry.status,
+            entry.tags,
+            *texts,
+        )
     ).lower()
-    return all(_has(row, spec, word) if "=" in word else word.lower() in searched for word in words)
+    return all(
+        _has(entry, spec, word) if "=" in word else word.lower() in searched for word in words
+    )
 
 
-def _has(row: RunRow, spec: Any, word: str) -> bool:
+def _has(entry: RunEntry, spec: Any, word: str) -> bool:
     key, _, expected = word.partition("=")
     if key in ("tag", "tags"):
-        return any(fnmatchcase(tag, expected) for tag in row.tags.split())
-    values = [getattr(row, key)] if key in PLAIN else []
+        return any(fnmatchcase(tag, expected) for tag in entry.tags.split())
+    values = [getattr(entry, key)] if key in PLAIN else []
     values += [value for path, value in leaves(spec) if path == key or path.endswith(f".{key}")]
     for section in ("env", "model", "hardware"):
         if key == section:
@@ -253,22 +281,6 @@ def _equals(value: Any, expected: str) -> bool:
     return fnmatchcase(text(value).lower(), expected.lower())
 
 
-INCIDENTAL: Final = (
-    "outputs",
-    "project",
-    "tracking",
-    "upload_rollouts",
-    "record_prompts",
-    "preparation",
-    "launcher",
-)
-"""Sections of a spec that change nothing about its result."""
-NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
-"""Keys that a listing of runs has as columns of their own."""
-FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
-"""Section -> the key that chooses its option; where it differs, the section's other differences are not listed."""
-
-
 def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Lists for each spec its values of the keys in which the specs differ; a key that a spec lacks is None.
 
@@ -280,10 +292,6 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     varied = {".".join(path): path for path in _varied((), specs)}
     paths = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
     return [{key: _at(spec, path) for key, path in paths.items()} for spec in specs]
-
-
-MAX_SHOWN: Final = 200
-"""Largest number of a value's characters in a table."""
 
 
 def text(value: Any) -> str:

@@ -79,20 +79,23 @@ class LockInputs:
 
     spec: Mapping[str, Any]
     """The spec's JSON values."""
-    places: Mapping[str, Path]
+    locations: Mapping[str, Path]
     """Module -> its directory or file."""
 
     def files(self, module: str) -> dict[str, str] | None:
         """File -> sha256 of a module's code. None means that it is not here."""
-        place = self.places.get(module)
-        return None if place is None else _files(place)
+        location = self.locations.get(module)
+        return None if location is None else _files(location)
 
 
 def inputs_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> LockInputs:
     """The inputs of a run that begins now: its spec, this xp, and the user's modules."""
     return LockInputs(
         spec,
-        {place.stem if place.is_file() else place.name: place for place in (PACKAGE, *modules)},
+        {
+            location.stem if location.is_file() else location.name: location
+            for location in (PACKAGE, *modules)
+        },
     )
 
 
@@ -101,9 +104,13 @@ def recorded_inputs(directory: Path, attempt: int) -> LockInputs:
     here = directory / f"attempt_{attempt}"
     spec = json_of(here / "plan.json", ExitCode.RUN_DIR, below=directory)["spec"]
     code = here / "code"
-    places = code.iterdir() if code.is_dir() else ()
+    locations = code.iterdir() if code.is_dir() else ()
     return LockInputs(
-        spec, {place.stem if place.is_file() else place.name: place for place in places}
+        spec,
+        {
+            location.stem if location.is_file() else location.name: location
+            for location in locations
+        },
     )
 
 
@@ -122,7 +129,8 @@ def planned_facts(inputs: LockInputs) -> dict[str, str]:
         if key.rpartition(".")[2].endswith("seed")
     }
     code = {
-        f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(inputs.places.items())
+        f"{_CODE}{name}": digest_of(_files(location))
+        for name, location in sorted(inputs.locations.items())
     }
     return {
         _SPEC: spec_digest(inputs.spec),
@@ -176,8 +184,8 @@ def read_lock(directory: Path) -> Lock:
     for newest in sorted(files, key=lambda file: number_of(file.parents[1]))[-1:]:
         facts = json_of(newest, ExitCode.RUN_DIR, below=directory)
         facts |= {
-            f"{_CODE}{place.stem}": digest
-            for place, digest in loaded(newest.with_name(LOADED)).items()
+            f"{_CODE}{location.stem}": digest
+            for location, digest in loaded(newest.with_name(LOADED)).items()
         }
         return from_value(Lock, asdict(replace(lock, facts={**facts, **lock.facts})))
     return lock
@@ -279,7 +287,7 @@ def changed_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterato
             yield f"{key}: {before.get(key)} -> {after.get(key)}"
 
 
-def _files(place: Path) -> dict[str, str]:
+def _files(location: Path) -> dict[str, str]:
     """File -> sha256 of a module's code, as a run copies it."""
-    root = place.parent
-    return {str(file.relative_to(root)): file_digest(file) for file in shipped_files(place)}
+    root = location.parent
+    return {str(file.relative_to(root)): file_digest(file) for file in shipped_files(location)}

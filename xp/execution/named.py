@@ -43,28 +43,26 @@ def named_runs(
     if words or not takes_several:
         directories = []
     else:
-        directories = [place for place in known.values() if (place / FILE).is_file()]
+        directories = [directory for directory in known.values() if (directory / FILE).is_file()]
     for word in words:
-        is_place = any((Path(word) / file).is_file() for room in rooms for file in FILES[room])
-        if is_place:
+        is_path = any((Path(word) / file).is_file() for room in rooms for file in FILES[room])
+        if is_path:
             names = []
         else:
             names = chosen(outputs, word, known, rooms, takes_several=takes_several)
-        directories += [Path(word)] if is_place else [known[name] for name in names]
+        directories += [Path(word)] if is_path else [known[name] for name in names]
     return list(dict.fromkeys(directories))
 
 
 def known_names(outputs: Path, rooms: Sequence[str]) -> dict[str, Path]:
     """Name -> directory of every run, every evaluation, or both, sorted by name."""
-    places = [
-        place
+    files = [
+        path
         for room in rooms
         for file in FILES[room]
-        for place in (outputs / room).glob(f"*/{file}")
+        for path in (outputs / room).glob(f"*/{file}")
     ]
-    return {
-        place.parent.name: place.parent for place in sorted(places) if is_name(place.parent.name)
-    }
+    return {path.parent.name: path.parent for path in sorted(files) if is_name(path.parent.name)}
 
 
 def chosen(
@@ -133,11 +131,11 @@ def run_directory(outputs: Path, word: str) -> Path:
                 ExitCode.RUN_DIR,
             )
         return known[matches[0]]
-    place = Path(os.path.abspath(word))
-    if not is_name(place.name) or place.parent.name != RUNS or not place.is_dir():
+    directory = Path(os.path.abspath(word))
+    if not is_name(directory.name) or directory.parent.name != RUNS or not directory.is_dir():
         raise XpError(
             f"{word}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR
         )
     if ".." in Path(word).parts:
-        return place
+        return directory
     return Path(word)

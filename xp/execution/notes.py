@@ -47,9 +47,7 @@ def listed_notes(directory: Path) -> Notes:
         return Notes(note=str(error))
 
 
-def change_notes(
-    directory: Path, tags: Sequence[str], *, removes: bool = False, note: str | None = None
-) -> Notes:
+def change_notes(directory: Path, tags: Sequence[str], *, removes: bool, note: str | None) -> Notes:
     """Adds or removes tags, replaces the note, and returns the result.
 
     Args:

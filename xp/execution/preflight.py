@@ -130,11 +130,15 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
             " set one of the two otherwise",
             ExitCode.PLAN,
         )
-    checkout_places = {
-        name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()
+    recorded_checkouts = {
+        name: folder
+        for stage in plan.stages
+        for name, folder in checkouts(stage.job.runtime).items()
     }
     if launcher.is_here:
-        differences = list(differing(plan.spec.backend.commits, {**checkout_places, **os.environ}))
+        differences = list(
+            differing(plan.spec.backend.commits, {**recorded_checkouts, **os.environ})
+        )
         if differences:
             raise XpError("\n".join(differences), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
@@ -147,7 +151,9 @@ def _loaded_before(run: Path) -> Iterator[Path]:
     """Modules of the user that earlier attempts of a run loaded from outside its own copy."""
     for file in run.glob(f"attempt_*/*/{FILE}"):
         yield from (
-            place for place in loaded(file) if place.exists() and run.resolve() not in place.parents
+            location
+            for location in loaded(file)
+            if location.exists() and run.resolve() not in location.parents
         )
 
 

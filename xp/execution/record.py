@@ -19,18 +19,22 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import now
+from xp.execution.launchers.base import timestamp
 from xp.lib.atomic import try_lock, write_atomically
 from xp.lib.codec import JsonFile
 from xp.lib.names import is_name, is_native_id
 from xp.lib.reading import config_of, text_of
 from xp.lib.text import counted
-from xp.spec.place import Hardware
+from xp.spec.launcher import Hardware
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
 FILE = "run.json"
 LOCK = ".lock"
 """Lock file that the run's supervisor holds."""
+KILLED: Final = "killed"
+"""Status of a run that is recorded as `running` and has no supervisor."""
+FOREIGN: Final = "of elsewhere"
+"""Status of a run that was begun elsewhere and is recorded as `running`; it is not queried."""
 
 
 def _is_time(text: str) -> str:
@@ -53,12 +57,6 @@ class RunStatus(StrEnum):
     """A stage whose result was there already."""
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-
-
-KILLED: Final = "killed"
-"""Status of a run that is recorded as `running` and has no supervisor."""
-FOREIGN: Final = "of elsewhere"
-"""Status of a run that was begun elsewhere and is recorded as `running`; it is not queried."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +181,7 @@ def begin_attempt(
     attempt = AttemptRecord(
         len(record.attempts) + 1,
         RunStatus.RUNNING,
-        now(),
+        timestamp(),
         None,
         provenance,
         pending,
@@ -213,10 +211,12 @@ def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
     """Ends the last attempt, and the stage that it was at; the run has its status."""
     attempt = record.attempts[-1]
     stages = tuple(
-        replace(stage, status=status, ended=now()) if stage.status is RunStatus.RUNNING else stage
+        replace(stage, status=status, ended=timestamp())
+        if stage.status is RunStatus.RUNNING
+        else stage
         for stage in attempt.stages
     )
-    closed = _with_last(record, replace(attempt, status=status, ended=now(), stages=stages))
+    closed = _with_last(record, replace(attempt, status=status, ended=timestamp(), stages=stages))
     return replace(closed, status=status)
 
 
@@ -231,8 +231,8 @@ def write_record(directory: Path, record: RunRecord) -> None:
     A record without a user becomes one of this user and this directory.
     """
     if not record.user:
-        user, place = begun_here(directory)
-        record = replace(record, user=user, directory=place)
+        user, here = begun_here(directory)
+        record = replace(record, user=user, directory=here)
     write_atomically(directory / FILE, _with_length(directory, record).to_json())
 
 
@@ -258,20 +258,24 @@ def _parsed(text: str) -> RunRecord:
     record = RunRecord.from_json(text)
     _check(is_name(record.run_id), "run_id", record.run_id)
     for number, attempt in enumerate(record.attempts, start=1):
-        place = f"runs/{record.run_id}/attempt_{number}"
-        _check(attempt.number == number, f"{place}: number", attempt.number)
+        attempt_path = f"runs/{record.run_id}/attempt_{number}"
+        _check(attempt.number == number, f"{attempt_path}: number", attempt.number)
         # 1 and below mean the first process, groups, or all processes.
         _check(
             attempt.supervisor is None or attempt.supervisor > 1,
-            f"{place}: supervisor",
+            f"{attempt_path}: supervisor",
             attempt.supervisor,
         )
         for stage in attempt.stages:
-            _check(is_name(stage.name), f"{place}: name of a stage", stage.name)
-            _check(stage.log in (None, f"{place}/{stage.name}/log.txt"), f"{place}: log", stage.log)
+            _check(is_name(stage.name), f"{attempt_path}: name of a stage", stage.name)
+            _check(
+                stage.log in (None, f"{attempt_path}/{stage.name}/log.txt"),
+                f"{attempt_path}: log",
+                stage.log,
+            )
             _check(
                 stage.native_id is None or is_native_id(stage.native_id),
-                f"{place}: job",
+                f"{attempt_path}: job",
                 stage.native_id,
             )
     return record
@@ -351,15 +355,15 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
 
 
 def table(
-    record: RunRecord, outputs: Path | None = None, now: str = RunStatus.RUNNING.value
+    record: RunRecord, outputs: Path | None = None, status_now: str = RunStatus.RUNNING.value
 ) -> str:
     """The record in a few aligned lines.
 
     Args:
         outputs: the outputs root, for whole paths. None means that they are relative to it.
-        now: `status_of` of a run that is recorded as running.
+        status_now: `status_of` of a run that is recorded as running.
     """
-    lines = [f"{record.run_id}  {_now(record.status, now)}"]
+    lines = [f"{record.run_id}  {_now(record.status, status_now)}"]
     for attempt in record.attempts:
         if attempt.provenance.commit:
             commit = f"  {attempt.provenance.commit[:10]}"
@@ -367,7 +371,7 @@ def table(
             commit = ""
         dirty = " (changed)" if attempt.provenance.is_dirty else ""
         length = _length(attempt.training)
-        status = _now(attempt.status, now)
+        status = _now(attempt.status, status_now)
         lines.append(
             f"attempt_{attempt.number}  {status}  {attempt.started}{commit}{dirty}{length}"
         )
@@ -386,7 +390,7 @@ def table(
                 log = stage.log
             else:
                 log = str(outputs / stage.log)
-            line = f"  {stage.name:12} {_now(stage.status, now):12} {took:>9}  {exit_code:9} {log}"
+            line = f"  {stage.name:12} {_now(stage.status, status_now):12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
         replaced = dict.fromkeys(stub for stage in attempt.stages for stub in stage.stubs)
         if replaced:
@@ -394,9 +398,9 @@ def table(
     return "\n".join(lines)
 
 
-def _now(status: RunStatus, now: str) -> str:
+def _now(status: RunStatus, status_now: str) -> str:
     if status is RunStatus.RUNNING:
-        return now
+        return status_now
     return status.value
 
 

@@ -47,9 +47,9 @@ def is_unborn(run: Path) -> bool:
 
 
 def check_writable(outputs: Path) -> None:
-    place = next(path for path in (outputs, *outputs.parents) if path.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        reason = f"{place} is not a writable directory"
+    existing = next(path for path in (outputs, *outputs.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        reason = f"{existing} is not a writable directory"
         raise XpError(
             f"{outputs} cannot be written: {reason}; set outputs=DIR to another one",
             ExitCode.RESOURCE,
@@ -102,7 +102,7 @@ def cancel(run: Path) -> int:
 
 
 @contextmanager
-def resource_errors(place: Path) -> Iterator[None]:
+def resource_errors(path: Path) -> Iterator[None]:
     """Converts errors that the user can fix (disk full, quota, permission) to XpError(RESOURCE)."""
     try:
         yield
@@ -110,11 +110,11 @@ def resource_errors(place: Path) -> Iterator[None]:
         failed = error.args[0]
         fault = f"{counted(len(failed), 'file')} could not be copied: {failed[0][2]}"
         raise XpError(
-            f"{place}: {fault}; make room there, or set outputs=DIR", ExitCode.RESOURCE
+            f"{path}: {fault}; make room there, or set outputs=DIR", ExitCode.RESOURCE
         ) from error
     except OSError as error:
         raise XpError(
-            f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE
+            f"{error.filename or path}: {error.strerror or error}", ExitCode.RESOURCE
         ) from error
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xp.composition import to_yaml
 from xp.errors import ExitCode, XpError
 from xp.execution.detached import record_before
-from xp.execution.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
+from xp.execution.launchers.base import Context, Detachable, Echo, Launch, Launcher, timestamp
 from xp.execution.launchers.cluster import read_launches
 from xp.execution.launchers.node.exits import exit_code, is_restartable, reason
 from xp.execution.launchers.node.job_spec import State, missing, states
@@ -32,6 +32,7 @@ from xp.execution.run_directory import SPEC, hold, resource_errors, resume_comma
 from xp.lib.atomic import write_atomically
 from xp.lib.signals import Signals
 from xp.lib.terminal import is_one_output, write_to_screen
+from xp.lib.text import first_line
 from xp.planning.job import Runtime, Stage
 
 if TYPE_CHECKING:
@@ -90,9 +91,7 @@ def dispatch(
                 if restart == max_restarts or not attempt.is_restartable:
                     raise
                 delay = restart_delay_s * 2**restart
-                echo(
-                    f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n"
-                )
+                echo(f"xp: {first_line(error)}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
                 with Signals(plan.run_id, resume) as signals:
                     signals.sleep(delay)
                     plan = replan(plan.attempt + 1)
@@ -271,7 +270,7 @@ class _Attempt:
             absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}")
         else:
             absent = []
-        ending: dict[str, Any] = {"exit_code": code, "ended": now()}
+        ending: dict[str, Any] = {"exit_code": code, "ended": timestamp()}
         if (
             self._signals.number is not None
         ):  # for any code: a stopped program may clean up and exit 0

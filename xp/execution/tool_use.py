@@ -50,7 +50,9 @@ class ToolCount:
         """The counts so far. None means that no episode was counted."""
         if not self._num_episodes:
             return None
-        names = frozenset(name for place, digest in self._offered for name in _tools(place, digest))
+        names = frozenset(
+            name for directory, digest in self._offered for name in _tools(directory, digest)
+        )
         if self._elapsed > 0:
             share = self._waited / self._elapsed
         else:
@@ -58,15 +60,15 @@ class ToolCount:
         return ToolUse(self._num_episodes, names, self._calls, share, self._malformed)
 
 
-def _tools(place: Path, digest: str) -> list[str]:
+def _tools(directory: Path, digest: str) -> list[str]:
     """Names of the tools behind a trajectory's digest."""
-    file = place / TOOLS / f"{digest}.json"
+    file = directory / TOOLS / f"{digest}.json"
     if not is_name(digest) or not file.is_file():
         return []
     try:
         return [
             str(schema["function"]["name"])
-            for schema in json_of(file, ExitCode.RUN_DIR, below=place)
+            for schema in json_of(file, ExitCode.RUN_DIR, below=directory)
         ]
     except (XpError, LookupError, TypeError):
         return []

@@ -205,6 +205,7 @@ ENV = (
             "env.group_score_weight": "xp.episode.group",
             "env.judge": "xp.episode.judge",
             "env.judge.model": "xp.envs",
+            "env.judge.model.images": "xp.episode.judge",
             "env.judge.model.price_in": "xp.episode.judge",
             "env.judge.model.price_out": "xp.episode.judge",
             "env.judge.model.serve": "xp.planning.episode",

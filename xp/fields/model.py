@@ -96,19 +96,32 @@ def _media_note(spec: RunSpec) -> str:
 
 
 SKYRL_PICTURES = "xp.backends.skyrl.worker.pictures, in place of SkyRL's own generator"
-NOT_TRIED_PICTURES = (
-    "Not tried: SkyRL's vLLM with pictures on accelerators. On a CPU it takes xp's tokens and gives its pixels back, but"
-    " the log-probabilities of an untrained Qwen2-VL differ after a picture by up to 0.2; see training/logprob_gap."
+NOT_TRIED_PICTURES = "Not tried: pictures on accelerators."
+
+
+NO_GRID = (
+    "gemma3",
+    "gemma4",
+    "idefics3",
+    "internvl",
+    "lfm2_vl",
+    "llava",
+    "llava_next",
+    "mistral3",
+    "smolvlm",
 )
+"""Families whose pictures are squares; others are found when the training starts."""
 
 
 def _pictures_note(spec: RunSpec) -> str:
     if spec.model.images is None:
         return ""
-    note = "Each sampled token is a pass over its whole conversation, with its pictures."
-    if is_on_cpu(spec):
-        return note
-    return f"{note} Not tried: pictures on accelerators."
+    notes = []
+    if not uses_vllm(spec):
+        notes.append("Each sampled token is a pass over its whole conversation, with its pictures.")
+    if not is_on_cpu(spec):
+        notes.append(NOT_TRIED_PICTURES)
+    return " ".join(notes)
 
 
 def _slime_pictures_note(spec: RunSpec) -> str:
@@ -123,22 +136,37 @@ def _no_readers(spec: RunSpec) -> str | None:
         return None
     if model_config(spec) is not None and not is_multimodal(spec):
         return f"{spec.model.name} reads text alone; choose a model with a vision part, or set null"
-    judged = [name for name, member in spec.env.members.items() if member.judge is not None]
-    if not judged:
-        return None
-    return f"the judge of env.members.{judged[0]} reads text alone; set its judge=null, or null"
+    for name, member in spec.env.members.items():
+        if member.judge is not None and not member.judge.model.images:
+            return (
+                f"the judge of env.members.{name} gets no images; set its judge.model.images=true if its model reads"
+                " them, its judge=null, or null"
+            )
+    return None
+
+
+def _family_without_grid(spec: RunSpec) -> str | None:
+    """The model's family if it is in NO_GRID; else None."""
+    family = (model_config(spec) or {}).get("model_type")
+    return family if family in NO_GRID else None
 
 
 def _no_pictures(spec: RunSpec) -> str | None:
     """Returns why TRL's run has no pictures; None if it has, or need not."""
     if spec.model.images is None:
         return None
-    if uses_vllm(spec):
-        return "xp gives TRL's vLLM no pictures; set backend.engine.name=transformers, or null"
+    family = _family_without_grid(spec)
+    if family is not None and uses_vllm(spec):
+        return (
+            f"xp gives vLLM no pictures of {family}; set backend.engine.name=transformers, or null"
+        )
+    if spec.backend.engine.speculative is not None:
+        return (
+            "vLLM could sample the token of a picture, since it refuses biases together with guessed tokens; set"
+            " backend.engine.speculative=null, or null"
+        )
     if spec.algorithm.distill is not None:
         return "the teacher reads text alone; set algorithm.distill=null, or null"
-    if spec.sft.data is not None:
-        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
 
 
@@ -146,8 +174,7 @@ def _pictures(spec: RunSpec) -> Native:
     images = spec.model.images
     keys: Keys = {"generator.vision_language_generator": False}
     if images is not None and not skyrl.has_stub(spec):
-        limits = {"image": images.per_episode, "video": 0}
-        keys[f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt"] = limits
+        keys[f"{skyrl.ENGINE}.engine_init_kwargs.limit_mm_per_prompt"] = images.vllm_limits
     return keys
 
 
@@ -159,10 +186,11 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
         return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or null"
     if has_critic(spec):
         return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
+    family = _family_without_grid(spec)
+    if family is not None:
+        return f"SkyRL's batches have pictures as patches with a grid, and those of {family} are others; use backend=trl"
     if spec.algorithm.distill is not None:
         return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
-    if spec.sft.data is not None:
-        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
     return None
 
 
@@ -448,10 +476,16 @@ MODEL = (
     Field(
         "model.images",
         trl=Column(
-            implemented_by="xp.episode.picture_reader; TRL reads the pictures as results of tools",
+            implemented_by="xp.worker.picture_passes, in each forward pass",
             note=_pictures_note,
             refuse=_no_pictures,
-            proof={"xp gives": OWN, "the teacher reads text": OWN, "a pass over": OWN},
+            proof={
+                "xp gives": OWN,
+                "the teacher reads text": OWN,
+                "a pass over": OWN,
+                "Not tried": OWN,
+                "guessed tokens": "engines::guessed_tokens_have_no_min_p",
+            },
         ),
         skyrl=Column(
             _pictures,
@@ -462,6 +496,7 @@ MODEL = (
                 "Not tried": OWN,
                 "xp gives": OWN,
                 "critic": "skyrl::a_critic_gets_no_pictures",
+                "with a grid": "skyrl_pictures::a_picture_needs_a_grid",
             },
         ),
         slime=Column(
@@ -477,6 +512,25 @@ MODEL = (
             },
         ),
         xp=Column(refuse=_no_readers, proof=OWN),
+    ),
+    Field(
+        "model.train_vision",
+        trl=Column(
+            implemented_by="xp.worker.media.freeze_media",
+            note_if=lambda s: s.model.train_vision and uses_vllm(s),
+            note="Not tried: an update of the vision part in vLLM.",
+            proof=OWN,
+        ),
+        skyrl=Column(
+            implemented_by="xp.worker.media.freeze_media",
+            note_if=lambda s: s.model.train_vision and not is_on_cpu(s),
+            note="Not tried: an update of the vision part in vLLM.",
+            proof=OWN,
+        ),
+        slime=Column(
+            refuse="xp freezes the vision part on Slime; set false, or use backend=trl or skyrl",
+            proof=OWN,
+        ),
     ),
     Field(
         "model.router_replay",

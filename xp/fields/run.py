@@ -78,7 +78,7 @@ RUN = (
         trl=NO_TOKENS,
         skyrl=NO_TOKENS,
         slime=NO_TOKENS,
-        xp="xp.spec.place",
+        xp="xp.spec.launcher",
     ),
     Field(
         "hardware.num_nodes",

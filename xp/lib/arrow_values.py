@@ -16,6 +16,25 @@ Converter = Callable[[Any], Any]
 
 _INDEX: Final = re.compile(r"__index_level_\d+__")
 """Column that pandas writes for its index, which is not data."""
+SCALARS: Final = (
+    types.is_null,
+    types.is_boolean,
+    types.is_integer,
+    types.is_float64,
+    types.is_string,
+    types.is_large_string,
+    types.is_string_view,
+)
+"""Types whose values are those of JSON."""
+DATES: Final = (types.is_date, types.is_timestamp, types.is_time)
+"""Types that arrive as texts of ISO 8601."""
+LISTS: Final = (
+    types.is_list,
+    types.is_large_list,
+    types.is_fixed_size_list,
+    types.is_list_view,
+    types.is_large_list_view,
+)
 
 
 def rows_of_table(
@@ -54,27 +73,6 @@ def _of_decimal(value: Decimal) -> int | float | str:
     if Decimal(repr(float(value))) == value:
         return float(value)
     return str(value)
-
-
-SCALARS: Final = (
-    types.is_null,
-    types.is_boolean,
-    types.is_integer,
-    types.is_float64,
-    types.is_string,
-    types.is_large_string,
-    types.is_string_view,
-)
-"""Types whose values are those of JSON."""
-DATES: Final = (types.is_date, types.is_timestamp, types.is_time)
-"""Types that arrive as texts of ISO 8601."""
-LISTS: Final = (
-    types.is_list,
-    types.is_large_list,
-    types.is_fixed_size_list,
-    types.is_list_view,
-    types.is_large_list_view,
-)
 
 
 def _converter(kind: Any, column: str, *, has_dates: bool) -> Converter:

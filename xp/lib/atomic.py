@@ -5,12 +5,13 @@ A line that is appended is whole, or the next one begins on a line of its own.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 TEMPORARY: Final = ".tmp"
 """Suffix of a file that is being written. Such a file may be deleted when the process that wrote it is gone."""
@@ -54,6 +55,11 @@ def write_atomically(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
     sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a value as JSON, as `write_atomically` does."""
+    write_atomically(path, json.dumps(value, indent=2) + "\n")
 
 
 def append_line(path: Path, line: str, mode: int = 0o666) -> None:

@@ -21,9 +21,9 @@ _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
-def code_places(spec: ModuleSpec) -> list[Path]:
+def code_locations(spec: ModuleSpec) -> list[Path]:
     """Directories of a top-level package (several for a namespace package), or the file of a single module."""
-    return [Path(place) for place in spec.submodule_search_locations or ()] or [
+    return [Path(location) for location in spec.submodule_search_locations or ()] or [
         Path(str(spec.origin))
     ]
 
@@ -46,17 +46,17 @@ def find_module(module: str, path: Sequence[str] | None = None) -> ModuleSpec | 
     return spec
 
 
-def users_place(spec: ModuleSpec | None) -> Path | None:
+def users_location(spec: ModuleSpec | None) -> Path | None:
     """Directory or file of a top-level module of the user; None for one that is built in, installed, or xp's."""
     if spec is None or not (spec.has_location or spec.submodule_search_locations):
         return None
-    place = code_places(spec)[0].resolve()
-    is_installed = any(map(place.is_relative_to, _libraries())) or not _INSTALLED.isdisjoint(
-        place.parts
+    location = code_locations(spec)[0].resolve()
+    is_installed = any(map(location.is_relative_to, _libraries())) or not _INSTALLED.isdisjoint(
+        location.parts
     )
-    if is_installed or place.is_relative_to(_PACKAGE):
+    if is_installed or location.is_relative_to(_PACKAGE):
         return None
-    return place
+    return location
 
 
 @cache
@@ -64,16 +64,16 @@ def _libraries() -> frozenset[Path]:
     return frozenset(Path(path).resolve() for path in sysconfig.get_paths().values())
 
 
-def with_imports(places: Iterable[Path], path: Sequence[str] | None = None) -> list[Path]:
-    """These places of code, and the user's modules that they import, directly or not; no code is run.
+def with_imports(locations: Iterable[Path], path: Sequence[str] | None = None) -> list[Path]:
+    """These locations of code, and the user's modules that they import, directly or not; no code is run.
 
     Args:
-        places: directories of packages, and files of modules.
+        locations: directories of packages, and files of modules.
         path: directories that are searched for modules. None means `sys.path`.
     """
-    counted = list(dict.fromkeys(places))
-    known = {place.resolve() for place in counted}
-    todo = [place for place in counted if not place.resolve().is_relative_to(_PACKAGE)]
+    counted = list(dict.fromkeys(locations))
+    known = {location.resolve() for location in counted}
+    todo = [location for location in counted if not location.resolve().is_relative_to(_PACKAGE)]
     while todo:
         files = [file for file in code_files(todo.pop()) if file.suffix == ".py"]
         names = {
@@ -82,16 +82,16 @@ def with_imports(places: Iterable[Path], path: Sequence[str] | None = None) -> l
             for name in _imports(file, file.stat().st_size, file.stat().st_mtime_ns)
         }
         for name in sorted(names - {_PACKAGE.name}):
-            place = users_place(find_module(name, path))
+            location = users_location(find_module(name, path))
             # A directory without code may have the name of a library that is not installed.
             if (
-                place is not None
-                and place not in known
-                and (place.is_file() or any(place.rglob("*.py")))
+                location is not None
+                and location not in known
+                and (location.is_file() or any(location.rglob("*.py")))
             ):
-                known.add(place)
-                counted.append(place)
-                todo.append(place)
+                known.add(location)
+                counted.append(location)
+                todo.append(location)
     return counted
 
 
@@ -119,22 +119,22 @@ def _imports(file: Path, size: int, mtime_ns: int) -> frozenset[str]:
     return frozenset(name.partition(".")[0] for name in names)
 
 
-def code_files(place: Path) -> list[Path]:
+def code_files(location: Path) -> list[Path]:
     """All files below a package's directory that are its code or its data; for a file, the file itself."""
-    if place.is_file():
-        return [place]
+    if location.is_file():
+        return [location]
     files = []
-    for directory, below, names in os.walk(place):
+    for directory, below, names in os.walk(location):
         omitted = left_out(directory, [*below, *names])
         below[:] = [name for name in below if name not in omitted]
         files += [Path(directory, name) for name in names if name not in omitted]
     return sorted(files)
 
 
-def place_digest(place: Path) -> str:
-    """Digest of the code of a module's place, by file."""
+def location_digest(location: Path) -> str:
+    """Digest of the code of a module's location, by file."""
     return digest_of(
-        {str(file.relative_to(place.parent)): file_digest(file) for file in code_files(place)}
+        {str(file.relative_to(location.parent)): file_digest(file) for file in code_files(location)}
     )
 
 

@@ -58,7 +58,7 @@ def path_in(name: str) -> str | None:
     return None
 
 
-def place_of(name: str) -> Path | None:
+def path_of(name: str) -> Path | None:
     """Place of a file or of a data set's directory, in the run's copy if there is one. None means that it is neither.
 
     Raises:
@@ -67,9 +67,9 @@ def place_of(name: str) -> Path | None:
     module, _, file = name.partition(":")
     path = path_in(name)
     if path is not None:
-        place = Path(path).expanduser()
-        copy = Path(__file__).parents[2] / shipped_name(place)
-        return copy if copy.exists() else place
+        source = Path(path).expanduser()
+        copy = Path(__file__).parents[2] / shipped_name(source)
+        return copy if copy.exists() else source
     if name.startswith(HUB) or "." not in file:
         return None
     spec = find_module(module)
@@ -92,33 +92,33 @@ def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
         names = [rows]
     else:
         names = [rows[split] for split in sorted(rows)]
-    places = [place_of(name) for name in names if path_in(name) is not None]
-    return [place for place in places if place is not None]
+    sources = [path_of(name) for name in names if path_in(name) is not None]
+    return [source for source in sources if source is not None]
 
 
 def is_set(name: str) -> bool:
     """Returns whether a text names a data set of the hub or a directory with one."""
     if name.startswith(HUB):
         return True
-    place = place_of(name)
-    return place is not None and place.is_dir()
+    source = path_of(name)
+    return source is not None and source.is_dir()
 
 
-def files_in(place: Path) -> list[Path]:
+def files_in(source: Path) -> list[Path]:
     """The files of a data set's directory, links included, without hidden ones; or the file itself."""
-    if not place.is_dir():
-        return [place]
-    below = (file.relative_to(place) for file in place.rglob("*") if file.is_file())
+    if not source.is_dir():
+        return [source]
+    below = (file.relative_to(source) for file in source.rglob("*") if file.is_file())
     return [
-        place / file
+        source / file
         for file in sorted(below)
         if not any(part.startswith(".") for part in file.parts)
     ]
 
 
-def shipped_name(place: Path) -> str:
+def shipped_name(source: Path) -> str:
     """Path of a file's copy, relative to the directory with the run's copy of xp."""
-    return f"{SHIPPED}/{text_digest(str(place))[:12]}/{place.name}"
+    return f"{SHIPPED}/{text_digest(str(source))[:12]}/{source.name}"
 
 
 def rows_of_file(file: Path) -> list[Row]:
@@ -145,17 +145,17 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
     Raises:
         XpError: the name has another form, `datasets` is not installed, or it cannot load the data set.
     """
-    place = place_of(name)
-    parts = _HUB_NAME.fullmatch(name.removeprefix(HUB) if place is None else name)
+    source = path_of(name)
+    parts = _HUB_NAME.fullmatch(name.removeprefix(HUB) if source is None else name)
     if parts is None:
         raise XpError(
             f"{name}: a data set of the hub is hf:ORG/NAME, hf:ORG/NAME:CONFIG or hf:ORG/NAME@REVISION"
         )
     check_loader(name)
     try:
-        if place is not None and any((place / mark).is_file() for mark in _SAVED):
-            return _saved_splits(place)
-        return _built_splits(_builder(place, **parts.groupdict()))
+        if source is not None and any((source / mark).is_file() for mark in _SAVED):
+            return _saved_splits(source)
+        return _built_splits(_builder(source, **parts.groupdict()))
     except XpError:
         raise
     except Exception as error:  # of the loader, the hub's client or a reader of files: any class
@@ -167,11 +167,11 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
         ) from None
 
 
-def _saved_splits(place: Path) -> dict[str, list[Row]]:
+def _saved_splits(source: Path) -> dict[str, list[Row]]:
     """The rows that `save_to_disk` wrote, without caches and indices beside them."""
     import datasets
 
-    saved = datasets.load_from_disk(str(place))
+    saved = datasets.load_from_disk(str(source))
     if isinstance(saved, dict):
         splits = saved
     else:
@@ -179,13 +179,13 @@ def _saved_splits(place: Path) -> dict[str, list[Row]]:
     return {str(split): _rows_of(rows.with_format("arrow")[:]) for split, rows in splits.items()}
 
 
-def _builder(place: Path | None, path: str, config: str | None, revision: str | None) -> Any:
+def _builder(source: Path | None, path: str, config: str | None, revision: str | None) -> Any:
     """The loader of a directory, or of a data set of the hub: without a network, of the files of its last download."""
     import datasets
     from huggingface_hub import snapshot_download
 
-    if place is not None:
-        return datasets.load_dataset_builder(str(place), config)
+    if source is not None:
+        return datasets.load_dataset_builder(str(source), config)
     try:
         builder = datasets.load_dataset_builder(path, config, revision=revision)
         fault = None

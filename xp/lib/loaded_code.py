@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, Final
 
-from xp.lib.code_files import place_digest, users_place
+from xp.lib.code_files import location_digest, users_location
 
 VARIABLE: Final = "XP_LOADED_CODE"
 """Variable with the file of the record, for child processes too."""
@@ -43,19 +43,19 @@ def watch() -> None:
 
 def _note(spec: ModuleSpec | None) -> None:
     file = os.environ.get(VARIABLE)
-    place = users_place(spec)
-    if file and place is not None and (file, place) not in _NOTED:
-        _NOTED.add((file, place))
+    location = users_location(spec)
+    if file and location is not None and (file, location) not in _NOTED:
+        _NOTED.add((file, location))
         with suppress(OSError), open(file, "a", encoding="utf-8") as record:
-            record.write(json.dumps([str(place), place_digest(place)]) + "\n")
+            record.write(json.dumps([str(location), location_digest(location)]) + "\n")
 
 
 def loaded(file: Path) -> dict[Path, str]:
     """Place of each recorded module -> digest of its files as they were; empty without a record."""
     with suppress(OSError, ValueError, TypeError):
         return {
-            Path(place): digest
-            for place, digest in map(json.loads, file.read_text("utf-8").splitlines())
+            Path(location): digest
+            for location, digest in map(json.loads, file.read_text("utf-8").splitlines())
         }
     return {}
 
@@ -63,7 +63,7 @@ def loaded(file: Path) -> dict[Path, str]:
 def changed(file: Path) -> list[str]:
     """Names of the recorded modules whose files are others now."""
     return [
-        place.stem
-        for place, was in loaded(file).items()
-        if place.exists() and place_digest(place) != was
+        location.stem
+        for location, was in loaded(file).items()
+        if location.exists() and location_digest(location) != was
     ]

@@ -9,9 +9,11 @@ import os
 import socket
 import urllib.request
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from multiprocessing import spawn
 from typing import Any
+from urllib.parse import urlsplit
 
 HOST = "127.0.0.1"
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
@@ -35,6 +37,33 @@ def stay() -> None:
     os.environ.update(variables())
     _keep_sockets()
     _keep_spawned()
+
+
+def is_loopback(url: str) -> bool:
+    """Returns whether a URL's host is this machine's loopback; False for what is no URL."""
+    try:
+        address = address_of(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+    return address is not None and address.is_loopback
+
+
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that a host is, in every form that the system's resolver reads; None means that it is a name.
+
+    127.1, 0x7f000001 and 2130706433 are 127.0.0.1, and so are ::ffff:127.0.0.1 and `localhost`.
+    """
+    host = host.lower().removesuffix(".")
+    if host == "localhost":
+        return IPv4Address(HOST)
+    with suppress(ValueError):
+        address = ip_address(host)
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        return address
+    with suppress(OSError, ValueError):
+        return IPv4Address(socket.inet_aton(host))
+    return None
 
 
 def free_port() -> int:

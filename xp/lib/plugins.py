@@ -207,11 +207,11 @@ def _directory(entry: Plugin) -> Path:
     top, *below = entry.reference.split(".")
     spec = find_spec(top)
     if spec is not None:
-        places = list(spec.submodule_search_locations or ())
+        locations = list(spec.submodule_search_locations or ())
     else:
-        places = []
-    for place in places:
-        directory = Path(place, *below)
+        locations = []
+    for location in locations:
+        directory = Path(location, *below)
         if directory.is_dir():
             return directory
     raise XpError(

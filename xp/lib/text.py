@@ -58,6 +58,11 @@ def shortened(text: str, most: int = 60) -> str:
     return f"{text[: most - 3]}..."
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an exception's text."""
+    return str(error).partition("\n")[0]
+
+
 def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """The first texts of a list and the number of the others, such as `a, b and 3 more`."""
     if len(texts) > most:

@@ -16,6 +16,8 @@ from xp.planning.job import Stage
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 
+OPTIONAL = ("override_lines", "plan_lines", "examination")
+
 
 @dataclass(frozen=True)
 class MemoryUse:
@@ -45,6 +47,8 @@ class MemoryUse:
     """True if peft gives adapters to experts."""
     copies_linear_attention: bool = False
     """True if tensor parallelism does not divide layers of linear attention."""
+    keeps_pixels: bool = False
+    """True if the pixels of all of a step's episodes are on the accelerator during an update."""
     trains_beside_media: bool = True
     """True if the training loads the parts for pictures and sound too, which are frozen."""
     splits_experts: bool = False
@@ -115,7 +119,6 @@ def untried_lines(spec: RunSpec) -> list[str]:
     return lines
 
 
-OPTIONAL = ("override_lines", "plan_lines", "examination")
 NEEDS = tuple(name for name in vars(Backend) if not name.startswith("_") and name not in OPTIONAL)
 """Names of the functions that a Backend must have."""
 

@@ -19,6 +19,13 @@ from xp.fields.field import Refusal
 from xp.lib.text import counted
 from xp.spec import EngineName, RunSpec, Strategy
 
+MOST = 3
+"""Largest number of proposals."""
+MOST_TRIED = 100_000
+"""Largest number of shapes that are tried: about two seconds."""
+SCHEDULE = ("updates", "prompts", "group")
+PLACEMENT = ("tensor", "pipeline", "context", "expert", "engine_tensor", "engine_accelerators")
+
 
 class Tier(IntEnum):
     """Order of checks: constraints of a later tier have no meaning while one of an earlier tier is violated."""
@@ -197,14 +204,6 @@ def broken(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Const
         for constraint in violated
         if constraint.tier == min(constraint.tier for constraint in violated)
     ]
-
-
-MOST = 3
-"""Largest number of proposals."""
-MOST_TRIED = 100_000
-"""Largest number of shapes that are tried: about two seconds."""
-SCHEDULE = ("updates", "prompts", "group")
-PLACEMENT = ("tensor", "pipeline", "context", "expert", "engine_tensor", "engine_accelerators")
 
 
 @dataclass(frozen=True)

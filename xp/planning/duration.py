@@ -147,7 +147,7 @@ def wall_s(spec: RunSpec, step: Duration) -> tuple[float, float] | None:
     return low, high
 
 
-def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[str]:
+def time_lines(specs: Sequence[RunSpec], outputs: Path | None) -> list[str]:
     """Lines about the duration of a step, and of these runs together with their price; empty if one of them is not
     known."""
     durations = [duration(spec, outputs) for spec in specs]

@@ -81,6 +81,11 @@ def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) ->
             "--weight-transfer-config",
             json.dumps({"backend": "gloo" if is_on_cpu else "nccl"}),
         ]
+    images = spec.model.images
+    if images is not None:
+        # The path that takes tokens with pictures.
+        limits = json.dumps(images.vllm_limits)
+        arguments += ["--enable-scale-out", "--limit-mm-per-prompt", limits]
     # Features that vLLM lacks on a CPU, and the transfer of weights.
     if is_on_cpu:
         arguments += ["--worker-extension-cls", GLOO]

@@ -228,8 +228,8 @@ def named_code(spec: RunSpec) -> list[str]:
             if name is not None
         ),
         *(
-            f"would pass this to the trainer, which may import it: {place}.overrides.{key}={value}"
-            for place, keys in (("backend", spec.backend.overrides), ("sft", spec.sft.overrides))
+            f"would pass this to the trainer, which may import it: {section}.overrides.{key}={value}"
+            for section, keys in (("backend", spec.backend.overrides), ("sft", spec.sft.overrides))
             for key, value in keys.items()
             if _may_name_code(key, value)
         ),

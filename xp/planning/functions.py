@@ -135,9 +135,9 @@ def _arguments_fault(statement: ast.stmt, number: int | None, file: Path) -> str
     if statement.decorator_list:
         return None
     given = statement.args
-    places = [*given.posonlyargs, *given.args]
-    num_needed = len(places) - len(given.defaults)
-    if num_needed <= number and (number <= len(places) or given.vararg is not None):
+    parameters = [*given.posonlyargs, *given.args]
+    num_needed = len(parameters) - len(given.defaults)
+    if num_needed <= number and (number <= len(parameters) or given.vararg is not None):
         return None
     return (
         f"{file}, line {statement.lineno}: {statement.name}({ast.unparse(given)}) must take"

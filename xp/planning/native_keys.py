@@ -18,10 +18,10 @@ UNKNOWN_EFFECT = "xp does not know what it changes"
 
 @dataclass(frozen=True)
 class KeyTable:
-    """Keys that no row renders, of the file `overrides.toml` beside a backend's catalog."""
+    """Keys that no field renders, of the file `overrides.toml` beside a backend's catalog."""
 
     open: Collection[str]
-    """Keys that a row renders and that the user may replace."""
+    """Keys that a field renders and that the user may replace."""
     owned: Mapping[str, str]
     """Key -> the field with its meaning, which a remark may follow."""
     refused: Mapping[str, str]
@@ -44,14 +44,14 @@ def _table(file: Path, known: frozenset[str], section: str = "") -> KeyTable:
 class NativeKeys:
     """Native keys of a stage's trainer, of which the user may set some."""
 
-    place: str
+    section: str
     """Key path of the user's own: `backend.overrides` or `sft.overrides`."""
     known: Collection[str]
     """Keys of the trainer's catalog."""
     table: KeyTable
     pins: Mapping[str, Pin]
     owners: Mapping[str, str]
-    """Native key -> its field, by the rows, without keys of the table, whose meaning may be another field's. Empty
+    """Native key -> its field, by the fields, without keys of the table, whose meaning may be another field's. Empty
     means that the key is the same for every run."""
 
     def fault(self, key: str) -> str | None:
@@ -84,14 +84,14 @@ class NativeKeys:
         for key, value in overrides.items():
             fault = own_fault(key, value) or self.fault(key)
             if fault is not None:
-                yield Refusal(f"{self.place}.{key.removeprefix('--')}", fault)
+                yield Refusal(f"{self.section}.{key.removeprefix('--')}", fault)
 
     def warnings(self, keys: Iterable[str]) -> list[str]:
         """The sentence about the user's own keys; none without keys."""
         names = ", ".join(key.removeprefix("--") for key in keys)
         if not names:
             return []
-        return [f"{self.place}: xp does not know what these keys of the trainer change: {names}"]
+        return [f"{self.section}: xp does not know what these keys of the trainer change: {names}"]
 
     def replaced(self, overrides: Native) -> dict[str, tuple[Any, str]]:
         """Rendered keys that the user's own replace, each with the value and a remark."""
@@ -103,7 +103,7 @@ class NativeKeys:
 
 
 def keys_of(
-    place: str,
+    section: str,
     file: Path,
     known: Collection[str],
     pins: Mapping[str, Pin],
@@ -112,14 +112,14 @@ def keys_of(
     """Native keys of a stage.
 
     Args:
-        place: `backend.overrides`, or `sft.overrides` for which the section `sft` of the file comes first.
+        section: `backend.overrides`, or `sft.overrides` for which the section `sft` of the file comes first.
         file: table of the backend; a name in its lists of owned keys may have `*`.
         known: keys of the trainer's catalog.
         pins: keys with one value for every run.
-        owners: native key -> its field, by the rows.
+        owners: native key -> its field, by the fields.
     """
     names = frozenset(known)
-    is_sft = place.startswith("sft")
+    is_sft = section.startswith("sft")
     table = _table(file, names, "sft" if is_sft else "")
     field_of = {key: field for key, field in owners.items() if key not in table.owned}
     if is_sft:
@@ -128,4 +128,4 @@ def keys_of(
         table = KeyTable(
             table.open, {**inherited, **table.owned}, {**training.refused, **table.refused}
         )
-    return NativeKeys(place, known, table, pins, field_of)
+    return NativeKeys(section, known, table, pins, field_of)

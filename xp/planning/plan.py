@@ -105,7 +105,7 @@ class SweepPlans(Sequence[Plan]):
     """
 
     def __init__(
-        self, points: Sequence[tuple[RunSpec, str, int, tuple[str, ...]]], names: Sequence[str] = ()
+        self, points: Sequence[tuple[RunSpec, str, int, tuple[str, ...]]], names: Sequence[str]
     ) -> None:
         self._points = points
         self.names = names

@@ -27,7 +27,7 @@ from xp.planning.stages import starts_private_ray
 from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED, SandboxKind
 from xp.spec.hardware import cards
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 from xp.spec.sft import SOLVE
 from xp.worker.places import model_place, start_place, teacher_place
 
@@ -57,13 +57,15 @@ def check_model_files(spec: RunSpec, *, trains: bool = True) -> None:
             are not those that its config.json promises, or the trainer cannot train them.
     """
     is_local = spec.launcher.name is LauncherName.LOCAL
-    place = Path(spec.model.path)
-    is_path = place.is_absolute() and (place / "config.json").is_file()
-    missing = list(missing_parts(place)) if is_local and is_path else []
+    directory = Path(spec.model.path)
+    is_path = directory.is_absolute() and (directory / "config.json").is_file()
+    missing = list(missing_parts(directory)) if is_local and is_path else []
     if missing:
         fix = "give a whole Hugging Face directory"
         raise XpError(
-            "\n".join(f"model.path={place}: the directory has no {file}; {fix}" for file in missing)
+            "\n".join(
+                f"model.path={directory}: the directory has no {file}; {fix}" for file in missing
+            )
         )
     faults = []
     if is_path or spec.model.revision is not None:
@@ -193,11 +195,11 @@ def draft_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def _other_vocabulary(spec: RunSpec, field: str, name: str, place: str) -> Iterator[Refusal]:
-    places = [
+    models = [
         local_directory(model, Path(spec.outputs), FILE) for model in (start_place(spec), place)
     ]
     policy, other = (
-        None if directory is None else read_vocabulary(directory) for directory in places
+        None if directory is None else read_vocabulary(directory) for directory in models
     )
     if policy and other:
         fault = vocabulary_fault(policy, other)

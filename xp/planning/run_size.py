@@ -12,7 +12,7 @@ from xp.envs.graders import CHECKED, check_answers
 from xp.envs.rows import HELD_OUT_SPLITS, line_of, load_rows, name_of
 from xp.fields.field import Refusal
 from xp.lib.codec import decode
-from xp.lib.data_files import check_loader, is_set, place_of
+from xp.lib.data_files import check_loader, is_set, path_of
 from xp.lib.packages import require
 from xp.lib.text import counted
 from xp.planning.episode import episode_config
@@ -21,6 +21,9 @@ from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec, Sele
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.training_length import too_few
+
+BOUNDS = (0.0, 2.0)
+"""Bounds of an importance weight, and of a mask, in conf/algorithm/_base.yaml."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,6 @@ def training_line(spec: RunSpec) -> str:
             f", which the warm-up of {counted(training.warmup_updates, 'update')} does not reach"
         )
     return f"the run: {counted(steps, 'step')}{how} = {size} at {rate}"
-
-
-BOUNDS = (0.0, 2.0)
-"""Bounds of an importance weight, and of a mask, in conf/algorithm/_base.yaml."""
 
 
 def ineffective_lines(spec: RunSpec) -> list[str]:
@@ -343,8 +342,8 @@ def row_lines(spec: RunSpec) -> list[str]:
             names = [member.rows]
         else:
             names = [*(member.rows or {}).values()]
-        places = [place_of(name) for name in names if not is_set(name)]
-        files = [place for place in places if place is not None]
+        paths = [path_of(name) for name in names if not is_set(name)]
+        files = [path for path in paths if path is not None]
         if files:
             states = tuple(
                 (file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()

@@ -31,8 +31,8 @@ def trainer_python(spec: RunSpec) -> str | None:
     if named is not None:
         return named if Path(named).is_file() else None
     lock = runtime_lock(spec)
-    place = None if lock is None else installed(lock.key)
-    return None if place is None else str(place)
+    python = None if lock is None else installed(lock.key)
+    return None if python is None else str(python)
 
 
 def runtime_checkouts(spec: RunSpec) -> Checkouts | None:

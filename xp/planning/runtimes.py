@@ -19,6 +19,9 @@ WHOLE = ".whole"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 LOCKS = (_PACKAGE if (_PACKAGE / "runtimes").is_dir() else _PACKAGE.parent) / "runtimes"
+FILE = "checkouts.toml"
+PLACES = "checkouts.json"
+"""File beside the checkouts, written by `install`: variable -> folder."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,6 @@ def installed(key: str) -> Path | None:
     return None
 
 
-FILE = "checkouts.toml"
-PLACES = "checkouts.json"
-"""File beside the checkouts, written by `install`: variable -> folder."""
-
-
 @dataclass(frozen=True)
 class Checkout:
     """One repository at one commit."""
@@ -156,18 +154,20 @@ def checkouts_of(commits: Mapping[str, str], project: str | None) -> Checkouts |
     if project is None or project not in commits:
         return None
     for file in sorted(LOCKS.glob(f"*/{FILE}")):
-        rows = tomllib.loads(file.read_text(encoding="utf-8"))["checkout"]
-        if {row["variable"] for row in rows} == commits.keys():
-            return Checkouts(file.parent.name, tuple(_checkout(row, commits) for row in rows))
+        entries = tomllib.loads(file.read_text(encoding="utf-8"))["checkout"]
+        if {entry["variable"] for entry in entries} == commits.keys():
+            return Checkouts(
+                file.parent.name, tuple(_checkout(entry, commits) for entry in entries)
+            )
     return None
 
 
-def _checkout(row: Mapping[str, object], commits: Mapping[str, str]) -> Checkout:
-    variable = str(row["variable"])
-    patches = row.get("patches", ())
+def _checkout(entry: Mapping[str, object], commits: Mapping[str, str]) -> Checkout:
+    variable = str(entry["variable"])
+    patches = entry.get("patches", ())
     assert isinstance(patches, Sequence)
     return Checkout(
-        variable, str(row["folder"]), str(row["address"]), commits[variable], tuple(patches)
+        variable, str(entry["folder"]), str(entry["address"]), commits[variable], tuple(patches)
     )
 
 

@@ -48,7 +48,7 @@ def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     }
 
 
-def places_of(data: str, outputs: Path) -> list[Path]:
+def sources_of(data: str, outputs: Path) -> list[Path]:
     """Directories of the runs or evaluations that `run:NAME` or `eval:NAME` means: this one, or those that begin so."""
     kind, _, name = data.partition(":")
     room = outputs / ROOMS[kind]
@@ -61,7 +61,7 @@ def places_of(data: str, outputs: Path) -> list[Path]:
 def _recorded(spec: RunSpec, data: str) -> tuple[str, ...]:
     """Files of a run's or an evaluation's episodes, relative to the outputs root."""
     outputs = Path(spec.outputs)
-    matches = places_of(data, outputs)
+    matches = sources_of(data, outputs)
     if len(matches) != 1:
         kind, _, name = data.partition(":")
         if matches:

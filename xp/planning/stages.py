@@ -44,6 +44,10 @@ QUIET = {
     "TRL_EXPERIMENTAL_SILENCE": "1",
 }
 """Environment variables of every stage."""
+STORE = "tasks"
+PREPARE_PACKAGES = ("pyarrow", "filelock")
+WITH_EPISODES = ("train", "evaluate")
+"""Stages with episodes."""
 
 
 def starts_private_ray(spec: RunSpec) -> bool:
@@ -141,10 +145,6 @@ def _model_stage(
         env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
     return Stage(name, job, needs=("prepare",), done=f"{target}/{last}")
-
-
-STORE = "tasks"
-PREPARE_PACKAGES = ("pyarrow", "filelock")
 
 
 def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
@@ -263,10 +263,6 @@ def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
 def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """Fields of an xp.worker.stage.TrainConfig."""
     return {**stage_fields(spec, places, "train"), "steps": spec.training.num_steps}
-
-
-WITH_EPISODES = ("train", "evaluate")
-"""Stages with episodes."""
 
 
 def trainer_job(

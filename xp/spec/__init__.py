@@ -41,9 +41,9 @@ from xp.spec.backend import (
 from xp.spec.dialect import Dialect
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.judge import JudgeModel
+from xp.spec.launcher import Hardware, LauncherName, LauncherSpec
 from xp.spec.model import Architecture, DType, LoraSpec, Model, ToolsPrompt
 from xp.spec.open_name import OpenName
-from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import (
     WITHOUT_USER,
     Count,
@@ -96,12 +96,12 @@ Trackers = Annotated[
 ]
 
 
-def _outputs(place: str) -> str:
-    if not place or place.startswith("~"):
+def _outputs(directory: str) -> str:
+    if not directory or directory.startswith("~"):
         raise ValueError(
-            f"{place!r} is not a directory: ~ is not expanded, and an empty text is not allowed; write the whole path"
+            f"{directory!r} is not a directory: ~ is not expanded, and an empty text is not allowed; write the whole path"
         )
-    return place
+    return directory
 
 
 class RunSpec(Section):
@@ -159,9 +159,9 @@ class RunSpec(Section):
         return max(0, hardware.accelerators_per_node - reserved)
 
     def faults(self) -> Iterator[str]:
-        place = user_in_url(self.model_dump())
-        if place is not None:
-            yield f"{place}: {WITHOUT_USER}"
+        path = user_in_url(self.model_dump())
+        if path is not None:
+            yield f"{path}: {WITHOUT_USER}"
         if self.training.critic_learning_rate is not None and self.algorithm.critic is None:
             yield (
                 "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null"

@@ -166,11 +166,11 @@ def this_machine() -> Machine | None:
     import psutil
 
     visible = set(visible_gpus())
-    rows = gpu_rows("index", "uuid", "name", "memory.total", "compute_cap")
-    rows = [row for row in rows if visible & {row[0], row[1]}]
-    if not rows:
+    gpus = gpu_cells("index", "uuid", "name", "memory.total", "compute_cap")
+    gpus = [gpu for gpu in gpus if visible & {gpu[0], gpu[1]}]
+    if not gpus:
         return None
-    kinds = sorted({row[2] for row in rows})
+    kinds = sorted({gpu[2] for gpu in gpus})
     if len(kinds) > 1:
         raise XpError(
             f"hardware={AUTO}: this machine has different GPUs, {' and '.join(kinds)}; choose by CUDA_VISIBLE_DEVICES,"
@@ -179,9 +179,9 @@ def this_machine() -> Machine | None:
     host_gb = psutil.virtual_memory().total / GB
     limit_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
     return Machine(
-        _card_here(*rows[0][2:]),
+        _card_here(*gpus[0][2:]),
         int(os.environ.get("SLURM_JOB_NUM_NODES", "1")),
-        len(rows),
+        len(gpus),
         len(os.sched_getaffinity(0)),
         float(
             int(min(host_gb, float(limit_mib) * 1024**2 / GB) if limit_mib.isdigit() else host_gb)
@@ -249,7 +249,7 @@ def visible_gpus() -> list[str]:
     """GPUs that a job may use on this machine, those with the least used memory first."""
     used = {
         name: int(memory) if memory.isdigit() else 0
-        for name, memory in gpu_rows("index", "memory.used")
+        for name, memory in gpu_cells("index", "memory.used")
     }
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
@@ -260,7 +260,7 @@ def visible_gpus() -> list[str]:
     return sorted(names, key=lambda name: used.get(name, 0))
 
 
-def gpu_rows(*columns: str) -> list[list[str]]:
+def gpu_cells(*columns: str) -> list[list[str]]:
     """Cells of each GPU that nvidia-smi shows; none without it."""
     if shutil.which("nvidia-smi") is None:
         return []

@@ -95,6 +95,8 @@ class JudgeModel(Endpoint):
     """Accelerators of the machine that the served model has for itself; on a CPU without meaning."""
     temperature: NotNegative
     concurrency: Count
+    images: bool
+    """Whether it reads images, which it gets as data URIs; else a run with `model.images` has no judge."""
 
     @property
     def key_variable(self) -> str | None:

@@ -183,6 +183,11 @@ class Images(Section):
     per_episode: Size
     """Pictures of an episode; a text stands in place of each further one."""
 
+    @property
+    def vllm_limits(self) -> dict[str, int]:
+        """vLLM's `limit_mm_per_prompt`."""
+        return {"image": self.per_episode, "video": 0}
+
 
 def _usual_images(value: Any) -> Any:
     """`true` is the usual limits, and a limit alone has the usual other one."""
@@ -219,6 +224,8 @@ class Model(Section):
     """None: all weights are trained."""
     images: Annotated[Images | None, BeforeValidator(_usual_images)]
     """Pictures. None means that a message with one is refused."""
+    train_vision: bool
+    """Trains the part of the model that reads pictures. False means that it is frozen."""
     router_replay: bool
     """Trains a mixture of experts with the experts that the engine chose for each token (R3, arXiv:2510.11370)."""
     architecture: Architecture | None
@@ -233,6 +240,10 @@ class Model(Section):
         check_below(self.model_dump())
         if self.dialect is Dialect.AUTO and self.tools_prompt is ToolsPrompt.SYSTEM:
             yield "dialect=auto reads the chat template, which writes no tools with tools_prompt=system; set dialect"
+        if self.train_vision and self.images is None:
+            yield "train_vision trains on pictures, and images is null; set images=true, or train_vision=false"
+        if self.train_vision and self.lora is not None:
+            yield "adapters are on language layers alone; set lora=null, or train_vision=false"
         if (
             self.router_replay
             and self.architecture is not None

@@ -49,7 +49,7 @@ class OpenName:
         return name
 
 
-def checked_name(kind: Kind, value: Any, more: str = "") -> str:
+def checked_name(kind: Kind, value: Any, more: str) -> str:
     """Returns a name that xp or a plugin defines; for any other, pydantic reports all defined names."""
     known = names(kind)
     if isinstance(value, str) and value in known:

@@ -10,6 +10,7 @@ import yaml
 
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import text_of
+from xp.lib.text import first_line
 from xp.lib.yaml_loader import LOADER
 
 
@@ -25,7 +26,7 @@ def recorded_spec(file: Path) -> dict[str, Any]:
         json.dumps(value, allow_nan=False)  # a date, a set or bytes are nothing that xp writes
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise XpError(
-            f"{file} is not a spec: YAML syntax: {str(error).splitlines()[0]}", ExitCode.RUN_DIR
+            f"{file} is not a spec: YAML syntax: {first_line(error)}", ExitCode.RUN_DIR
         ) from None
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise XpError(f"{file} is not a spec: holds no sections", ExitCode.RUN_DIR)

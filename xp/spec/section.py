@@ -183,9 +183,9 @@ def secret_below(value: Any) -> str | None:
     """Describes, with its path, the first text below a value that holds a secret by its shape. None means that there is
     none."""
     token = _first_leaf(value, lambda leaf: isinstance(leaf, str) and holds_token(leaf))
-    for reason, place in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, token)):
-        if place is not None:
-            return f"{place}: {reason}" if place else reason
+    for reason, path in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, token)):
+        if path is not None:
+            return f"{path}: {reason}" if path else reason
     return None
 
 
@@ -195,9 +195,9 @@ def check_below(value: Any) -> Any:
     fault = secret_below(value)
     if fault is not None:
         raise ValueError(fault)
-    place = _first_leaf(value, lambda leaf: isinstance(leaf, float) and not math.isfinite(leaf))
-    if place is not None:
-        raise ValueError(f"{place}{place and ': '}should be a finite number")
+    path = _first_leaf(value, lambda leaf: isinstance(leaf, float) and not math.isfinite(leaf))
+    if path is not None:
+        raise ValueError(f"{path}{path and ': '}should be a finite number")
     return value
 
 
@@ -206,18 +206,18 @@ OpenKeys = Annotated[dict[str, Any], CHECKED_BELOW]
 """Keys of another schema, as of a trainer or a provider, with their values."""
 
 
-def _first_leaf(value: Any, is_match: Callable[[Any], bool], place: str = "") -> str | None:
+def _first_leaf(value: Any, is_match: Callable[[Any], bool], prefix: str = "") -> str | None:
     """The path of the first value or key below mappings and lists that matches. None means that there is none."""
     if isinstance(value, Mapping):
         if any(map(is_match, value)):
-            return place
+            return prefix
         children = list(value.items())
     elif isinstance(value, (list, tuple)):
         children = list(enumerate(value))
     else:
-        return place if is_match(value) else None
+        return prefix if is_match(value) else None
     paths = (
-        _first_leaf(child, is_match, f"{place}.{key}" if place else str(key))
+        _first_leaf(child, is_match, f"{prefix}.{key}" if prefix else str(key))
         for key, child in children
     )
     return next((path for path in paths if path is not None), None)

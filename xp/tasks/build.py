@@ -18,6 +18,8 @@ from xp.lib.text import counted
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.held_out import HeldOutRecord
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest
+from xp.tasks.picture_files import FILE as PICTURES
+from xp.tasks.picture_files import Digests, pictures_text
 from xp.tasks.request import canonical_request, identities, request_key
 from xp.tasks.row import TaskRow, write_rows
 from xp.tasks.selection import Block
@@ -103,8 +105,9 @@ def merge(
     failures: Sequence[Failure],
     versions: dict[str, str],
     records: Mapping[str, HeldOutRecord],
+    pictures: Digests,
 ) -> Path:
-    """Writes table and manifest into the work directory; returns the directory that is ready to be published."""
+    """Writes table, digests of pictures and manifest into the work directory; returns the one that can be published."""
     directory = work.path / "set"
     directory.mkdir()
     lost = {failure.task_id for failure in failures}
@@ -118,6 +121,9 @@ def merge(
     overlap = _HeldOutNames(config, blocks, work)
     with replacing(directory / TABLE) as temporary:
         content_digest = write_rows(temporary, _rows(config, blocks, work, tallies, overlap))
+    if pictures:
+        with replacing(directory / PICTURES) as temporary:
+            temporary.write_text(pictures_text(pictures), encoding="utf-8")
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
         counts.setdefault(env, {})[purpose] = Count(
@@ -141,7 +147,7 @@ def merge(
         counts=counts,
         failures=tuple(failures),
         notes=_notes(config, counts, tallies),
-        files={TABLE: file_digest(directory / TABLE)},
+        files={file.name: file_digest(file) for file in sorted(directory.iterdir())},
         held_out=_as_built(records, tallies, overlap.trained),
     )
     with replacing(directory / MANIFEST) as temporary:

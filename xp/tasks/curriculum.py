@@ -170,7 +170,7 @@ class Curriculum:
     def _draw(self, step: int) -> StepDraw:
         size = self._spec.training.prompts_per_step
         order = self._fixed[step * size : (step + 1) * size]
-        places = Counter(row.env for row in order)
+        num_drawn = Counter(row.env for row in order)
         numbers: Counter[str] = Counter()
         drawn = {}
         for name, member in self._members.items():
@@ -181,12 +181,12 @@ class Curriculum:
                 threshold = self._spec.evaluation.pass_threshold
                 pools = _pools(histories, member.selection, threshold)
                 share = member.selection.curriculum_exploration
-                positions = _from_pools(pools, places[name], share, generator)
+                positions = _from_pools(pools, num_drawn[name], share, generator)
             else:
                 weights = member.weigh(histories)
                 pools = {"in_bounds": [at for at, weight in enumerate(weights) if weight > 0]}
                 pools["untried"] = [at for at, task in enumerate(histories) if not task.groups]
-                positions = _by_weight(weights, places[name], generator)
+                positions = _by_weight(weights, num_drawn[name], generator)
             numbers.update({pool: len(tasks) for pool, tasks in pools.items()})
             drawn[name] = iter([member.rows[position].task_id for position in positions])
         task_ids = [next(drawn[row.env]) if row.env in drawn else row.task_id for row in order]

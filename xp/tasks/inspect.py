@@ -98,7 +98,7 @@ def verify_set(path: Path) -> TaskSet:
 
 
 def show_tasks(
-    path: Path, num_tasks: int, purpose: Purpose | None = None, task_id: str | None = None
+    path: Path, num_tasks: int, purpose: Purpose | None, task_id: str | None
 ) -> Iterator[TaskRow]:
     """The first tasks of a set, or the task `task_id`; reads what it returns."""
     rows = open_verified(path).rows(purpose)

@@ -18,11 +18,15 @@ from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
 from xp.spec.env import PromptSource
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
+from xp.tasks.picture_files import changed_pictures, few
 from xp.tasks.prompt_lengths import count_tokens
 from xp.tasks.questions import ask, described, entry_of, hash_task
 from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified
 from xp.tasks.template_check import check_chat
+
+MOST_OPENED: Final = 8
+"""Largest number of sessions that are opened to compare prompts."""
 
 
 def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
@@ -104,10 +108,6 @@ def within_limit(
     return fitting
 
 
-MOST_OPENED: Final = 8
-"""Largest number of sessions that are opened to compare prompts."""
-
-
 def check_unchanged(
     directory: Path, config: PrepareConfig, rows: Sequence[TaskRow], environ: Mapping[str, str]
 ) -> None:
@@ -125,9 +125,16 @@ def check_unchanged(
         environ: variables with the providers' secrets.
 
     Raises:
-        XpError: (TASKS) a task has another prompt, or does not exist any more; (ENVIRONMENT) an environment does not
-            answer.
+        XpError: (TASKS) a task has another prompt or picture, or does not exist any more; (ENVIRONMENT) an environment
+            does not answer.
     """
+    changed = changed_pictures(directory, config)
+    if changed:
+        raise XpError(
+            f"{directory}: the rows' pictures {few(changed)} were replaced since the tasks were prepared\nput the files"
+            " back, or start a new run, whose prepare stage reads them again",
+            ExitCode.TASKS,
+        )
     for name, member in config.members.items():
         env_rows = [row for row in rows if row.env == name]
         if not env_rows or (member.env.serve is not None and member.env.rows is None):
@@ -156,14 +163,14 @@ def check_unchanged(
             ]
         if other:
             env = member.env
-            place = (
+            source = (
                 env.target
                 or (name_of(env.rows) if env.rows else None)
                 or env.grader
                 or env.provider
             )
             raise XpError(
-                f"environment {name} ({place}) has other tasks than those that were prepared:"
+                f"environment {name} ({source}) has other tasks than those that were prepared:"
                 f" {len(missing) + len(described_anew)} of {len(env_rows)} differ, such as {other[0].task_id}\n"
                 f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
                 " whose prepare stage fetches the tasks again\n"

@@ -20,6 +20,7 @@ from xp.lib.reading import config_of
 from xp.lib.signals import StopSignal, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
+from xp.tasks.picture_files import PictureChanged, changed_pictures, digests_of_rows, few
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import SelectedTasks, cut_into_blocks, select_tasks
@@ -46,7 +47,7 @@ def prepare(
     """
     path = root / config.store / request_key(config)
     task_set = find_whole(path, config.preparation.allow_missing_fraction)
-    if task_set is not None and _has_pictures(config, task_set, environ):
+    if task_set is not None and _lacking(config, task_set, environ) is None:
         print(f"prepare: {_size(task_set)} recognised in {path}", flush=True)
         print_held_out(task_set.manifest)
         return _trainable(config, task_set, reader)
@@ -71,12 +72,11 @@ def _build(
 
     try:
         task_set = prove(path)
-        is_whole = task_set.manifest.missing_fraction() <= config.preparation.allow_missing_fraction
-        if is_whole and _has_pictures(config, task_set, environ):
+        lacking = _lacking(config, task_set, environ)
+        if lacking is None:
             print(f"prepare: {_size(task_set)} in {path}, built by another process", flush=True)
             return task_set
-        lacking = "pictures" if is_whole else "more tasks than is permitted"
-        _say(f"prepare: {path.name} lacks {lacking}; building it again")
+        _say(f"prepare: {path.name} {lacking}; building it again")
     except FileNotFoundError:
         pass
     except BrokenSet as error:
@@ -97,9 +97,14 @@ def _build(
             "prepare", sum(len(block.indices) for block in blocks), "tasks"
         ) as progress:
             failures = Fetcher(config, providers, work, progress).run(blocks)
-    judge(config, blocks, failures, work)
+        judge(config, blocks, failures, work)
+        try:
+            shown = digests_of_rows(config, blocks, work, providers)
+        except PictureChanged:
+            work.clear()
+            raise
     records = {name: chosen.record for name, chosen in selected.items()}
-    publish(merge(config, blocks, work, failures, versions, records), path, work)
+    publish(merge(config, blocks, work, failures, versions, records, shown), path, work)
     built = prove(path)
     title = f"{_size(built)} in {path}, {time.monotonic() - start:.1f} s"
     print_summary(
@@ -111,16 +116,20 @@ def _build(
     return built
 
 
-def _has_pictures(config: PrepareConfig, task_set: TaskSet, environ: Mapping[str, str]) -> bool:
-    """Returns whether the store has the pictures of a set's prompts, which another machine's may lack."""
+def _lacking(config: PrepareConfig, task_set: TaskSet, environ: Mapping[str, str]) -> str | None:
+    """Why a valid set is not used, as the end of a sentence; None if it is."""
+    if task_set.manifest.missing_fraction() > config.preparation.allow_missing_fraction:
+        return "lacks more tasks than is permitted"
     if all(member.env.images is None for member in config.members.values()):
-        return True
+        return None
+    changed = changed_pictures(task_set.path, config)
+    if changed:
+        return f"has other pictures than the files of its rows now ({few(changed)})"
     store = PictureStore.of(environ)
-    return all(
-        store.file(digest).is_file()
-        for row in task_set.rows()
-        for digest in digests_of(row.messages)
-    )
+    digests = (digest for row in task_set.rows() for digest in digests_of(row.messages))
+    if all(store.file(digest).is_file() for digest in digests):
+        return None
+    return "lacks pictures"  # as another machine's store may
 
 
 @contextmanager
@@ -192,13 +201,13 @@ def main(argv: list[str]) -> int:
                 reader = config_of(Path(argv[1]), Reader.from_json)
             else:
                 reader = None
-            places = {
+            variables = {
                 server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE)),
                 pictures.VARIABLE: str(PictureStore.of_stage().directory),
             }
             prepare(
                 config_of(Path(argv[0]), PrepareConfig.from_json),
-                {**os.environ, **places},
+                {**os.environ, **variables},
                 reader=reader,
             )
     except XpError as error:

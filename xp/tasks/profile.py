@@ -77,7 +77,7 @@ def _logged_profile(file: Path, split: str, request: Mapping[str, Any]) -> Profi
     expected = (request.get("target"), request.get("variant"), split)
     got = (logged.environment, logged.variant, logged.split)
     if got != expected:
-        names = ("environment {}, variant {}, split {}".format(*place) for place in (expected, got))
+        names = ("environment {}, variant {}, split {}".format(*parts) for parts in (expected, got))
         raise XpError("{} is of another environment: expected {}; got {}".format(file, *names))
     return logged.profile()
 
@@ -100,16 +100,16 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
         logged = outputs / LOGGED_ROOM / f"{name}.json"
     if logged.suffix == ".json" and logged.is_file():
         return _logged_profile(logged, split, request)
-    place = Path(name) if "/" in name else outputs / ROOM / name
-    if not (place / RECORD).is_file():
+    directory = Path(name) if "/" in name else outputs / ROOM / name
+    if not (directory / RECORD).is_file():
         raise XpError(
-            f"env.train.profile: there is no evaluation {name} in {place.parent}: python -m xp tasks profile makes one,"
+            f"env.train.profile: there is no evaluation {name} in {directory.parent}: python -m xp tasks profile makes one,"
             " python -m xp eval list shows those that are there"
         )
-    evaluation = read_evaluation(place / RECORD)
+    evaluation = read_evaluation(directory / RECORD)
     if evaluation["status"] != "finished":
-        raise XpError(f"{place} is not finished; the same `tasks profile` continues it")
-    prefix = f"{_member(outputs, evaluation['task_set'], request, place)}/{split}/"
+        raise XpError(f"{directory} is not finished; the same `tasks profile` continues it")
+    prefix = f"{_member(outputs, evaluation['task_set'], request, directory)}/{split}/"
     threshold = evaluation["summary"]["pass_threshold"]
     tries = {
         int(task.removeprefix(prefix)): played["rewards"]
@@ -120,20 +120,20 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
     rates = {index: share for index, share in shares.items() if share is not None}
     if not rates:
         raise XpError(
-            f"{place} has no tasks of split {split}: profile the split that is trained on"
+            f"{directory} has no tasks of split {split}: profile the split that is trained on"
             " (python -m xp tasks profile env=... model=...)"
         )
     return Profile(evaluation["model"]["name"], max(map(len, tries.values())), rates)
 
 
-def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) -> str:
+def _member(outputs: Path, key: str, request: Mapping[str, Any], directory: Path) -> str:
     """Name of this environment in the evaluation."""
     store = outputs / "tasks"
     try:
         members = read_manifest(store / Path(key).name).request["members"]
     except (OSError, ValueError):
         raise XpError(
-            f"{place} was played on task set {key}, which is not in {store}: profile the tasks again"
+            f"{directory} was played on task set {key}, which is not in {store}: profile the tasks again"
         ) from None
     for name, other in members.items():
         if all(other.get(field) == request.get(field) for field in IDENTITY):
@@ -143,7 +143,7 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
         ", ".join(f"{field} {env[field]}" for field in IDENTITY if env.get(field)) for env in envs
     )
     raise XpError(
-        f"{place} is of another environment, or of another version of its code (`source`): expected {expected};"
+        f"{directory} is of another environment, or of another version of its code (`source`): expected {expected};"
         f" got {' and '.join(others)}; profile the tasks again"
     )
 

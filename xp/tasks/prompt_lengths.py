@@ -18,6 +18,7 @@ from xp.tasks.store import TaskSet
 
 MAX_COUNTED = 2_000
 """Largest number of tasks whose prompts are counted here, spread over the set; trainers count the rest."""
+SUFFIX: Final = ".tokens"
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,6 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     )
 
 
-SUFFIX: Final = ".tokens"
-
-
 def count_tokens(
     task_set: Path, rows: Sequence[TaskRow], tokenizer: str, count: Callable[[TaskRow], int | None]
 ) -> Mapping[str, int]:
@@ -119,7 +117,7 @@ def count_tokens(
         count: returns the length of one row's prompt, tools included; None if it is far above its limit: such a task
             is absent from the result and from the file.
     """
-    file = place_of(task_set) / f"{tokenizer}.json"
+    file = directory_of(task_set) / f"{tokenizer}.json"
     known = read_counts(file)
     counted = {row.task_id: count(row) for row in rows if row.task_id not in known}
     fresh = {task_id: number for task_id, number in counted.items() if number is not None}
@@ -132,7 +130,7 @@ def count_tokens(
     return {row.task_id: known[row.task_id] for row in rows if row.task_id in known}
 
 
-def place_of(task_set: Path) -> Path:
+def directory_of(task_set: Path) -> Path:
     """Directory of a set's counts, with one file per tokenizer."""
     return task_set.with_name(f"{task_set.name}{SUFFIX}")
 

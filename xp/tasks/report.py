@@ -14,7 +14,7 @@ UNLIMITED = 100_000
 
 
 def print_summary(
-    title: str, counts: Mapping[str, Mapping[str, Count]], lengths: PromptLengths | None = None
+    title: str, counts: Mapping[str, Mapping[str, Count]], lengths: PromptLengths | None
 ) -> None:
     """Prints the set as a table; prompt lengths are in tokens if they were counted, else in characters."""
     from rich.console import Console

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
 from xp.errors import XpError
-from xp.lib.code_files import code_files, code_places, find_module, with_imports
+from xp.lib.code_files import code_files, code_locations, find_module, with_imports
 from xp.lib.data_files import data_of, files_in, is_data, path_in
 from xp.lib.digest import digest_of, file_digest
 from xp.lib.plugins import CONTRIB, Kind, load
@@ -170,12 +170,12 @@ def source_digest(env: EnvConfig) -> str | None:
     if not named and not data:
         return code
     digests = [_module_digest(name.partition(":")[0]) for name in named]
-    for place in data:
-        if not place.exists():
-            raise XpError(f"rows {place}: there is no such file")
+    for source in data:
+        if not source.exists():
+            raise XpError(f"rows {source}: there is no such file")
         digests.append(
             digest_of(
-                {str(file.relative_to(place)): _file_digest(file) for file in files_in(place)}
+                {str(file.relative_to(source)): _file_digest(file) for file in files_in(source)}
             )
         )
     return digest_of(digests if code is None else [*digests, code])
@@ -262,7 +262,7 @@ def _module_digest(module: str) -> str:
 
 class _Origin(NamedTuple):
     file: Path
-    place: Path
+    location: Path
     """Directory of which all files count, or the file, if it counts alone."""
 
 
@@ -278,14 +278,18 @@ def _origin(module: str) -> _Origin:
     top = module.partition(".")[0]
     if top == OWN_PACKAGE and top != module:
         return _Origin(file, file.parent)
-    places = code_places(find_module(top) or spec)
-    return _Origin(file, next((place for place in places if file.is_relative_to(place)), file))
+    locations = code_locations(find_module(top) or spec)
+    return _Origin(
+        file, next((location for location in locations if file.is_relative_to(location)), file)
+    )
 
 
 def _files_digest(origin: _Origin) -> str:
-    places = with_imports([origin.place])
+    locations = with_imports([origin.location])
     files = (
-        (file.relative_to(place.parent), file) for place in places for file in code_files(place)
+        (file.relative_to(location.parent), file)
+        for location in locations
+        for file in code_files(location)
     )
     return digest_of({name.as_posix(): _file_digest(file) for name, file in files})
 

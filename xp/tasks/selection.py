@@ -34,7 +34,7 @@ class Splits(Protocol):
 class SelectedTasks:
     """The selected tasks of one environment, in the order of the rows, with the rule."""
 
-    tasks: Mapping[Purpose, Sequence[Place]]
+    tasks: Mapping[Purpose, Sequence[Position]]
     record: HeldOutRecord
 
 
@@ -93,7 +93,7 @@ class _Selector:
             unused=unused,
         )
         return SelectedTasks(
-            {purpose: places for purpose, places in tasks.items() if places}, record
+            {purpose: positions for purpose, positions in tasks.items() if positions}, record
         )
 
     def _train_splits(self) -> tuple[str, ...]:
@@ -108,7 +108,9 @@ class _Selector:
             self._check(split, "train")
         return self._train.split
 
-    def _choose_held_out(self, train: tuple[str, ...]) -> tuple[Rule, tuple[str, ...], list[Place]]:
+    def _choose_held_out(
+        self, train: tuple[str, ...]
+    ) -> tuple[Rule, tuple[str, ...], list[Position]]:
         held_out = self._held_out
         if held_out is None:
             return Rule.NOTHING, (), []
@@ -117,7 +119,7 @@ class _Selector:
             split not in train or held_out.may_overlap or held_out.indices is not None
         ):
             chosen = _take(
-                f"env {self._env}: held_out selects", held_out, (split,), self._places((split,))
+                f"env {self._env}: held_out selects", held_out, (split,), self._positions((split,))
             )
             return Rule.SPLIT, (split,), chosen
         sources = train if split is None else (split,)
@@ -130,23 +132,23 @@ class _Selector:
         offered = (name for name in HELD_OUT_SPLITS if name in self._names and name not in train)
         return next((name for name in offered if self._size(name) > 0), None)
 
-    def _share(self, held_out: HeldOutSpec, sources: tuple[str, ...]) -> list[Place]:
+    def _share(self, held_out: HeldOutSpec, sources: tuple[str, ...]) -> list[Position]:
         """Held-out share of an exact size: the tasks with the smallest hashes. When a split grows, only tasks whose
         hash is near the largest of these may change sides."""
-        places = self._places(sources)
-        if len(places) < 2:
+        positions = self._positions(sources)
+        if len(positions) < 2:
             raise XpError(
                 f"env {self._env}: {named(sources)} has one task, which cannot be trained on and held out\n"
                 "set held_out to null, or held_out.overlap=allowed with held_out.split"
             )
         ranks = self._ranks(held_out.seed, sources)
-        order = sorted(places, key=lambda place: (ranks[place], place))
-        count = math.ceil(round(held_out.fraction * len(places), 6))
+        order = sorted(positions, key=lambda position: (ranks[position], position))
+        count = math.ceil(round(held_out.fraction * len(positions), 6))
         count = min(count, held_out.num_tasks or count)
-        share = set(order[: max(1, min(count, len(places) - 1))])
-        return [place for place in places if place in share]
+        share = set(order[: max(1, min(count, len(positions) - 1))])
+        return [position for position in positions if position in share]
 
-    def _ranks(self, seed: int, sources: tuple[str, ...]) -> dict[Place, float]:
+    def _ranks(self, seed: int, sources: tuple[str, ...]) -> dict[Position, float]:
         contents = {split: self._splits.contents(split) for split in sources}
         self._identity = (
             Identity.INDEX
@@ -154,7 +156,7 @@ class _Selector:
             else Identity.CONTENT
         )
         ranks = {}
-        for split, index in self._places(sources):
+        for split, index in self._positions(sources):
             content = contents[split]
             if content is not None and self._identity is Identity.CONTENT:
                 what = content[index]
@@ -163,29 +165,33 @@ class _Selector:
             ranks[split, index] = _rank(seed, what)
         return ranks
 
-    def _choose_train(self, names: tuple[str, ...], held_out: set[Place]) -> list[Place]:
+    def _choose_train(self, names: tuple[str, ...], held_out: set[Position]) -> list[Position]:
         if not names:
             return []
-        places = self._places(names)
-        held_out = {place for place in held_out if place[0] in names}
+        positions = self._positions(names)
+        held_out = {position for position in held_out if position[0] in names}
         named_for_training = set(self._train.indices or ())
-        both = [place for place in places if place in held_out and place[1] in named_for_training]
+        both = [
+            position
+            for position in positions
+            if position in held_out and position[1] in named_for_training
+        ]
         if both:
             raise XpError(
                 f"env {self._env}: tasks {[index for _, index in both][:5]} of {named(names)} are named for training,"
                 f" and are held out as well\n{_fixes('other train.indices')}"
             )
-        rest = [place for place in places if place not in held_out]
+        rest = [position for position in positions if position not in held_out]
         number = self._train.num_tasks
-        if held_out and number is not None and len(rest) < number <= len(places):
+        if held_out and number is not None and len(rest) < number <= len(positions):
             raise XpError(
-                f"env {self._env}: train selects {number} tasks, but {len(places) - len(rest)} of the {len(places)} of"
+                f"env {self._env}: train selects {number} tasks, but {len(positions) - len(rest)} of the {len(positions)} of"
                 f" {named(names)} are held out\n{_fixes(f'train.num_tasks={len(rest)}, or null for all the others')}"
             )
-        chosen = _take(f"env {self._env}: train selects", self._train, names, rest, places)
-        return sorted(chosen, key=lambda place: names.index(place[0]))
+        chosen = _take(f"env {self._env}: train selects", self._train, names, rest, positions)
+        return sorted(chosen, key=lambda position: names.index(position[0]))
 
-    def _places(self, splits: tuple[str, ...]) -> list[Place]:
+    def _positions(self, splits: tuple[str, ...]) -> list[Position]:
         for split in splits:
             if self._size(split) <= 0:
                 raise XpError(f"env {self._env}: split {split!r} has no tasks", ExitCode.TASKS)
@@ -220,10 +226,10 @@ def _take(
     where: str,
     selection: SelectionSpec | HeldOutSpec,
     splits: tuple[str, ...],
-    available: Sequence[Place],
-    whole: Sequence[Place] | None = None,
-) -> list[Place]:
-    """The selected places among the available ones; indices are positions within the whole split."""
+    available: Sequence[Position],
+    whole: Sequence[Position] | None = None,
+) -> list[Position]:
+    """The selected positions among the available ones; indices are positions within the whole split."""
     if selection.indices == ():
         raise XpError(f"{where} no task at all: its indices are an empty list")
     whole = available if whole is None else whole
@@ -256,8 +262,8 @@ def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, SelectedTasks]
     blocks: list[Block] = []
     for purpose in (Purpose.HELD_OUT, Purpose.TRAIN):
         for name in sorted(config.members):
-            places = selected[name].tasks.get(purpose, ())
-            for split, run in groupby(places, lambda place: place[0]):
+            positions = selected[name].tasks.get(purpose, ())
+            for split, run in groupby(positions, lambda position: position[0]):
                 indices = tuple(index for _, index in run)
                 for start in range(0, len(indices), SHARD_TASKS):
                     blocks.append(
@@ -268,5 +274,5 @@ def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, SelectedTasks]
     return blocks
 
 
-Place = tuple[str, int]
+Position = tuple[str, int]
 """Split and position within it."""

@@ -76,6 +76,10 @@ class WorkDirectory:
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path / "set")
 
+    def begun_ns(self) -> int:
+        """Time before which no shard was begun, in nanoseconds since 1970; after `begin`."""
+        return (self.path / "stamp.json").stat().st_mtime_ns
+
     @contextmanager
     def dropped_if_unused(self) -> Iterator[None]:
         """Context manager: removes the directory if the build fails before its first shard."""

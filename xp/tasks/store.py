@@ -102,9 +102,9 @@ def writing_below(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        place = error.filename or path
+        file = error.filename or path
         raise XpError(
-            f"cannot write the task set: {reason}: {place}\n"
+            f"cannot write the task set: {reason}: {file}\n"
             f"free some space or correct the permissions below {path}, then run the same command again; "
             "finished shards are kept",
             ExitCode.RESOURCE,

@@ -49,6 +49,7 @@ _CALL = '<tool_call>\n{"name": "look_around", "arguments": {"which_room": "hall"
 _TURN = f"<think>\n{_THOUGHT}\n</think>\n\n{_CALL}"
 _NUDGE = Message(role="user", content="Go on, says xp.")
 _RESULTS = ("A table, and a key on it, says xp.", "The hall and the attic, says xp.")
+_RAISED: Final = "xp: no prompt: "
 
 
 @dataclass(frozen=True)
@@ -274,9 +275,6 @@ def _try(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Mapping[
         return chat.rendered(messages, json.dumps(tools))
     except TemplateFault as fault:
         return f"{_RAISED}{fault.reason}"
-
-
-_RAISED: Final = "xp: no prompt: "
 
 
 def _reason(text: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.text import counted
 from xp.spec import Training
 
@@ -64,5 +63,5 @@ def settle(training: Training, num_tasks: int, stage: Path) -> int:
         size = f"{counted(epochs, 'epoch')} of {counted(num_tasks, 'task')}"
         print(f"{size}, {training.prompts_per_step} a step: {counted(steps, 'step')}", flush=True)
     content = {"epochs": epochs, "num_steps": steps, "num_tasks": num_tasks}
-    write_atomically(stage / FILE, json.dumps(content, indent=2) + "\n")
+    write_json(stage / FILE, content)
     return steps

@@ -14,12 +14,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, ToolSpec
 from xp.envs.call_data import THINK_CLOSE, THINK_OPEN, without_thinking
+from xp.envs.pictures import digests_of, pictures_of
 from xp.episode.dialects import SYNTAX, Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
@@ -73,6 +74,8 @@ class Example:
     """1 for tokens that are trained on; 0 for all others."""
     is_cut: bool = False
     """True if tokens after `sft.max_tokens` are left out."""
+    pictures: list[str] = field(default_factory=list)
+    """Digests of the pictures whose placeholders are among the tokens, in their order."""
 
     def add(self, ids: Sequence[int], *, is_trained: bool) -> None:
         """Appends tokens."""
@@ -224,16 +227,16 @@ def recorded(
 
 def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
     messages = record["messages"]
-    places = own_turns(messages, record["outcome"]["num_turns"])
-    calls: dict[int, list[tuple[str, Mapping[str, Any]]]] = {at: [] for at in places}
+    positions = own_turns(messages, record["outcome"]["num_turns"])
+    calls: dict[int, list[tuple[str, Mapping[str, Any]]]] = {at: [] for at in positions}
     for call in record["tool_calls"]:
         if "name" in call:
-            calls[places[call["turn"]]].append((call["name"], call["arguments"]))
+            calls[positions[call["turn"]]].append((call["name"], call["arguments"]))
     return Demonstration(
         task_id=f"{record['env']}/{record['split']}/{record['index']}",
         env=record["env"],
         reward=record["outcome"]["reward"],
-        messages=messages[: places[-1] + 1] if places else [],
+        messages=messages[: positions[-1] + 1] if positions else [],
         turns=calls,
         tools=tools,
     )
@@ -299,6 +302,11 @@ def rendered(
     trained: list[Example] = []
     held_out: list[Example] = []
     for demonstration in demonstrations:
+        if chat.pictures is not None:
+            most_pictures = chat.pictures.per_episode
+            if len(pictures_of(demonstration.messages)) > most_pictures:
+                counts[f"with more than model.images.per_episode={most_pictures} images"] += 1
+                continue
         mark = special_token_in(demonstration, chat)
         if mark is not None:
             counts[f"with {mark} in a text, which would be a special token"] += 1
@@ -357,15 +365,17 @@ def example_of(
     limits = spec.training
     is_limited = rule.max_tokens is None
     is_all = rule.loss_on is LossOn.ALL
-    places = sorted(demonstration.turns)
-    opening = demonstration.messages[: places[0]]
+    positions = sorted(demonstration.turns)
+    opening = demonstration.messages[: positions[0]]
     prompt = chat.prompt(opening, demonstration.tools)
     _check_is_rendered(opening, chat.rendered(opening, demonstration.tools))
     if is_limited and len(prompt) > limits.max_prompt_tokens:
         return None
     # No logits are there for the first token.
-    example = Example([*prompt], [0] + [int(is_all)] * (len(prompt) - 1))
-    for number, at in enumerate(places):
+    example = Example(
+        [*prompt], [0] + [int(is_all)] * (len(prompt) - 1), pictures=digests_of(opening)
+    )
+    for number, at in enumerate(positions):
         keeps_thinking = rule.thinking is Thinking.KEEP
         text = text_of(
             demonstration.messages[at]["content"],
@@ -382,16 +392,27 @@ def example_of(
         if is_limited and len(ids) > limits.next_turn(len(example.ids) - len(prompt)):
             return None
         example.add(ids, is_trained=at not in demonstration.without_loss)
-        if number + 1 < len(places):
-            reply = demonstration.messages[at + 1 : places[number + 1]]
+        if number + 1 < len(positions):
+            reply = demonstration.messages[at + 1 : positions[number + 1]]
             example.add(chat.reply(reply, last_id=ids[-1]), is_trained=is_all)
+            example.pictures.extend(digests_of(reply))
             _check_is_rendered(chat.env_messages(reply), chat.rendered_reply(reply))
+    if chat.pictures is not None and is_all:
+        placeholder = chat.pictures.placeholder_id
+        mask = [
+            0 if token == placeholder else is_trained
+            for token, is_trained in zip(example.ids, example.mask, strict=True)
+        ]
+        example = replace(example, mask=mask)
     most = rule.max_tokens
     if most is None or len(example.ids) <= most:
         return example
     if rule.too_long is LongDialogues.LEAVE_OUT:
         return None
-    return Example(example.ids[:most], example.mask[:most], is_cut=True)
+    pictures: list[str] = []
+    if chat.pictures is not None:
+        most, pictures = chat.pictures.within(example.ids, example.pictures, most)
+    return Example(example.ids[:most], example.mask[:most], is_cut=True, pictures=pictures)
 
 
 def _check_is_rendered(messages: Sequence[Message], text: str) -> None:

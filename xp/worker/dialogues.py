@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import EnvFault
-from xp.envs.messages import chat_messages, role_of
+from xp.envs.messages import ReadPicture, chat_messages, role_of
+from xp.envs.rows import with_column
 from xp.episode.prompt import prompt_keys
 from xp.errors import XpError
 from xp.lib.data_files import (
     check_is_text,
     is_set,
     named_columns,
-    place_of,
+    path_of,
     rows_of_file,
     rows_of_hub,
 )
@@ -65,12 +66,15 @@ UNREAD: Final = ("chosen", "rejected", "documents", "chat_template_kwargs", *REA
 """Columns that other tools show to the model or train on, and xp does not."""
 
 
-def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstration]:
+def of_messages(
+    source: str, *, thinking: bool = False, read: ReadPicture | None = None
+) -> Iterator[Demonstration]:
     """Dialogues of the rows of a file or a data set.
 
     Args:
         source: a path, or a name of xp.lib.data_files; of a data set, the split `train` or the only one.
         thinking: whether thinking is trained on, so that none beside `content` may be lost.
+        read: reads a picture of a row. None means that rows with pictures are refused.
 
     Raises:
         XpError: it cannot be read, or a row says something that is not read; with the row and the key.
@@ -87,15 +91,17 @@ def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstratio
             )
         rows = splits[split]
     else:
-        rows = rows_of_file(place_of(source) or Path(source))
+        rows = rows_of_file(path_of(source) or Path(source))
     for number, row in enumerate(rows, start=1):
         try:
-            yield _demonstration(row, thinking=thinking)
+            yield _demonstration(row, read, thinking=thinking)
         except (EnvFault, TypeError, ValueError) as error:
             raise XpError(f"{source}: row {number}: {error}") from error
 
 
-def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
+def _demonstration(
+    row: Mapping[str, Any], read: ReadPicture | None, *, thinking: bool
+) -> Demonstration:
     """The dialogue of a row; raises ValueError, TypeError, or EnvFault by the row's fault."""
     given = _given(row)
     unread = next((key for key in UNREAD if row.get(key)), None)
@@ -103,8 +109,12 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
         raise ValueError(
             f"the column `{unread}` is not read; write its text into the messages, or drop it"
         )
-    messages = chat_messages(given)
-    check_is_text(row, [message["content"] for message in messages])
+    if read is None:
+        messages = chat_messages(given)
+    else:
+        messages = with_column(given, row, read)
+    texts = [message["content"] for message in messages]
+    check_is_text(row, texts, has_pictures=read is not None)
     tools = row.get("tools") or row.get("functions") or "[]"
     if isinstance(tools, str):
         tools = tools
@@ -141,6 +151,8 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
             raise ValueError(
                 f"message {at}: role {message['role']} cannot be trained on; drop its switch"
             )
+        if is_turn and message.get("pictures"):
+            raise ValueError(f"message {at}: the assistant's message has an image; leave it out")
         if is_turn:
             calls = message.get("tool_calls", ())
             turns[at] = [

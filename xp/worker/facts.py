@@ -5,7 +5,6 @@ A resumed training is compared with the facts of the attempts before it, before 
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -20,7 +19,7 @@ from xp.envs.base import EnvFault
 from xp.envs.load import load_provider
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.digest import digest_of, file_digest, text_digest
 from xp.lib.models.files import PARTS, local_directory
 from xp.lib.models.weights import DEQUANTIZED, weight_faults
@@ -111,7 +110,7 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
             )
         for line in changed:
             print(f"differs from an earlier attempt: {line}", flush=True)
-    write_atomically(stage / FILE, json.dumps(facts, indent=2) + "\n")
+    write_json(stage / FILE, facts)
 
 
 def check_weights(

@@ -8,7 +8,7 @@ import time
 from statistics import fmean
 from typing import Final
 
-from xp.spec.hardware import gpu_rows
+from xp.spec.hardware import gpu_cells
 
 POLL_S: Final = 2.0
 COLUMNS: Final = ("index", "uuid", "memory.used", "utilization.gpu")
@@ -54,14 +54,14 @@ class GpuWatch:
             self._samples = []
 
     def _run(self) -> None:
-        while rows := gpu_rows(*COLUMNS):
+        while gpus := gpu_cells(*COLUMNS):
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
             # A process without GPUs of its own, as SkyRL's, sees all of the machine.
-            rows = [row for row in rows if {row[0], row[1]} & set(visible)] or rows
+            gpus = [gpu for gpu in gpus if {gpu[0], gpu[1]} & set(visible)] or gpus
             try:
                 sample = (
-                    max(float(row[2]) for row in rows) / 1024,
-                    fmean(float(row[3]) / 100 for row in rows),
+                    max(float(gpu[2]) for gpu in gpus) / 1024,
+                    fmean(float(gpu[3]) / 100 for gpu in gpus),
                 )
             except ValueError:  # "[N/A]", as of a part of a GPU (MIG)
                 return

@@ -24,6 +24,8 @@ PLACEHOLDER: Final = re.compile(
     r"((image|video|audio|vision|speech)(_\w+)?|[be]o[aiv])_token_(id|index)"
 )
 """Keys of config.json with the tokens of pictures and sound."""
+SOUND: Final = re.compile(r"(^|[._])(audio|speech|sound)")
+"""What names of weights of parts for sound have."""
 INDEX: Final = "model.safetensors.index.json"
 SHARD: Final = "model-media.safetensors"
 
@@ -54,18 +56,19 @@ def auto_class(config: Any) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def load_network(place: str | Path, dtype: Any) -> Any:
+def load_network(place: str | Path, dtype: Any, *, trains_vision: bool = False) -> Any:
     """Loads a checkpoint whole, its parts for pictures and sound frozen.
 
     Args:
         place: Hugging Face id or directory.
         dtype: torch's data type of the weights.
+        trains_vision: whether the part for pictures is not frozen.
     """
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(place)
     model = auto_class(config).from_pretrained(place, dtype=dtype, **loading_options(config))
-    freeze_media(model)
+    freeze_media(model, trains_vision=trains_vision)
     return model
 
 
@@ -94,7 +97,7 @@ def text_names(model: Any) -> set[str]:
 
 
 def media_names(model: Any) -> set[str]:
-    """Names of the frozen parameters outside the text network; empty for a model of text alone.
+    """Names of the parameters outside the text network; empty for a model of text alone.
 
     Args:
         model: the network, with adapters or without.
@@ -108,14 +111,34 @@ def media_names(model: Any) -> set[str]:
     return {name for name, _ in base.named_parameters()} - text_names(base)
 
 
-def freeze_media(model: Any) -> None:
-    """Freezes the weights outside the text network in place; a model of text alone is not changed."""
+def freeze_media(model: Any, *, trains_vision: bool = False) -> None:
+    """Freezes the weights outside the text network in place; a model of text alone is not changed.
+
+    Args:
+        model: the network.
+        trains_vision: whether the part for pictures is left out.
+    """
     if not has_media(model.config):
         return
-    frozen = media_names(model)
+    names = media_names(model)
     for name, weight in model.named_parameters():
-        if name in frozen:
+        if name in names and not (trains_vision and is_of_vision(name)):
             weight.requires_grad_(False)
+
+
+def is_of_vision(name: str) -> bool:
+    """Returns whether a weight outside the text network is of the part for pictures, by transformers' names."""
+    return SOUND.search(name) is None
+
+
+def frozen_media(model: Any) -> set[str]:
+    """The names among `media_names` of weights that no update changes."""
+    names = media_names(model)
+    return {
+        name
+        for name, weight in model.named_parameters()
+        if name in names and not weight.requires_grad
+    }
 
 
 def placeholder_ids(config: Any) -> list[int]:
@@ -179,7 +202,13 @@ class TextWeights:
         return text_weights(self._model)
 
 
-def restore_media(directory: Path, start: Path, text_names: Collection[str] | None = None) -> None:
+def restore_media(
+    directory: Path,
+    start: Path,
+    text_names: Collection[str] | None = None,
+    *,
+    trains_vision: bool = False,
+) -> None:
     """Gives a trained model the weights outside the text network byte for byte, and the files of its processor.
 
     A trainer may leave those weights out, or write them in its own data type. A model of text alone is not changed.
@@ -188,6 +217,7 @@ def restore_media(directory: Path, start: Path, text_names: Collection[str] | No
         directory: Hugging Face directory of the trained model, with safetensors.
         start: that of the model that the training began with.
         text_names: names of the start's weights of the text network. None means that transformers knows them.
+        trains_vision: whether the part for pictures was trained, and stays as it is.
     """
     config = json_of(start / "config.json", ExitCode.RUN_DIR)
     if not has_media(config):
@@ -200,6 +230,8 @@ def restore_media(directory: Path, start: Path, text_names: Collection[str] | No
     if text_names is None:
         text_names = text_names_of(start)
     media = dict(_media_of(start, text_names))
+    if trains_vision:
+        media = {name: weight for name, weight in media.items() if not is_of_vision(name)}
     if not media:
         return
     single = directory / "model.safetensors"

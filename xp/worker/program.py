@@ -16,6 +16,19 @@ from xp.errors import ExitCode, XpError
 from xp.lib import loaded_code
 from xp.lib.signals import StopSignal, stopping
 
+BEGAN = "XP_STAGE_BEGAN"
+"""Variable with the time at which the stage's program began, for its child processes too."""
+CACHES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+}
+"""Variables of compiled code -> directory below `cache` of the outputs root, so that a container or a new machine does
+not compile again. Each program names its entries by its version and the shapes (docs.vllm.ai, torch.compile)."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_RESOURCE_ERRNOS = (1, 13, 27, 28, 30, 122)
+"""EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT."""
+
 
 def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
     """Runs a stage's program on its arguments.
@@ -77,17 +90,3 @@ def _tell(message: str, code: ExitCode) -> int:
         traceback.print_exc()
     print(f"xp: {message}", file=sys.stderr, flush=True)
     return int(code)
-
-
-BEGAN = "XP_STAGE_BEGAN"
-"""Variable with the time at which the stage's program began, for its child processes too."""
-CACHES = {
-    "VLLM_CACHE_ROOT": "vllm",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-}
-"""Variables of compiled code -> directory below `cache` of the outputs root, so that a container or a new machine does
-not compile again. Each program names its entries by its version and the shapes (docs.vllm.ai, torch.compile)."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-_RESOURCE_ERRNOS = (1, 13, 27, 28, 30, 122)
-"""EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.models.template import install_template
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS, damaged, write_digests
@@ -61,9 +60,7 @@ def seal(directory: Path, end_ids: Sequence[int], template: str | None = None) -
             config = {}
         # With this mark, transformers may take the ends of config.json instead.
         config.pop("_from_model_config", None)
-        write_atomically(
-            file, json.dumps({**config, "eos_token_id": list(end_ids)}, indent=2) + "\n"
-        )
+        write_json(file, {**config, "eos_token_id": list(end_ids)})
     write_digests(directory)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from xp.envs.rows import reader_of
 from xp.envs.secrets_file import environment
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
@@ -43,6 +45,8 @@ HELD_OUT_LOSS: Final = "sft/held_out_loss"
 TRAINING_FILE: Final = "training.jsonl"
 HELD_OUT_FILE: Final = "held_out.jsonl"
 """Files of the episodes' tokens in the stage's directory, for trainers that read them in other processes."""
+PICTURES: Final = "pictures"
+"""Key of the digests of an episode's pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,13 +166,13 @@ def examples(
             if is_main:
                 _solve(config, here, chat, mix, files[0])
             wait()
-        read = list(
-            of_messages(config.files[0], thinking=spec.sft.thinking is Thinking.KEEP)
-            if config.is_messages
-            else recorded(
-                files, counts, is_own=not config.solvers and config.files[0].startswith("runs/")
-            )
-        )
+        if config.is_messages:
+            keeps_thinking = spec.sft.thinking is Thinking.KEEP
+            read_picture = reader_of(spec.model.images, config.files[0], os.environ)
+            read = list(of_messages(config.files[0], thinking=keeps_thinking, read=read_picture))
+        else:
+            is_own = not config.solvers and config.files[0].startswith("runs/")
+            read = list(recorded(files, counts, is_own=is_own))
         num_episodes = len(read) + sum(counts.values())
         demonstrations = chosen(read, spec, excluded, counts)
         trained, held_out = rendered(demonstrations, spec, chat, mix.dialect, counts)
@@ -218,17 +222,27 @@ def _solve(
 
 
 def write_examples(trained: Sequence[Example], file: Path) -> None:
-    """Writes one line for each episode: `input_ids`, and `loss_mask` of the same length (SkyRL's own names)."""
-    lines = (
-        json.dumps({"input_ids": example.ids, "loss_mask": example.mask}) for example in trained
-    )
-    write_atomically(file, "".join(f"{line}\n" for line in lines))
+    """Writes one line for each episode: `input_ids`, and `loss_mask` of the same length (SkyRL's own names).
+
+    Where an episode has pictures, each line has `pictures`, a text of their digests.
+    """
+    has_pictures = any(example.pictures for example in trained)
+    lines = []
+    for example in trained:
+        row: dict[str, Any] = {"input_ids": example.ids, "loss_mask": example.mask}
+        if has_pictures:
+            row[PICTURES] = " ".join(example.pictures)
+        lines.append(f"{json.dumps(row)}\n")
+    write_atomically(file, "".join(lines))
 
 
 def read_examples(file: Path) -> list[Example]:
     """The episodes that `write_examples` has written."""
     values = map(json.loads, file.read_text().splitlines())
-    return [Example(value["input_ids"], value["loss_mask"]) for value in values]
+    return [
+        Example(value["input_ids"], value["loss_mask"], pictures=value.get(PICTURES, "").split())
+        for value in values
+    ]
 
 
 def tokens_of_update(trained: Sequence[Example], batch_size: int) -> float:

@@ -26,7 +26,12 @@ TASK_ORDER: Final = "task_order.json"
 def policy_chat(
     config: StageConfig, model: str | Path, stage: Path, tokenizer: Any = None
 ) -> ChatTokens:
-    """`model_chat` in a stage, in whose directory `model.dialect=auto` is resolved by the model's template."""
+    """`model_chat` in a stage, in whose directory `model.dialect=auto` is resolved by the model's template.
+
+    Raises:
+        XpError: as `model_chat`; (RUN_DIR) the model is a published one, and damaged.
+    """
+    check_there(str(model))
     chat = model_chat(model, config.spec, tokenizer)
     resolve(stage, chat)
     return chat
@@ -35,7 +40,7 @@ def policy_chat(
 def model_chat(
     model: str | Path, spec: RunSpec, tokenizer: Any = None, store: PictureStore | None = None
 ) -> ChatTokens:
-    """Tokenizer of a model with the rendering of its dialogues.
+    """Tokenizer of a model with the rendering of its dialogues; its weights are not read.
 
     Args:
         model: Hugging Face id or directory.
@@ -44,12 +49,10 @@ def model_chat(
         store: the pictures. None means those of this process's stage.
 
     Raises:
-        XpError: (RUN_DIR) the model is a published one, and damaged; (PLAN) its template asks for a date that the spec
-            does not have.
+        XpError: (PLAN) its template asks for a date that the spec does not have.
     """
     from transformers import AutoTokenizer
 
-    check_there(str(model))
     tokenizer = tokenizer or AutoTokenizer.from_pretrained(model)
     chat = ChatTokens(
         tokenizer,

@@ -14,6 +14,9 @@ from xp.lib.nested import grouped
 from xp.spec import RunSpec
 from xp.worker.stage import StageConfig
 
+COST: Final = "cost/usd"
+"""Metric with the price of a step's tokens on a service."""
+
 
 def check_time(config: StageConfig, step: int, root: Path = Path()) -> None:
     """Ends a training after a rollout step with a checkpoint, if the next one would come after its limit.
@@ -53,10 +56,6 @@ def check_time(config: StageConfig, step: int, root: Path = Path()) -> None:
             "continue it by resume=RUN with a larger value",
             ExitCode.LIMIT,
         )
-
-
-COST: Final = "cost/usd"
-"""Metric with the price of a step's tokens on a service."""
 
 
 def check_cost(config: StageConfig, step: int, root: Path = Path()) -> None:

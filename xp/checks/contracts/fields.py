@@ -43,6 +43,19 @@ SECTIONS: Mapping[str, Any] = {
 """Field that may be null -> a legal value."""
 ABOUT_THE_PLAN = {"model.name", "algorithm.name", "model.max_context_tokens"}
 """Names that the run's record has, and a limit that is checked by the plan: no job depends on them."""
+LIVE = {
+    "algorithm.importance_lower": "algorithm.importance_correction=token_truncate",
+    "algorithm.importance_upper": "algorithm.importance_correction=token_truncate",
+    "algorithm.mask_lower": "algorithm.importance_mask=token",
+    "algorithm.mask_upper": "algorithm.importance_mask=token",
+    "training.min_learning_rate": "training.lr_schedule=linear",
+    "backend.engine.quantization": "algorithm.importance_correction=token_truncate",
+    "backend.engine.quantized_model": "algorithm.importance_correction=token_truncate",
+    "backend.engine.kv_cache_dtype": "algorithm.importance_correction=token_truncate",
+    "algorithm.kl_estimator": "training.kl_coef=0.01",
+    "algorithm.use_kl_in_reward": "training.kl_coef=0.01",
+}
+"""Field -> overrides without which it has no effect on any backend."""
 
 
 @cache
@@ -152,21 +165,6 @@ def _without_spec(text: str) -> str:
     return json.dumps(
         {name: value for name, value in json.loads(text).items() if name != "spec"}, indent=2
     )
-
-
-LIVE = {
-    "algorithm.importance_lower": "algorithm.importance_correction=token_truncate",
-    "algorithm.importance_upper": "algorithm.importance_correction=token_truncate",
-    "algorithm.mask_lower": "algorithm.importance_mask=token",
-    "algorithm.mask_upper": "algorithm.importance_mask=token",
-    "training.min_learning_rate": "training.lr_schedule=linear",
-    "backend.engine.quantization": "algorithm.importance_correction=token_truncate",
-    "backend.engine.quantized_model": "algorithm.importance_correction=token_truncate",
-    "backend.engine.kv_cache_dtype": "algorithm.importance_correction=token_truncate",
-    "algorithm.kl_estimator": "training.kl_coef=0.01",
-    "algorithm.use_kl_in_reward": "training.kl_coef=0.01",
-}
-"""Field -> overrides without which it has no effect on any backend."""
 
 
 def says_so(meanings: Mapping[str, FieldSupport], field: str, package: str) -> bool:

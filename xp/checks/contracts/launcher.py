@@ -57,9 +57,9 @@ class LauncherSuite:
         return context
 
     @staticmethod
-    def ended(launcher: Launcher, stage: Stage, context: Context) -> tuple[int, str]:
+    def ended(launcher: Launcher, submitted: Stage, context: Context) -> tuple[int, str]:
         """Exit code and log of a stage."""
-        launch = launcher.submit(stage, context)
+        launch = launcher.submit(submitted, context)
         return launcher.wait(launch, lambda _: None), (context.outputs / launch.log).read_text()
 
     def test_the_exit_code_is_the_jobs(self, launcher: Launcher, context: Context) -> None:

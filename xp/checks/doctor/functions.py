@@ -67,8 +67,8 @@ def functions(spec: RunSpec) -> Iterator[Finding]:
         return
     # The directories of the user's modules, which a run copies; another Python has its own standard library.
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    places = [entry or os.getcwd() for entry in sys.path if not entry.startswith(prefixes)]
-    path = os.pathsep.join([str(ROOT), *places])
+    paths = [entry or os.getcwd() for entry in sys.path if not entry.startswith(prefixes)]
+    path = os.pathsep.join([str(ROOT), *paths])
     try:
         done = answer_of(python, ("-c", PROGRAM, json.dumps(references)), {"PYTHONPATH": path})
         done.check_returncode()

@@ -17,7 +17,7 @@ from xp.planning.job import Stage
 from xp.planning.memory.fit import MemoryVerdict, fit, works
 from xp.planning.runtime import trainer_runtime
 from xp.spec import LauncherName, RunSpec
-from xp.spec.hardware import card_named, cards, gpu_rows
+from xp.spec.hardware import card_named, cards, gpu_cells
 
 GB = 1e9
 
@@ -63,25 +63,26 @@ def _checkouts(spec: RunSpec) -> Iterator[Finding]:
         text.partition(":")[0]: text for text in differing(spec.backend.commits, environ)
     }
     for variable, pin in spec.backend.commits.items():
-        place = environ.get(variable)
-        if not place:
+        checkout = environ.get(variable)
+        if not checkout:
             yield unknown(
                 "checkout",
                 f"{variable} is not set; the backend's image has it, elsewhere export it",
             )
-        elif not Path(place).is_dir():
+        elif not Path(checkout).is_dir():
             yield fault(
-                "checkout", f"{variable}={place} is not a directory; clone it there, at {pin[:9]}"
+                "checkout",
+                f"{variable}={checkout} is not a directory; clone it there, at {pin[:9]}",
             )
         elif variable in differences:
             yield fault("checkout", differences[variable])
-        elif commit_of(Path(place)) is None:
+        elif commit_of(Path(checkout)) is None:
             yield unknown(
                 "checkout",
-                f"{variable}: {place} is not a git checkout: it cannot be compared with {pin[:9]}",
+                f"{variable}: {checkout} is not a git checkout: it cannot be compared with {pin[:9]}",
             )
         else:
-            yield ok("checkout", f"{variable}: {place} is at {pin[:9]}, as pinned")
+            yield ok("checkout", f"{variable}: {checkout} is at {pin[:9]}, as pinned")
 
 
 def accelerators(spec: RunSpec) -> Iterator[Finding]:
@@ -94,8 +95,8 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
             "accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere"
         )
         return
-    rows = gpu_rows("name", "memory.total")
-    there = [(name, float(memory) / 1024) for name, memory in rows if memory.isdigit()]
+    gpus = gpu_cells("name", "memory.total")
+    there = [(name, float(size) / 1024) for name, size in gpus if size.isdigit()]
     expected = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"
@@ -155,18 +156,18 @@ def host(spec: RunSpec) -> Iterator[Finding]:
 
 def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     """Free space against the model, its checkpoints (with Adam's state) and the download."""
-    place = outputs.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    folder = outputs.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
     need = disk_bytes(spec)
     if need is None:
         yield unknown(
             "disk",
-            f"{free / GB:.0f} GB free at {place}; the size of a checkpoint of this model.architecture is not known",
+            f"{free / GB:.0f} GB free at {folder}; the size of a checkpoint of this model.architecture is not known",
         )
         return
-    text = f"{free / GB:.0f} GB free at {place}, and the run writes up to {need / GB:.0f} GB"
+    text = f"{free / GB:.0f} GB free at {folder}, and the run writes up to {need / GB:.0f} GB"
     if free < need:
         fix = "make room, set outputs=DIR, or lower training.keep_checkpoints"
         yield fault(
@@ -174,7 +175,7 @@ def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
             f"{text} (it keeps {counted(spec.training.keep_checkpoints, 'checkpoint')}); {fix}",
             ExitCode.RESOURCE,
         )
-    elif not os.access(place, os.W_OK):
-        yield fault("disk", f"{place} cannot be written; set outputs=DIR", ExitCode.RESOURCE)
+    elif not os.access(folder, os.W_OK):
+        yield fault("disk", f"{folder} cannot be written; set outputs=DIR", ExitCode.RESOURCE)
     else:
         yield ok("disk", text)

@@ -40,9 +40,9 @@ def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
 
 def trackers(spec: RunSpec) -> Iterator[Finding]:
     """Checks that each tracker is installed and has its key."""
-    place = make_launcher(spec.launcher, Path(spec.outputs).absolute())
+    stage_launcher = make_launcher(spec.launcher, Path(spec.outputs).absolute())
     for name in spec.tracking:
-        if isinstance(place, TrackingLauncher) and name in place.tells:
+        if isinstance(stage_launcher, TrackingLauncher) and name in stage_launcher.tells:
             continue  # the launcher's own check asks for its key
         try:
             check_trackers([name])
@@ -70,17 +70,17 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
         run_id="doctor", attempt=1, outputs=outputs.absolute(), directory="runs/doctor/attempt_1"
     )
     try:
-        place = make_launcher(spec.launcher, outputs.absolute())
+        stage_launcher = make_launcher(spec.launcher, outputs.absolute())
         job_trackers = [
             str(name)
             for name in spec.tracking
-            if isinstance(place, TrackingLauncher) and name in place.tells
+            if isinstance(stage_launcher, TrackingLauncher) and name in stage_launcher.tells
         ]
         if job_trackers:
             tracking = node_tracking(job_trackers, spec.project, {})
         else:
             tracking = None
-        place.check(stages, replace(context, tracking=tracking))
+        stage_launcher.check(stages, replace(context, tracking=tracking))
         yield ok("launcher", f"{spec.launcher.name} takes every stage")
     except XpError as error:
         yield fault_of("launcher", error)

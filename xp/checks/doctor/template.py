@@ -33,7 +33,7 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
             f"the tokenizer of {where} is not on this machine; it is checked when it is here",
         )
         return
-    place = str(directory)
+    name = str(directory)
     try:
         python = interpreter(trainer_runtime(spec, ()))
     except XpError:
@@ -43,13 +43,13 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         words = (
             "-m",
             PROGRAM,
-            place,
+            name,
             spec_in_job(spec).model.model_dump_json(),
             *_prepared(spec, outputs),
         )
         done = answer_of(python, words, {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
     except subprocess.TimeoutExpired as late:
-        message = f"{place}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
+        message = f"{name}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
         fix = "read it (tokenizer_config.json, chat_template.jinja), and correct it or choose another model"
         yield fault(
             "template", f"{message}; {fix}; if only this machine is slow, try again", ExitCode.PLAN
@@ -58,14 +58,14 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     if done.returncode:
         yield unknown(
             "template",
-            f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}",
+            f"{python} could not read {name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}",
         )
         return
     answer = json.loads(done.stdout.splitlines()[-1])
     if answer["faults"]:
-        yield fault("template", f"{place}: {'; '.join(answer['faults'])}", ExitCode.PLAN)
+        yield fault("template", f"{name}: {'; '.join(answer['faults'])}", ExitCode.PLAN)
     else:
-        yield ok("template", f"{place}: {answer['line']}")
+        yield ok("template", f"{name}: {answer['line']}")
 
 
 def check_template_on_tasks(specs: Sequence[RunSpec]) -> None:
@@ -87,7 +87,7 @@ def check_template_on_tasks(specs: Sequence[RunSpec]) -> None:
 
 def _prepared(spec: RunSpec, outputs: Path) -> list[str]:
     """Path of the prepared task set, whose tools the template must render; empty if there is none."""
-    place = outputs / task_set_place(spec)
-    if (place / TABLE).is_file():
-        return [str(place.absolute())]
+    task_set = outputs / task_set_place(spec)
+    if (task_set / TABLE).is_file():
+        return [str(task_set.absolute())]
     return []

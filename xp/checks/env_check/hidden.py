@@ -58,8 +58,8 @@ class TracedHandler(GraderHandler):
                 return None if event == "call" else trace
             if event == "exception" and not issubclass(argument[0], _ENDS):
                 kind, value, _ = argument
-                place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                seen.append(f"{kind.__name__}: {value!s:.200} ({place})")
+                location = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                seen.append(f"{kind.__name__}: {value!s:.200} ({location})")
             return trace
 
         threading.settrace(trace)

@@ -180,15 +180,18 @@ class Measured:
     def prompt_differences(self) -> list[str]:
         """Differences between the prompts of two sessions on one task."""
         first = self.prompts
-        places = ((self.visits, "a second session"), (self.visits_after_restart, "another process"))
+        repeats = (
+            (self.visits, "a second session"),
+            (self.visits_after_restart, "another process"),
+        )
         lines = []
-        for visits, place in places:
+        for visits, where in repeats:
             for visit in visits:
                 if not visit.prompt or visit.task_id not in first:
                     continue
                 difference = first_difference(first[visit.task_id], visit.prompt)
                 if difference is not None:
-                    lines.append(f"{visit.task_id} in {place}: {difference}")
+                    lines.append(f"{visit.task_id} in {where}: {difference}")
         return lines
 
     @property

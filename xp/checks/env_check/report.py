@@ -17,7 +17,7 @@ from xp.envs.config import EnvConfig
 from xp.envs.pictures import pictures_of, text_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import WAY_OUT
-from xp.lib.code_files import code_files, find_module, users_place, with_imports
+from xp.lib.code_files import code_files, find_module, users_location, with_imports
 from xp.lib.nested import grouped
 from xp.lib.secrets.environment import inherited
 from xp.lib.text import first_of, shortened
@@ -32,6 +32,8 @@ READS = re.compile(r"(?:environ(?:\.get)?|getenv)\s*[\[(]\s*[\"']([A-Za-z_]\w*)[
 """Variable that Python code reads."""
 LOUD = 0.5
 """Share of rejected random calls, all legal by their schema, above which the report has a remark."""
+MOST_SIZES: Final = 3
+"""Sizes of pictures that the report shows."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +217,6 @@ def _prompt_fact(
     return f"{min(characters)} to {max(characters)} characters{tools} (tokenizer=DIR counts tokens)"
 
 
-MOST_SIZES: Final = 3
-"""Sizes of pictures that the report shows."""
-
-
 def _picture_facts(measured: Measured, count: Callable[[str], int] | None) -> dict[str, str]:
     """Sizes and tokens of the prompts' pictures, and a prompt with a mark where each stands."""
     prompts = [prompt for prompt in measured.prompts.values() if pictures_of(prompt)]
@@ -275,16 +273,16 @@ def _right_fact(measured: Measured) -> str:
 
 def _unset_variables(rules: EnvConfig) -> Iterator[str]:
     """Remarks on variables of this shell that the environment's code reads and its process does not get."""
-    place = users_place(
+    location = users_location(
         find_module((rules.serve or rules.grader or "").partition(":")[0].partition(".")[0])
     )
-    if place is None:
+    if location is None:
         return
     plain, hidden = inherited(os.environ, tuple(rules.secrets))
     given = {*plain, *hidden, *rules.overrides, *rules.secret_overrides}
     files = [
         file
-        for module in with_imports([place])
+        for module in with_imports([location])
         for file in code_files(module)
         if file.suffix == ".py"
     ]

@@ -29,7 +29,7 @@ from xp.contrib.harbor.task_folder import HarborTask, folder_digest
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ResponseLost
 from xp.envs.config import EnvConfig
 from xp.envs.loop import run
-from xp.envs.rpc_server import place_kind, serve, to_stderr
+from xp.envs.rpc_server import directory_kind, serve, to_stderr
 from xp.errors import ExitCode, XpError
 from xp.lib import private_directory
 from xp.lib.secrets.redaction import Redactor
@@ -71,19 +71,15 @@ class CloudHost:
         self._config = config
         self._kind = str(config.sandbox)
         self._cloud: Mapping[str, Any] = config.options["cloud"]
-        self._place = private_directory.make(place_kind(os.getppid()))
-        tempfile.tempdir = os.environ["TMPDIR"] = str(self._place)
+        self._directory = private_directory.make(directory_kind(os.getppid()))
+        tempfile.tempdir = os.environ["TMPDIR"] = str(self._directory)
         os.environ.setdefault(
             "LITELLM_LOCAL_MODEL_COST_MAP", "True"
         )  # its client asks GitHub first
         keys = account_variables(config.sandbox)
         self._redact = Redactor([os.environ[name] for name in keys if os.environ.get(name)]).redact
         self._sandboxes: dict[int, Any] = {}
-        self._began: dict[int, float] = {}
         self._agents: dict[int, asyncio.Task[None]] = {}
-        self._hours = 0.0
-        """Hours of the sandboxes that have ended."""
-        self._next_start = 0.0
         self._numbers = itertools.count()
 
     def start(self, _: int, module: str) -> str | None:
@@ -101,23 +97,15 @@ class CloudHost:
             raise XpError(f"{where}: {error}", ExitCode.SECRET) from None
         return None
 
-    def open(self, number: int, place: tuple[HarborTask, str | None]) -> None:
-        """Starts a sandbox; raises XpError(LIMIT) when the budget is spent."""
-        self._check_budget()
-        task, setup = place
+    def open(self, number: int, request: tuple[HarborTask, str | None]) -> None:
+        """Starts a sandbox."""
+        task, setup = request
         limit_s = self._config.limits.create_timeout_s + task.build_timeout_s
         self._do(EnvUnavailable, self._open(number, task, setup), limit_s)
 
     async def _open(self, number: int, task: HarborTask, setup: str | None) -> None:
-        # Clouds refuse bursts of requests.
-        now = time.monotonic()
-        starts_at = self._next_start = max(
-            now, self._next_start + 1 / self._cloud["starts_per_second"]
-        )
-        await asyncio.sleep(starts_at - now)
         sandbox = self._sandbox(task, setup)
         self._sandboxes[number] = sandbox
-        self._began[number] = time.monotonic()
         try:
             await sandbox.start(force_build=False)
             await label(self._kind, sandbox)
@@ -138,7 +126,7 @@ class CloudHost:
         from harbor.models.trial.paths import TrialPaths
 
         context = self._context(task, setup)
-        paths = TrialPaths(self._place / f"trial-{next(self._numbers)}")
+        paths = TrialPaths(self._directory / f"trial-{next(self._numbers)}")
         paths.mkdir()
         options: dict[str, Any] = {}
         if self._kind in LIFETIMES:
@@ -174,7 +162,7 @@ class CloudHost:
         if task.image is None and setup is None:
             return task.files
         key = hashlib.sha256(f"{task.folder} {task.image} {setup}".encode()).hexdigest()[:20]
-        context = self._place / f"image-{key}"
+        context = self._directory / f"image-{key}"
         if context.is_dir():
             return context
         if task.image is None:
@@ -209,8 +197,8 @@ class CloudHost:
             return Ran(None, text, f"it took longer than {timeout_s:g} s")
         return Ran(done.return_code, text)
 
-    def put(self, number: int, place: tuple[Path, str]) -> None:
-        self._do(ResponseLost, self._of(number).upload_dir(*place), COPY_S)
+    def put(self, number: int, request: tuple[Path, str]) -> None:
+        self._do(ResponseLost, self._of(number).upload_dir(*request), COPY_S)
 
     def play(self, number: int, request: AgentRun) -> Ran:
         """Plays a task by Harbor's agent; what it says of a failure is the output.
@@ -283,7 +271,6 @@ class CloudHost:
         try:
             await sandbox.stop(delete=True)
         finally:
-            self._hours += (time.monotonic() - self._began.pop(number)) / 3600
             shutil.rmtree(sandbox.trial_paths.trial_dir, ignore_errors=True)
 
     def sweep(self, _: int, __: None) -> list[str]:
@@ -325,28 +312,10 @@ class CloudHost:
         """Removes all sandboxes and temporary files."""
         with suppress(Exception):
             run(self._end(), END_S)
-        price = self._cloud["price"]
-        if price is not None:
-            cost = f"{self._hours:.2f} hours of sandboxes, {self._hours * price:.2f} USD"
-            print(f"xp: {self._config.name}: {cost}", file=sys.stderr, flush=True)
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _end(self) -> None:
         await asyncio.gather(*map(self._remove, list(self._sandboxes)), return_exceptions=True)
-
-    def _check_budget(self) -> None:
-        budget = self._cloud["budget"]
-        if budget is None:
-            return
-        now = time.monotonic()
-        hours = self._hours + sum(now - began for began in self._began.values()) / 3600
-        cost = hours * self._cloud["price"]
-        if cost >= budget:
-            raise XpError(
-                f"environment {self._config.name}: sandboxes have cost {cost:.2f} USD, and env.options.cloud.budget is"
-                f" {budget:g}; set a larger one, and resume",
-                ExitCode.LIMIT,
-            )
 
     def _of(self, number: int) -> Any:
         sandbox = self._sandboxes.get(number)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.contrib.harbor.keeper import Output
-from xp.contrib.harbor.sandbox import MAX_PROCESSES, REWARD_BYTES, VERIFIER_LOGS, Ran
+from xp.contrib.harbor.sandbox import MAX_PROCESSES, ContainerSandbox, Ran
 from xp.contrib.harbor.task_folder import HarborTask, folder_digest
 from xp.envs.base import EnvUnavailable, ResponseLost
 from xp.envs.docker import SANDBOX_NEEDS, DockerContainer, run_docker
@@ -51,7 +51,7 @@ class DockerImages:
         return name
 
 
-class DockerSandbox:
+class DockerSandbox(ContainerSandbox):
     """See xp.contrib.harbor.sandbox.CommandSandbox. The container gets none of this process's variables.
 
     Args:
@@ -100,13 +100,13 @@ class DockerSandbox:
             f"export {name}={shlex.quote(value)}\n" for name, value in environ.items()
         )
         bounded = ("timeout", "--kill-after", str(KILL_S), f"{timeout_s:g}", "bash", "-c", command)
-        place = ("docker", "exec", "--interactive", *where, *who, self._container())
+        prefix = ("docker", "exec", "--interactive", *where, *who, self._container())
         began = time.monotonic()
         reading, writing = os.pipe()
         output = Output(reading, output_bytes)
         try:
             code = subprocess.run(
-                (*place, "sh", "-c", EXPORT, "sh", *bounded),
+                (*prefix, "sh", "-c", EXPORT, "sh", *bounded),
                 input=exports.encode(),
                 stdout=writing,
                 stderr=writing,
@@ -124,39 +124,15 @@ class DockerSandbox:
             return Ran(None, text, f"it took longer than {timeout_s:g} s")
         return Ran(code, text)
 
-    def put(self, folder: Path, name: str) -> str:
-        """See CommandSandbox."""
-        docker(
-            "exec",
-            "--user",
-            "root",
-            self._container(),
-            "sh",
-            "-c",
-            f"rm -rf /{name}; mkdir -p /{name}",
-        )
-        docker("cp", "--follow-link", f"{folder}/.", f"{self._container()}:/{name}")
-        docker("exec", "--user", "root", self._container(), "chmod", "-R", "a+rx", f"/{name}")
-        return f"/{name}"
-
-    def put_tests(self, folder: Path) -> str:
-        """See CommandSandbox."""
-        script = f"rm -rf {VERIFIER_LOGS}; mkdir -p {VERIFIER_LOGS}; chmod 777 {VERIFIER_LOGS}"
-        docker("exec", "--user", "root", self._container(), "sh", "-c", script)
-        return self.put(folder, "tests")
-
-    def read(self, name: str) -> str | None:
-        """See CommandSandbox; the file is read within the container, so that links cannot leave it."""
-        path = f"{VERIFIER_LOGS}/{name}"
-        script = f"test -f {path} && echo there && head -c {REWARD_BYTES} {path} || true"
-        there, _, text = docker(
-            "exec", "--user", "root", self._container(), "sh", "-c", script
-        ).partition("\n")
-        return text if there == "there" else None
-
     def close(self) -> None:
         """See CommandSandbox; a forked process does not close its parent's sandbox."""
         self._running.remove()
+
+    def _as_root(self, command: str) -> str:
+        return docker("exec", "--user", "root", self._container(), "sh", "-c", command)
+
+    def _copy(self, folder: Path, path: str) -> None:
+        docker("cp", "--follow-link", f"{folder}/.", f"{self._container()}:{path}")
 
     def _container(self) -> str:
         if self._running.id is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.contrib.harbor.sandbox import Ran
-from xp.envs.rpc_server import place_kind, serve, to_stderr
+from xp.envs.rpc_server import directory_kind, serve, to_stderr
 from xp.lib import private_directory
 
 DRAIN_S = 0.5
@@ -58,7 +58,7 @@ class Keeper:
     """Makes the session's directory, and removes it at its end; see xp.envs.rpc_server."""
 
     def __init__(self, _: None) -> None:
-        self._root = private_directory.make(place_kind(os.getppid()))
+        self._root = private_directory.make(directory_kind(os.getppid()))
 
     def root(self, _: int, __: None) -> Path:
         return self._root
@@ -104,8 +104,8 @@ def remove(root: Path) -> None:
         OSError
     ):  # Another thread, or a process of the command, may remove it at the same time.
         root.chmod(0o700)
-    for place, folders, _ in os.walk(root):
-        for folder in (Path(place, name) for name in folders):
+    for directory, folders, _ in os.walk(root):
+        for folder in (Path(directory, name) for name in folders):
             with suppress(OSError):
                 folder.chmod(0o700, follow_symlinks=not folder.is_symlink())
     shutil.rmtree(root, ignore_errors=True)

@@ -102,10 +102,10 @@ class LocalSandbox:
             remove(self.root)
 
 
-def _clear(place: Path) -> None:
-    if place.is_symlink() or place.is_file():
-        place.unlink()
-    remove(place)
+def _clear(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    remove(path)
 
 
 def _copy(folder: Path | None, to: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
-from xp.contrib.harbor.cloud_options import CloudOptions, account_variables, check_cloud
+from xp.contrib.harbor.cloud_options import CloudOptions, check_cloud, check_variables
 from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
 from xp.contrib.harbor.docker_sandbox import DockerImages, DockerSandbox
 from xp.contrib.harbor.local_sandbox import ROOT_VARIABLE, LocalSandbox
@@ -69,8 +69,10 @@ class HarborProvider(IndexedProvider):
     @staticmethod
     def check_plan(config: EnvConfig, environ: Mapping[str, str]) -> None:
         """Checks what a run would check first; raises XpError(SECRET) for a variable that is not declared."""
-        values = variables_of_folder(read_folder(config))
-        check_cloud(config, names_in(values))
+        tasks = read_folder(config)
+        values = variables_of_folder(tasks)
+        check_cloud(config, longest_verifier_s(tasks))
+        check_variables(config, names_in(values))
         check_declared(values, config, environ)
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
@@ -155,6 +157,11 @@ def variables_of_folder(tasks: Mapping[str, Sequence[HarborTask]]) -> list[str]:
     ]
 
 
+def longest_verifier_s(tasks: Mapping[str, Sequence[HarborTask]]) -> float:
+    """Largest time limit of these tasks' verifiers, in seconds."""
+    return max(task.verifier_timeout_s for members in tasks.values() for task in members)
+
+
 def remove_left(config: EnvConfig, clouds: CloudSandboxes) -> list[str]:
     """Removes sandboxes in a cloud that a killed process of this machine left; returns a line for each."""
     if config.sandbox is None or not config.sandbox.is_cloud:
@@ -195,8 +202,7 @@ def resolved(
     def value(match: re.Match[str]) -> str:
         name = match[1]
         default = match[2]
-        if name in account_variables(config.sandbox):
-            check_cloud(config, [name])
+        check_variables(config, [name])
         if name in config.secrets and environ.get(name):
             return environ[name]
         if default is None or environ.get(name):

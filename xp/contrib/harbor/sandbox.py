@@ -50,3 +50,38 @@ class CommandSandbox(Protocol):
 
     def close(self) -> None:
         """Ends all processes and removes all files; idempotent, never raises."""
+
+
+class ContainerSandbox:
+    """What sandboxes with a file system of their own share; subclasses run commands there and copy folders."""
+
+    def put_tests(self, folder: Path) -> str:
+        """See CommandSandbox."""
+        self._as_root(
+            f"rm -rf {VERIFIER_LOGS}; mkdir -p {VERIFIER_LOGS}; chmod 777 {VERIFIER_LOGS}"
+        )
+        return self.put(folder, "tests")
+
+    def read(self, name: str) -> str | None:
+        """See CommandSandbox; the file is read within the sandbox, so that links cannot leave it."""
+        path = f"{VERIFIER_LOGS}/{name}"
+        output = self._as_root(
+            f"test -f {path} && echo there && head -c {REWARD_BYTES} {path} || true"
+        )
+        there, _, text = output.partition("\n")
+        return text if there == "there" else None
+
+    def put(self, folder: Path, name: str) -> str:
+        """See CommandSandbox."""
+        self._as_root(f"rm -rf /{name}; mkdir -p /{name}")
+        self._copy(folder, f"/{name}")
+        self._as_root(f"chmod -R a+rx /{name}")
+        return f"/{name}"
+
+    def _as_root(self, command: str) -> str:
+        """Output of a command of root's; raises EnvFault if it fails."""
+        raise NotImplementedError
+
+    def _copy(self, folder: Path, path: str) -> None:
+        """Copies what is in a folder to a directory of the sandbox; raises EnvFault."""
+        raise NotImplementedError

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from xp.contrib.harness.request import (
     ProgramRequest,
+    RequestPictures,
     objects,
     refuse,
     request_of,
-    text_of,
     tool_of,
     unknown_kind,
 )
@@ -39,13 +39,13 @@ USAGE: Final = {
 }
 
 
-def read(body: Mapping[str, Any]) -> ProgramRequest:
-    """The request in a body; raises RefusedRequest."""
+def read(body: Mapping[str, Any], pictures: RequestPictures | None = None) -> ProgramRequest:
+    """The request in a body, see `request_of`; raises RefusedRequest."""
     inner = {"tool_choice": (body.get("tool_choice") or {}).get("type")}
     inner["output_config.format"] = (body.get("output_config") or {}).get("format")
     refuse({**body, **inner}, ALLOWED)
     if body.get("system"):
-        messages = [{"role": "system", "content": text_of(body["system"])}]
+        messages = [{"role": "system", "content": body["system"]}]
     else:
         messages = []
     for message in objects(body, "messages"):
@@ -58,7 +58,7 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
             raise unknown_kind("tools", tool, "tools with an input_schema")
     choice = body.get("tool_choice") or {}
     takes_one_call = choice.get("disable_parallel_tool_use") is True
-    return request_of(messages, tools, body, takes_one_call=takes_one_call)
+    return request_of(messages, tools, body, pictures, takes_one_call=takes_one_call)
 
 
 def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _plain(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {
                 "role": "tool",
                 "tool_call_id": block.get("tool_use_id"),
-                "content": text_of(block.get("content")),
+                "content": block.get("content"),
             }
     calls = [
         {
@@ -127,7 +127,7 @@ def _plain(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         block for block in blocks if block.get("type") not in ("tool_result", "tool_use", *SILENT)
     ]
     if others or calls or not blocks:
-        plain = {"role": message.get("role"), "content": text_of(others)}
+        plain = {"role": message.get("role"), "content": others}
         yield {**plain, "tool_calls": calls} if calls else plain
 
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from xp.contrib.harness.request import (
     ProgramRequest,
+    RequestPictures,
     objects,
     refuse,
     request_of,
-    text_of,
     tool_of,
     unknown_kind,
 )
@@ -41,20 +41,19 @@ USAGE: Final = {
 """Clients need the object; the tokens are the trainer's."""
 
 
-def read(body: Mapping[str, Any]) -> ProgramRequest:
-    """The request in a body; raises RefusedRequest."""
+def read(body: Mapping[str, Any], pictures: RequestPictures | None = None) -> ProgramRequest:
+    """The request in a body, see `request_of`; raises RefusedRequest."""
     refuse(body, ALLOWED)
     tools = []
-    messages = []
     for tool in objects(body, "tools"):
         _check_function("tools", tool)
         tools.append(tool_of(tool.get("function") or {}))
-    for message in objects(body, "messages"):
+    messages = objects(body, "messages")
+    for message in messages:
         for call in objects(message, "tool_calls"):
             _check_function("tool_calls", call)
-        messages.append({**message, "content": text_of(message.get("content"))})
     takes_one_call = body.get("parallel_tool_calls") is False
-    return request_of(messages, tools, body, takes_one_call=takes_one_call)
+    return request_of(messages, tools, body, pictures, takes_one_call=takes_one_call)
 
 
 def _check_function(field: str, value: Mapping[str, Any]) -> None:

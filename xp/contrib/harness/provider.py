@@ -19,13 +19,19 @@ from weakref import WeakSet
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from xp.contrib.harbor.cloud_options import CloudOptions, account_variables, check_cloud
+from xp.contrib.harbor.cloud_options import (
+    CloudOptions,
+    account_variables,
+    check_cloud,
+    check_variables,
+)
 from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
 from xp.contrib.harbor.docker_sandbox import DockerImages, DockerSandbox, docker
 from xp.contrib.harbor.local_sandbox import LocalSandbox
 from xp.contrib.harbor.provider import (
     check_declared,
     check_local,
+    longest_verifier_s,
     names_in,
     read_folder,
     remove_left,
@@ -39,16 +45,26 @@ from xp.contrib.harness.agents import AGENTS, HARBOR_AGENTS, HARBOR_OUTSIDE, Age
 from xp.contrib.harness.server import ProgramServer
 from xp.contrib.harness.session import HarnessSession, put_place
 from xp.contrib.harness.tool_server import ToolServer
-from xp.envs.base import EnvUnavailable, Message, Provider, Session, Task, ToolSpec
+from xp.envs.base import (
+    EnvUnavailable,
+    Message,
+    ProtocolError,
+    Provider,
+    Session,
+    Task,
+    ToolSpec,
+)
 from xp.envs.config import EnvConfig
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
 from xp.envs.load import load_provider
 from xp.envs.loop import run
-from xp.envs.rows import load_rows, messages_of
+from xp.envs.pictures import named, pictures_of, store_of
+from xp.envs.rows import load_rows, messages_of, reader_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.data_files import files_in
 from xp.lib.digest import digest_of, file_digest, text_digest
+from xp.lib.loopback import address_of
 from xp.spec.env import PromptSource, SandboxKind
 
 START_S: Final = 60.0
@@ -73,9 +89,9 @@ class HarnessOptions(BaseModel):
     env: dict[str, str]
     """Further variables of the program, with `{url}`, `{key}` and `{model}`."""
     setup: str | None
-    """Command that installs the program in each image (sandbox docker); None: the agent's own, or nothing."""
+    """Command that installs the program in each image (a container or a cloud's sandbox); None: the agent's own, or nothing."""
     image: str | None
-    """Image of rows and of a server's tasks (sandbox docker)."""
+    """Image of rows and of a server's tasks, where there is a sandbox."""
     timeout_s: Annotated[float, Field(gt=0)]
     """Seconds that the program may take for its own work; then what it left is scored."""
     grade: str | None
@@ -169,9 +185,14 @@ class HarnessProvider(IndexedProvider):
     @staticmethod
     def check_plan(config: EnvConfig, environ: Mapping[str, str]) -> None:
         """See xp.contrib.harbor.provider.HarborProvider."""
-        of_tasks = variables_of_folder(read_folder(config)) if is_folder(config) else []
-        values = [*_variables(config).values(), *of_tasks]
-        check_cloud(config, names_in(values))
+        values = list(_variables(config).values())
+        scoring_s = config.limits.call_timeout_s
+        if is_folder(config):
+            tasks = read_folder(config)
+            values += variables_of_folder(tasks)
+            scoring_s = longest_verifier_s(tasks)
+        check_cloud(config, scoring_s)
+        check_variables(config, names_in(values))
         check_declared(values, config, environ)
         _check_agent(config)
         _check_endpoint(config)
@@ -204,10 +225,15 @@ class HarnessProvider(IndexedProvider):
         if is_folder(config):
             self._tasks = read_folder(config)
         elif config.rows is not None:
-            self._rows, _ = load_rows(config.rows, config.columns)
-            self._tasks = {
-                split: [self._task_of(row) for row in rows] for split, rows in self._rows.items()
-            }
+            has_pictures = config.images is not None
+            self._rows, _ = load_rows(config.rows, config.columns, has_pictures=has_pictures)
+            try:
+                self._tasks = {
+                    split: [self._task_of(row) for row in rows]
+                    for split, rows in self._rows.items()
+                }
+            except ProtocolError as fault:
+                raise XpError(f"environment {config.name}: rows: {fault}") from None
         else:
             self._inner = load_provider(_of_server(config), environ)
         self._check_sandboxes()
@@ -249,6 +275,7 @@ class HarnessProvider(IndexedProvider):
             if inner is not None:
                 inner.close()
             raise
+        session.read_picture = reader_of(self._config.images, None, self._environ)
         self._sessions.add(session)
         session.begin(self._config.limits.create_timeout_s)
         return session
@@ -297,20 +324,21 @@ class HarnessProvider(IndexedProvider):
         tools = None
         row = dict[str, Any]()
         if inner is not None:
-            tools = ToolServer(inner, self._pool)
+            store = store_of(self._config.images, self._environ)
+            tools = ToolServer(inner, self._pool, store)
             row = {"prompt": inner.prompt()}
-            one = self._task_of(row)
+            harbor_task = self._task_of(row)
         else:
-            one = self._tasks[task.split][task.index]
+            harbor_task = self._tasks[task.split][task.index]
             if self._rows:
                 row = dict(self._rows[task.split][task.index])
             else:
                 row = {}
-        environ = variables_of(one, self._config, self._environ)
-        start = partial(self._start, one)
+        environ = variables_of(harbor_task, self._config, self._environ)
+        start = partial(self._start, harbor_task)
         return HarnessSession(
             self._agent,
-            one,
+            harbor_task,
             row,
             start,
             tools,
@@ -322,13 +350,24 @@ class HarnessProvider(IndexedProvider):
         )
 
     def _task_of(self, row: Mapping[str, Any]) -> HarborTask:
-        """A row as a task; raises XpError for files that would be written elsewhere than in the working directory."""
+        """A row as a task.
+
+        Raises:
+            XpError: its files would be written elsewhere than in the working directory.
+            ProtocolError: its prompt has a picture.
+        """
         for name in row.get("files") or {}:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise XpError(
                     f"environment {self._config.name}: files: {name!r} is not below the working directory"
                 )
-        prompt = "\n\n".join(message["content"] for message in messages_of(row))
+        messages = messages_of(row, None if self._config.images is None else named)
+        if pictures_of(messages):
+            raise ProtocolError(
+                "the task's prompt has an image, and a program gets a text: leave the image out of the prompt, and give the"
+                " program the file or a tool that shows it"
+            )
+        prompt = "\n\n".join(message["content"] for message in messages)
         return HarborTask(Path(), prompt, self._config.options["image"])
 
     def _check_sandboxes(self) -> None:
@@ -483,28 +522,35 @@ def _check_endpoint(config: EnvConfig) -> None:
     is_cloud = config.sandbox is not None and config.sandbox.is_cloud
     if not is_cloud or _is_outside(config):
         return
-    if endpoint is not None and not _is_loopback(endpoint):
+    reason: str | None = "127.0.0.1 is not this machine"
+    if endpoint is not None:
+        reason = _unreachable(endpoint)
+    if reason is None:
         return
-    if endpoint is None:
-        address = "127.0.0.1"
-    else:
-        address = f"env.options.endpoint={endpoint}"
     raise XpError(
-        f"environment {config.name}: env.sandbox={config.sandbox} runs the program in a cloud, where {address} is not"
-        " this machine; set env.options.endpoint=https://NAME, a tunnel of yours that leads to env.options.listen"
+        f"environment {config.name}: env.sandbox={config.sandbox} runs the program in a cloud, where {reason}; set"
+        " env.options.endpoint=https://NAME, a tunnel of yours that leads to env.options.listen"
         f" ({config.options['listen']} on this machine), or env.options.endpoint='http://ADDRESS:{{port}}' with"
         " env.options.listen=0.0.0.0:8800 where this machine has a public address (xp opens neither by itself)",
         ExitCode.PLAN,
     )
 
 
-def _is_loopback(endpoint: str) -> bool:
-    host = urlsplit(endpoint.replace("{port}", "80")).hostname or ""
+def _unreachable(endpoint: str) -> str | None:
+    """Why a cloud does not reach an endpoint. None means that it has a public address or a name."""
+    what = f"env.options.endpoint={endpoint}"
     try:
-        address = ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified or address.is_link_local
+        host = urlsplit(endpoint.replace("{port}", "80")).hostname or ""
+    except ValueError as error:
+        return f"{what} is no address ({error})"
+    if host.rstrip(".").endswith(".localhost"):
+        return f"{what} is not this machine"
+    address = address_of(host)
+    if address is None or address.is_global:
+        return None
+    if address.is_loopback or address.is_unspecified or address.is_link_local:
+        return f"{what} is not this machine"
+    return f"{what} is an address of a private network, which a cloud does not reach"
 
 
 def _place(config: EnvConfig, name: str) -> Path | None:

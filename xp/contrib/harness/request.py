@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from xp.envs.base import Message, ProtocolError
+from xp.envs.base import Message, Picture, ProtocolError
 from xp.envs.conversation import ModelRequest
-from xp.envs.messages import chat_messages
+from xp.envs.messages import ReadPicture, chat_messages, role_of
+from xp.envs.pictures import (
+    PICTURE_PARTS,
+    PictureFault,
+    data_of,
+    digests_of,
+    joined,
+    parts_of,
+    with_pictures,
+)
 
 SETTINGS: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
@@ -22,11 +32,33 @@ NOTED: Final = (
     *("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url"),
     *("file", "input_file", "document", "search_result", "resource", "resource_link"),
 )
-"""Types of parts of which the policy reads a note."""
+"""Types of parts of which the policy reads a note, but for pictures if it reads these."""
 
 
 class RefusedRequest(ValueError):
     """A request that cannot be answered as it is meant; the text is for the program's author."""
+
+
+class RequestPictures:
+    """Pictures of one program's requests; each of them repeats those before it, and is decoded once.
+
+    Args:
+        read: stores the bytes of a picture; raises PictureFault.
+    """
+
+    def __init__(self, read: ReadPicture) -> None:
+        self._read = read
+        self._known: dict[str, Picture] = {}
+
+    def of(self, part: Mapping[str, Any]) -> Picture:
+        """The picture of a part with base64 or a data URI; raises PictureFault for any other, and fetches none."""
+        data = data_of(part)
+        digest = hashlib.sha256(data).hexdigest()
+        picture = self._known.get(digest)
+        if picture is None:
+            picture = self._read(data)
+            self._known[digest] = picture
+        return picture
 
 
 @dataclass(frozen=True)
@@ -47,37 +79,55 @@ def request_of(
     messages: Any,
     tools: Sequence[Mapping[str, Any]],
     body: Mapping[str, Any],
+    pictures: RequestPictures | None,
     *,
     takes_one_call: bool,
 ) -> ProgramRequest:
-    """The request with these messages and tools; raises RefusedRequest for messages that cannot be answered.
+    """The request with these messages and tools.
 
     Many chat templates refuse, or drop, a system message that is not the first one, and two messages of the user in a
     row. So the former becomes the user's, and messages in a row become one.
+
+    Args:
+        messages: in the form of chat completions; a content may also have the parts of the other wires.
+        tools: in the form of chat completions.
+        body: the request's body.
+        pictures: reads its pictures. None means that the policy reads text.
+        takes_one_call: see ProgramRequest.
+
+    Raises:
+        RefusedRequest: the messages cannot be answered, or one before the first answer has a picture that cannot be
+            read. A later one may be the policy's doing, so that a text says what is wrong with it.
     """
+    plain: list[Mapping[str, Any]] = []
+    is_answered = False
+    for message in messages:
+        content, images = _content(message.get("content"), pictures, is_answered=is_answered)
+        plain.append({**message, "content": content, "pictures": images})
+        is_answered |= role_of(message) == "assistant"
     try:
-        read = chat_messages(messages)
+        read = chat_messages(plain)
     except ProtocolError as error:
         raise RefusedRequest(f"messages: {error}") from None
     if not read or read[-1]["role"] == "assistant":
         raise RefusedRequest(
             "messages: the last message must be the user's, or a tool's result; got the assistant's or none"
         )
-    joined: list[Message] = []
+    merged: list[Message] = []
     for one in read:
-        last = joined[-1]["role"] if joined else "system"
+        last = merged[-1]["role"] if merged else "system"
         if one["role"] == "system" != last:
             role = "user"
         else:
             role = one["role"]
-        if joined and role == last in ("system", "user"):
-            joined[-1]["content"] += f"\n\n{one['content']}"
+        if merged and role == last in ("system", "user"):
+            merged[-1] = with_pictures(merged[-1], [*parts_of(merged[-1]), "\n\n", *parts_of(one)])
         else:
-            joined.append({**one, "role": role})
+            merged.append({**one, "role": role})
     settings = {
         name: float(body[name]) for name in SETTINGS if isinstance(body.get(name), int | float)
     }
-    return ProgramRequest(joined, tools, settings, takes_one_call)
+    return ProgramRequest(merged, tools, settings, takes_one_call)
 
 
 def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -187,7 +237,32 @@ def _canonical(message: Message) -> Any:
         message["role"],
         message["content"].split(),
         [(call["name"], call["arguments"]) for call in calls],
+        digests_of([message]),
     )
+
+
+def _content(
+    content: Any, pictures: RequestPictures | None, *, is_answered: bool
+) -> tuple[str, list[Picture]]:
+    """Content as a text with a mark for each picture, and the pictures.
+
+    Raises:
+        RefusedRequest: a part of a kind that is not known, or a picture of the prompt that cannot be read.
+    """
+    if pictures is None or not isinstance(content, list):
+        return text_of(content), []
+    parts: list[str | Picture] = []
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") not in PICTURE_PARTS:
+            parts.append(_part(part))
+            continue
+        try:
+            parts.append(pictures.of(part))
+        except PictureFault as fault:
+            if not is_answered:
+                raise RefusedRequest(f"messages: {fault}") from None
+            parts.append(f"[image left out: {fault}]")
+    return joined(parts, between="\n")
 
 
 def _part(part: Any) -> str:

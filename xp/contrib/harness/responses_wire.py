@@ -11,6 +11,7 @@ from typing import Any, Final
 from xp.contrib.harness.chat_wire import error as error
 from xp.contrib.harness.request import (
     ProgramRequest,
+    RequestPictures,
     objects,
     refuse,
     request_of,
@@ -47,8 +48,8 @@ USAGE: Final = {
 }
 
 
-def read(body: Mapping[str, Any]) -> ProgramRequest:
-    """The request in a body; raises RefusedRequest."""
+def read(body: Mapping[str, Any], pictures: RequestPictures | None = None) -> ProgramRequest:
+    """The request in a body, see `request_of`; raises RefusedRequest."""
     refuse(
         {**body, "text.format": ((body.get("text") or {}).get("format") or {}).get("type")}, ALLOWED
     )
@@ -69,7 +70,7 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
             schema = {}
         tools.append(tool_of({**tool, **schema, "name": name}))
     takes_one_call = body.get("parallel_tool_calls") is False
-    return request_of(messages, tools, body, takes_one_call=takes_one_call)
+    return request_of(messages, tools, body, pictures, takes_one_call=takes_one_call)
 
 
 def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +88,9 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
     """Adds an item to the messages; items of one turn of the assistant become one message."""
     kind = item.get("type", "message")
     if kind == "message":
-        message = {"role": item.get("role"), "content": text_of(item.get("content"))}
+        message = {"role": item.get("role"), "content": item.get("content")}
+        if message["role"] == "assistant":
+            message["content"] = text_of(message["content"])
         if message["role"] == "assistant" and messages and messages[-1]["role"] == "assistant":
             messages[-1]["content"] += message["content"]
         else:
@@ -105,8 +108,8 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
             {"id": item.get("call_id"), "function": function}
         )
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        content = text_of(item.get("output"))
-        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+        result = {"role": "tool", "tool_call_id": item.get("call_id")}
+        messages.append({**result, "content": item.get("output")})
     elif kind != "reasoning":  # an echo of the policy's thinking, which its tokens hold
         raise unknown_kind("input", item, "messages, function calls and their outputs")
 

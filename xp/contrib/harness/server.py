@@ -15,7 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
-from xp.contrib.harness.request import ProgramRequest, RefusedRequest
+from xp.contrib.harness.request import ProgramRequest, RefusedRequest, RequestPictures
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import EnvUnavailable, Message, ModelMessage
 from xp.envs.conversation import ModelRequest
@@ -58,6 +58,7 @@ class ProgramChannel:
         tools: the tools of the task's own session; None: it has none.
         count: counts the tokens of a request as a prompt; None: nobody can.
         only_appends: whether the same request again, before its answer is delivered, can only be a retry.
+        pictures: reads the pictures of requests. None means that the policy reads text.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class ProgramChannel:
         count: Callable[[ProgramRequest], int] | None = None,
         *,
         only_appends: bool,
+        pictures: RequestPictures | None = None,
     ) -> None:
         self._questions = questions
+        self.pictures = pictures
         self.tools = tools
         self.count = count
         self._only_appends = only_appends
@@ -91,12 +94,14 @@ class ProgramChannel:
     def undelivered(self) -> tuple[int, ...]:
         """Numbers of the policy's messages that the program never got."""
         written = [
-            number for number, one in enumerate(self.answers) if one.done() and not one.exception()
+            number
+            for number, answer in enumerate(self.answers)
+            if answer.done() and not answer.exception()
         ]
         return tuple(
-            one
-            for one in written
-            if one not in self._delivered and self.answers[one].result() is not LIMIT
+            number
+            for number in written
+            if number not in self._delivered and self.answers[number].result() is not LIMIT
         )
 
     def ask(self, request: ProgramRequest, *, is_retry: bool) -> int | None:
@@ -259,13 +264,18 @@ def _failed(status: int, text: str, wire: Any = chat_wire) -> web.Response:
     return web.json_response(wire.error(status, text), status=status)
 
 
-async def _read(wire: Any, request: web.Request) -> tuple[ProgramRequest, dict[str, Any]]:
+async def _read(
+    wire: Any, request: web.Request, pictures: RequestPictures | None
+) -> tuple[ProgramRequest, dict[str, Any]]:
     """A request, and its body; raises RefusedRequest."""
     try:
         body = await request.json()
         if not isinstance(body, dict):
             raise RefusedRequest("the body is no JSON object")
-        return wire.read(body), body
+        if pictures is None:
+            return wire.read(body), body
+        # A picture takes a second to decode, and other episodes share the loop.
+        return await asyncio.to_thread(wire.read, body, pictures), body
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, RefusedRequest):
             raise
@@ -275,7 +285,7 @@ async def _read(wire: Any, request: web.Request) -> tuple[ProgramRequest, dict[s
 async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.StreamResponse:
     """Answers a request for the model's next message."""
     try:
-        asked, body = await _read(wire, request)
+        asked, body = await _read(wire, request, channel.pictures)
     except RefusedRequest as error:
         channel.refused = str(error)
         return _failed(400, channel.refused, wire)
@@ -330,7 +340,7 @@ async def _count(request: web.Request, channel: ProgramChannel) -> web.Response:
     if channel.count is None:
         return _failed(404, "there is no tokenizer of the policy", anthropic_wire)
     try:
-        asked, _ = await _read(anthropic_wire, request)
+        asked, _ = await _read(anthropic_wire, request, channel.pictures)
         size = await asyncio.get_running_loop().run_in_executor(None, channel.count, asked)
     except (RefusedRequest, XpError) as error:
         return _failed(400, str(error), anthropic_wire)

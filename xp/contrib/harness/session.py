@@ -24,7 +24,7 @@ from xp.contrib.harbor.sandbox import VERIFIER_LOGS, CommandSandbox, Ran
 from xp.contrib.harbor.session import verify
 from xp.contrib.harbor.task_folder import HarborTask
 from xp.contrib.harness.agents import Agent
-from xp.contrib.harness.request import ProgramRequest, auxiliary_of, difference
+from xp.contrib.harness.request import ProgramRequest, RequestPictures, auxiliary_of, difference
 from xp.contrib.harness.server import MODEL, ProgramChannel, ProgramServer
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import (
@@ -202,9 +202,13 @@ class HarnessSession(ConversationSession):
             count = None
         else:
             count = self._num_tokens
+        if self.read_picture is None:
+            pictures = None
+        else:
+            pictures = RequestPictures(self.read_picture)
         only_appends = self._max_rows == 1
         self._channel = ProgramChannel(
-            questions, self._tool_server, count, only_appends=only_appends
+            questions, self._tool_server, count, only_appends=only_appends, pictures=pictures
         )
         self._key = self._server.add(self._channel)
         ended: concurrent.futures.Future[Ran] = concurrent.futures.Future()

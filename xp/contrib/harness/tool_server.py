@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any, Final
 
 from xp.envs.base import EnvFault, Session, ToolResult
+from xp.envs.pictures import PictureStore, parts_of
 
 VERSION: Final = "2025-06-18"
 NOT_FOUND: Final = -32601
@@ -22,10 +24,12 @@ class ToolServer:
     Args:
         session: the open session.
         pool: threads of sessions.
+        store: the pictures of results. None means that there are none.
     """
 
-    def __init__(self, session: Session, pool: Executor) -> None:
+    def __init__(self, session: Session, pool: Executor, store: PictureStore | None = None) -> None:
         self.session = session
+        self._store = store
         self._pool = pool
         self._turn = asyncio.Lock()
         self.results: list[ToolResult] = []
@@ -89,7 +93,7 @@ class ToolServer:
         arguments = params.get("arguments") or {}
         async with self._turn:
             if self.is_over or self.fault is not None:
-                return _result("Error: the task is over.", is_error=True)
+                return _result([_text("Error: the task is over.")], is_error=True)
             work = asyncio.get_running_loop().run_in_executor(
                 self._pool, self.session.call, name, arguments
             )
@@ -97,17 +101,34 @@ class ToolServer:
                 result = await work
             except EnvFault as fault:  # a tool's failure, which a client shows to its model
                 self.fault = fault
-                return _result(f"Error: {fault}", is_error=True)
+                return _result([_text(f"Error: {fault}")], is_error=True)
             self.results.append(result)
-            return _result(result.text, is_error=result.is_call_error)
+            return _result(self._blocks(result), is_error=result.is_call_error)
+
+    def _blocks(self, result: ToolResult) -> list[dict[str, Any]]:
+        """The texts of a result, and its pictures with the bytes that the environment gave."""
+        if self._store is None or not result.pictures:
+            return [_text(result.text)]
+        blocks = []
+        for part in parts_of({"content": result.text, "pictures": result.pictures}):
+            if isinstance(part, str):
+                blocks.append(_text(part))
+                continue
+            data = base64.b64encode(self._store.data(part["sha256"])).decode()
+            blocks.append({"type": "image", "data": data, "mimeType": part["media_type"]})
+        return blocks
 
 
 async def _ping(_: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _result(text: str, *, is_error: bool) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+def _result(blocks: list[dict[str, Any]], *, is_error: bool) -> dict[str, Any]:
+    return {"content": blocks, "isError": is_error}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _error(number: Any, code: int, text: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from xp.lib.private_ray import NICENESS
 from xp.planning.job import Stage
 from xp.planning.refusals import manages_own_gpus
 from xp.planning.runtimes import added_to_image
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 from xp.worker.nodes import MAIN
 
 MANIFEST: Final = "kubernetes.yaml"

@@ -39,7 +39,7 @@ from xp.lib.private_ray import TOKEN
 from xp.lib.secrets.redaction import resolve
 from xp.planning.job import Stage
 from xp.planning.refusals import check_limits
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 __all__ = ["Options", "SkypilotLauncher", "limit", "make_launcher"]
 

@@ -121,6 +121,12 @@ COLUMNS: Final[Mapping[str, Column]] = {
         refuse="xp sends a service texts alone; set null, or use backend=trl or skyrl",
         proof=OWN,
     ),
+    "model.train_vision": Column(
+        implemented_by="nothing: off",
+        refuse_if=lambda s: s.model.train_vision,
+        refuse="xp sends a service texts alone; set false, or use backend=trl or skyrl",
+        proof=OWN,
+    ),
     **_left(["model.architecture"], "the service has the network"),
     "algorithm.estimator": Column(
         implemented_by="xp.episode.advantages",

@@ -10,7 +10,7 @@ from xp.lib.text import counted
 from xp.planning.memory.lengths import at_limit, expected
 from xp.planning.run_size import evaluation_episodes, expected_steps
 from xp.spec import RunSpec
-from xp.spec.place import TokenPrices
+from xp.spec.launcher import TokenPrices
 from xp.worker.token_budget import evaluation_sampling
 
 

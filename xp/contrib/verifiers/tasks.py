@@ -32,6 +32,7 @@ from xp.envs.loop import run
 from xp.envs.rows import reader_of
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
+from xp.lib.packages import require
 
 SPLIT: Final = "train"
 """Name of the only split; verifiers' tasks have no splits, and a share of them is held out."""
@@ -46,6 +47,8 @@ class VerifiersTasks:
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
+        if config.images is not None:
+            require("model.images", "PIL")
         self._environment, self._seat = _environment(config)
         self._tasks = _tasks(config, self._environment.taskset)
         self._endpoint = ModelEndpoint()

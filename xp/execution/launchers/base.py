@@ -15,7 +15,7 @@ from xp.lib.secrets.redaction import Redactor
 from xp.planning.job import Stage
 
 if TYPE_CHECKING:  # pydantic is not installed on a cluster's nodes
-    from xp.spec.place import LauncherSpec
+    from xp.spec.launcher import LauncherSpec
 
 Echo = Callable[[str], None]
 """Function that receives redacted text for the screen, with its line ends."""
@@ -69,7 +69,7 @@ class Launch:
     """Time of the submission in UTC, ISO 8601."""
 
 
-def now() -> str:
+def timestamp() -> str:
     """Current time in the format of records: UTC, ISO 8601, with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -13,10 +12,10 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
-from xp.execution.launchers.base import Context, Launch, now
+from xp.execution.launchers.base import Context, Launch, timestamp
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import Spread, make_job_spec
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.codec import decode
 from xp.lib.digest import text_digest
 from xp.lib.names import is_inner_path, is_native_id
@@ -24,7 +23,7 @@ from xp.lib.reading import config_of
 from xp.lib.secrets.environment import STAGE_TOKENS
 from xp.lib.secrets.environment import inherited as passed
 from xp.planning.job import Job, Stage
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 SUBMITTED = "submitted.json"
 
@@ -123,16 +122,14 @@ def read_launches(directory: Path) -> list[Launch] | None:
 
 def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
     """Records submissions that the cluster accepted."""
-    write_atomically(
-        directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n"
-    )
+    write_json(directory / SUBMITTED, [asdict(launch) for launch in launches])
 
 
 def launches_of(
     launcher: str, native_id: str, stages: Sequence[tuple[Stage, Context]]
 ) -> list[Launch]:
     """Launches of stages that one job runs, submitted now."""
-    started = now()
+    started = timestamp()
     return [
         Launch(launcher, its.key(stage.name), native_id, its.log(stage.name), started)
         for stage, its in stages
@@ -141,8 +138,8 @@ def launches_of(
 
 def identity(stage: Stage, context: Context) -> str:
     """Name of a stage on a cluster; unique, and the same for every submission of the stage."""
-    place = text_digest(str(context.outputs))[:8]
-    return f"xp-{context.run_id}-{context.attempt}-{stage.name}-{place}"
+    outputs_key = text_digest(str(context.outputs))[:8]
+    return f"xp-{context.run_id}-{context.attempt}-{stage.name}-{outputs_key}"
 
 
 def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
-from xp.lib.code_files import code_files, code_places, left_out, users_place, with_imports
+from xp.lib.code_files import code_files, code_locations, left_out, users_location, with_imports
 from xp.lib.data_files import data_of, files_in, shipped_name
 from xp.lib.plugins import top_modules
 from xp.spec import RunSpec
@@ -56,12 +56,12 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
         XpError: CONFIG for a module that is not found; RESOURCE for a directory that is too large for code.
     """
     origins = map(_origin, dict.fromkeys(names))
-    places = tuple(with_imports(place for place in origins if place is not None))
-    for place in places:
+    locations = tuple(with_imports(location for location in origins if location is not None))
+    for location in locations:
         _check_size(
-            str(place), code_files(place), MAX_MODULE_BYTES, "keep data outside the package"
+            str(location), code_files(location), MAX_MODULE_BYTES, "keep data outside the package"
         )
-    return places
+    return locations
 
 
 def locate_data(spec: RunSpec) -> tuple[Path, ...]:
@@ -70,11 +70,11 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
     Raises:
         XpError: RESOURCE for more than `MAX_DATA_BYTES`.
     """
-    places = tuple(data_places(spec))
-    files = [file for place in places for file in files_in(place)]
+    locations = tuple(data_paths(spec))
+    files = [file for location in locations for file in files_in(location)]
     fix = "give a function that reads them where they are, env.rows=module:function"
     _check_size("env.rows", files, MAX_DATA_BYTES, fix)
-    return places
+    return locations
 
 
 def _check_size(what: str, files: Iterable[Path], most: int, fix: str) -> None:
@@ -85,22 +85,22 @@ def _check_size(what: str, files: Iterable[Path], most: int, fix: str) -> None:
         )
 
 
-def data_places(spec: RunSpec) -> Iterator[Path]:
+def data_paths(spec: RunSpec) -> Iterator[Path]:
     """Files of rows and directories of data sets on this machine that a spec names."""
     for member in spec.env.members.values():
         yield from data_of(member.rows)
 
 
-def copy_modules(places: Sequence[Path], target: Path, data: Sequence[Path] = ()) -> None:
+def copy_modules(locations: Sequence[Path], target: Path, data: Sequence[Path] = ()) -> None:
     """Copies the user's own modules beside the package, and files of rows to where xp.lib.data_files looks for them."""
-    for place in places:
-        if place.is_file():
-            shutil.copy(place, target / place.name)
+    for location in locations:
+        if location.is_file():
+            shutil.copy(location, target / location.name)
         else:
-            copy_package(target, place)
-    for place in data:
-        for file in files_in(place):
-            copy = target / shipped_name(place) / file.relative_to(place)
+            copy_package(target, location)
+    for location in data:
+        for file in files_in(location):
+            copy = target / shipped_name(location) / file.relative_to(location)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
 
@@ -113,15 +113,15 @@ def _origin(name: str) -> Path | None:
             f"{name}: no such module; start xp in the directory with its file, or add this directory to PYTHONPATH"
         )
     if name in top_modules():
-        return code_places(spec)[0].resolve()
-    return users_place(spec)
+        return code_locations(spec)[0].resolve()
+    return users_location(spec)
 
 
-def shipped_files(place: Path) -> list[Path]:
+def shipped_files(location: Path) -> list[Path]:
     """Files of a module that a run copies, or of such a copy."""
-    files = code_files(place)
-    if place == PACKAGE:
-        return [file for file in files if file.relative_to(place).parts[0] not in _UNUSED]
+    files = code_files(location)
+    if location == PACKAGE:
+        return [file for file in files if file.relative_to(location).parts[0] not in _UNUSED]
     return files
 
 

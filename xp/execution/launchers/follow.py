@@ -13,7 +13,7 @@ from xp.execution.launchers.base import Context, Echo, Launch
 from xp.execution.launchers.node.job_spec import read_result
 from xp.lib.reading import opened
 from xp.lib.terminal import plain
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 LOOK_S = 0.3
 """Seconds between two reads of the log and the result."""

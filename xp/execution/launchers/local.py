@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Echo, Launch, now
+from xp.execution.launchers.base import Context, Echo, Launch, timestamp
 from xp.execution.launchers.cluster import inherited
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.gpus import Gpus, claim
@@ -24,7 +24,7 @@ from xp.execution.launchers.preflight import check_machine, interpreter, python_
 from xp.lib import processes
 from xp.planning.job import Stage
 from xp.planning.refusals import needs_one_node
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 TREE_LOCK = ".tree.lock"
 TREE_DEADLINE_S = 30.0
@@ -95,7 +95,7 @@ class LocalLauncher:
             pass_fds=(hold,),
         )
         os.close(hold)
-        launch = Launch(self.name, key, str(process.pid), context.log(stage.name), now())
+        launch = Launch(self.name, key, str(process.pid), context.log(stage.name), timestamp())
         self._running[key] = _RunningJob(process, file, context, launch)
         return launch
 

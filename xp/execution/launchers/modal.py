@@ -34,7 +34,7 @@ from xp.lib.atomic import replacing
 from xp.lib.packages import install_command
 from xp.planning.job import Stage
 from xp.planning.refusals import check_limits, needs_one_node
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 ANSWER_S = 120.0
 SUBMIT_S = 3600.0
@@ -89,7 +89,7 @@ class ModalLauncher(ServiceLauncher):
         state = next(
             (
                 app.get("state")
-                for app in _rows("app", "list") or ()
+                for app in _listing("app", "list") or ()
                 if app.get("app_id") == launch.native_id
             ),
             None,
@@ -129,19 +129,19 @@ class ModalLauncher(ServiceLauncher):
         """
         brought = []
         for name in names:
-            place = inside(self._outputs, name)
+            target = inside(self._outputs, name)
             if (self._entries(str(Path(name).parent)) or {}).get(name) != "dir":
                 continue
-            place.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             # Atomic, and needed because Modal's --force empties its target directory.
-            with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetch-") as fresh:
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as fresh:
                 ask(
                     [*_modal(), "volume", "get", str(self._spec.volume), name, fresh],
                     timeout_s=SUBMIT_S,
                 )
-                if place.is_dir() and not place.is_symlink():
-                    place.rename(Path(fresh, "before"))
-                Path(fresh, place.name).rename(place)
+                if target.is_dir() and not target.is_symlink():
+                    target.rename(Path(fresh, "before"))
+                Path(fresh, target.name).rename(target)
             brought.append(name)
         return brought
 
@@ -157,13 +157,13 @@ class ModalLauncher(ServiceLauncher):
         ]
         missing = []
         for name in (*files, f"{run}/metrics.jsonl"):
-            place = inside(self._outputs, name)  # names on the volume are not trusted
-            if place.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
+            target = inside(self._outputs, name)  # names on the volume are not trusted
+            if target.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
             content = self._read(name)
             if content is not None:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(place) as temporary:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(target) as temporary:
                     temporary.write_bytes(content)
             elif not self._is_absent(name):
                 missing.append(name)
@@ -203,7 +203,7 @@ class ModalLauncher(ServiceLauncher):
         return next(
             (
                 app.get("app_id")
-                for app in _rows("app", "list") or ()
+                for app in _listing("app", "list") or ()
                 if app.get("description") == name
             ),
             None,
@@ -211,10 +211,10 @@ class ModalLauncher(ServiceLauncher):
 
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""
-        rows = _rows("volume", "ls", str(self._spec.volume), directory)
-        if rows is None:
+        items = _listing("volume", "ls", str(self._spec.volume), directory)
+        if items is None:
             return None
-        return {row.get("filename", ""): row.get("type", "") for row in rows}
+        return {item.get("filename", ""): item.get("type", "") for item in items}
 
     def _is_absent(self, name: str) -> bool:
         """Returns whether Modal says that a file does not exist; False also if it does not answer."""
@@ -248,13 +248,13 @@ def _code(text: bytes | None) -> int | None:
     return None
 
 
-def _rows(group: str, action: str, *words: str) -> list[dict[str, str]] | None:
+def _listing(group: str, action: str, *words: str) -> list[dict[str, str]] | None:
     """Rows of a listing of Modal's, with keys in small letters. None means that Modal does not answer."""
     with suppress(XpError, ValueError, AttributeError, TypeError):
-        rows = json.loads(ask([*_modal(), group, action, "--json", *words], timeout_s=ANSWER_S))
+        items = json.loads(ask([*_modal(), group, action, "--json", *words], timeout_s=ANSWER_S))
         return [
-            {key.lower().replace(" ", "_"): str(value) for key, value in row.items()}
-            for row in rows
+            {key.lower().replace(" ", "_"): str(value) for key, value in item.items()}
+            for item in items
         ]
     return None
 

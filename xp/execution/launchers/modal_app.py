@@ -19,7 +19,7 @@ from xp.execution.launchers.service import (
 )
 from xp.planning.job import Job, Resources
 from xp.planning.runtimes import AFTER_LOCK, added_to_image
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 APP_FILE = "modal_app.py"
 CODE = "/xp/code"

@@ -94,9 +94,9 @@ def project(runtime: Runtime) -> Path | None:
 
 def checkouts(runtime: Runtime) -> dict[str, str]:
     """Variable -> path of checkouts that `install` made, for variables that are not set."""
-    checkouts = installed_checkouts(runtime.checkouts)
+    folders = installed_checkouts(runtime.checkouts)
     return {
-        variable: place for variable, place in checkouts.items() if not os.environ.get(variable)
+        variable: folder for variable, folder in folders.items() if not os.environ.get(variable)
     }
 
 
@@ -108,15 +108,15 @@ def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
         code: parent directory of the run's copy of xp.
         path: the user's PYTHONPATH.
     """
-    places = [str(code)]
+    paths = [str(code)]
     checkout = project(runtime)
     if checkout is not None:
-        places.append(str(checkout))
+        paths.append(str(checkout))
     if runtime.python is None:
-        places += [os.path.abspath(part) for part in path.split(os.pathsep) if part]
+        paths += [os.path.abspath(part) for part in path.split(os.pathsep) if part]
     return {
         **checkouts(runtime),
-        "PYTHONPATH": os.pathsep.join(places),
+        "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
         **HASH_SEED,
     }

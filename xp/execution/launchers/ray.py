@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
 from xp.execution.launchers.base import Context, Launch
@@ -38,11 +37,12 @@ from xp.execution.launchers.node.gpus import Gpus, claim
 from xp.execution.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.execution.launchers.preflight import check_machine
 from xp.execution.launchers.ray_head import RayHead
+from xp.lib.loopback import is_loopback
 from xp.lib.packages import install_command
 from xp.lib.reading import config_of
 from xp.planning.job import Job, Stage
 from xp.planning.refusals import check_limits, manages_own_gpus, needs_one_node
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"
 """Default address of Ray's dashboard."""

@@ -31,7 +31,7 @@ from xp.lib.secrets.redaction import Redactor, resolve
 from xp.planning.job import Job, Stage
 from xp.planning.refusals import manages_own_gpus
 from xp.planning.runtimes import AFTER_LOCK, RuntimeLock, lock_with, smallest_with
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 StageContext = tuple[Stage, Context]
 LOCKS = "environment"

@@ -46,7 +46,7 @@ from xp.execution.launchers.slurm_job import batch_script as batch_script
 from xp.lib.atomic import write_atomically
 from xp.planning.job import Stage
 from xp.planning.refusals import check_limits, manages_own_gpus
-from xp.spec.place import Container, LauncherSpec
+from xp.spec.launcher import Container, LauncherSpec
 
 SCRIPT = "job.sh"
 ANSWER_S = 60.0
@@ -193,7 +193,7 @@ class SlurmLauncher(ClusterLauncher):
             paths.append(
                 place_job_spec(stage, its, self._spec, extra=hidden, prints=False, spread=spread)
             )
-        native_id = arrays.place(context.run_id, context.outputs / context.code, paths)
+        native_id = arrays.task_id(context.run_id, context.outputs / context.code, paths)
         launches = launches_of(self.name, native_id, stages)
         for path, launch in zip(paths, launches, strict=True):
             write_launches(path.parent, [launch])

@@ -17,7 +17,7 @@ from xp.execution.launchers.cluster import ask
 from xp.execution.launchers.slurm_job import array_script, options
 from xp.lib.atomic import write_atomically
 from xp.planning.job import Resources, Stage
-from xp.spec.place import LauncherSpec
+from xp.spec.launcher import LauncherSpec
 
 ANSWER_S = 60.0
 SCRIPT = "array.sh"
@@ -84,14 +84,14 @@ class SlurmArrays:
         if not re.fullmatch(r"[0-9]+", number):
             raise XpError(f"sbatch answered {number[:200]!r} to a job array", ExitCode.RUNTIME)
         self._array_ids.append(number)
-        for place, run_id in enumerate(run_ids):
-            self._tasks[run_id] = f"{number}_{place}", directory / f"{place}.txt"
+        for position, run_id in enumerate(run_ids):
+            self._tasks[run_id] = f"{number}_{position}", directory / f"{position}.txt"
 
     def has(self, run_id: str) -> bool:
         """Returns whether a run has a task in an array."""
         return run_id in self._tasks
 
-    def place(self, run_id: str, code: Path, job_specs: Sequence[Path]) -> str:
+    def task_id(self, run_id: str, code: Path, job_specs: Sequence[Path]) -> str:
         """Assigns a run's stages to its task; returns the task's job id."""
         native_id, file = self._tasks[run_id]
         write_atomically(file, "".join(f"{path}{os.linesep}" for path in (code, *job_specs)))

@@ -17,7 +17,7 @@ from xp.execution.launchers.node.job_spec import Spread
 from xp.execution.launchers.node.on_node import REQUEUE
 from xp.execution.launchers.node.spread import by_srun
 from xp.planning.job import Job, Resources, Stage
-from xp.spec.place import Container, LauncherSpec
+from xp.spec.launcher import Container, LauncherSpec
 
 INSTEAD_OF = {"mem-per-cpu": "mem", "mem-per-gpu": "mem", "gpus-per-node": "gres"}
 """Option of `launcher.sbatch` -> the option of xp's that it replaces, for clusters that take no other."""
@@ -57,6 +57,9 @@ mapfile -t words <"$list"
 export PYTHONPATH="${{words[0]}}${{PYTHONPATH:+:$PYTHONPATH}}"
 {python} -m xp.execution.launchers.node.on_node "$SLURM_JOB_ID" "${{words[@]:1}}" &
 """ + _RUN.replace("JOB", "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID")
+MAIN_NODE = "MAIN_NODE:PORT"
+"""Placeholder in a batch script for an address that is known only in the job."""
+SEPARATORS = (",", ":")
 
 
 def options(spec: LauncherSpec, resources: Resources) -> list[str]:
@@ -123,10 +126,6 @@ def _further(spec: LauncherSpec, gpus: int) -> dict[str, str]:
     return further
 
 
-MAIN_NODE = "MAIN_NODE:PORT"
-"""Placeholder in a batch script for an address that is known only in the job."""
-
-
 def batch_script(
     spec: LauncherSpec,
     context: Context,
@@ -174,9 +173,6 @@ def array_script(spec: LauncherSpec, directory: Path, argv: Sequence[str]) -> st
         python=shlex.quote(sys.executable),
         requeue=REQUEUE,
     )
-
-
-SEPARATORS = (",", ":")
 
 
 def mounts(context: Context, secrets: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -245,9 +241,9 @@ def apptainer_words(
 ) -> tuple[str, ...]:
     """Command prefix of the program (Apptainer 1, user guide, "apptainer exec")."""
     if _is_file(image) or "://" in image:
-        place = image
+        source = image
     else:
-        place = f"docker://{image}"
+        source = f"docker://{image}"
     nvidia = ("--nv",) if has_gpus else ()
     return (
         "apptainer",
@@ -258,7 +254,7 @@ def apptainer_words(
         ",".join(directories),
         "--pwd",
         root,
-        place,
+        source,
     )
 
 

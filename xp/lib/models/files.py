@@ -39,22 +39,22 @@ PARTS: Final = {
 """Parts of a model beside config.json -> names of files, one of which must be there."""
 
 
-def missing_parts(place: Path) -> Iterator[str]:
+def missing_parts(directory: Path) -> Iterator[str]:
     """Weights and tokenizer of a model's directory that are not there, and files that its index of weights names."""
     for what, names in PARTS.items():
-        if not any(any(place.glob(name)) for name in names):
+        if not any(any(directory.glob(name)) for name in names):
             yield what
     # A loader takes the older format only where there is no safetensors.
-    if any(place.glob("*.safetensors")):
-        indexes = place.glob("*.safetensors.index.json")
+    if any(directory.glob("*.safetensors")):
+        indexes = directory.glob("*.safetensors.index.json")
     else:
-        indexes = place.glob("*.index.json")
+        indexes = directory.glob("*.index.json")
     for index in indexes:
         try:
             named = set(json_of(index, ExitCode.CONFIG)["weight_map"].values())
         except (XpError, LookupError, TypeError, AttributeError):
             continue  # the loader says what is wrong with it
-        yield from sorted(str(name) for name in named if not (place / str(name)).is_file())[:1]
+        yield from sorted(str(name) for name in named if not (directory / str(name)).is_file())[:1]
 
 
 def pinned_place(name: str, commit: str) -> str:
@@ -65,9 +65,9 @@ def pinned_place(name: str, commit: str) -> str:
 @fact
 def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path | None:
     """Directory of a model on this machine: a path, a path below the outputs root, or a snapshot in the cache."""
-    for place in (Path(name).expanduser(), outputs / name):
-        if (place / "config.json").is_file():
-            return place.absolute()
+    for directory in (Path(name).expanduser(), outputs / name):
+        if (directory / "config.json").is_file():
+            return directory.absolute()
     pinned = PINNED.fullmatch(name)
     if pinned is not None:
         return _cached_snapshot(pinned["name"].replace("--", "/"), pinned["commit"], file)

@@ -42,11 +42,11 @@ def template_fault(text: str) -> str:
 def install_template(directory: Path, text: str) -> None:
     """Makes a text the only chat template of a model's directory."""
     for name in OTHERS:
-        place = directory / name
-        if place.is_dir():
-            shutil.rmtree(place)
+        file = directory / name
+        if file.is_dir():
+            shutil.rmtree(file)
         else:
-            place.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
     settings = directory / SETTINGS
     if settings.is_file():
         content = json.loads(settings.read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from xp.lib.models.network import KEYS, MEDIA, text_part
+from xp.lib.models.vision import vision_shape
 
 _Tensor = TypeVar("_Tensor")
 CHUNK: Final = 1 << 22
@@ -90,17 +91,9 @@ def media_parameters(directory: Path | None, config: Mapping[str, Any]) -> int:
         # Heads of further tokens are left out when a model is loaded.
         names = {name for name in media_tensors(tensors) if not name.startswith("mtp.")}
         return sum(math.prod(tensors[name].shape) for name in names)
-    return sum(map(_layers_of, sections))
-
-
-def _layers_of(section: Mapping[str, Any]) -> int:
-    """Parameters of a transformer's layers: four matrices of attention and two of its feed-forward layer each."""
-    depth = section.get("num_hidden_layers", section.get("depth"))
     # A family that leaves out a size or names it otherwise is not counted.
-    depth = depth or 0
-    width = section.get("hidden_size") or 0
-    inner = section.get("intermediate_size") or 0
-    return int(depth * (4 * width * width + 2 * width * inner))
+    shapes = [vision_shape({"vision_config": section}) for section in sections]
+    return sum(shape.parameters for shape in shapes if shape is not None)
 
 
 def _header(file: Path) -> dict[str, Tensor]:

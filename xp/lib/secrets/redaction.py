@@ -28,17 +28,16 @@ WORD: Final = f"{string.ascii_letters}{string.digits}_.:/@+=-"
 """Characters of tokens, and of the password in a URL."""
 MAX_TOKEN: Final = 16 * 1024
 """Largest length of a token."""
+DOTENV: Final = Path(".env")
+"""File of the working directory with variables; values are read literally, nothing is expanded."""
 
 
-def resolve(
-    names: Iterable[str], environ: Mapping[str, str] | None = None, dotenv: Path = Path(".env")
-) -> dict[str, str]:
+def resolve(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Finds the value of each named variable in the environment, else in the `.env` file.
 
     Args:
         names: names of the variables.
         environ: the environment. None means this process's.
-        dotenv: path of the `.env` file; values are read literally, nothing is expanded.
 
     Raises:
         XpError: SECRET; the message names every variable that is missing or empty.
@@ -47,13 +46,13 @@ def resolve(
     if not required:
         return {}
     variables = os.environ if environ is None else environ
-    filed = _read_dotenv(dotenv)
+    filed = _read_dotenv()
     values = {name: variables.get(name) or filed.get(name) or "" for name in required}
     missing = [name for name, value in values.items() if not value]
     if missing:
         raise XpError(
             f"{', '.join(missing)}: this run needs {'it' if len(missing) == 1 else 'them'} and the environment has no"
-            f" value; set it with `export {missing[0]}=...`, or as a line {missing[0]}=... in {dotenv.absolute()}",
+            f" value; set it with `export {missing[0]}=...`, or as a line {missing[0]}=... in {DOTENV.absolute()}",
             ExitCode.SECRET,
         )
     return values
@@ -67,7 +66,7 @@ def secret_values(environ: Mapping[str, str]) -> list[str]:
 
 def known_values(names: Iterable[str]) -> list[str]:
     """Values of the named variables that are set here, and of those that look like secrets."""
-    filed = _read_dotenv(Path(".env"))
+    filed = _read_dotenv()
     values = [os.environ.get(name) or filed.get(name, "") for name in names]
     return [
         *(part for value in values if value for part in parts_of(value)),
@@ -109,17 +108,19 @@ class Redactor:
         )
 
 
-def _read_dotenv(file: Path) -> dict[str, str]:
-    if not file.is_file():
+def _read_dotenv() -> dict[str, str]:
+    if not DOTENV.is_file():
         return {}
     from dotenv import dotenv_values
 
     try:
         return {
-            name: value for name, value in dotenv_values(file, interpolate=False).items() if value
+            name: value for name, value in dotenv_values(DOTENV, interpolate=False).items() if value
         }
     except (OSError, UnicodeDecodeError):
-        raise XpError(f"{file.absolute()} cannot be read as UTF-8 text", ExitCode.SECRET) from None
+        raise XpError(
+            f"{DOTENV.absolute()} cannot be read as UTF-8 text", ExitCode.SECRET
+        ) from None
 
 
 def _forms(value: str) -> set[str]:

@@ -8,6 +8,37 @@ from typing import Final
 
 MIN_LENGTH: Final = 6
 """Length from which values are masked; masking `1` or `abc` everywhere would make a log unreadable."""
+_NAMES: Final = ("PWD", "OLDPWD", "XP_PASS_ENV")
+TOKENS: Final = {
+    "sk-": "[A-Za-z0-9_-]{16,}",
+    **dict.fromkeys(("rk_live_", "sk_live_"), "[A-Za-z0-9]{16,}"),
+    **{f"gh{kind}_": "[A-Za-z0-9]{30,}" for kind in "opsur"},
+    "github_pat_": "[A-Za-z0-9_]{20,}",
+    "glpat-": "[A-Za-z0-9_-]{16,}",
+    "hf_": "[A-Za-z0-9]{20,}",
+    "npm_": "[A-Za-z0-9]{30,}",
+    "pypi-": "[A-Za-z0-9_-]{40,}",
+    **{f"xox{kind}-": "[A-Za-z0-9-]{10,}" for kind in "abeoprs"},
+    **dict.fromkeys(("AKIA", "ASIA"), "[0-9A-Z]{16}"),
+    "AIza": "[0-9A-Za-z_-]{35}",
+    "SG.": r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+    **dict.fromkeys(("ak-", "as-"), "[A-Za-z0-9]{22}(?![A-Za-z0-9])"),
+    "wandb_v1_": "[A-Za-z0-9_]{20,}",
+    "dop_v1_": "[0-9a-f]{60,}",
+    "eyJ": r"[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
+}
+"""Prefix of a token, which distinguishes it from hashes and ids -> regular expression of the rest."""
+SHAPE: Final = re.compile(
+    f"(?<![A-Za-z0-9_-])(?:{'|'.join(re.escape(prefix) + rest for prefix, rest in TOKENS.items())})"
+)
+URL_PASSWORD: Final = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)")
+"""`user:password` of a URL."""
+_KEY_BLOCK: Final = "PRIVATE KEY-----"
+_COMMON_PREFIX: Final = re.compile(r"(?:sk|pypi|ak|as)-|hf_")
+"""Prefixes that names have too (`sk-learn-...`, `hf_AutoModelForCausalLM`)."""
+_RUN: Final = re.compile(r"[A-Za-z0-9]{16,}")
+_LONG_RUN: Final = 30
+"""Length from which a run of letters alone is random, if it has capital and small ones."""
 
 
 def word_list(text: str) -> tuple[str, ...]:
@@ -46,7 +77,6 @@ _COUNTS: Final = {
 """Words by which `TOKENS` of a name are a model's (`MAX_TOKENS`)."""
 _PLACES: Final = word_list("FILE PATH DIR DIRECTORY HOME SOCK SOCKET MODE TIMEOUT TYPE METHOD")
 """Last words of names whose value is never a secret (`SSH_AUTH_SOCK`, `RAY_AUTH_MODE`)."""
-_NAMES: Final = ("PWD", "OLDPWD", "XP_PASS_ENV")
 _SWITCHES: Final = word_list("true false yes none null auto always never default enabled disabled")
 
 
@@ -58,33 +88,6 @@ def looks_like_secret(name: str) -> bool:
     bare = [word.rstrip("0123456789") for word in words]
     is_token = bare[-1].endswith("TOKENS") and _COUNTS.isdisjoint(words)
     return is_token or any(word in _WORDS or word.endswith(_ENDINGS) for word in bare)
-
-
-TOKENS: Final = {
-    "sk-": "[A-Za-z0-9_-]{16,}",
-    **dict.fromkeys(("rk_live_", "sk_live_"), "[A-Za-z0-9]{16,}"),
-    **{f"gh{kind}_": "[A-Za-z0-9]{30,}" for kind in "opsur"},
-    "github_pat_": "[A-Za-z0-9_]{20,}",
-    "glpat-": "[A-Za-z0-9_-]{16,}",
-    "hf_": "[A-Za-z0-9]{20,}",
-    "npm_": "[A-Za-z0-9]{30,}",
-    "pypi-": "[A-Za-z0-9_-]{40,}",
-    **{f"xox{kind}-": "[A-Za-z0-9-]{10,}" for kind in "abeoprs"},
-    **dict.fromkeys(("AKIA", "ASIA"), "[0-9A-Z]{16}"),
-    "AIza": "[0-9A-Za-z_-]{35}",
-    "SG.": r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
-    **dict.fromkeys(("ak-", "as-"), "[A-Za-z0-9]{22}(?![A-Za-z0-9])"),
-    "wandb_v1_": "[A-Za-z0-9_]{20,}",
-    "dop_v1_": "[0-9a-f]{60,}",
-    "eyJ": r"[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
-}
-"""Prefix of a token, which distinguishes it from hashes and ids -> regular expression of the rest."""
-SHAPE: Final = re.compile(
-    f"(?<![A-Za-z0-9_-])(?:{'|'.join(re.escape(prefix) + rest for prefix, rest in TOKENS.items())})"
-)
-URL_PASSWORD: Final = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)")
-"""`user:password` of a URL."""
-_KEY_BLOCK: Final = "PRIVATE KEY-----"
 
 
 def looks_like_secret_value(value: str) -> bool:
@@ -114,13 +117,6 @@ def parts_of(value: str) -> tuple[str, ...]:
     """Parts of a secret value that are masked: the whole value, and a URL's password alone."""
     passwords = [match.group().partition(":")[2] for match in URL_PASSWORD.finditer(value)]
     return (value, *passwords)
-
-
-_COMMON_PREFIX: Final = re.compile(r"(?:sk|pypi|ak|as)-|hf_")
-"""Prefixes that names have too (`sk-learn-...`, `hf_AutoModelForCausalLM`)."""
-_RUN: Final = re.compile(r"[A-Za-z0-9]{16,}")
-_LONG_RUN: Final = 30
-"""Length from which a run of letters alone is random, if it has capital and small ones."""
 
 
 def holds_token(text: str) -> bool:

@@ -24,6 +24,7 @@ from xp.lib.models.weights import media_parameters
 from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
+from xp.planning.memory.pictures import PictureBatch, picture_bytes, seen_by, tokens_of_episode
 from xp.planning.memory.weights import (
     Layer,
     Weights,
@@ -53,7 +54,7 @@ MOMENTS = {Optimizer.ADAMW: 8, Optimizer.ADAMW_8BIT: 2, Optimizer.SGD: 0}
 OFFLOADED = ("weights", "gradients", "optimizer")
 """Parts that are on the host with `backend.parallel.offload_parameters`."""
 MOVED = "moved while engines generate"
-BY_LENGTH = ("activations", "logits", "fragmentation")
+BY_LENGTH = ("activations", "logits", "pictures", "fragmentation")
 """Parts whose size depends on the episodes' lengths."""
 
 
@@ -269,6 +270,9 @@ def _largest_stage(
         states = _states(spec, shape, batch, stage)
         states["weights"] += _media_bytes(spec, batch)
         parts = _in_training(spec, states) | activations
+        seen = _pictures(spec, shape, batch, lengths, sum(activations.values()))
+        if seen:
+            parts["pictures"] = seen
         if _is_colocated(spec) and not _use(spec).keeps_engine:
             asleep = {"sleeping engine": SLEEPING_ENGINE}
         else:
@@ -292,6 +296,36 @@ def _media_of(path: str, outputs: str, commit: str | None) -> int:
     return media_parameters(local_directory(name, Path(outputs)), config)
 
 
+def _pictures(
+    spec: RunSpec,
+    shape: Architecture,
+    batch: BatchShape,
+    lengths: EpisodeLengths,
+    later: float,
+) -> float:
+    """Bytes of pictures on one accelerator at the peak of an update; 0 without any."""
+    vision = seen_by(spec)
+    if vision is None:
+        return 0.0
+    use = _use(spec)
+    shown = tokens_of_episode(spec, vision, lengths.longest)
+    in_batch = min(batch.micro * shown, _tokens(spec, batch, lengths))
+    kept = in_batch
+    if use.keeps_pixels:
+        kept = max(
+            kept, tokens_of_episode(spec, vision, lengths.mean) * batch.episodes / batch.ranks
+        )
+    return picture_bytes(
+        vision,
+        PictureBatch(in_batch, kept),
+        hidden=shape.hidden_size,
+        width=_width(spec),
+        later=later,
+        is_trained=getattr(spec.model, "train_vision", False),
+        is_checkpointed=spec.training.gradient_checkpointing,
+    )
+
+
 def _media_parameters(spec: RunSpec) -> int:
     """Parameters of the model's parts for pictures and sound."""
     path = spec.model.path
@@ -301,7 +335,7 @@ def _media_parameters(spec: RunSpec) -> int:
 
 
 def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
-    """Bytes of the frozen parts for pictures and sound on one accelerator, without gradients and moments."""
+    """Bytes of the parts for pictures and sound on one accelerator, without gradients and moments if they are frozen."""
     if not _use(spec).trains_beside_media:
         return 0.0
     parameters = float(_media_parameters(spec))
@@ -311,10 +345,11 @@ def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
         case Strategy.FSDP2:
             parameters /= batch.training
     # They are loaded with the weights that are trained, in float32.
-    if spec.model.lora is None:
-        width = 4.0
-    else:
+    width = 4.0
+    if spec.model.lora is not None:
         width = float(_use(spec).frozen_bytes)
+    elif spec.model.train_vision:
+        width = 16.0  # with a gradient and two moments
     return width * parameters
 
 

@@ -34,9 +34,10 @@ from xp.planning.memory.estimate import (
     teacher_shape,
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
+from xp.planning.memory.pictures import seen_by
 from xp.planning.memory.weights import weights_of
 from xp.spec import RunSpec, Strategy
-from xp.spec.place import LauncherName
+from xp.spec.launcher import LauncherName
 
 LARGER = "choose a larger hardware option or a smaller model"
 STATES = ("weights", "gradients", "optimizer")
@@ -173,21 +174,21 @@ def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) 
     return MemoryFit(likely, worst, lengths, capacity, levers)
 
 
-def impossible_by(estimate: MemoryEstimate, capacity: float) -> tuple[str, float] | None:
+def impossible_by(estimated: MemoryEstimate, capacity: float) -> tuple[str, float] | None:
     """Returns the part that exceeds the memory for all lengths of episodes, and by how many bytes. None means that none
     does.
 
     The assumed `OVERHEAD` is not counted.
     """
     fixed = (
-        sum(size for name, size in estimate.training.items() if name not in BY_LENGTH) - OVERHEAD
+        sum(size for name, size in estimated.training.items() if name not in BY_LENGTH) - OVERHEAD
     )
     if fixed > capacity:
         return "weights, gradients and optimizer", fixed - capacity
-    if estimate.generation and estimate.kv_room + ENGINE_OVERHEAD * estimate.engine_tensor < 0:
+    if estimated.generation and estimated.kv_room + ENGINE_OVERHEAD * estimated.engine_tensor < 0:
         return (
             "an engine's weights in its share",
-            -estimate.kv_room / estimate.engine_tensor - ENGINE_OVERHEAD,
+            -estimated.kv_room / estimated.engine_tensor - ENGINE_OVERHEAD,
         )
     return None
 
@@ -251,15 +252,15 @@ def _cpu_refusals(spec: RunSpec) -> Iterator[Refusal]:
         )
 
 
-def _host_parts(estimate: MemoryEstimate) -> str:
-    return ", ".join(f"{size / 1e9:.0f} GB {name}" for name, size in estimate.host.items())
+def _host_parts(estimated: MemoryEstimate) -> str:
+    return ", ".join(f"{size / 1e9:.0f} GB {name}" for name, size in estimated.host.items())
 
 
-def headroom(estimate: MemoryEstimate, capacity: float) -> float:
+def headroom(estimated: MemoryEstimate, capacity: float) -> float:
     """Free bytes in the tightest phase; an engine must have room for at least one whole episode."""
-    phases = [capacity - estimate.training_peak]
-    if estimate.generation:
-        phases += [capacity - estimate.generation_peak, estimate.kv_room - estimate.kv_episode]
+    phases = [capacity - estimated.training_peak]
+    if estimated.generation:
+        phases += [capacity - estimated.generation_peak, estimated.kv_room - estimated.kv_episode]
     return min(phases)
 
 
@@ -287,7 +288,7 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, work: Work)
             return
 
 
-def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, Any]]:
+def _changes(spec: RunSpec, work: Work) -> Iterator[dict[str, Any]]:
     """Changes in the order of their cost: nothing, some speed, much speed, another experiment."""
     training = spec.training
     parallel = spec.backend.parallel
@@ -392,17 +393,17 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None, *, trains: bool = T
 def _training_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
     result = fit(spec, outputs)
     capacity = result.capacity / GIB
-    expected = result.expected
+    likely = result.expected
     worst = result.worst
     lines = [
-        f"  micro-batch {_interval(expected.tokens, worst.tokens, 1, 0)} tokens ({result.lengths.source})",
-        f"  training {_interval(expected.training_peak, worst.training_peak)} of {capacity:.0f} GiB:"
-        f" {_parts(expected.training, worst.training)}",
+        f"  micro-batch {_interval(likely.tokens, worst.tokens, 1, 0)} tokens ({result.lengths.source})",
+        f"  training {_interval(likely.training_peak, worst.training_peak)} of {capacity:.0f} GiB:"
+        f" {_parts(likely.training, worst.training)}",
     ]
-    if expected.generation:
+    if likely.generation:
         lines.append(
-            f"  generation {expected.generation_peak / GIB:.1f} of {capacity:.0f} GiB:"
-            f" {_parts(expected.generation, worst.generation)};"
+            f"  generation {likely.generation_peak / GIB:.1f} of {capacity:.0f} GiB:"
+            f" {_parts(likely.generation, worst.generation)};"
             f" an engine's KV cache of {max(0.0, worst.kv_room) / GIB:.1f} GiB holds {worst.episodes_at_once}"
             f" of its {worst.episodes_per_engine} episodes at full length"
         )
@@ -412,6 +413,11 @@ def _training_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
         )
     if engine_stays_awake(spec):
         lines.append("  both fit at once: the engine stays awake during an update")
+    if spec.model.images is not None and seen_by(spec) is None:
+        lines.append(
+            f"  pictures not counted: the config.json of {spec.model.path} is not available, or describes no layers of a"
+            " vision part"
+        )
     distill = loaded_teacher(spec)
     if distill is not None and teacher_shape(spec) is None:
         lines.append(
@@ -455,21 +461,21 @@ def _has_accelerators(spec: RunSpec) -> bool:
     return not is_on_cpu(spec) and bool(spec.hardware.accelerator_memory_gb)
 
 
-def _case(estimate: MemoryEstimate, headroom: float) -> dict[str, Any]:
+def _case(estimated: MemoryEstimate, free: float) -> dict[str, Any]:
     return {
-        "micro_batch_tokens": estimate.tokens,
-        "training": dict(estimate.training),
-        "training_peak": estimate.training_peak,
-        "generation": dict(estimate.generation),
-        "generation_peak": estimate.generation_peak,
-        "host": dict(estimate.host),
-        "headroom": headroom,
+        "micro_batch_tokens": estimated.tokens,
+        "training": dict(estimated.training),
+        "training_peak": estimated.training_peak,
+        "generation": dict(estimated.generation),
+        "generation_peak": estimated.generation_peak,
+        "host": dict(estimated.host),
+        "headroom": free,
     }
 
 
-def _parts(expected: Mapping[str, float], worst: Mapping[str, float]) -> str:
+def _parts(likely: Mapping[str, float], worst: Mapping[str, float]) -> str:
     parts = []
-    for name, size in expected.items():
+    for name, size in likely.items():
         if worst[name] >= 0.05 * GIB:
             parts.append(
                 f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GIB:.1f}'}"

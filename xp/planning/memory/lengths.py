@@ -16,10 +16,13 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 from xp.lib.facts import fact
 from xp.lib.reading import lines_of
+from xp.planning.memory.pictures import seen_by, shown_tokens
 from xp.planning.stages import prepared_set, task_set_place
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
-from xp.tasks.prompt_lengths import place_of, read_counts
+from xp.tasks.manifest import TABLE
+from xp.tasks.prompt_lengths import directory_of, read_counts
+from xp.tasks.row import some_rows
 
 ASSUMED_SHARE = 0.25
 """Assumed mean length of a prompt or a response, as a share of its limit, where nothing is known.
@@ -80,8 +83,8 @@ def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
 def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]:
     """Tokens of each prompt, or one number for all of them, and the source of the numbers."""
     if outputs is not None:
-        place = outputs / task_set_place(spec)
-        counts = [read_counts(file) for file in sorted(place_of(place).glob("*.json"))]
+        task_set = outputs / task_set_place(spec)
+        counts = [read_counts(file) for file in sorted(directory_of(task_set).glob("*.json"))]
         known = [[float(number) for number in count.values()] for count in counts if count]
         if known:
             # The set may have been counted for several models: the largest count is the safe one.
@@ -93,10 +96,26 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
             if num_tasks:
                 characters = sum(group.prompt_characters for group in groups)
                 mean = characters / num_tasks / CHARACTERS_PER_TOKEN
-                return [mean], f"of the prepared set, {CHARACTERS_PER_TOKEN} characters a token"
+                source = f"of the prepared set, {CHARACTERS_PER_TOKEN} characters a token"
+                shown = _shown(spec, task_set, num_tasks)
+                if shown:
+                    source += f" and {shown:.0f} tokens of pictures"
+                return [mean + shown], source
     return [
         ASSUMED_SHARE * spec.training.max_prompt_tokens
     ], f"assumed, {ASSUMED_SHARE:.0%} of their limit"
+
+
+def _shown(spec: RunSpec, task_set: Path, num_tasks: int) -> float:
+    """Mean number of tokens of a prompt's pictures, in some prompts of a set; 0 without any."""
+    shape = seen_by(spec)
+    images = spec.model.images
+    if shape is None or images is None:
+        return 0.0
+    every = max(1, num_tasks // MAX_EPISODES)
+    rows = some_rows(task_set / TABLE, every=every)
+    tokens = [shown_tokens(row.messages, shape, images.max_pixels) for row in rows]
+    return fmean(tokens) if tokens else 0.0
 
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:

@@ -187,9 +187,9 @@ def play_local(
     )
     reason: str | None = None
     for played in (episode.record for episode in episodes):
-        record = partial(played.trajectory, stage.run, "eval", 0)
-        for ended_record in stage.settled(EndedSample(played.episode, played.sample, record)):
-            reason = stage.take(ended_record) or spend(usage_of(ended_record)) or reason
+        read = partial(played.trajectory, stage.run, "eval", 0)
+        for trajectory in stage.settled(EndedSample(played.episode, played.sample, read)):
+            reason = stage.take(trajectory) or spend(usage_of(trajectory)) or reason
         if reason is not None:
             episodes.begin_no_more()
     return reason
@@ -288,10 +288,10 @@ class EndpointPlay:
                     row, sample = waiting.pop()
                     if self._stage.is_grouped(row.env):
                         self._begun.add(row.task_id)
-                for record in self._stage.settled(self._episode(row, sample)):
-                    self._ended.put(record)
+                for trajectory in self._stage.settled(self._episode(row, sample)):
+                    self._ended.put(trajectory)
                     with self._lock:
-                        self._enough = self._spend(usage_of(record)) or self._enough
+                        self._enough = self._spend(usage_of(trajectory)) or self._enough
         except BaseException as error:  # raised by `_collect`, on the command's own thread
             self._ended.put(error)
         self._ended.put(None)

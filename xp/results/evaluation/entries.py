@@ -136,11 +136,11 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
         raise XpError(
             f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}"
         )
-    place = _local(outputs, where)
-    has_model = any((Path(place) / file).is_file() for file in ("config.json", WEIGHTS[2]))
+    model = _local(outputs, where)
+    has_model = any((Path(model) / file).is_file() for file in ("config.json", WEIGHTS[2]))
     if where.startswith(f"{places.run}/") and not has_model:
         raise XpError(
-            f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR
+            f"run={name}: there is no model at {model}{_steps(directory)}", ExitCode.RUN_DIR
         )
     if step:
         label = f"{directory.name}@{step}"
@@ -150,8 +150,8 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
         label,
         "+".join(spec.env.members),
         spec,
-        _identity(label, where, place),
-        place,
+        _identity(label, where, model),
+        model,
         directory.name,
     )
 
@@ -240,12 +240,12 @@ def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
         directory: the same as a path. A user's directory is identified by its files' sizes and times; a model that xp
             made has a digest in its name.
     """
-    place = Path(directory)
-    is_made = where.startswith("models/") or not place.is_dir()
+    path = Path(directory)
+    is_made = where.startswith("models/") or not path.is_dir()
     if is_made:
         files = []
     else:
-        files = sorted(file for pattern in WEIGHTS for file in place.glob(pattern))
+        files = sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
     states = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
     content = {"files": states} if states else {"id": where}
     return {"kind": "transformers", "name": name, **content}

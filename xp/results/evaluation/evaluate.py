@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from xp.errors import XpError
 from xp.execution.run_directory import check_writable
 from xp.execution.tracking.base import check_trackers
 from xp.lib import loaded_code
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.digest import digest_of
 from xp.lib.secrets.redaction import resolve
 from xp.planning.episode import episode_config, episode_environ
@@ -51,6 +50,8 @@ from xp.spec import EngineName
 from xp.spec.dialect import Dialect
 from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.load import check_unchanged, within_limit
+from xp.tasks.picture_files import FILE as PICTURES
+from xp.tasks.picture_files import may_name_pictures
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
 from xp.tasks.row import TaskRow
@@ -74,8 +75,8 @@ class EvaluationRun:
         self._outputs = Path(entry.spec.outputs)
         self._environ = episode_environ(entry.spec)
         self._tracker_keys = check_trackers(entry.spec.tracking)
-        self.requested = self._requested(request_key(prepare_config(entry.spec)))
-        self._place: Path | None = None
+        self.requested = self._requested(self._tasks())
+        self._directory: Path | None = None
         self._task_set: TaskSet
         self._rows: list[TaskRow]
 
@@ -90,7 +91,7 @@ class EvaluationRun:
             XpError: (SECRET) the model's key has no value, or would be sent in the clear; (RUNTIME) the engine is not
                 installed; (RESOURCE) the outputs root cannot be written.
         """
-        if _finished(records.place_of(self._outputs, self.requested, again=again)) is not None:
+        if _finished(records.directory_of(self._outputs, self.requested, again=again)) is not None:
             return
         if self.entry.directory is None:
             self._connect()
@@ -105,8 +106,10 @@ class EvaluationRun:
         Raises:
             XpError: the model cannot be loaded or does not answer; played episodes stay recorded.
         """
-        self._place = place = records.place_of(self._outputs, self.requested, again=again)
-        done = _finished(place)
+        self._directory = directory = records.directory_of(
+            self._outputs, self.requested, again=again
+        )
+        done = _finished(directory)
         if done is not None:
             return done
         self.check(again=again)
@@ -114,33 +117,33 @@ class EvaluationRun:
             print(line, file=sys.stderr, flush=True)
         self._task_set = prepare(prepare_config(self.entry.spec), self._environ, self._outputs)
         self._rows = _rows(self._task_set, self._settings.eval.tasks)
-        with records.locked(place, self.requested), self._model(place) as model:
+        with records.locked(directory, self.requested), self._model(directory) as model:
             todo = self._todo(model)
             rules = self._rules(model)
-            stopped = self._play(place, model, rules, todo)
-            episodes = records.played(place)
+            stopped = self._play(directory, model, rules, todo)
+            episodes = records.played(directory)
             if model is None:
                 prices = self._settings.model.price_in, self._settings.model.price_out
             else:
                 prices = None, None
             result = summary_of(
-                self.requested, self.entry.spec, todo, episodes, stopped, prices, place.name
+                self.requested, self.entry.spec, todo, episodes, stopped, prices, directory.name
             )
-            write_files(place, result, [episodes[episode] for episode in sorted(episodes)])
-            write_atomically(place / RECORD, json.dumps(result, indent=2) + "\n")
-            track(place, result, self.entry.spec, self._tracker_keys)
+            write_files(directory, result, [episodes[episode] for episode in sorted(episodes)])
+            write_json(directory / RECORD, result)
+            track(directory, result, self.entry.spec, self._tracker_keys)
         return result
 
     def num_played(self) -> int:
         """Number of episodes on record, of this call of `run` and of those before that it resumed."""
-        if self._place is None:
+        if self._directory is None:
             return 0
-        return len(records.played(self._place))
+        return len(records.played(self._directory))
 
-    def _model(self, place: Path) -> AbstractContextManager[LocalModel | None]:
+    def _model(self, directory: Path) -> AbstractContextManager[LocalModel | None]:
         if self.entry.directory is None:
             return nullcontext()
-        return local_model(self.entry, self._settings.eval, place)
+        return local_model(self.entry, self._settings.eval, directory)
 
     def _todo(self, model: LocalModel | None) -> Todo:
         """All episodes of the evaluation: each task once, then each task again."""
@@ -179,10 +182,10 @@ class EvaluationRun:
         )
 
     def _play(
-        self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo
+        self, directory: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo
     ) -> str | None:
         """Plays missing episodes; returns the reason of an early stop, else None."""
-        episodes = records.played(place)
+        episodes = records.played(directory)
         for record in episodes.values():
             self._spend(records.recorded_usage(record))
         recorded = frozenset(episodes)
@@ -204,25 +207,25 @@ class EvaluationRun:
         if reason is not None:
             return reason
         record = {
-            module.VARIABLE: str((place / module.FILE).absolute())
+            module.VARIABLE: str((directory / module.FILE).absolute())
             for module in (loaded_code, server_events)
         }
         board = EvaluationProgress(self.title, len(todo), episodes.values(), self._cost)
         with (
             _variables(record),
-            served_judge(self.entry.spec, self._settings.eval, place) as judge,
+            served_judge(self.entry.spec, self._settings.eval, directory) as judge,
             EnvironmentMixture(
                 rules,
                 self._environ | judge | record,
-                JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl")),
+                JudgeLog(directory / JUDGE, (directory / JUDGE).glob("*.jsonl")),
             ) as mix,
-            TrajectoryWriter(place / records.EPISODES) as writer,
+            TrajectoryWriter(directory / records.EPISODES) as writer,
             board,
         ):
             size = self.entry.spec.evaluation.samples_per_task
             pictures = PictureStore(self._outputs.absolute() / DIRECTORY)
             stage = EvaluationStage(
-                place.name, mix, rules, writer, board, health, done, recorded, pictures, size
+                directory.name, mix, rules, writer, board, health, done, recorded, pictures, size
             )
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
@@ -254,6 +257,17 @@ class EvaluationRun:
         if is_known:
             return f"${self._allowance.cost_usd:.3f}"
         return ""
+
+    def _tasks(self) -> str:
+        """Identity of the task set: its key, and its content if that depends on pictures beside the rows."""
+        config = prepare_config(self.entry.spec)
+        key = request_key(config)
+        if not may_name_pictures(config):
+            return key
+        task_set = prepare(config, self._environ, self._outputs)
+        if PICTURES not in task_set.manifest.files:
+            return key
+        return f"{key}-{task_set.manifest.content_digest[:8]}"
 
     def _requested(self, task_set: str) -> EvaluationIdentity:
         spec = self.entry.spec
@@ -293,9 +307,9 @@ def rules_of(config: EnvConfig) -> dict[str, Any]:
     return values
 
 
-def _finished(place: Path) -> dict[str, Any] | None:
+def _finished(directory: Path) -> dict[str, Any] | None:
     """Result of an evaluation. None means that it is not finished, or does not exist."""
-    summary = place / RECORD
+    summary = directory / RECORD
     if summary.exists():
         result = dict(read_evaluation(summary))
     else:

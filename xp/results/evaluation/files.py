@@ -13,16 +13,6 @@ from xp.lib.atomic import replacing, write_atomically
 from xp.results.evaluation.records import task_of
 from xp.results.evaluation.tables import Result, latex, markdown
 
-
-def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
-    """Writes all files, each atomically."""
-
-    write_parquet(place / "episodes.parquet", result, records)
-    write_atomically(place / "table.md", markdown([result]))
-    write_atomically(place / "table.tex", latex([result]))
-    write_atomically(place / "inspect.json", inspect_log(result, records))
-
-
 COLUMNS: Final = (
     *(
         "evaluation",
@@ -49,6 +39,18 @@ WHOLE: Final = (
     "completion_tokens",
 )
 """Columns with whole numbers."""
+VERSION: Final = 2
+SCORER: Final = "reward"
+STATUS: Final = {"finished": "success", "stopped": "cancelled"}
+
+
+def write_files(directory: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
+    """Writes all files, each atomically."""
+
+    write_parquet(directory / "episodes.parquet", result, records)
+    write_atomically(directory / "table.md", markdown([result]))
+    write_atomically(directory / "table.tex", latex([result]))
+    write_atomically(directory / "inspect.json", inspect_log(result, records))
 
 
 def write_parquet(file: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
@@ -90,11 +92,6 @@ def _row(result: Result, record: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": record["elapsed_s"],
         "void_reason": outcome["void_reason"],
     }
-
-
-VERSION: Final = 2
-SCORER: Final = "reward"
-STATUS: Final = {"finished": "success", "stopped": "cancelled"}
 
 
 def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
@@ -160,7 +157,7 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
         "messages": messages,
         "output": {
             "model": f"xp/{model}",
-            "choices": [{"message": messages[place]} for place in played[-1:]],
+            "choices": [{"message": messages[last]} for last in played[-1:]],
         },
         "metadata": {"status": outcome["status"], "step_rewards": outcome["step_rewards"]},
         "started_at": _time(record["started_at"]),

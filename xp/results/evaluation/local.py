@@ -25,22 +25,24 @@ from xp.worker.engines.conversation import OpenEngine
 from xp.worker.engines.judge_server import serving_judge
 from xp.worker.engines.local import loading, local_engine
 from xp.worker.places import RunPaths, model_place
+from xp.worker.publish import check_there
 from xp.worker.tasks import model_chat
 from xp.worker.tiny_model import MANIFEST, MODELS
 
 
 @contextmanager
-def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
+def local_model(entry: Entry, how: Eval, output: Path) -> Iterator[LocalModel]:
     """Context manager: loads a model, or serves it.
 
     Args:
         entry: the evaluation, with the model's directory or id.
         how: settings, with the engine.
-        place: directory of the evaluation.
+        output: directory of the evaluation.
     """
     directory = entry.directory
     assert directory is not None
     ensure_made(entry.spec, directory)
+    check_there(directory)
     with loading(directory, "tokenizer"):
         spec = spec_in_job(entry.spec)
         store = PictureStore(Path(entry.spec.outputs).absolute() / DIRECTORY)
@@ -51,17 +53,17 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     else:
         python = sys.executable
     with local_engine(
-        how.engine, server, directory, chat, entry.spec, place, python
+        how.engine, server, directory, chat, entry.spec, output, python
     ) as open_engine:
         yield LocalModel(chat, open_engine)
 
 
-def served_judge(spec: RunSpec, how: Eval, place: Path) -> AbstractContextManager[dict[str, str]]:
+def served_judge(spec: RunSpec, how: Eval, output: Path) -> AbstractContextManager[dict[str, str]]:
     """Context manager: serves the judge of an evaluation, and yields the variables of its episodes; empty if xp serves
     none."""
     if spec.served_judge is None:
         return nullcontext({})
-    log = str(place / "judge.log")
+    log = str(output / "judge.log")
     is_sglang = how.engine is EngineName.SGLANG
     server = judge_server(spec, spec.served_judge, log, is_sglang=is_sglang)
     return serving_judge(server, _python_with(how.engine, how.python))
@@ -100,6 +102,11 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
     if spec.served_judge is not None and reason:
         fix = "or start its server yourself, and set serve=null and url"
         raise XpError(f"env.judge.model.serve: {reason}; {fix}", ExitCode.PLAN)
+    if how.engine is EngineName.SGLANG and spec.model.images is not None:
+        raise XpError(
+            "model.images: xp gives SGLang no pictures; set eval.engine=vllm, or null",
+            ExitCode.PLAN,
+        )
     if how.engine is not EngineName.TRANSFORMERS:
         _python_with(how.engine, how.python)
 

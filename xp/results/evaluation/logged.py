@@ -59,7 +59,7 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
             await transport.close()
 
     try:
-        rows = _rows(wire.parse_json(run(fetch(), LIMIT_S + 10.0), path), path, member)
+        means = _means(wire.parse_json(run(fetch(), LIMIT_S + 10.0), path), path, member)
     except EnvFault as fault:
         raise XpError(f"tasks profile --logged: {fault}", ExitCode.ENVIRONMENT) from None
     logged = LoggedRates(
@@ -69,8 +69,8 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
         member.train.split[0],
         model,
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        {str(index): mean for index, (mean, _) in rows.items()},
-        {str(index): number for index, (_, number) in rows.items()},
+        {str(index): mean for index, (mean, _) in means.items()},
+        {str(index): number for index, (_, number) in means.items()},
     )
     name = re.sub(
         r"[^A-Za-z0-9._-]+",
@@ -81,9 +81,9 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
     return name, logged
 
 
-def _rows(answer: Any, path: str, member: EnvMember) -> dict[int, tuple[float, int]]:
+def _means(answer: Any, path: str, member: EnvMember) -> dict[int, tuple[float, int]]:
     """Index of a task -> mean reward and number of rollouts."""
-    rows: dict[int, tuple[float, int]] = {}
+    means: dict[int, tuple[float, int]] = {}
     for task in wire.task_specs(answer, f"GET {path}"):
         index = wire.count(task.get("task_index"), path)
         number = wire.count(task.get("num_rollouts"), path)
@@ -98,13 +98,13 @@ def _rows(answer: Any, path: str, member: EnvMember) -> dict[int, tuple[float, i
                 f"--logged takes mean rewards from 0 to 1 as pass rates; {rewards}; {REMEDY}",
                 ExitCode.TASKS,
             )
-        if index in rows:
+        if index in means:
             raise XpError(
                 f"{member.target} has rollouts of several variants of task {index}; set env.variant"
             )
-        rows[index] = (mean, number)
-    if not rows:
+        means[index] = (mean, number)
+    if not means:
         raise XpError(
             f"OpenReward has logged no rollouts of {member.target}, split {member.train.split[0]}; {REMEDY}"
         )
-    return rows
+    return means

@@ -26,7 +26,7 @@ class EvaluationProgress(ProgressBar):
         title: str,
         total: int,
         records: Iterable[Mapping[str, Any]],
-        cost: Callable[[], str] = lambda: "",
+        cost: Callable[[], str],
     ) -> None:
         super().__init__(title, total, "episodes")
         self._cost = cost

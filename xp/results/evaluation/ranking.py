@@ -10,8 +10,8 @@ from typing import Final
 
 from xp.episode.clusters import Limits, clustered_stderr, within
 from xp.errors import XpError
-from xp.execution.leaderboard import MAX_SHOWN, RunRow, text
-from xp.lib.text import counted, shortened
+from xp.execution.leaderboard import MAX_SHOWN, RunEntry, text
+from xp.lib.text import counted, first_line, shortened
 from xp.results.evaluation.paired import PairedComparison, compare, holm, verdict
 from xp.results.evaluation.results import compare_all
 from xp.results.evaluation.settings import default_margin
@@ -26,7 +26,7 @@ class SeedGroup:
 
     label: str
     """The group's values of the keys that differ, as overrides."""
-    runs: tuple[RunRow, ...]
+    runs: tuple[RunEntry, ...]
     rewards: Mapping[int, Sequence[float]]
     """Seed -> held-out rewards after training, adjusted by the values before it."""
 
@@ -45,43 +45,43 @@ class SeedGroup:
         return clustered_stderr([[seed] for seed in self.seeds])
 
 
-def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
+def settings_of(entries: Sequence[RunEntry]) -> list[SeedGroup]:
     """The settings of comparable runs on one environment, highest mean first.
 
     A reward is adjusted by the difference of its run's value before training from the mean of all; if a run was not
     evaluated before training, none is adjusted.
     """
-    scored = [row for row in rows if row.after is not None and row.ranked_by == "reward"]
-    varied = [name for name in OPTIONS if len({getattr(row, name) for row in scored}) > 1]
-    before = [row.before for row in scored if row.before is not None]
+    scored = [entry for entry in entries if entry.after is not None and entry.ranked_by == "reward"]
+    varied = [name for name in OPTIONS if len({getattr(entry, name) for entry in scored}) > 1]
+    before = [entry.before for entry in scored if entry.before is not None]
     is_adjusted = len(before) == len(scored)
-    groups: dict[str, list[RunRow]] = {}
-    for row in scored:
-        values = {**{name: getattr(row, name) for name in varied}, **row.differs}
+    groups: dict[str, list[RunEntry]] = {}
+    for entry in scored:
+        values = {**{name: getattr(entry, name) for name in varied}, **entry.differs}
         groups.setdefault(
             " ".join(f"{key}={text(value)}" for key, value in values.items()), []
-        ).append(row)
+        ).append(entry)
     ranked = []
     for words, runs in groups.items():
         rewards: dict[int, list[float]] = {}
-        for row in runs:
+        for entry in runs:
             if is_adjusted:
-                change = fmean(before) - (row.before or 0.0)
+                change = fmean(before) - (entry.before or 0.0)
             else:
                 change = 0.0
-            rewards.setdefault(row.seed or 0, []).append((row.after or 0.0) + change)
+            rewards.setdefault(entry.seed or 0, []).append((entry.after or 0.0) + change)
         ranked.append(SeedGroup(shortened(words, MAX_SHOWN) or runs[0].run, tuple(runs), rewards))
     return sorted(ranked, key=lambda group: -group.mean)
 
 
-def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
+def sentence(outputs: Path, entries: Sequence[RunEntry]) -> str | None:
     """Compares runs on one environment. None means that fewer than two have a held-out reward.
 
     Args:
         outputs: the outputs root.
-        rows: best first.
+        entries: best first.
     """
-    scored = [row for row in rows if row.after is not None]
+    scored = [entry for entry in entries if entry.after is not None]
     if len(scored) < 2:
         return None
     reason = scored[0].incomparable
@@ -108,15 +108,15 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     try:
         pairs = holm([_paired(outputs, other, best) for other in others])
     except XpError as error:
-        return f"{means}, without further statistics: {str(error).splitlines()[0]}"
+        return f"{means}, without further statistics: {first_line(error)}"
     p_value = pairs[0].p_holm
     is_shown = p_value is not None and p_value < 1 - CONFIDENCE
     if is_shown:
-        text = f"{best.label} is highest with {best.mean:.3f}"
+        first = f"{best.label} is highest with {best.mean:.3f}"
     else:
-        text = means
-    is_adjusted = len(best.seeds) > 1 and all(row.before is not None for row in scored)
-    return f"{text}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
+        first = means
+    is_adjusted = len(best.seeds) > 1 and all(entry.before is not None for entry in scored)
+    return f"{first}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 
 
 def _over_seeds(group: SeedGroup, limits: Limits) -> str:
@@ -146,7 +146,7 @@ def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedCompariso
     if not common:
         raise XpError(f"no seed of {best.label} was run with {other.label} too")
     runs = [
-        next(row.run for row in group.runs if row.seed in (common[0], None))
+        next(entry.run for entry in group.runs if entry.seed in (common[0], None))
         for group in (other, best)
     ]
     (paired,) = compare_all(outputs, runs, margin)

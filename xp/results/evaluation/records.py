@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from xp.episode.evaluation import RECORD, SCHEMA_VERSION, read_evaluation
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.execution.run_directory import resource_errors
-from xp.lib.atomic import try_lock, write_atomically
+from xp.lib.atomic import try_lock, write_json
 from xp.lib.digest import digest_of
 from xp.lib.loaded_code import FILE, changed
 from xp.lib.names import is_name
@@ -44,7 +43,7 @@ class EvaluationIdentity:
     run: str | None
     """Run under which it is listed. None means that it belongs to no run."""
     tasks: str
-    """Key of the task set."""
+    """Key of the task set, with a digest of its content if pictures are in files beside its rows."""
     rules: str
     """sha256 of the episodes' rules."""
     playing: Mapping[str, Any]
@@ -54,61 +53,63 @@ class EvaluationIdentity:
         return digest_of(asdict(self))[:8]
 
 
-def place_of(outputs: Path, requested: EvaluationIdentity, *, again: bool) -> Path:
+def directory_of(outputs: Path, requested: EvaluationIdentity, *, again: bool) -> Path:
     """Directory of this evaluation: an existing one, finished or not; a new one with `again`."""
     name = f"{_word(requested.env)}-{_word(str(requested.model['name']))}-{requested.digest()}"
     first = outputs / ROOM / name
-    place = first
+    directory = first
     number = 1
     while ((following := first.with_name(f"{name}-{number + 1}")) / REQUEST).exists():
-        place = following
+        directory = following
         number = number + 1
     # An interrupted evaluation is resumed, also by a command with `again`, but not by code that changed unseen.
-    if (again and (place / RECORD).exists()) or changed(place / FILE):
+    if (again and (directory / RECORD).exists()) or changed(directory / FILE):
         return following
-    return place
+    return directory
 
 
 @contextmanager
-def locked(place: Path, requested: EvaluationIdentity) -> Iterator[None]:
+def locked(directory: Path, requested: EvaluationIdentity) -> Iterator[None]:
     """Makes the directory if necessary, and locks it; the lock ends with its process.
 
     Raises:
         XpError: RUN_DIR if another process holds it.
     """
     with ExitStack() as stack:
-        with resource_errors(place):
-            place.mkdir(parents=True, exist_ok=True)
-            if not stack.enter_context(try_lock(place / LOCK)):
-                raise XpError(f"{place} is being played by another process", ExitCode.RUN_DIR)
-            stack.callback(_remove_unplayed, place)
-            if not (place / REQUEST).exists():
+        with resource_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            if not stack.enter_context(try_lock(directory / LOCK)):
+                raise XpError(f"{directory} is being played by another process", ExitCode.RUN_DIR)
+            stack.callback(_remove_unplayed, directory)
+            if not (directory / REQUEST).exists():
                 value = {"schema_version": SCHEMA_VERSION, **asdict(requested)}
-                write_atomically(place / REQUEST, json.dumps(value, indent=2) + "\n")
+                write_json(directory / REQUEST, value)
         yield
 
 
-def _is_begun(place: Path) -> bool:
+def _is_begun(directory: Path) -> bool:
     """Returns whether an evaluation has an episode or a summary on record."""
-    episodes = place / EPISODES
-    return os.path.lexists(place / RECORD) or (episodes.is_file() and episodes.stat().st_size > 0)
+    episodes = directory / EPISODES
+    return os.path.lexists(directory / RECORD) or (
+        episodes.is_file() and episodes.stat().st_size > 0
+    )
 
 
-def _remove_unplayed(place: Path) -> None:
+def _remove_unplayed(directory: Path) -> None:
     """Removes the directory of an evaluation without an episode; an engine's log stays, since messages name it."""
-    if _is_begun(place):
+    if _is_begun(directory):
         return
     with suppress(OSError):
         for file in (EPISODES, REQUEST, LOCK):
-            (place / file).unlink(missing_ok=True)
-        (place / EPISODES).parent.rmdir()
+            (directory / file).unlink(missing_ok=True)
+        (directory / EPISODES).parent.rmdir()
     with suppress(OSError):
-        place.rmdir()
+        directory.rmdir()
 
 
-def played(place: Path) -> dict[Number, Mapping[str, Any]]:
+def played(directory: Path) -> dict[Number, Mapping[str, Any]]:
     """The recorded episodes; if an episode has several records, the first one."""
-    file = place / EPISODES
+    file = directory / EPISODES
     if not file.exists():
         return {}
     records: dict[Number, Mapping[str, Any]] = {}
@@ -138,11 +139,11 @@ def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def evaluation_place(outputs: Path, name: str) -> Path | None:
+def evaluation_directory(outputs: Path, name: str) -> Path | None:
     """Directory of an evaluation by name or path. None means that there is none."""
-    place = Path(name) if "/" in name else outputs / ROOM / name
-    if is_name(place.name) and (place / REQUEST).is_file():
-        return place
+    directory = Path(name) if "/" in name else outputs / ROOM / name
+    if is_name(directory.name) and (directory / REQUEST).is_file():
+        return directory
     return None
 
 
@@ -150,7 +151,7 @@ def evaluation_place(outputs: Path, name: str) -> Path | None:
 class ListedEvaluation:
     """One evaluation below the outputs root."""
 
-    place: Path
+    directory: Path
     summary: Mapping[str, Any] | None
     """Content of its eval.json. None means that it does not exist yet, or is unreadable."""
     fault: str = ""
@@ -163,24 +164,24 @@ def summaries(outputs: Path) -> list[ListedEvaluation]:
     return [listed(file.parent) for file in files if _is_begun(file.parent)]
 
 
-def listed(place: Path) -> ListedEvaluation:
+def listed(directory: Path) -> ListedEvaluation:
     """The evaluation in a directory."""
-    if not os.path.lexists(place / RECORD):
-        return ListedEvaluation(place, None)
+    if not os.path.lexists(directory / RECORD):
+        return ListedEvaluation(directory, None)
     try:
-        return ListedEvaluation(place, read_evaluation(place / RECORD))
+        return ListedEvaluation(directory, read_evaluation(directory / RECORD))
     except XpError as error:
-        return ListedEvaluation(place, None, str(error))
+        return ListedEvaluation(directory, None, str(error))
 
 
 def line_of(evaluation: ListedEvaluation) -> str:
     """Line of one evaluation in a list."""
-    place = evaluation.place
+    directory = evaluation.directory
     summary = evaluation.summary
     if evaluation.fault:
-        return f"{place.name}  unreadable: {evaluation.fault}"
+        return f"{directory.name}  unreadable: {evaluation.fault}"
     if summary is None:
-        return f"{place.name}  not finished: the same command continues it"
+        return f"{directory.name}  not finished: the same command continues it"
     reward = summary["summary"]["reward"]
     if reward is None:
         text = "no reward"
@@ -189,7 +190,7 @@ def line_of(evaluation: ListedEvaluation) -> str:
     if reward is not None and reward.get("low") is not None:
         text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
     of = f"{counted(summary['summary']['num_tasks'], 'task')} of {summary['env']}"
-    return f"{place.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
+    return f"{directory.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
 
 
 def _word(text: str) -> str:

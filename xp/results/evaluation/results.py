@@ -12,7 +12,7 @@ from xp.execution.held_out import ScoreChoice, evaluation_files, scoring_differe
 from xp.execution.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 from xp.lib.text import counted, first_of
 from xp.results.evaluation.paired import SHOWN, PairedComparison, compare, holm
-from xp.results.evaluation.records import evaluation_place
+from xp.results.evaluation.records import evaluation_directory
 from xp.results.evaluation.statistics import Rewards
 
 
@@ -38,7 +38,7 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
     """
     full_names = whole_names(outputs, names)
     if len(full_names) == 1:
-        if evaluation_place(outputs, full_names[0]) is not None:
+        if evaluation_directory(outputs, full_names[0]) is not None:
             raise XpError(
                 f"compare --paired: {full_names[0]} is one evaluation; name another one, or a run, beside it"
             )
@@ -84,10 +84,10 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
     full_names: list[str] = []
     for word in words:
         base, at, step = word.partition("@")
-        is_place = "/" in base and evaluation_place(outputs, word) is not None
+        is_path = "/" in base and evaluation_directory(outputs, word) is not None
         full_names += (
             [word]
-            if is_place
+            if is_path
             else [f"{name}{at}{step}" for name in chosen(outputs, base, known, rooms)]
         )
     return list(dict.fromkeys(full_names))
@@ -95,11 +95,11 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
 
 def named(outputs: Path, name: str) -> NamedResult:
     """Rewards of an evaluation or a run; `RUN@0` means its model before training."""
-    place = evaluation_place(outputs, name)
-    if place is not None:
-        if not (place / RECORD).exists():
+    directory = evaluation_directory(outputs, name)
+    if directory is not None:
+        if not (directory / RECORD).exists():
             raise XpError(f"{name} is not finished; call the same `eval` again", ExitCode.RUN_DIR)
-        return _of_file(name, place / RECORD)
+        return _of_file(name, directory / RECORD)
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(

@@ -178,7 +178,7 @@ def bootstrap(tasks: Sequence[Sequence[float]]) -> tuple[float, float] | None:
 
     sums = np.array([sum(task) for task in filled])
     counts = np.array([float(len(task)) for task in filled])
-    interval = resample(
+    bounds = resample(
         (sums, counts),
         lambda sums, counts, axis: sums.sum(axis) / counts.sum(axis),
         paired=True,
@@ -187,8 +187,8 @@ def bootstrap(tasks: Sequence[Sequence[float]]) -> tuple[float, float] | None:
         confidence_level=CONFIDENCE,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    low = float(interval.low)
-    high = float(interval.high)
+    low = float(bounds.low)
+    high = float(bounds.high)
     if math.isfinite(low) and math.isfinite(high):
         return low, high
     return None

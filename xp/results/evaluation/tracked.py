@@ -23,24 +23,26 @@ WHOLE: Final = "all"
 """Used instead of an environment's name for results over a mixture."""
 
 
-def track(place: Path, result: Mapping[str, Any], spec: RunSpec, keys: Mapping[str, str]) -> None:
+def track(
+    directory: Path, result: Mapping[str, Any], spec: RunSpec, keys: Mapping[str, str]
+) -> None:
     """Appends the results to the evaluation's metrics.jsonl and sends them to each tracker; a failure is a warning.
 
     Args:
-        place: directory of the evaluation.
+        directory: directory of the evaluation.
         result: content of its eval.json.
         spec: the spec, with the trackers.
         keys: keys of the trackers, by name.
     """
     redactor = Redactor(list(keys.values()))
     about = {name: result[name] for name in ("env", "model", "run", "task_set", "playing")}
-    tracked = TrackedRun(result["id"], 1, spec.project, about, place, secrets=keys)
+    tracked = TrackedRun(result["id"], 1, spec.project, about, directory, secrets=keys)
 
     def warn(text: str) -> None:
         print(redactor.redact(text), end="", file=sys.stderr)
 
-    with Mirror(place / METRICS, tracked, openers(spec.tracking), warn):
-        MetricsFile(place / METRICS, "eval", 1).write(0, metrics_of(result))
+    with Mirror(directory / METRICS, tracked, openers(spec.tracking), warn):
+        MetricsFile(directory / METRICS, "eval", 1).write(0, metrics_of(result))
 
 
 def metrics_of(result: Mapping[str, Any]) -> dict[str, float]:

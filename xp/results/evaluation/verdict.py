@@ -12,7 +12,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution.health import EpisodeCount
 from xp.execution.progress import metrics_history
 from xp.execution.record import RunRecord, RunStatus, status_of
-from xp.lib.text import counted
+from xp.lib.text import counted, first_line
 from xp.results.evaluation.paired import PairedComparison
 from xp.results.evaluation.results import before_and_after
 from xp.results.evaluation.settings import default_margin
@@ -20,6 +20,9 @@ from xp.results.evaluation.statistics import CONFIDENCE
 from xp.worker.diagnosis.history import History
 from xp.worker.diagnosis.rules import HACKED, symptoms
 from xp.worker.diagnosis.symptom import Severity, Symptom
+
+FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM, ExitCode.NOT_TRAINED)
+"""Exit codes of a failed training."""
 
 
 class RunVerdict(StrEnum):
@@ -30,10 +33,6 @@ class RunVerdict(StrEnum):
     WORSE = "worse"
     BROKEN = "broken"
     INCOMPLETE = "incomplete"
-
-
-FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM, ExitCode.NOT_TRAINED)
-"""Exit codes of a failed training."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def _verdict(
     try:
         paired = before_and_after(run, default_margin())
     except XpError as error:
-        return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
+        return RunVerdict.INCOMPLETE, first_line(error)
     tasks = counted(paired.num_tasks, "task")
     text = f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {tasks}"
     if paired.p_value is not None and paired.p_value < 1 - CONFIDENCE:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from xp import __version__
 from xp.composition.points import to_yaml, validated
+from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.execution.held_out import evaluation_files
-from xp.execution.launchers.files import PACKAGE, data_places, inside
+from xp.execution.launchers.files import PACKAGE, data_paths, inside
 from xp.execution.lock import FILE as LOCK
 from xp.execution.lock import Lock, read_lock
 from xp.execution.record import read_record
 from xp.execution.run_directory import SPEC, resource_errors
 from xp.lib.atomic import replacing
-from xp.lib.data_files import HUB, shipped_name
+from xp.lib.data_files import HUB, data_of, shipped_name
+from xp.lib.names import is_inner_path
 from xp.lib.reading import json_of
 from xp.lib.secrets.redaction import MASK, Redactor, known_values
 from xp.lib.secrets.shapes import holds_token
@@ -32,16 +35,17 @@ from xp.results.replay.recorded import ABOUT
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 from xp.spec.sft import SOLVE
+from xp.tasks.picture_files import FILE as SHOWN
 
 MAX_TASKS_BYTES: Final = 200_000_000
 MAX_EPISODES_BYTES: Final = 500_000_000
+_DIGEST: Final = re.compile(rb'"sha256": ?"([0-9a-f]{64})"')
+"""A picture in a line of a trajectory."""
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 """Time of every entry, so that the same run gives the same bytes."""
 
 
-def make_bundle(
-    run: Path, target: Path, *, has_tasks: bool = True, has_episodes: bool = True
-) -> list[str]:
+def make_bundle(run: Path, target: Path, *, has_tasks: bool, has_episodes: bool) -> list[str]:
     """Writes the bundle of a run.
 
     Args:
@@ -74,19 +78,20 @@ def make_bundle(
     files |= _records(run, attempt, left_out, has_episodes=has_episodes)
     files |= {f"{attempt.name}/code/{name}": file for name, file in _code(attempt / "code")}
     files |= _tasks(run, attempt, spec, left_out, has_tasks=has_tasks)
+    beside = dict(beside_rows(spec, attempt.name, files, left_out))
+    files |= _pictures(run, files, beside.values(), left_out)
     left_out += _on_this_machine(spec)
     left_out += _without_copy(lock, attempt / "code")
     record = read_record(run)
-    data = {str(place): attempt / "code" / shipped_name(place) for place in data_places(spec)}
+    data = {str(path): attempt / "code" / shipped_name(path) for path in data_paths(spec)}
     about = {
         "format": 1,
         "run": run.name,
         "xp": __version__,
         "commit": record.attempts[lock.attempt - 1].provenance.commit,
         "secrets": list(record.secrets),
-        "data": {
-            place: str(copy.relative_to(run)) for place, copy in data.items() if copy.exists()
-        },
+        "data": {path: str(copy.relative_to(run)) for path, copy in data.items() if copy.exists()},
+        "pictures": beside,
         "figures": figures_of(run),
         "left_out": left_out,
     }
@@ -108,7 +113,7 @@ def make_bundle(
 
 def _without_copy(lock: Lock, code: Path) -> list[str]:
     """Modules that a run has loaded and has no copy of."""
-    copied = {f"code.{place.name.removesuffix('.py')}" for place in code.iterdir()}
+    copied = {f"code.{file.name.removesuffix('.py')}" for file in code.iterdir()}
     return [
         f"{name}: no statement imports it, so that the run has no copy"
         for name in lock.facts
@@ -128,9 +133,9 @@ def _on_this_machine(spec: RunSpec) -> Iterator[str]:
         "start": spec.training.initial_checkpoint,
         "teacher": teacher,
     }
-    for what, place in models.items():
-        if place is not None and Path(place).is_absolute():
-            yield f"{what}: {place} is a directory of this machine; send it too"
+    for what, directory in models.items():
+        if directory is not None and Path(directory).is_absolute():
+            yield f"{what}: {directory} is a directory of this machine; send it too"
     if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
         yield f"sft.data: {spec.sft.data} is on this machine; send it too"
 
@@ -177,8 +182,8 @@ def _tasks(
     run: Path, attempt: Path, spec: RunSpec, left_out: list[str], *, has_tasks: bool
 ) -> Iterator[tuple[str, Path]]:
     plan = json_of(attempt / "plan.json", ExitCode.RUN_DIR, below=run)
-    places = [inside(run.parent.parent, name) for name in plan["stages"][0]["job"]["outputs"]]
-    files = [place for place in places if place.is_file()]
+    outputs = [inside(run.parent.parent, name) for name in plan["stages"][0]["job"]["outputs"]]
+    files = [path for path in outputs if path.is_file()]
     size = sum(file.stat().st_size for file in files)
     reason = None
     if not has_tasks:
@@ -191,9 +196,56 @@ def _tasks(
         else:
             reason = "it is not in the store any more"
     if reason is None:
+        shown = files[0].with_name(SHOWN)
+        if shown.is_file():
+            files.append(shown)
         yield from ((f"tasks/{file.parent.name}/{file.name}", file) for file in files)
     else:
         left_out.append(f"task set: {reason}; its request is in {SPEC}")
+
+
+def beside_rows(
+    spec: RunSpec, attempt: str, files: Mapping[str, Path | str], left_out: list[str]
+) -> Iterator[tuple[str, str]]:
+    """Place in the bundle of each picture that rows name, beside their copy, and its sha256.
+
+    Args:
+        spec: the run's spec.
+        attempt: name of the directory with the run's code.
+        files: the bundle's files so far, by their places.
+        left_out: lines for what is left out.
+    """
+    sets = [file for name, file in files.items() if name.endswith(f"/{SHOWN}")]
+    for file in sets:
+        assert isinstance(file, Path)
+        for member, names in json_of(file, ExitCode.TASKS).items():
+            places = data_of(spec.env.members[member].rows)
+            for name, digest in names.items():
+                if places and is_inner_path(name):
+                    copy = PurePosixPath(attempt, "code", shipped_name(places[0]))
+                    folder = copy if places[0].is_dir() else copy.parent
+                    yield str(folder / name), digest
+                else:
+                    left_out.append(f"picture {name}: not below the directory of its file of rows")
+
+
+def _pictures(
+    run: Path, files: Mapping[str, Path | str], beside: Iterable[str], left_out: list[str]
+) -> Iterator[tuple[str, Path]]:
+    """The pictures of rows beside which they were, and of the recorded episodes."""
+    store = PictureStore(run.parent.parent / DIRECTORY)
+    digests = set(beside)
+    for name, file in files.items():
+        if "/trajectories/" in name and isinstance(file, Path) and file.suffix == ".jsonl":
+            for line in file.read_bytes().splitlines():
+                digests |= {found.decode() for found in _DIGEST.findall(line)}
+    found = [store.file(digest) for digest in sorted(digests) if store.file(digest).is_file()]
+    size = sum(file.stat().st_size for file in found)
+    if size > MAX_EPISODES_BYTES:
+        left_out.append(f"pictures: {size / 1e6:.0f} MB; send {store.directory} too")
+        return
+    for file in found:
+        yield f"{DIRECTORY}/{file.parent.name}/{file.name}", file
 
 
 def figures_of(run: Path) -> dict[str, Any]:

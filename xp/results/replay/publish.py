@@ -244,11 +244,11 @@ def publish(parts: Mapping[str, Files], to: str) -> list[str]:
         )
     for part, files in parts.items():
         for name, content in files.items():
-            place = target / part / name
-            with resource_errors(place):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(content) if isinstance(content, str) else shutil.copyfile(
-                    content, place
+            file = target / part / name
+            with resource_errors(file):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(content) if isinstance(content, str) else shutil.copyfile(
+                    content, file
                 )
     return [str(target / part) for part in parts]
 
@@ -267,14 +267,14 @@ def _upload(part: str, files: Files, hub_id: str) -> str:
     ]
     try:
         # Private: whether the world may see it is its owner's decision, on the hub's page.
-        place = api.create_repo(name, repo_type=kind, private=True, exist_ok=True)
+        url = api.create_repo(name, repo_type=kind, private=True, exist_ok=True)
         api.create_commit(
             name, operations, commit_message=f"Publish with xp {__version__}", repo_type=kind
         )
     except (HfHubHTTPError, OSError) as error:
         fault = f"the hub refused {kind} {name}: {' '.join(str(error).split())[:300]}"
         raise XpError(f"{fault}; log in with `hf auth login`", ExitCode.RUNTIME) from error
-    return str(place)
+    return str(url)
 
 
 def listing(parts: Mapping[str, Files]) -> Iterator[str]:

@@ -7,6 +7,7 @@ is data until it is run: its modules are found, but not imported.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.composition.points import compose_recorded
+from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.errors import ExitCode, XpError
 from xp.execution.lock import FILE as LOCK
 from xp.execution.lock import LockInputs, differences, facts_and_inputs, read_lock, spec_digest
@@ -108,19 +110,25 @@ class RecordedRun:
         spec = _replaced(dict(inputs.spec), self.moved)
         if facts.get("spec") == spec_digest(inputs.spec):
             facts = {**facts, "spec": spec_digest(spec)}
-        return facts, LockInputs(spec, inputs.places)
+        return facts, LockInputs(spec, inputs.locations)
 
     def differences(self, run: Path) -> list[str]:
         """Differences between the lock of this run and that of another one, one line each."""
         return differences(self.lock(), facts_and_inputs(run))
 
     def bring_tasks(self) -> None:
-        """Copies the task sets of a bundle into the store, whose readers verify them."""
+        """Copies the task sets and pictures of a bundle into the stores; the readers of a set verify it."""
+        if self.directory is None:
+            return
         outputs = Path(self.spec.outputs)
-        for tasks in () if self.directory is None else self.directory.glob("tasks/*"):
+        for tasks in self.directory.glob("tasks/*"):
             target = outputs / "tasks" / tasks.name
             if not target.exists():
                 shutil.copytree(tasks, target)
+        pictures = PictureStore(outputs / DIRECTORY)
+        for file in self.directory.glob(f"{DIRECTORY}/*/*"):
+            if not pictures.file(file.name).is_file():
+                pictures.keep(file.read_bytes())
 
 
 def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
@@ -131,15 +139,30 @@ def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
         return [_replaced(value, moved) for value in node]
     path = next(
         (
-            place
-            for place in moved
-            if isinstance(node, str) and (node == place or node.startswith(f"{place}:"))
+            before
+            for before in moved
+            if isinstance(node, str) and (node == before or node.startswith(f"{before}:"))
         ),
         None,
     )
     if path is None:
         return node
     return node.replace(path, moved[path], 1)
+
+
+def _place_pictures(directory: Path) -> None:
+    """Puts the pictures that rows name beside the rows; raises XpError(RUN_DIR) for a place outside the directory."""
+    about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
+    pictures = about.get("pictures", {}) if isinstance(about, dict) else {}
+    for inner, digest in pictures.items() if isinstance(pictures, dict) else ():
+        is_digest = re.fullmatch("[0-9a-f]{64}", str(digest)) is not None
+        if not is_inner_path(inner) or not is_digest:
+            raise XpError(f"{directory / ABOUT} is not what xp wrote", ExitCode.RUN_DIR)
+        source = PictureStore(directory / DIRECTORY).file(digest)
+        target = directory / inner
+        if source.is_file() and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
 
 
 def _unpacked(file: Path, outputs: Path) -> Path:
@@ -166,6 +189,7 @@ def _unpacked(file: Path, outputs: Path) -> Path:
             if not (part / name).is_file():
                 raise XpError(f"{file} is not a bundle: it has no {name}", ExitCode.RUN_DIR)
         read_lock(part)
+        _place_pictures(part)
         part.rename(target)
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
         raise XpError(f"{file} is not a bundle: {error}", ExitCode.RUN_DIR) from None

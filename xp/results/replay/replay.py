@@ -115,17 +115,17 @@ def _first_batch(run: Path) -> dict[str, tuple[Any, Any]]:
     """Task and sample -> messages and reward, for the episodes of a run's first training step."""
     index = EpisodeIndex(run)
     index.refresh()
-    training = [number for number, row in enumerate(index.rows) if row.phase == TRAIN]
+    training = [number for number, entry in enumerate(index.entries) if entry.phase == TRAIN]
     if not training:
         return {}
-    first = min((index.rows[number].attempt, index.rows[number].step) for number in training)
+    first = min((index.entries[number].attempt, index.entries[number].step) for number in training)
     batch = [
         number
         for number in training
-        if (index.rows[number].attempt, index.rows[number].step) == first
+        if (index.entries[number].attempt, index.entries[number].step) == first
     ]
     return {
-        f"{index.rows[number].task}, sample {record['sample']}": (
+        f"{index.entries[number].task}, sample {record['sample']}": (
             record["messages"],
             record["outcome"]["reward"],
         )

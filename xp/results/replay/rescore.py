@@ -20,6 +20,7 @@ from xp.composition.points import from_container
 from xp.envs.base import EnvFault, Provider, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
+from xp.envs.pictures import DIRECTORY, VARIABLE
 from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.metrics import EpisodeFacts, episode_metrics
@@ -36,7 +37,7 @@ from xp.planning.episode import episode_config
 from xp.results.evaluation.paired import PairedComparison, compare
 from xp.results.evaluation.results import check_content, of_run
 from xp.results.evaluation.statistics import Rewards
-from xp.results.report.episodes import EpisodeIndex, EpisodeRow
+from xp.results.report.episodes import EpisodeEntry, EpisodeIndex
 from xp.results.report.selection import AFTER, BEFORE
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
@@ -53,9 +54,9 @@ KEYS: Final = (
 
 @dataclass(frozen=True)
 class RescoredEpisode:
-    """One episode: its row, its recorded outcome, and that by the other rule."""
+    """One episode: its entry, its recorded outcome, and that by the other rule."""
 
-    row: EpisodeRow
+    entry: EpisodeEntry
     recorded: EpisodeResult
     outcome: EpisodeResult
 
@@ -94,24 +95,26 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
     index.refresh()
     last = index.last_attempt_of()
     numbers = [
-        number for number, row in enumerate(index.rows) if row.attempt == last[row.phase, row.step]
+        number
+        for number, entry in enumerate(index.entries)
+        if entry.attempt == last[entry.phase, entry.step]
     ]
     with ExitStack() as stack:
         log = JudgeLog(
             run / JUDGE, [*run.glob(f"attempt_*/*/{JUDGE}/*.jsonl"), *run.glob(f"{JUDGE}/*.jsonl")]
         )
         members = {
-            name: _Member(config, stack, log)
+            name: _Member(config, stack, log, run.parent.parent / DIRECTORY)
             for name, config in episode_config(spec).members.items()
         }
         episodes: list[RescoredEpisode] = []
         groups: dict[tuple[str, int, str], list[tuple[int, GroupEpisode]]] = defaultdict(list)
         for number, record in zip(numbers, index.records(numbers), strict=True):
-            row = index.rows[number]
-            episodes.append(members[row.env].settled(row, record))
-            if members[row.env].rewards.has_group_steps:
+            entry = index.entries[number]
+            episodes.append(members[entry.env].settled(entry, record))
+            if members[entry.env].rewards.has_group_steps:
                 in_group = GroupEpisode(episodes[-1].outcome, record["messages"], _executed(record))
-                groups[row.phase, row.step, row.task].append((len(episodes) - 1, in_group))
+                groups[entry.phase, entry.step, entry.task].append((len(episodes) - 1, in_group))
         for (phase, _, _), group in groups.items():
             # A task that a step has twice has two groups, one after the other.
             if phase == TRAIN:
@@ -119,17 +122,17 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
             else:
                 size = spec.evaluation.samples_per_task
             for start in range(0, len(group), size):
-                places, in_groups = zip(*group[start : start + size], strict=True)
-                row = episodes[places[0]].row
-                outcomes = members[row.env].rewards.settle_group(_task(row), in_groups)
-                for place, outcome in zip(places, outcomes, strict=True):
-                    episodes[place] = replace(episodes[place], outcome=outcome)
+                positions, in_groups = zip(*group[start : start + size], strict=True)
+                entry = episodes[positions[0]].entry
+                outcomes = members[entry.env].rewards.settle_group(_task(entry), in_groups)
+                for position, outcome in zip(positions, outcomes, strict=True):
+                    episodes[position] = replace(episodes[position], outcome=outcome)
         return episodes
 
 
 def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[RescoredStep]:
     """Means over each phase and step, in the order of play."""
-    groups = grouped(((episode.row.phase, episode.row.step), episode) for episode in episodes)
+    groups = grouped(((episode.entry.phase, episode.entry.step), episode) for episode in episodes)
     size = spec.training.group_size
     threshold = spec.evaluation.pass_threshold
     for (phase, step), members in sorted(
@@ -137,11 +140,11 @@ def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[Rescor
     ):
         both = (
             [
-                EpisodeFacts(member.row.env, member.row.task, member.recorded, 0)
+                EpisodeFacts(member.entry.env, member.entry.task, member.recorded, 0)
                 for member in members
             ],
             [
-                EpisodeFacts(member.row.env, member.row.task, member.outcome, 0)
+                EpisodeFacts(member.entry.env, member.entry.task, member.outcome, 0)
                 for member in members
             ],
         )
@@ -203,9 +206,9 @@ def _check_scorers(runs: tuple[Path, Path]) -> None:
 
 def _rewards(name: str, episodes: Sequence[RescoredEpisode], phase: str) -> Rewards:
     rewards = grouped(
-        (episode.row.task, episode.outcome.reward)
+        (episode.entry.task, episode.outcome.reward)
         for episode in episodes
-        if episode.row.phase == phase
+        if episode.entry.phase == phase
     )
     if not rewards:
         raise XpError(
@@ -249,7 +252,7 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
 class _Member:
     """Settles the episodes of one environment."""
 
-    def __init__(self, config: EnvConfig, stack: ExitStack, log: JudgeLog) -> None:
+    def __init__(self, config: EnvConfig, stack: ExitStack, log: JudgeLog, pictures: Path) -> None:
         self._config = config
         self._stack = stack
         self._known: dict[Task, Mapping[str, Any]] = {}
@@ -261,20 +264,25 @@ class _Member:
         if config.judge is not None:
             keys = resolve(filter(None, [config.judge.model.key_variable]))
             judge = Judge(
-                config.judge, {**os.environ, **keys}, self._description, log, config.dialect
+                config.judge,
+                {**os.environ, **keys, VARIABLE: str(pictures)},
+                self._description,
+                log,
+                config.dialect,
+                config.images,
             )
             stack.callback(judge.close)
             source = GroupSource("judge", config.judge.weight, judge.score)
         self.rewards = reward_steps(config, provider, self._description, source)
         stack.callback(self.rewards.close)
 
-    def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> RescoredEpisode:
+    def settled(self, entry: EpisodeEntry, record: Mapping[str, Any]) -> RescoredEpisode:
         if self.rewards.wants_task:
-            metadata = self._description(_task(row))
+            metadata = self._description(_task(entry))
         else:
             metadata = {}
         return RescoredEpisode(
-            row, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata)
+            entry, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata)
         )
 
     @cached_property
@@ -294,8 +302,8 @@ class _Member:
         return self._known[task]
 
 
-def _task(row: EpisodeRow) -> Task:
-    return Task(row.env, row.split, row.task_index)
+def _task(entry: EpisodeEntry) -> Task:
+    return Task(entry.env, entry.split, entry.task_index)
 
 
 def settled_again(

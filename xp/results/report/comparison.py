@@ -9,6 +9,7 @@ from typing import Any, Final
 from xp.errors import XpError
 from xp.execution.leaderboard import INCIDENTAL
 from xp.execution.sweep import spec_digest
+from xp.lib.text import first_line
 from xp.results.evaluation.paired import PairedComparison, holm
 from xp.results.evaluation.results import NamedResult, compare_named, named
 from xp.results.evaluation.settings import default_margin
@@ -65,7 +66,7 @@ def _pairs(runs: Sequence[Path]) -> tuple[list[PairedComparison], list[str]]:
             else:
                 pairs.append(compare_named(first, result, default_margin()))
         except (XpError, KeyError, TypeError, ValueError) as error:
-            reasons.append(page_name(str(error).splitlines()[0]))
+            reasons.append(page_name(first_line(error)))
             if first is None:
                 break
     return holm(pairs), reasons

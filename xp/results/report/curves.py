@@ -43,10 +43,14 @@ def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
     """Mean reward of each training step's episodes with its 95 % interval, clustered by task, from the last attempt."""
     last = index.last_attempt_of()
     steps: dict[int, dict[str, list[float]]] = {}
-    for row in index.rows:
-        if row.phase == TRAIN and row.attempt == last[TRAIN, row.step] and row.reward is not None:
-            steps.setdefault(row.step, {}).setdefault(row.task, []).append(row.reward)
-    limits = reward_limits(row.reward for row in index.rows)
+    for entry in index.entries:
+        if (
+            entry.phase == TRAIN
+            and entry.attempt == last[TRAIN, entry.step]
+            and entry.reward is not None
+        ):
+            steps.setdefault(entry.step, {}).setdefault(entry.task, []).append(entry.reward)
+    limits = reward_limits(entry.reward for entry in index.entries)
     columns: dict[str, list[float | None]] = {"step": [], "value": [], "low": [], "high": []}
     for step in sorted(steps):
         estimate = bounded(mean(list(steps[step].values())), limits)
@@ -67,9 +71,9 @@ def tool_calls(index: EpisodeIndex) -> dict[str, Any]:
         if phase == TRAIN
     }
     episodes = Counter(
-        row.step
-        for row in index.rows
-        if row.phase == TRAIN and row.attempt == last[TRAIN, row.step]
+        entry.step
+        for entry in index.entries
+        if entry.phase == TRAIN and entry.attempt == last[TRAIN, entry.step]
     )
     total: Counter[str] = sum(counts.values(), Counter())
     names = [name for name, _ in total.most_common(MAX_TOOLS)]

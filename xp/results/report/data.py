@@ -20,7 +20,7 @@ from xp.results.evaluation.records import REQUEST, line_of, listed
 from xp.results.report.comparison import comparison
 from xp.results.report.curves import curves, reward_intervals, tool_calls
 from xp.results.report.episode_detail import detail
-from xp.results.report.episodes import EpisodeIndex, EpisodeRow
+from xp.results.report.episodes import EpisodeEntry, EpisodeIndex
 from xp.results.report.escaped_text import page_name
 from xp.results.report.recipe import differences, flat
 from xp.results.report.result import results, verdict
@@ -99,12 +99,15 @@ class RunPage:
         }
 
     def _columns(self, rows_from: int, chunk_of: Mapping[int, int] | None) -> dict[str, Any]:
-        rows = self.index.rows[rows_from:]
-        names = enumerate(EpisodeRow._fields)
-        columns = {name: self._column(name, [row[place] for row in rows]) for place, name in names}
+        entries = self.index.entries[rows_from:]
+        names = enumerate(EpisodeEntry._fields)
+        columns = {
+            name: self._column(name, [entry[position] for entry in entries])
+            for position, name in names
+        }
         if chunk_of is not None:
             columns["chunk"] = [
-                chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))
+                chunk_of.get(number, -1) for number in range(rows_from, len(self.index.entries))
             ]
         known = {name: list(map(page_name, names)) for name, names in self._names.items()}
         return {"from": rows_from, "columns": columns, "names": known}
@@ -144,7 +147,7 @@ class EvaluationPage(RunPage):
         else:
             known = {**summary, **summary["playing"], **summary["usage"]}
         names = ("run", "task_set", *(summary or {}).get("playing", {}), *USAGE)
-        facts = [
+        shown = [
             (name.replace("_", " "), page_name(known[name]))
             for name in names
             if known.get(name) is not None
@@ -155,7 +158,7 @@ class EvaluationPage(RunPage):
             "id": page_name(self.run.name),
             "status": page_name(status),
             "title": page_name(f"{self.spec.get('env')} · {self.spec['model'].get('name')}"),
-            "facts": [*facts, *_notes(self.run)],
+            "facts": [*shown, *_notes(self.run)],
             "verdict": {
                 "word": page_name(status),
                 "sentence": page_name(line_of(evaluation).split("  ", 2)[-1]),
@@ -176,9 +179,9 @@ class EvaluationPage(RunPage):
         }
 
 
-def _notes(place: Path) -> list[tuple[str, str]]:
+def _notes(directory: Path) -> list[tuple[str, str]]:
     """The user's tags and note, where there are any."""
-    notes = listed_notes(place)
+    notes = listed_notes(directory)
     return [
         (name, page_name(text))
         for name, text in (("tags", " ".join(notes.tags)), ("note", notes.note))
@@ -229,10 +232,10 @@ def _environments(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def page_of(place: Path, *, with_episodes: bool = True) -> RunPage:
+def page_of(directory: Path, *, with_episodes: bool = True) -> RunPage:
     """The data of a run, or of an evaluation, by its directory."""
-    kind = EvaluationPage if (place / REQUEST).is_file() else RunPage
-    return kind(place, with_episodes=with_episodes)
+    kind = EvaluationPage if (directory / REQUEST).is_file() else RunPage
+    return kind(directory, with_episodes=with_episodes)
 
 
 def report(
@@ -257,12 +260,12 @@ def report(
     for number, run_page in enumerate(pages):
         run_page.refresh()
         chunk_of: dict[int, int] = {}
-        for place, numbers in enumerate(chosen(run_page.index.rows, extent).values()):
-            chunk_of |= dict.fromkeys(numbers, place)
+        for part, numbers in enumerate(chosen(run_page.index.entries, extent).values()):
+            chunk_of |= dict.fromkeys(numbers, part)
             records = run_page.index.records(numbers)
             shown = [detail(record, thumbnail=run_page.thumbnail) for record in records]
             texts = dict(zip(numbers, shown, strict=True))
-            chunks[f"chunk-{number}-{place}"] = compressed(texts)
+            chunks[f"chunk-{number}-{part}"] = compressed(texts)
         if tokens:
             chunks |= _token_chunks(run_page, number, chunk_of)
         page_data.append(run_page.data(chunk_of=chunk_of))
@@ -279,10 +282,16 @@ def _token_chunks(page: RunPage, number: int, chunk_of: Mapping[int, int]) -> di
 
     reader = TokenReader(page.run)
     by_chunk: dict[int, dict[int, Any]] = {}
-    for row, record in zip(chunk_of, page.index.records(chunk_of), strict=True):
-        by_chunk.setdefault(chunk_of[row], {})[row] = reader.tokens(record, page.index.file_of(row))
-    ids = {token for rows in by_chunk.values() for row in rows.values() for token in row["ids"]}
-    chunks = {f"tokens-{number}-{place}": compressed(rows) for place, rows in by_chunk.items()}
+    for episode, record in zip(chunk_of, page.index.records(chunk_of), strict=True):
+        tokens = reader.tokens(record, page.index.file_of(episode))
+        by_chunk.setdefault(chunk_of[episode], {})[episode] = tokens
+    ids = {
+        token
+        for episodes in by_chunk.values()
+        for tokens in episodes.values()
+        for token in tokens["ids"]
+    }
+    chunks = {f"tokens-{number}-{part}": compressed(rows) for part, rows in by_chunk.items()}
     return chunks | {f"tokens-{number}-names": compressed(reader.names(ids))}
 
 

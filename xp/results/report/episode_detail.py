@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.pictures import text_of
+from xp.episode.trajectory import own_turns
 from xp.errors import ExitCode, XpError
 from xp.results.report.escaped_text import MAX_CHARACTERS, page_name, page_text
 
@@ -38,12 +39,12 @@ def detail(
     rows, undelivered = rows_of(record)
     has_tree = len(rows) > 1 or bool(undelivered)
     row_of = {at: n for n, row in enumerate(rows) for at in row["turns"]}
-    for turn, place in enumerate(own_turns(record)):
+    for turn, position in enumerate(own_turns(record["messages"], record["outcome"]["num_turns"])):
         if has_tree:
             more = {"row": row_of[turn], "is_untrained": turn in undelivered}
         else:
             more = {}
-        messages[place] |= {"turn": turn, **more}
+        messages[position] |= {"turn": turn, **more}
     void = outcome["void_reason"]
     return {
         "messages": messages,
@@ -59,15 +60,6 @@ def detail(
         "tokens": record["tokens"] or {},
         "extra": _written(record["extra"], most) if record["extra"] else "",
     }
-
-
-def own_turns(record: Mapping[str, Any]) -> list[int]:
-    """Positions of the policy's own messages; the first messages may include others of the role assistant."""
-    places = [
-        place for place, message in enumerate(record["messages"]) if message["role"] == "assistant"
-    ]
-    turns = record["outcome"]["num_turns"]
-    return places[-turns:] if turns else []
 
 
 def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
@@ -137,8 +129,8 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
     if result is not None:
         flags = {name: True for name in ("finished", "is_call_error") if result.get(name) is True}
         call_data["result"] = {"reward": result["reward"], **flags}
-        place = call.get("message")
-        if place is None or messages[place]["content"] != result["text"]:
+        position = call.get("message")
+        if position is None or messages[position]["content"] != result["text"]:
             call_data["result"]["text"] = page_text(result["text"], most)
     return call_data
 

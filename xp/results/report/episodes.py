@@ -17,7 +17,7 @@ from xp.lib.reading import check_below, is_finite
 from xp.lib.reading import opened as opened_file
 
 
-class EpisodeRow(NamedTuple):
+class EpisodeEntry(NamedTuple):
     """Numbers of one episode."""
 
     attempt: int
@@ -53,7 +53,7 @@ class EpisodeIndex:
         self._run = run
         self._read_to: dict[Path, int] = {}
         self._places: list[tuple[Path, int]] = []
-        self.rows: list[EpisodeRow] = []
+        self.entries: list[EpisodeEntry] = []
         self.num_unreadable = 0
         """Number of lines that are incomplete (killed writer) or of an unknown schema."""
         self.count = EpisodeCount()
@@ -104,9 +104,9 @@ class EpisodeIndex:
     def last_attempt_of(self) -> dict[tuple[str, int], int]:
         """Phase and step -> last attempt that played it; earlier attempts' episodes were replaced."""
         attempts: dict[tuple[str, int], int] = {}
-        for row in self.rows:
-            key = (row.phase, row.step)
-            attempts[key] = max(attempts.get(key, 0), row.attempt)
+        for entry in self.entries:
+            key = (entry.phase, entry.step)
+            attempts[key] = max(attempts.get(key, 0), entry.attempt)
         return attempts
 
     def _attempt_of(self, file: Path) -> int:
@@ -121,12 +121,12 @@ class EpisodeIndex:
             # An incomplete line is being written.
             while (line := lines.readline()).endswith(b"\n"):
                 record = _parsed(line)
-                row = _row(record, attempt)
-                if row is not None:
-                    self.rows.append(row)
+                entry = _entry(record, attempt)
+                if entry is not None:
+                    self.entries.append(entry)
                     names = self.count.add(file, record)
                     if is_training:
-                        self.calls.setdefault((attempt, row.step), Counter()).update(names)
+                        self.calls.setdefault((attempt, entry.step), Counter()).update(names)
                     self._places.append((file, offset))
                 elif line.strip():
                     self.num_unreadable += 1
@@ -141,7 +141,7 @@ def _parsed(line: bytes) -> Any:
         return None
 
 
-def _row(record: Any, attempt: int) -> EpisodeRow | None:
+def _entry(record: Any, attempt: int) -> EpisodeEntry | None:
     """Numbers of an episode's record; None for another value or an unknown schema."""
     try:
         if record["schema_version"] != SCHEMA_VERSION:
@@ -149,7 +149,7 @@ def _row(record: Any, attempt: int) -> EpisodeRow | None:
         outcome = record["outcome"]
         tokens = record["tokens"]
         phase = str(record["phase"])
-        return EpisodeRow(
+        return EpisodeEntry(
             attempt=attempt,
             phase=phase,
             step=int(record["step"]),

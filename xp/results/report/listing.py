@@ -14,7 +14,7 @@ from xp.episode.evaluation import RECORD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.execution.health import EpisodeCount
-from xp.execution.leaderboard import MAX_SHOWN, RunRow, differing, is_match, row_of, text
+from xp.execution.leaderboard import MAX_SHOWN, RunEntry, differing, entry_of, is_match, text
 from xp.execution.named import EVALUATIONS, RUNS, known_names
 from xp.execution.notes import FILE as NOTES
 from xp.execution.notes import listed_notes
@@ -29,18 +29,18 @@ from xp.results.report.escaped_text import as_dict, page_name
 from xp.results.report.result import interval_of
 
 MAX_POINTS: Final = 32
-"""Largest number of points of a row's curve; more steps are averaged."""
+"""Largest number of points of a run's curve; more steps are averaged."""
 
 
 @dataclass
 class _Entry:
     stamp: tuple[int, ...]
     spec: Any
-    row: RunRow
+    run: RunEntry
     record: RunRecord | None
     """The run's record; None for an evaluation or an unreadable run."""
     data: dict[str, Any]
-    """The row as the page shows it; all texts are escaped."""
+    """The run as the page shows it; all texts are escaped."""
     version: int = 0
     is_judged: bool = True
     """True if its verdict is known."""
@@ -82,7 +82,7 @@ class Listing:
                 "names": [
                     name
                     for name, entry in entries
-                    if is_match(entry.row, entry.spec, words, entry.data["note"])
+                    if is_match(entry.run, entry.spec, words, entry.data["note"])
                 ],
                 "rows": [entry.data for _, entry in entries if entry.version > since],
                 "sweeps": [
@@ -108,7 +108,7 @@ class Listing:
             if name in self._entries and self._entries[name].record
         }
         points: dict[str, str] = {}
-        has_seeds = len({entry.row.seed for entry in known.values()}) > 1
+        has_seeds = len({entry.run.seed for entry in known.values()}) > 1
         for (name, entry), values in zip(
             known.items(), differing([entry.spec for entry in known.values()]), strict=True
         ):
@@ -117,16 +117,18 @@ class Listing:
                 for key, value in values.items()
             ]
             points[name] = page_name(
-                ", ".join([*pairs, *([f"seed {entry.row.seed}"] if has_seeds else [])])
+                ", ".join([*pairs, *([f"seed {entry.run.seed}"] if has_seeds else [])])
             )
         return points
 
     def _refresh(self, seconds: float) -> int:
         """Reads what changed; returns the number of rows that are not read, or have no verdict yet."""
-        places = known_names(self._outputs, (RUNS, EVALUATIONS))
-        self._entries = {name: entry for name, entry in self._entries.items() if name in places}
-        stamps = {name: _stamp(place) for name, place in places.items()}
-        newest = sorted(places, key=lambda name: stamps[name], reverse=True)
+        directories = known_names(self._outputs, (RUNS, EVALUATIONS))
+        self._entries = {
+            name: entry for name, entry in self._entries.items() if name in directories
+        }
+        stamps = {name: _stamp(directory) for name, directory in directories.items()}
+        newest = sorted(directories, key=lambda name: stamps[name], reverse=True)
         unread = [
             name
             for name in newest
@@ -140,13 +142,13 @@ class Listing:
         end = monotonic() + seconds
         while (unread or running) and monotonic() < end:
             name = unread.pop(0) if unread else running.pop(0)
-            self._keep(name, _read(places[name], stamps[name]))
+            self._keep(name, _read(directories[name], stamps[name]))
         unjudged = [
             name for name in newest if name in self._entries and not self._entries[name].is_judged
         ]
         while unjudged and not unread and monotonic() < end:
             name = unjudged.pop(0)
-            self._keep(name, _judged(places[name], self._entries[name]))
+            self._keep(name, _judged(directories[name], self._entries[name]))
         return len(unread) + len(unjudged)
 
     def _keep(self, name: str, entry: _Entry) -> None:
@@ -159,51 +161,51 @@ class Listing:
         self._entries[name] = entry
 
 
-def _stamp(place: Path) -> tuple[int, ...]:
+def _stamp(directory: Path) -> tuple[int, ...]:
     """Times and sizes of the files that change with a run's record, an evaluation's result, or notes."""
-    is_run = place.parent.name == RUNS
+    is_run = directory.parent.name == RUNS
     numbers: list[int] = []
     for name in (FILE if is_run else RECORD, NOTES):
         try:
-            stat = (place / name).stat()
+            stat = (directory / name).stat()
             numbers += [stat.st_mtime_ns, stat.st_size]
         except OSError:
             numbers += [0, 0]
     return tuple(numbers)
 
 
-def _read(place: Path, stamp: tuple[int, ...]) -> _Entry:
+def _read(directory: Path, stamp: tuple[int, ...]) -> _Entry:
     try:
-        if (place / REQUEST).is_file():
-            return _of_evaluation(place, stamp)
-        return _of_run(place, stamp)
+        if (directory / REQUEST).is_file():
+            return _of_evaluation(directory, stamp)
+        return _of_run(directory, stamp)
     except (XpError, KeyError, TypeError, ValueError) as error:
-        row = RunRow(place.name, note=str(error))
-        return _Entry(stamp, {}, row, None, _data(place, row, RunVerdict.BROKEN))
+        run = RunEntry(directory.name, note=str(error))
+        return _Entry(stamp, {}, run, None, _data(directory, run, RunVerdict.BROKEN))
 
 
-def _of_run(place: Path, stamp: tuple[int, ...]) -> _Entry:
-    record = read_record(place)
-    spec, row = row_of(place, record)
-    lines = read_metrics(place / "metrics.jsonl", "train")
+def _of_run(directory: Path, stamp: tuple[int, ...]) -> _Entry:
+    record = read_record(directory)
+    spec, run = entry_of(directory, record)
+    lines = read_metrics(directory / "metrics.jsonl", "train")
     last = record.attempts[-1]
-    running = row.status == RunStatus.RUNNING
+    running = run.status == RunStatus.RUNNING
     if running:
         now = (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds()
     else:
         now = 0.0
     hardware = as_dict(spec.get("hardware"))
-    data = _data(place, row, None) | {
-        "before": None if row.before is None else [row.before, None, None],
-        "after": None if row.after is None else [row.after, None, None],
+    data = _data(directory, run, None) | {
+        "before": None if run.before is None else [run.before, None, None],
+        "after": None if run.after is None else [run.after, None, None],
         "curve": _curve(line.get(REWARD) for line in lines),
-        "progress": _progress_text(progress_of(place, record)) if running else "",
-        "seconds": round((row.minutes or 0.0) * 60 + now),
+        "progress": _progress_text(progress_of(directory, record)) if running else "",
+        "seconds": round((run.minutes or 0.0) * 60 + now),
         "started": record.attempts[0].started,
         "machine": page_name(hardware.get("name", "")),
         "host": page_name(last.host or ""),
     }
-    return _Entry(stamp, spec, row, record, data, is_judged=running)
+    return _Entry(stamp, spec, run, record, data, is_judged=running)
 
 
 def _progress_text(progress: RunProgress | None) -> str:
@@ -224,33 +226,33 @@ def _progress_text(progress: RunProgress | None) -> str:
     return f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{time_left}"
 
 
-def _judged(place: Path, entry: _Entry) -> _Entry:
+def _judged(directory: Path, entry: _Entry) -> _Entry:
     """The entry with verdict and intervals. Trajectories, which may be large, are read only if they may change the
     verdict."""
     if entry.record is None:
         return replace(entry, is_judged=True)
     changes: dict[str, Any] = {}
     try:
-        diagnosis = diagnose(place, entry.record, EpisodeCount())
+        diagnosis = diagnose(directory, entry.record, EpisodeCount())
         if diagnosis.verdict is RunVerdict.FLAT:
-            diagnosis = diagnose(place, entry.record)
+            diagnosis = diagnose(directory, entry.record)
         is_killed = entry.record.status is RunStatus.RUNNING
         if is_killed:
-            reason = f"the run is {entry.row.status}"
+            reason = f"the run is {entry.run.status}"
         else:
             reason = diagnosis.reason
         changes = {"verdict": diagnosis.verdict.value, "sentence": page_name(reason)}
     except XpError as error:
         changes = {"verdict": RunVerdict.INCOMPLETE.value, "sentence": page_name(error)}
-    for name, result in (("before", entry.row.untrained), ("after", entry.row.result)):
+    for name, result in (("before", entry.run.untrained), ("after", entry.run.result)):
         if result is not None:
             changes[name] = [result.reward_mean, *interval_of(result)]
     return replace(entry, data=entry.data | changes, is_judged=True)
 
 
-def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
-    request = as_dict(json_of(place / REQUEST, ExitCode.RUN_DIR, below=place))
-    evaluation = listed(place)
+def _of_evaluation(directory: Path, stamp: tuple[int, ...]) -> _Entry:
+    request = as_dict(json_of(directory / REQUEST, ExitCode.RUN_DIR, below=directory))
+    evaluation = listed(directory)
     summary = evaluation.summary or {}
     if evaluation.fault:
         status = "unreadable"
@@ -260,44 +262,44 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     began = summary.get("started")
     ended = summary.get("ended")
     model = as_dict(request.get("model")).get("name")
-    row = RunRow(
-        place.name,
+    run = RunEntry(
+        directory.name,
         env=str(request["env"]),
         model=str(model),
         status=str(status),
         note=evaluation.fault,
     )
-    row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(place).tags))
-    data = _data(place, row, None) | {
+    run = replace(run, after=reward.get("value"), tags=" ".join(listed_notes(directory).tags))
+    data = _data(directory, run, None) | {
         "after": [reward["value"], reward.get("low"), reward.get("high")] if reward else None,
         "of": page_name(request.get("run") or ""),
     }
     if isinstance(began, float) and isinstance(ended, float):
         started = datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds")
         data |= {"seconds": round(ended - began), "started": started}
-    return _Entry(stamp, request, row, None, data)
+    return _Entry(stamp, request, run, None, data)
 
 
-def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
-    """Fields of every row."""
-    notes = listed_notes(place)
-    is_run = place.parent.name == RUNS
+def _data(directory: Path, run: RunEntry, verdict: str | None) -> dict[str, Any]:
+    """Fields of every run."""
+    notes = listed_notes(directory)
+    is_run = directory.parent.name == RUNS
     title = [
-        text
-        for text in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
-        if text
+        part
+        for part in ("" if is_run else "evaluation", run.env, run.model, run.algorithm, run.backend)
+        if part
     ]
-    seed = [] if row.seed is None else [f"seed {row.seed}"]
+    seed = [] if run.seed is None else [f"seed {run.seed}"]
     return {
-        "name": place.name,
+        "name": directory.name,
         "kind": "run" if is_run else "evaluation",
-        "status": page_name(row.status),
+        "status": page_name(run.status),
         "verdict": verdict,
         "sentence": "",
         "title": page_name(" · ".join([*title, *seed])),
         "tags": [page_name(tag) for tag in notes.tags],
         "note": page_name(notes.note),
-        "remark": page_name(row.note),
+        "remark": page_name(run.note),
         "started": "",
         "machine": "",
     }

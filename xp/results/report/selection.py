@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-from xp.results.report.episodes import EpisodeRow
+from xp.results.report.episodes import EpisodeEntry
 
 NUM_PAIRS: Final = 12
 """Number of tasks with the largest gain, with the largest loss, and with a median change, whose episodes before and
@@ -25,45 +25,45 @@ class Extent(StrEnum):
     ALL = "all"
 
 
-def chosen(rows: Sequence[EpisodeRow], extent: Extent) -> dict[Group, list[int]]:
+def chosen(entries: Sequence[EpisodeEntry], extent: Extent) -> dict[Group, list[int]]:
     """Numbers of the episodes with full text, by attempt, phase and step."""
     groups: dict[Group, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault((row.attempt, row.phase, row.step), []).append(number)
+    for number, entry in enumerate(entries):
+        groups.setdefault((entry.attempt, entry.phase, entry.step), []).append(number)
     if extent is Extent.ALL:
         return groups
     if extent is Extent.NONE:
         return {}
-    pairs = set(_pairs(rows))
+    pairs = set(_pairs(entries))
     return {
-        group: sorted(_of_step(rows, numbers) | (pairs & {*numbers}))
+        group: sorted(_of_step(entries, numbers) | (pairs & {*numbers}))
         for group, numbers in groups.items()
     }
 
 
-def ranked(rows: Sequence[EpisodeRow], numbers: Iterable[int]) -> list[int]:
+def ranked(entries: Sequence[EpisodeEntry], numbers: Iterable[int]) -> list[int]:
     """The scored episodes among these, worst first."""
-    scored = [number for number in numbers if rows[number].reward is not None]
-    return sorted(scored, key=lambda number: (rows[number].reward or 0.0, number))
+    scored = [number for number in numbers if entries[number].reward is not None]
+    return sorted(scored, key=lambda number: (entries[number].reward or 0.0, number))
 
 
-def _of_step(rows: Sequence[EpisodeRow], numbers: Sequence[int]) -> set[int]:
-    chosen_rows = {number for number in numbers if rows[number].reward is None}
-    order = ranked(rows, numbers)
+def _of_step(entries: Sequence[EpisodeEntry], numbers: Sequence[int]) -> set[int]:
+    selected = {number for number in numbers if entries[number].reward is None}
+    order = ranked(entries, numbers)
     if order:
-        tasks = {rows[number].task for number in (order[0], order[len(order) // 2], order[-1])}
-        chosen_rows |= {number for number in numbers if rows[number].task in tasks}
-    chosen_rows |= set([number for number in numbers if rows[number].status == "truncated"][:1])
-    chosen_rows |= set([number for number in numbers if rows[number].malformed][:1])
-    return chosen_rows
+        tasks = {entries[number].task for number in (order[0], order[len(order) // 2], order[-1])}
+        selected |= {number for number in numbers if entries[number].task in tasks}
+    selected |= set([number for number in numbers if entries[number].status == "truncated"][:1])
+    selected |= set([number for number in numbers if entries[number].malformed][:1])
+    return selected
 
 
-def _pairs(rows: Sequence[EpisodeRow]) -> list[int]:
+def _pairs(entries: Sequence[EpisodeEntry]) -> list[int]:
     """Episodes before and after training of the held-out tasks with the largest, smallest and median change."""
-    sides = {phase: _by_task(rows, phase) for phase in (BEFORE, AFTER)}
+    sides = {phase: _by_task(entries, phase) for phase in (BEFORE, AFTER)}
     both = sides[BEFORE].keys() & sides[AFTER].keys()
     change = {
-        task: _mean(rows, sides[AFTER][task]) - _mean(rows, sides[BEFORE][task])
+        task: _mean(entries, sides[AFTER][task]) - _mean(entries, sides[BEFORE][task])
         for task in sorted(both)
     }
     order = sorted(change, key=lambda task: change[task])
@@ -72,15 +72,15 @@ def _pairs(rows: Sequence[EpisodeRow]) -> list[int]:
     return [number for task in tasks for side in sides.values() for number in side[task]]
 
 
-def _by_task(rows: Sequence[EpisodeRow], phase: str) -> Mapping[str, list[int]]:
-    """Task -> numbers of its rows, from the last attempt that played it."""
-    last = max((row.attempt for row in rows if row.phase == phase), default=0)
+def _by_task(entries: Sequence[EpisodeEntry], phase: str) -> Mapping[str, list[int]]:
+    """Task -> numbers of its entries, from the last attempt that played it."""
+    last = max((entry.attempt for entry in entries if entry.phase == phase), default=0)
     by_task: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        if row.phase == phase and row.attempt == last and row.reward is not None:
-            by_task.setdefault(row.task, []).append(number)
+    for number, entry in enumerate(entries):
+        if entry.phase == phase and entry.attempt == last and entry.reward is not None:
+            by_task.setdefault(entry.task, []).append(number)
     return by_task
 
 
-def _mean(rows: Sequence[EpisodeRow], numbers: Sequence[int]) -> float:
-    return sum(rows[number].reward or 0.0 for number in numbers) / len(numbers)
+def _mean(entries: Sequence[EpisodeEntry], numbers: Sequence[int]) -> float:
+    return sum(entries[number].reward or 0.0 for number in numbers) / len(numbers)

@@ -95,22 +95,24 @@ class View:
 
     def open(self, request: Request) -> Response:
         """The page of some runs, without the episodes' texts."""
-        places = self._places(request)
+        directories = self._directories(request)
         with self._lock:
-            pages = [self._page_of(place) for place in places]
+            pages = [self._page_of(directory) for directory in directories]
             for run_page in pages:
                 run_page.refresh()
-            runs = [page.data() for page in pages]
-        data = frame(runs, comparison(places, [page.spec for page in pages]), live=True)
+            runs = [run_page.data() for run_page in pages]
+        data = frame(
+            runs, comparison(directories, [run_page.spec for run_page in pages]), live=True
+        )
         data |= {"names": request.query_params.getlist("name"), "has_start": not self._runs}
-        return HTMLResponse(page(title_of_page(places), data, {}, is_live=True))
+        return HTMLResponse(page(title_of_page(directories), data, {}, is_live=True))
 
     def one_run(self, request: Request) -> Response:
         """Current data of a run, with the episodes from `rows_from` on."""
         with self._lock:
-            page = self._page(request)
-            page.refresh()
-            return JSONResponse(page.data(_whole(request, "rows_from")))
+            run_page = self._page(request)
+            run_page.refresh()
+            return JSONResponse(run_page.data(_whole(request, "rows_from")))
 
     def episode(self, request: Request) -> Response:
         """Messages and calls of one episode; with `whole=1` no message is cut."""
@@ -123,9 +125,9 @@ class View:
         from xp.results.report.tokens import TokenReader, no_tokens
 
         record, file = self._record(request)
-        page = self._page(request)
+        run_page = self._page(request)
         try:
-            reader = TokenReader(page.run)
+            reader = TokenReader(run_page.run)
             content = reader.tokens(record, file)
             return JSONResponse(content | {"names": reader.names(content["ids"])})
         except XpError as error:  # the tokenizer is missing, which is no fault of the page
@@ -142,7 +144,7 @@ class View:
         """Numbers of the episodes with a text."""
         searched = request.query_params.get("text", "").lower()
         index = self._page(request).index
-        numbers = range(len(index.rows))
+        numbers = range(len(index.entries))
         return JSONResponse(
             {
                 "rows": [
@@ -153,7 +155,7 @@ class View:
             }
         )
 
-    def _places(self, request: Request) -> Sequence[Path]:
+    def _directories(self, request: Request) -> Sequence[Path]:
         """Directories of the runs that the query names; without a name, those of the command line."""
         names = request.query_params.getlist("name")
         if not names:
@@ -166,23 +168,23 @@ class View:
             )
         return [known[name] for name in dict.fromkeys(names)]
 
-    def _page_of(self, place: Path) -> RunPage:
-        if place not in self._pages:
-            self._pages[place] = page_of(place)
-        return self._pages[place]
+    def _page_of(self, directory: Path) -> RunPage:
+        if directory not in self._pages:
+            self._pages[directory] = page_of(directory)
+        return self._pages[directory]
 
     def _page(self, request: Request) -> RunPage:
         number = _whole(request, "run")
-        places = self._places(request)
-        if number >= len(places):
-            raise XpError(f"run={number}: there are {len(places)}")
-        return self._page_of(places[number])
+        directories = self._directories(request)
+        if number >= len(directories):
+            raise XpError(f"run={number}: there are {len(directories)}")
+        return self._page_of(directories[number])
 
     def _record(self, request: Request) -> tuple[Any, Path]:
         index = self._page(request).index
         number = _whole(request, "row")
-        if number >= len(index.rows):
-            raise XpError(f"row={number}: there are {len(index.rows)}")
+        if number >= len(index.entries):
+            raise XpError(f"row={number}: there are {len(index.entries)}")
         return index.record(number), index.file_of(number)
 
     def _guarded(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:

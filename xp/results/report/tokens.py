@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import TOOLS
+from xp.episode.trajectory import TOOLS, own_turns
 from xp.errors import ExitCode, XpError
 from xp.lib.packages import require
 from xp.lib.reading import text_of
 from xp.planning.episode import spec_in_job
-from xp.results.report.episode_detail import own_turns, rows_of
+from xp.results.report.episode_detail import rows_of
 from xp.results.report.escaped_text import page_text
 from xp.results.report.recipe import trusted_spec
 from xp.worker.places import start_place
@@ -106,14 +106,14 @@ def _stretches(pieces: Sequence[tuple[int, bool]]) -> list[int]:
 
 def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator[tuple[int, bool]]:
     messages: Sequence[Any] = record["messages"]
-    turns = own_turns(record)
+    turns = own_turns(record["messages"], record["outcome"]["num_turns"])
     yield from (
         (token, False)
         for token in chat.prompt(messages[: turns[0] if turns else len(messages)], tools)
     )
-    for turn, place in enumerate(turns):
+    for turn, position in enumerate(turns):
         written = list(
-            chat.tokenizer(messages[place]["content"], add_special_tokens=False)["input_ids"]
+            chat.tokenizer(messages[position]["content"], add_special_tokens=False)["input_ids"]
         )
         yield from ((token, True) for token in (*written, chat.end_id))
         if turn + 1 < len(turns):
@@ -122,7 +122,7 @@ def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator
                 for call in record["tool_calls"]
                 if call.get("turn") == turn and "name" in call
             ]
-            replies = messages[place + 1 : turns[turn + 1]]
+            replies = messages[position + 1 : turns[turn + 1]]
             yield from (
                 (token, False) for token in chat.reply(replies, last_id=chat.end_id, tools=names)
             )
@@ -132,12 +132,13 @@ def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator
 def _chat(run: Path) -> ChatTokens:
     """The tokenizer of the trained model, else of the initial model, which is the same."""
     spec = trusted_spec(run, "its tokenizer is not loaded")
-    places = [run / "model", run.parent.parent / start_place(spec)]
+    directories = [run / "model", run.parent.parent / start_place(spec)]
     directory = next(
-        (place for place in places if (place / "tokenizer_config.json").is_file()), None
+        (directory for directory in directories if (directory / "tokenizer_config.json").is_file()),
+        None,
     )
     if directory is None:
-        looked = " and ".join(map(str, places))
+        looked = " and ".join(map(str, directories))
         name = spec.model.path or spec.model.name
         raise XpError(
             f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME

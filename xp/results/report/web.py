@@ -56,12 +56,12 @@ def policy(*, is_live: bool) -> str:
     Args:
         is_live: whether requests to the page's own server are allowed.
     """
-    policy = f"script-src {_digests(SCRIPTS)}; style-src {_digests(STYLES)}"
+    sources = f"script-src {_digests(SCRIPTS)}; style-src {_digests(STYLES)}"
     if is_live:
         network = "connect-src 'self'"
     else:
         network = "connect-src 'none'"
-    return f"default-src 'none'; {policy}; img-src data:; {network}; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; {sources}; img-src data:; {network}; base-uri 'none'; form-action 'none'"
 
 
 def as_json(value: Any) -> str:

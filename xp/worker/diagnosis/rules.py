@@ -306,5 +306,5 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def symptoms(history: History) -> list[Symptom]:
     """Symptoms that the rules find in a run, finished or not."""
-    symptoms = (rule(history) for rule in RULES)
-    return [symptom for symptom in symptoms if symptom is not None]
+    results = (detect(history) for detect in RULES)
+    return [symptom for symptom in results if symptom is not None]

@@ -122,7 +122,7 @@ def biases(never: Sequence[int]) -> dict[str, dict[int, float]]:
 
 
 def sampling_parameters(
-    sampling: Sampling, request: GenerationRequest, never: Sequence[int] = ()
+    sampling: Sampling, request: GenerationRequest, never: Sequence[int]
 ) -> dict[str, Any]:
     """vLLM's parameters of a request, the same for a server and in the process.
 

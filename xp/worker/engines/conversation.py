@@ -162,6 +162,8 @@ class GenerationRequest:
     max_tokens: int
     seed: int
     """Seed of this request, so that its text is independent of other requests."""
+    pictures: Sequence[str] = ()
+    """Digests of the pictures whose placeholders are among the ids, in their order."""
 
 
 @dataclass(frozen=True)
@@ -209,4 +211,4 @@ class RequestEngine(EpisodeEngine):
             by_limit = is_cut(turn.ids, limit, self._end_ids, self._is_stop)
             self._opening.deliver(RolloutTurn(number, list(turn.ids), by_limit))
 
-        self.submit(GenerationRequest(ids, limit, seed), done)
+        self.submit(GenerationRequest(ids, limit, seed, tuple(conversation.pictures)), done)

@@ -8,7 +8,6 @@ its own engine; this program plays what it left.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from xp.episode.metrics_file import MetricsFile, last_step
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_atomically, write_json
 from xp.lib.digest import digest_of, text_digest
 from xp.lib.load import import_large
 from xp.lib.reading import config_of
@@ -73,8 +72,10 @@ def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[Ep
     ):
         rollouts = EpisodePlay(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
         ended = (
-            one.record
-            for one in tqdm(rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode")
+            rollout.record
+            for rollout in tqdm(
+                rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode"
+            )
         )
         settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)
         return record(settled, recorder, config.places.run, f"evaluate/{name}", 0)
@@ -122,8 +123,8 @@ class RunEvaluation:
         spec = self._config.spec
         places = self._config.places
         check_health(played, spec.training.max_void_fraction)
-        if all(one.outcome.reward is None for one in played):
-            reasons = void_reasons(one.outcome.void_reason for one in played)
+        if all(episode.outcome.reward is None for episode in played):
+            reasons = void_reasons(episode.outcome.void_reason for episode in played)
             raise XpError(
                 f"every held-out episode is void: the environment is failing ({reasons})",
                 ExitCode.UNHEALTHY,
@@ -149,12 +150,14 @@ class RunEvaluation:
             "model": {"kind": "checkpoint", "name": name, "id": model},
             "run": run,
             "task_set": self._tasks.name,
-            "held_out": {name: asdict(one) | {"line": one.line()} for name, one in rules.items()},
+            "held_out": {
+                name: asdict(rule) | {"line": rule.line()} for name, rule in rules.items()
+            },
             "playing": playing(spec),
             "digest": self._digest(name),
         }
         value = evaluation_record(about, played, self._hashes, self._scored_by, len(played))
-        write_atomically(self._stage / name / RECORD, json.dumps(value, indent=2) + "\n")
+        write_json(self._stage / name / RECORD, value)
 
     def _copy_earlier(self) -> None:
         """Copies the result of an earlier attempt for the model before training, which is the same in all."""

@@ -13,6 +13,9 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import AttentionMaskInterface, create_masks_for_generate
 
+UNEVALUATED = "xp_unevaluated"
+"""Attention implementation for which transformers' mask is the function that decides which columns are seen."""
+
 
 class Prefix(NamedTuple):
     """Keys and values of the beginning of a sequence, one pair per layer, [heads, tokens, head size]."""
@@ -164,10 +167,6 @@ class TokenCache:
         for slot in slots:
             self._tokens[slot] = list(prefix)
             self.lengths[slot] = len(prefix)
-
-
-UNEVALUATED = "xp_unevaluated"
-"""Attention implementation for which transformers' mask is the function that decides which columns are seen."""
 
 
 AttentionMaskInterface.register(UNEVALUATED, lambda *, mask_function, **_: mask_function)

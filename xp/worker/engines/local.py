@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from xp.episode.tokens import ChatTokens
@@ -16,6 +17,7 @@ from xp.worker.engines import server, sglang
 from xp.worker.engines.completions import MODEL, CompletionClient, ServerEngine
 from xp.worker.engines.config import VLLMServer
 from xp.worker.engines.conversation import OpenEngine
+from xp.worker.engines.vllm_pictures import PictureClient, VLLMPictures
 from xp.worker.media import placeholder_ids
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed
 
@@ -62,11 +64,13 @@ def local_engine(
         return
     log = logs / f"{name.value}.log"
     devices, _ = server.split_devices(settings.num_accelerators, 0)
-    kind: type[CompletionClient]
+    kind: Callable[..., CompletionClient]
     if name is EngineName.VLLM:
         settings, base, served_as = server.with_adapters(settings, model)
         running = server.running(settings, base, devices, log, python, served_as)
         kind = CompletionClient
+        if chat.pictures is not None:
+            kind = partial(PictureClient, pictures=VLLMPictures(chat.pictures))
     else:
         arguments = settings.arguments
         adapters = adapters_of(model)

@@ -61,7 +61,7 @@ class PictureEngine(EpisodeEngine):
         super().__init__(opening, end_ids, sampling, seed, is_stop)
         self._model = model
         self._pictures = pictures
-        self._placeholder_ids = placeholder_ids(model.config)
+        self._never = sorted({*placeholder_ids(model.config), *pictures.form.special_ids})
         self._active: list[PictureTurn] = []
 
     @property
@@ -90,7 +90,7 @@ class PictureEngine(EpisodeEngine):
             self.sampling,
             [turn.random for turn in self._active],
             contexts if self.sampling.repetition_penalty != 1 else (),
-            self._placeholder_ids,
+            self._never,
         )
         unfinished = []
         for turn, row, token, logprob in zip(
@@ -130,10 +130,8 @@ class PictureEngine(EpisodeEngine):
             padded[number, : len(ids)] = torch.tensor(ids)
             mask[number, : len(ids)] = 1
         device = self._model.device
-        pixels = self._pictures.pixels([digest for _, digests in rows for digest in digests])
-        inputs = {"input_ids": padded, "attention_mask": mask, **pixels}
-        if pixels:
-            inputs["mm_token_type_ids"] = self._pictures.token_types(padded)
+        shown = self._pictures.inputs(padded, [digest for _, digests in rows for digest in digests])
+        inputs = {"input_ids": padded, "attention_mask": mask, **shown}
         ends, places = (lengths - 1).unique(return_inverse=True)
         output = self._model(
             **{name: value.to(device) for name, value in inputs.items()},

@@ -76,7 +76,9 @@ class Rows:
             if end < len(row.completion_ids):
                 row.mask[start:end] = [0] * (end - start)
                 continue
-            before = max((last for one, _, last in self._turns[:number] if one is row), default=0)
+            before = max(
+                (last for other, _, last in self._turns[:number] if other is row), default=0
+            )
             for tokens in (row.completion_ids, row.logprobs, row.mask):
                 del tokens[before:]
             earlier = [self._num_pictures[at] for at in range(number) if self._turns[at][0] is row]
@@ -87,7 +89,7 @@ class Rows:
     def _join(self, row: Conversation) -> None:
         """Moves the trained tokens of a row to one that has all of its tokens as its history; removes an empty one."""
         size = len(row.completion_ids)
-        others = [one for one in self.all if one is not row]
+        others = [other for other in self.all if other is not row]
         for other in others:
             is_history = not any(other.mask[:size]) and other.prompt_ids == row.prompt_ids
             if is_history and other.completion_ids[:size] == row.completion_ids:

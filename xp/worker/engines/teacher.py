@@ -116,7 +116,7 @@ class TeacherApi(Api):
             ]
             tokens = [
                 {},
-                *(one[str(number)] for number, one in zip(ids[1:], entries[1:], strict=True)),
+                *(entry[str(token)] for token, entry in zip(ids[1:], entries[1:], strict=True)),
             ]
             assert all("logprob" in token for token in tokens[1:])
         except (TooLong, DialogueFails) as fault:

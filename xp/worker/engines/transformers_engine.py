@@ -134,34 +134,34 @@ class TransformersEngine(EpisodeEngine):
         parts = [self._decoded(), self._replied(), self._begun()]
         logits = torch.cat([part for part in parts if part is not None])
         penalizes = self.sampling.repetition_penalty != 1
-        rows = [self.conversations[one.number] for one in self._active if penalizes]
+        rows = [self.conversations[turn.number] for turn in self._active if penalizes]
         contexts = [[*row.prompt_ids, *row.completion_ids] for row in rows]
         tokens, logprobs = draw(
             logits,
             self.sampling,
-            [one.random for one in self._active],
+            [turn.random for turn in self._active],
             contexts,
             self._placeholder_ids,
         )
         unfinished = []
-        for one, token, logprob in zip(
+        for turn, token, logprob in zip(
             self._active, tokens.tolist(), logprobs.tolist(), strict=True
         ):
-            one.ids.append(token)
-            self.conversations[one.number].append_policy_tokens([token], [logprob])
-            if token in self._end_ids or len(one.ids) >= one.limit or self._is_stop(one.ids):
-                by_limit = is_cut(one.ids, one.limit, self._end_ids, self._is_stop)
-                self._opening.deliver(RolloutTurn(one.number, one.ids, by_limit))
+            turn.ids.append(token)
+            self.conversations[turn.number].append_policy_tokens([token], [logprob])
+            if token in self._end_ids or len(turn.ids) >= turn.limit or self._is_stop(turn.ids):
+                by_limit = is_cut(turn.ids, turn.limit, self._end_ids, self._is_stop)
+                self._opening.deliver(RolloutTurn(turn.number, turn.ids, by_limit))
             else:
-                unfinished.append(one)
+                unfinished.append(turn)
         self._active = unfinished
 
     def _decoded(self) -> torch.Tensor | None:
         """Logits after the tokens of the last step."""
         if not self._active:
             return None
-        slots = torch.tensor([one.slot for one in self._active])
-        tokens = torch.tensor([[one.ids[-1]] for one in self._active])
+        slots = torch.tensor([turn.slot for turn in self._active])
+        tokens = torch.tensor([[turn.ids[-1]] for turn in self._active])
         count = int(slots.max()) + 1
         if 2 * len(slots) <= count:
             return self._forward(slots, tokens)

@@ -71,10 +71,10 @@ def override_refusals(
         overrides: the user's own, by key path.
         known: fields of the catalog.
     """
-    prefix = POLICY if keys.place.startswith("sft") else ""
+    prefix = POLICY if keys.section.startswith("sft") else ""
     faults = {key: _fault(keys, key, value, known) for key, value in overrides.items()}
     return [
-        Refusal(f"{keys.place}.{key.removeprefix(prefix)}", fault)
+        Refusal(f"{keys.section}.{key.removeprefix(prefix)}", fault)
         for key, fault in faults.items()
         if fault is not None
     ]

@@ -33,7 +33,9 @@ def save_policy(trainer: Any, dtype: str, target: Path) -> None:
     merge_adapters(target, dtype)
     start = local_directory(trainer.cfg.trainer.policy.model.path, Path.cwd())
     if start is not None:
-        restore_media(target, start)
+        policy = trainer.cfg.trainer.policy.model
+        trains_vision = getattr(policy, "train_vision", False)
+        restore_media(target, start, trains_vision=trains_vision)
 
 
 def prune_exports(exports: Path, checkpoints: Path) -> None:

@@ -166,7 +166,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         output = self._output(plays, batch)
         if self._pictures is not None and not batch.is_held_out:
             pictures = [row.pictures for _, row in self._rows(plays)]
-            output["pixel_values"], output["image_grid_thw"] = await self._pictures.pixels(pictures)
+            output["pixel_values"], output["image_grid_thw"] = self._pictures.pixels(pictures)
         return output
 
     async def held_out(

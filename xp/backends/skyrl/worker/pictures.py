@@ -1,40 +1,32 @@
 """Pictures under SkyRL: what its engine gets of a conversation, and the pixels that its update gets.
 
-SkyRL's own generator renders the whole conversation again in each turn. Here the ids stay as they are: each picture is
-processed alone, once, and its pixels are those of the engine and of the update.
+SkyRL's own generator renders the whole conversation again in each turn, and gives the update the pixels of vLLM's
+rendering: from vLLM 0.29 on they are not normalized for Qwen2-VL and Qwen2.5-VL, since the engine does that itself. Here
+the ids stay as they are, each picture is rendered alone, once, and the update gets the pixels of xp's own processor.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from skyrl.backends.renderer import VLLMRenderer, decode_mm_kwargs
+from skyrl.backends.renderer import VLLMRenderer
 from skyrl.tinker.types import ImageChunk
 
 from xp.episode.picture_reader import GRID, PIXELS, PictureReader
+from xp.errors import ExitCode, XpError
+from xp.worker.engines.vllm_pictures import VLLMPictures
 
+TENSORS: Final = (PIXELS, GRID)
+"""Names of the tensors of pictures in SkyRL's batches."""
 MAX_KEPT: Final = 256
-"""Largest number of processed pictures that are kept: the turns and the episodes of a group repeat them."""
+"""Largest number of rendered pictures that are kept: the turns and the episodes of a group repeat them."""
 
 
 class PictureMismatch(Exception):
     """The ids of a conversation have other placeholders than its pictures have tokens."""
-
-
-@dataclass(frozen=True)
-class ProcessedPicture:
-    """A picture as the engine and the update get it."""
-
-    encoded: str | None
-    """vLLM's text of the pixels. None means that the engine of a rehearsal has them from the reader itself."""
-    pixel_values: torch.Tensor
-    grid: torch.Tensor
 
 
 class EnginePictures:
@@ -42,15 +34,26 @@ class EnginePictures:
 
     Args:
         reader: the pictures as xp's ids have them.
-        client: SkyRL's client of vLLM's servers, whose processor makes the pixels. None means that the engine is the
-            rehearsal's, and that the reader does.
+        client: SkyRL's client of vLLM's servers, which render them for the engine. None means that the engine is the
+            rehearsal's, which has them from a reader of its own.
         model_name: name of the model on the servers.
+
+    Raises:
+        XpError: (PLAN) pictures of this model are other tensors than those of SkyRL's batches.
     """
 
     def __init__(self, reader: PictureReader, client: Any | None, model_name: str) -> None:
+        if {*reader.form.dims} != {*TENSORS}:
+            raise XpError(
+                f"model.images: SkyRL's batches have {' and '.join(TENSORS)} of pictures, and"
+                f" {type(reader.processor).__name__} makes {', '.join(reader.form.dims)}; set backend=trl",
+                ExitCode.PLAN,
+            )
         self.reader = reader
+        self._client = client
+        self._sent = VLLMPictures(reader)
         self._renderer = None if client is None else VLLMRenderer(client, model_name)
-        self._processed: dict[str, asyncio.Future[ProcessedPicture]] = {}
+        self._rendered: dict[str, asyncio.Future[str | None]] = {}
 
     async def features(self, ids: list[int], digests: Sequence[str]) -> dict[str, Any] | None:
         """SkyRL's MultiModalFeatures of a conversation. None means that it has no pictures.
@@ -75,13 +78,12 @@ class EnginePictures:
             places.append({"offset": start, "length": length})
             start += length
         return {
-            # vLLM's caches have a picture by this name.
-            "mm_hashes": {"image": list(digests)},
+            "mm_hashes": {"image": [self._name(digest) for digest in digests]},
             "mm_placeholders": {"image": places},
-            "kwargs_data": {"image": [(await self._picture(digest)).encoded for digest in digests]},
+            "kwargs_data": {"image": [await self._encoded(digest) for digest in digests]},
         }
 
-    async def pixels(
+    def pixels(
         self, rows: Sequence[Sequence[str]]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """`pixel_values` and `image_grid_thw` of each row, with no lines for a row without pictures.
@@ -89,59 +91,44 @@ class EnginePictures:
         Args:
             rows: digests of the pictures of each row.
         """
-        blank = self._blank()
-        values = []
-        grids = []
-        for digests in rows:
-            pictures = [await self._picture(digest) for digest in digests]
-            values.append(
-                torch.cat([blank[PIXELS], *(picture.pixel_values for picture in pictures)])
-            )
-            grids.append(torch.cat([blank[GRID], *(picture.grid for picture in pictures)]))
-        return values, grids
+        blank = self.reader.no_pixels()
+        pictures = [self.reader.pixels(digests) or blank for digests in rows]
+        return [row[PIXELS] for row in pictures], [row[GRID] for row in pictures]
 
-    async def _picture(self, digest: str) -> ProcessedPicture:
-        """A picture, which is processed once, also if several episodes ask at the same time."""
-        processed = self._processed.get(digest)
-        if processed is None:
-            if len(self._processed) >= MAX_KEPT:
-                del self._processed[next(iter(self._processed))]
-            processed = asyncio.ensure_future(self._load(digest))
-            self._processed[digest] = processed
+    def _name(self, digest: str) -> str:
+        """Name of a picture for the engine. vLLM keeps what its vision part makes of a picture by it, also after an
+        update of the weights."""
+        if self._client is None:
+            return digest
+        return f"{digest}/{getattr(self._client, 'weight_version', 0)}"
+
+    async def _encoded(self, digest: str) -> str | None:
+        """vLLM's text of a picture, which is rendered once, also if several episodes ask at the same time."""
+        rendered = self._rendered.get(digest)
+        if rendered is None:
+            if len(self._rendered) >= MAX_KEPT:
+                del self._rendered[next(iter(self._rendered))]
+            rendered = asyncio.ensure_future(self._render(digest))
+            self._rendered[digest] = rendered
         try:
-            return await asyncio.shield(processed)
+            return await asyncio.shield(rendered)
         except Exception:
-            self._processed.pop(digest, None)
+            self._rendered.pop(digest, None)
             raise
 
-    async def _load(self, digest: str) -> ProcessedPicture:
+    async def _render(self, digest: str) -> str | None:
         if self._renderer is None:
-            pixels = self.reader.pixels([digest])
-            return ProcessedPicture(None, pixels[PIXELS], pixels[GRID])
-        chunk = ImageChunk(data=await asyncio.to_thread(self._png, digest), format="png")
-        (rendered,) = await self._renderer._render_images([chunk])
+            return None
+        data = await asyncio.to_thread(self._sent.png, digest)
+        # SkyRL's field reads base64.
+        (rendered,) = await self._renderer._render_images(
+            [ImageChunk(data=data.encode(), format="png")]
+        )
         num_tokens = self.reader.num_tokens(digest)
         if rendered.placeholder_tokens != [self.reader.placeholder_id] * num_tokens:
             raise PictureMismatch(
                 f"PictureTokens: the engine has {len(rendered.placeholder_tokens)} tokens for an image, and xp"
                 f" {num_tokens}"
             )
-        pixels = decode_mm_kwargs({"image": [rendered.kwargs_data]})
-        return ProcessedPicture(
-            rendered.kwargs_data, pixels["pixel_values"], pixels["image_grid_thw"]
-        )
-
-    def _png(self, digest: str) -> bytes:
-        """A picture in the size that xp gives the processor, in base64, as SkyRL's field reads it."""
-        written = io.BytesIO()
-        self.reader.image(digest).save(written, "PNG")
-        return base64.b64encode(written.getvalue())
-
-    def _blank(self) -> dict[str, torch.Tensor]:
-        """Pixels of no picture: tensors of the right form without lines."""
-        from PIL import Image
-
-        pixels = self.reader.processor.image_processor(
-            images=[Image.new("RGB", (64, 64))], return_tensors="pt"
-        )
-        return {key: pixels[key][:0] for key in (PIXELS, GRID)}
+        encoded: str | None = rendered.kwargs_data
+        return encoded

@@ -70,6 +70,7 @@ def native_config(config: SkyRLSftConfig, root: Path) -> Any:
     register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(config.native(config.model, root))
     cfg.trainer.policy.optimizer_config.min_lr = config.spec.sft.min_learning_rate
+    cfg.trainer.policy.model.train_vision = config.spec.model.train_vision
     return cfg
 
 

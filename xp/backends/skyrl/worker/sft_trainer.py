@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from skyrl.backends.skyrl_train.training_batch import TensorList
 from skyrl.train import sft_trainer
 from skyrl.train.sft_trainer import SFTTrainer
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, save_policy
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.episode.metrics_file import MetricsFile
+from xp.episode.picture_reader import GRID, PIXELS, PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.lib.patching import replaced
+from xp.spec.model import Model
 from xp.worker.demonstrations import PHASE
 from xp.worker.publish import publish
-from xp.worker.sft import HELD_OUT_FILE, Updates, read_examples, tokens_of_update
+from xp.worker.sft import HELD_OUT_FILE, PICTURES, Updates, read_examples, tokens_of_update
+from xp.worker.tasks import picture_reader
 
 HELD_OUT: Final = f"eval/{HELD_OUT_FILE}/loss"
 """SkyRL's name of the held-out loss: it has the name of the file."""
@@ -41,7 +45,8 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
     trained = read_examples(Path(sft_cfg.pretokenized_dataset_paths[0]))
     tokens = tokens_of_update(trained, config.spec.sft.batch_size)
     updates = Updates(metrics, sft_cfg.num_steps, tokens)
-    trainer = XpSftTrainer(sft_cfg, cfg, SftLog(updates, sft_cfg.num_steps))
+    log = SftLog(updates, sft_cfg.num_steps)
+    trainer = XpSftTrainer(sft_cfg, cfg, log, config.spec.model)
     trainer.setup()
     trainer.train()
     trainer.shutdown()
@@ -88,6 +93,31 @@ class SftLog:
             self._updates.finish(self._step, self._held_out_loss)
 
 
+class PictureCollator:
+    """SkyRL's batch of tokens, and the pixels of each row, with no lines for a row without pictures.
+
+    SkyRL's own rows have their pixels as numbers in a file, and a batch of some rows without them is refused.
+
+    Args:
+        collate: SkyRL's collator of tokens.
+        pictures: the pictures as the policy reads them.
+    """
+
+    def __init__(self, collate: Callable[..., Any], pictures: PictureReader) -> None:
+        self._collate = collate
+        self._pictures = pictures
+
+    def __call__(self, examples: list[dict[str, Any]], batch_size: int) -> Any:
+        batch = self._collate(examples, batch_size=batch_size)
+        rows = []
+        for example in examples:
+            digests = example.get(PICTURES, "").split()
+            rows.append(self._pictures.pixels(digests) or self._pictures.no_pixels())
+        for key in (PIXELS, GRID):
+            batch[key] = TensorList([row[key] for row in rows])
+        return batch
+
+
 class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
     """SkyRL's trainer, whose batch has xp's tokens and masks.
 
@@ -95,20 +125,23 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
         sft_cfg: SkyRL's SFTConfig.
         cfg: SkyRLTrainConfig of the workers.
         log: takes the metrics.
+        policy: the spec's model.
     """
 
     tracker: SftLog
+    collator: Any
 
-    def __init__(self, sft_cfg: Any, cfg: Any, log: SftLog) -> None:
+    def __init__(self, sft_cfg: Any, cfg: Any, log: SftLog, policy: Model) -> None:
         super().__init__(sft_cfg, skyrl_cfg=cfg)
         self.tracker = log
+        self._policy = policy
 
     def _init_tracker(self) -> None:
         """Keeps xp's tracker instead of SkyRL's."""
 
     def setup(self) -> None:
-        """SkyRL's method with xp's own policy worker under FSDP, and without the processor of pictures, which the
-        episodes' tokens do not need."""
+        """SkyRL's method with xp's own policy worker under FSDP, and without its processor of pictures: the episodes'
+        tokens are there, and their pixels are made by PictureCollator."""
         if self.sft_cfg.strategy == "fsdp":
             from skyrl.backends.skyrl_train.workers.fsdp import fsdp_worker
 
@@ -117,6 +150,10 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
             fsdp_worker.PolicyWorker = TiedPolicyWorker  # SkyRL's method imports it by this name
         with replaced(sft_trainer, get_processor=lambda *_, **__: None):
             super().setup()
+        place = self.cfg.trainer.policy.model.path
+        reader = picture_reader(place, self._policy, self.tokenizer)
+        if reader is not None:
+            self.collator = PictureCollator(self.collator, reader)
         update = self.dispatch.forward_backward
 
         def with_rate(*args: Any, **settings: Any) -> Any:

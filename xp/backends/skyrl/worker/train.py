@@ -101,9 +101,10 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
     register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd(), reference))
     validate_cfg(cfg)
-    # SkyRL has no key for it; its workers get it with the other settings of their optimizer.
+    # SkyRL has no keys for them; its workers get them with its own settings.
     for role in (cfg.trainer.policy, cfg.trainer.critic):
         role.optimizer_config.min_lr = common.spec.training.min_learning_rate
+    cfg.trainer.policy.model.train_vision = common.spec.model.train_vision
     if loopback.ONE_MACHINE in os.environ:
         # The router of SkyRL's engines is not a Python program; xp.lib.loopback binds the engines' own servers.
         engine = cfg.generator.inference_engine

@@ -380,9 +380,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             data["loss_mask"] = critic_weights(
                 data["loss_mask"], updates, self.cfg.trainer.algorithm
             )
-        metrics: dict[str, float] = super()._execute_training_step(model, data)
-        self.tracker.updated(model, metrics, self.global_step)
-        return metrics
+        values: dict[str, float] = super()._execute_training_step(model, data)
+        self.tracker.updated(model, values, self.global_step)
+        return values
 
 
 def _shares(data: Any) -> torch.Tensor:

@@ -9,8 +9,7 @@ of them for both: the generating policy then differs from the trained one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import ray
@@ -24,11 +23,14 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
 )
 
 from xp.backends.skyrl.worker.advantages import critic_loss, loss_divisor
+from xp.episode.picture_reader import GRID, PIXELS
 from xp.lib.patching import replaced
 from xp.worker.adapters import check_untied
 from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 from xp.worker.media import TextWeights, freeze_media, has_media
+from xp.worker.media_gradients import free_media_inputs
+from xp.worker.picture_passes import seeing_nothing
 
 CLIPPED = "loss_metrics/clip_ratio"
 
@@ -37,15 +39,20 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     """Policy worker that ties the embeddings again before the parameters are sharded, and freezes parts for media."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        with _tying(), xp_schedules(self.cfg.policy.optimizer_config):
+        self._trains_vision = getattr(self.cfg.policy.model, "train_vision", False)
+        with (
+            _tying(trains_vision=self._trains_vision),
+            xp_schedules(self.cfg.policy.optimizer_config),
+        ):
             super().init_model(model_path, num_training_steps)
         if self.cfg.policy.model.lora.rank > 0:
             check_untied(self.model.model, self.cfg.policy.model.lora.target_modules)
         disable_dropout(self.model)
-        take_blank_batches(self.model)
+        take_blank_batches(self.model, trains_vision=self._trains_vision)
 
     def _build_weight_source(self, dtype: Any, backend: str) -> Any:
-        if not has_media(self.model.model.config):
+        # An engine gets all weights that an update may change.
+        if self._trains_vision or not has_media(self.model.model.config):
             return super()._build_weight_source(dtype, backend)
         from skyrl.backends.skyrl_train.weight_sync.sources import FsdpWeightSource
 
@@ -130,14 +137,12 @@ class Means:
         return dict(zip(self._sums, (sums[:, 0] / sums[:, 1].clamp(min=1)).tolist(), strict=True))
 
 
-def take_blank_batches(wrapper: Any) -> None:
+def take_blank_batches(wrapper: Any, *, trains_vision: bool = False) -> None:
     """Lets SkyRL's model take pixels without lines, of a micro-batch whose rows have no pictures; in place.
-
-    The vision part then runs on one small picture that nothing reads: FSDP gathers its weights on all ranks together, and
-    a rank that left it out would make the others wait forever.
 
     Args:
         wrapper: SkyRL's HFModelWrapper.
+        trains_vision: whether its vision part is trained.
     """
     forward = wrapper.forward
 
@@ -148,42 +153,34 @@ def take_blank_batches(wrapper: Any) -> None:
         if not is_blank:
             pixels = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
             return forward(*inputs, **pixels, **settings)
-        with _seeing_nothing(wrapper.model, pixel_values[0]):
+        blank = _smallest_picture(wrapper.model, pixel_values[0])
+        with seeing_nothing(wrapper.model, blank, trains=trains_vision):
             return forward(*inputs, **settings)
 
     wrapper.forward = forward_with_pixels
 
 
-@contextmanager
-def _seeing_nothing(model: Any, pixels: torch.Tensor) -> Iterator[None]:
-    """Context manager: the vision part runs before each forward pass of the network.
+def _smallest_picture(model: Any, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Tensors of a picture of one token.
 
     Args:
         model: the network, with adapters or without.
         pixels: tensor without lines.
     """
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
-    side = base.config.vision_config.spatial_merge_size
-    grid = torch.tensor([[1, side, side]], device=pixels.device)
-
-    def see(network: Any, _: Any) -> None:
-        with torch.no_grad():
-            network.get_image_features(pixels.new_zeros(side * side, pixels.shape[1]), grid)
-
-    # The root's hooks have gathered the weights when those of its parts run.
-    hook = base.model.register_forward_pre_hook(see)
-    try:
-        yield
-    finally:
-        hook.remove()
+    side = model.config.vision_config.spatial_merge_size
+    return {
+        PIXELS: pixels.new_zeros(side * side, pixels.shape[1]),
+        GRID: torch.tensor([[1, side, side]], device=pixels.device),
+    }
 
 
-def _tying() -> AbstractContextManager[None]:
+def _tying(*, trains_vision: bool) -> AbstractContextManager[None]:
     shard = fsdp_strategy.apply_fsdp2
 
     def tie_and_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
         model.tie_weights()
-        freeze_media(model)
+        freeze_media(model, trains_vision=trains_vision)
+        free_media_inputs(model)
         return shard(model, *args, **kwargs)
 
     return replaced(fsdp_strategy, apply_fsdp2=tie_and_shard)

@@ -254,7 +254,7 @@ def _converted(spec: RunSpec, teacher: str | None = None) -> str:
     return f"models/{spec.model.name}-megatron-{text_digest(content)[:16]}"
 
 
-def _made_of(spec: RunSpec, teacher: str | None = None) -> dict[str, Any]:
+def _made_of(spec: RunSpec, teacher: str | None) -> dict[str, Any]:
     pins = catalog()
     return {
         "model": teacher or model_place(spec.model),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from xp.backends.slime.worker.models import check_architecture, local_model
 from xp.backends.slime.worker.program import absolute_flags
 from xp.backends.slime.worker.sources import open_sources
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import sync_directory, write_atomically
+from xp.lib.atomic import sync_directory, write_json
 from xp.lib.reading import config_of
 from xp.lib.verified import damaged, digests_below
 from xp.worker.program import run_stage
@@ -40,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
         if not (staged / TRACKER).is_file():
             raise XpError(f"{PROGRAM} ended without writing {TRACKER}", ExitCode.MISSING_OUTPUT)
         content = {**config.manifest, "files": digests_below(staged)}
-        write_atomically(staged / MANIFEST, json.dumps(content, indent=2) + "\n")
+        write_json(staged / MANIFEST, content)
         _take_name(staged, target)
     finally:
         shutil.rmtree(staged, ignore_errors=True)

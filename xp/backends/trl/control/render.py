@@ -57,6 +57,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse(
         stays=stays,
         keeps_engine=True,
+        keeps_pixels=True,
         casts=casts,
         # The model without its adapters is the reference.
         has_reference=spec.model.lora is None and not spec.backend.parallel.offload_reference,

@@ -10,6 +10,7 @@ from typing import Any
 
 from xp.lib.loopback import HOST, free_port
 from xp.spec import Sampling
+from xp.spec.model import Images
 from xp.worker.engines.completions import sampling_parameters
 from xp.worker.engines.conversation import (
     Done,
@@ -18,6 +19,7 @@ from xp.worker.engines.conversation import (
     Opening,
     RequestEngine,
 )
+from xp.worker.engines.vllm_pictures import VLLMPictures, check_prompt
 
 IDLE_S = 0.002
 """Seconds between two checks of the group, while all its episodes wait for their environments."""
@@ -34,6 +36,7 @@ class ColocatedEngine(RequestEngine):
             for the next rollout.
         opening, end_ids, sampling, seed, is_stop: see EpisodeEngine.
         never: tokens that are never sampled.
+        pictures: the pictures of the episodes. None means that there are none.
     """
 
     def __init__(
@@ -45,13 +48,15 @@ class ColocatedEngine(RequestEngine):
         seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
         never: Sequence[int] = (),
+        pictures: VLLMPictures | None = None,
     ) -> None:
         super().__init__(opening, end_ids, sampling, seed, is_stop)
         self._never = never
+        self._pictures = pictures
         self._engine = generation.llm.llm_engine
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
         self._new: list[tuple[GenerationRequest, Done]] = []
-        self._pending: dict[str, Done] = {}
+        self._pending: dict[str, tuple[GenerationRequest, Done]] = {}
         self._num_added = 0
         self._is_group_live = True
 
@@ -74,19 +79,17 @@ class ColocatedEngine(RequestEngine):
             for place, request in enumerate(requests):
                 name = str(self._num_added)
                 self._num_added += 1
-                prompt = {"type": "token", "prompt_token_ids": list(request.ids)}
-                self._engine.add_request(name, prompt, self._parameters(request))
+                self._engine.add_request(name, self._prompt(request), self._parameters(request))
                 if rank == here:
-                    self._pending[name] = new[place][1]
+                    self._pending[name] = new[place]
         if not self._engine.has_unfinished_requests():
             time.sleep(IDLE_S)
             return
         for output in self._engine.step():
-            if output.finished:
-                done = self._pending.pop(output.request_id, None)
-            else:
-                done = None
-            if done is not None:
+            if output.finished and output.request_id in self._pending:
+                request, done = self._pending.pop(output.request_id)
+                if request.pictures:
+                    check_prompt(request, output.prompt_token_ids)
                 done(_turn(output.outputs[0]))
 
     def should_continue(self, is_live: bool) -> bool:
@@ -94,6 +97,11 @@ class ColocatedEngine(RequestEngine):
         if self._group is None:
             return is_live
         return self._is_group_live
+
+    def _prompt(self, request: GenerationRequest) -> dict[str, Any]:
+        if self._pictures is None:
+            return {"type": "token", "prompt_token_ids": list(request.ids)}
+        return self._pictures.prompt(request)
 
     def _parameters(self, request: GenerationRequest) -> Any:
         from vllm import SamplingParams
@@ -126,15 +134,22 @@ def choose_port(environ: MutableMapping[str, str]) -> None:
     environ["MASTER_PORT"] = str(free_port())
 
 
-def set_vllm_arguments(dtype: str) -> None:
+def set_vllm_arguments(dtype: str, images: Images | None) -> None:
     """Sets arguments of TRL's engine that TRL has none for.
 
     They are the policy's data type, since vLLM would use half of float32, and that a model with parts for pictures and
-    sound is loaded without them: its prompts are text, and its checkpoint may lack the files that vLLM makes them with.
+    sound is loaded without them if its prompts are text: its checkpoint may lack the files that vLLM makes them with.
+
+    Args:
+        dtype: the policy's data type.
+        images: limits of pictures. None means that there are none.
     """
     from trl.generation import vllm_generation
 
-    vllm_generation.LLM = partial(vllm_generation.LLM, dtype=dtype, language_model_only=True)
+    arguments: dict[str, Any] = {"language_model_only": True}
+    if images is not None:
+        arguments = {"limit_mm_per_prompt": images.vllm_limits}
+    vllm_generation.LLM = partial(vllm_generation.LLM, dtype=dtype, **arguments)
 
 
 @contextmanager

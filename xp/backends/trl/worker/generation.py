@@ -33,12 +33,13 @@ class Generation:
         is_ahead: whether episodes are played while the trainer's weights change.
     """
 
-    def __init__(self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool = False) -> None:
+    def __init__(self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool) -> None:
         self._chat = chat
         self._ranks = ranks
         self._log = log
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
+        self._num_updates = 0
 
     def update(self, trainer: Any, *, sends: bool = True) -> None:
         """Gives the engine the current weights; every rank must call it, and no rank may generate meanwhile.
@@ -47,6 +48,7 @@ class Generation:
             trainer: TRL's trainer.
             sends: whether they are sent to vLLM.
         """
+        self._num_updates += 1
         if not trainer.args.use_vllm:
             self._model = self._policy.current(trainer)
             return
@@ -75,19 +77,25 @@ class Generation:
     def _vllm(self, trainer: Any) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.colocated import ColocatedEngine, awake
         from xp.worker.engines.completions import CompletionClient, ServerEngine
+        from xp.worker.engines.vllm_pictures import PictureClient, VLLMPictures
 
         vllm = trainer.vllm_generation
         end_ids = self._chat.end_ids
         key = os.environ.get(KEY)
         never = placeholder_ids(trainer.accelerator.unwrap_model(trainer.model).config)
+        pictures = None
+        client_of: Callable[..., CompletionClient] = CompletionClient
+        if self._chat.pictures is not None:
+            pictures = VLLMPictures(self._chat.pictures, f"/{self._num_updates}")
+            client_of = partial(PictureClient, pictures=pictures)
 
         def engine_of(sampling: Sampling, seed: str) -> OpenEngine:
             is_stop = self._chat.holds_one_of(sampling.stop)
             if vllm.mode != "server":
                 return lambda opening: ColocatedEngine(
-                    vllm, opening, end_ids, sampling, seed, is_stop, never
+                    vllm, opening, end_ids, sampling, seed, is_stop, never, pictures
                 )
-            client = CompletionClient(
+            client = client_of(
                 vllm.server_base_url, sampling, end_ids, self._log, key=key, never=never
             )
             return lambda opening: ServerEngine(client, opening, seed, is_stop)
@@ -96,16 +104,18 @@ class Generation:
             yield engine_of
 
 
-def send_text_alone(generation: Any, frozen: Collection[str]) -> None:
+def send_text_alone(generation: Any, frozen: Collection[str], *, sees: bool) -> None:
     """Makes TRL send vLLM all weights but those outside the text network, which never change.
 
-    A colocated engine is loaded without them, so that it loses nothing of them while it sleeps.
+    A colocated engine without pictures is loaded without them. One that reads pictures loses them while it sleeps, and
+    so gets all weights.
 
     Args:
         generation: trl.generation.vllm_generation.VLLMGeneration.
         frozen: names of the weights outside the text network.
+        sees: whether the engine reads pictures.
     """
-    if not frozen:
+    if not frozen or (sees and generation.enable_sleep_mode):
         return
     all_weights = generation._iter_named_params
 

@@ -6,7 +6,7 @@ Its means are over the tokens and episodes of an update (xp.backends.trl.worker.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,19 @@ from xp.backends.trl.worker.means import (
     update_means,
     weigh_metrics,
 )
+from xp.backends.trl.worker.resumed_weights import has_own_loader, load_whole
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.episode.advantages import AdvantageFn, of_valid
 from xp.episode.picture_reader import PictureReader
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.lib.patching import replaced
 from xp.spec import ImportanceMask, RatioFrom
 from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.engines.kv_cache import without_padding_mask
 from xp.worker.importance import metrics, weigh
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
+from xp.worker.picture_passes import ROWS, showing_pictures
 
 IDS_AND_MASK = ("ids", "mask")
 """Ends of TRL's keys of prompts and completions."""
@@ -83,6 +85,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_teacher = teacher
         self._xp_rule = rule
         self._xp_pictures = pictures
+        self._xp_row_pictures: list[list[str]] = []
+        """Digests of the pictures of each row of this process, of its last rollout step."""
         self._xp_logps: torch.Tensor | None = None
         """Log-probabilities of the last forward pass."""
         self._xp_gap = [0.0, 0.0]
@@ -98,12 +102,6 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_part = 0
         """Number of the next part of a micro-batch in the current update."""
         super().__init__(**parts)
-        if pictures is not None and self._image_pad_token_id != pictures.placeholder_id:
-            raise XpError(
-                "model.images: TRL finds the tokens of images by the names <|image_pad|> and <|image|>, which this model's"
-                " tokenizer lacks; choose a model of Qwen2-VL's kind, or set model.images=null",
-                ExitCode.PLAN,
-            )
         self._xp_has_adapters = hasattr(self.model, "peft_config")
         if teacher is not None:
             teacher.prepare(self)
@@ -124,23 +122,12 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             self._last_loaded_step = self.state.global_step
         *parts, _, _ = super()._generate(prompts)
         self._xp_episodes = parts[5].pop("episodes")
-        images = self._images(parts[5].pop("pictures", []))
+        self._xp_row_pictures = parts[5].pop("pictures", [])
         # An episode may have several rows. TRL reads both of its lists again, for a row each.
         further = len(self._xp_episodes) - len(prompts)
         prompts += prompts[:1] * further
         self._xp_inputs += [dict(self._xp_inputs[0]) for _ in range(further)]
-        return *parts, images, images or []
-
-    def _images(self, pictures: list[list[str]]) -> list[list[Any]] | None:
-        """The pictures of each row; None if no row has one.
-
-        As the results of tools, their pixels are for placeholders anywhere in the row; TRL would render the prompts
-        again for others.
-        """
-        if self._xp_pictures is None or not any(pictures):
-            return None
-        self.tools = [_images_of_tools]
-        return [[self._xp_pictures.image(digest) for digest in row] for row in pictures]
+        return *parts, None, []
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Trainer's method without its removal of old checkpoints, which takes directories of similar names.
@@ -155,12 +142,16 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             torch.save(_shards(self.ref_model), self._reference_file(directory))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Trainer's method, and the reference of the checkpoint.
+        """Trainer's method, with all weights, and the reference of the checkpoint.
 
         Raises:
             XpError: the checkpoint has no shards of this rank.
         """
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        network = self.model if model is None else model
+        if has_own_loader(self, network):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            load_whole(network, Path(resume_from_checkpoint))
         if not self.args.sync_ref_model:
             return
         file = self._reference_file(Path(resume_from_checkpoint))
@@ -175,12 +166,6 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _reference_file(self, checkpoint: Path) -> Path:
         return checkpoint / f"reference.rank_{self.args.process_index}.pt"
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Trainer's method without its warning of tied weights, which a checkpoint has under one name only."""
-        tied = getattr(self.model, "all_tied_weights_keys", {})
-        missing = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """xp's schedules, whose warm-up begins above 0; transformers' own for another schedule from an override."""
@@ -206,10 +191,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self._xp_inputs = inputs
-        try:
-            output = super()._generate_and_score_completions(inputs)
-        finally:
-            self.tools = []
+        output = super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)
         share = slice(first, first + len(inputs))
         size = self.num_generations
@@ -230,9 +212,15 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         of_rows = shares(output, self._xp_episodes)
         if self.loss_type in ("grpo", "sapo"):  # the mean of each row
             advantages = advantages * of_rows.to(advantages)
-        return self._corrected(
-            self._distilled({**output, "advantages": advantages, SHARE: of_rows})
-        )
+        output |= {"advantages": advantages, SHARE: of_rows}
+        if self._xp_pictures is not None:
+            output[ROWS] = self._numbers(output["prompt_ids"])
+        return self._corrected(self._distilled(output))
+
+    @staticmethod
+    def _numbers(rows: torch.Tensor) -> torch.Tensor:
+        """The number of each row, [rows, 1]."""
+        return torch.arange(len(rows), device=rows.device)[:, None]
 
     def _distilled(self, output: dict[str, Any]) -> dict[str, Any]:
         """The output with an advantage for each token, if there is a teacher."""
@@ -293,12 +281,30 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         # Log-probabilities before an update are the policy's own, not those of a sample of its adapters.
         is_before = self._xp_has_adapters and not torch.is_grad_enabled()
         dropout = without_dropout(model) if is_before else nullcontext()
-        with dropout, without_padding_mask(model, config, attention_mask):
+        pictures = self._showing_pictures(model, input_ids, kwargs)
+        with dropout, pictures, without_padding_mask(model, config, attention_mask):
             output = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, *args, **kwargs
             )
         self._xp_logps = output[0].detach()
         return output
+
+    def _showing_pictures(
+        self, model: Any, input_ids: torch.Tensor, arguments: dict[str, Any]
+    ) -> AbstractContextManager[None]:
+        """Context manager of forward passes with the pictures of their rows: of those that `arguments` has the numbers
+        of, else of all rows of this process, in their order."""
+        if self._xp_pictures is None:
+            return nullcontext()
+        if arguments.get(ROWS) is None:
+            arguments[ROWS] = self._numbers(input_ids)
+        return showing_pictures(
+            model,
+            self._xp_pictures,
+            self._xp_row_pictures,
+            is_sharded=self.is_fsdp_enabled,
+            trains_vision=self._xp_log.spec.model.train_vision,
+        )
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """The loss; rows beyond the micro-batch's number are computed in parts, which need no more memory."""
@@ -375,10 +381,6 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if bool(torch.isfinite(everybody).all()):
             return float(everybody.mean())
         return math.nan
-
-
-def _images_of_tools() -> None:
-    """A tool in name only: TRL reads the pictures of results if it has tools."""
 
 
 def keep_float32(accelerator: Any) -> None:

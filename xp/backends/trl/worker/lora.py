@@ -20,7 +20,9 @@ FUSED = "gate_up_proj"
 """Tensor of experts with two projections side by side."""
 
 
-def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, Any]:
+def start_policy(
+    start: str, lora: LoraSpec | None, dtype: Any, *, trains_vision: bool = False
+) -> tuple[Any, Any]:
     """The model that training starts from, and peft's configuration of new adapters.
 
     In bfloat16, adapters of the start with the same settings are trained on, without a configuration of new ones: if
@@ -30,12 +32,14 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         start: Hugging Face id or directory.
         lora: None: all weights are trained.
         dtype: data type of the weights.
+        trains_vision: whether the part for pictures is not frozen.
     """
     import torch
 
     def loaded(place: str) -> Any:
         here = Path(place)  # as peft writes it beside the adapters
-        model = load_network(str(here.absolute()) if here.is_dir() else place, dtype)
+        exact = str(here.absolute()) if here.is_dir() else place
+        model = load_network(exact, dtype, trains_vision=trains_vision)
         disable_dropout(model)
         return model
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from xp.lib.patching import replaced
 
@@ -62,10 +61,8 @@ def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
     num_rows = len(inputs["completion_mask"])
     if num_rows <= size:
         return [inputs]
-    # The pixels of a row are several rows of their tensor.
-    inputs = split_pixel_values_by_grid(inputs)
     starts = range(0, num_rows, size)
-    parts = [
+    return [
         {
             key: value[start : start + size]
             if getattr(value, "ndim", 0) or isinstance(value, list)
@@ -74,7 +71,6 @@ def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
         }
         for start in starts
     ]
-    return [unsplit_pixel_values_by_grid(part) for part in parts]
 
 
 def update_counts(trainer: Any) -> Counts:

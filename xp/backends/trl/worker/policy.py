@@ -60,6 +60,8 @@ def publish_policy(
     dtype: str,
     ranks: Ranks,
     start: Path | None = None,
+    *,
+    trains_vision: bool = False,
 ) -> None:
     """Publishes weights (safetensors, one file), configuration and tokenizer; every rank must call it.
 
@@ -71,6 +73,7 @@ def publish_policy(
         ranks: the training processes.
         start: directory of the model that the training began with, for its parts beside the text. None means that it
             is not on this machine.
+        trains_vision: whether its vision part was trained.
     """
     if trainer.is_fsdp_enabled:
         model = _gathered(trainer)
@@ -89,7 +92,7 @@ def publish_policy(
         merge_adapters(staged, dtype)
         chat.tokenizer.save_pretrained(staged)
         if start is not None:
-            restore_media(staged, start)
+            restore_media(staged, start, trains_vision=trains_vision)
 
     publish(save, target, chat.end_ids, chat.template)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,16 @@ from xp.backends.trl.worker.process import (
     stay_here,
 )
 from xp.episode.metrics_file import MetricsFile
+from xp.episode.picture_reader import PictureReader
 from xp.lib.load import import_large
 from xp.lib.models.files import local_directory
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
+from xp.worker.picture_passes import seeing_nothing
 from xp.worker.program import run_stage
-from xp.worker.sft import SftProgram, Updates, tokens_of_update
+from xp.worker.sft import PICTURES, SftProgram, Updates, tokens_of_update
 
 LABEL_OF_OTHERS = -100
 """Label of a token that has no loss, by torch's cross_entropy."""
@@ -90,7 +92,15 @@ def train(program: SftProgram[TRLSftConfig], ranks: Ranks) -> None:
     updates.finish(trainer.state.global_step, held_out_loss)
     start = local_directory(config.model, Path())
     dtype = config.spec.model.dtype.value
-    publish_policy(trainer, program.chat, Path(config.target), dtype, ranks, start)
+    publish_policy(
+        trainer,
+        program.chat,
+        Path(config.target),
+        dtype,
+        ranks,
+        start,
+        trains_vision=config.spec.model.train_vision,
+    )
 
 
 def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updates) -> Any:
@@ -99,6 +109,7 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
     from trl import SFTConfig, SFTTrainer
 
     from xp.backends.trl.worker.checkpoints import Seal
+    from xp.backends.trl.worker.resumed_weights import has_own_loader, load_whole
     from xp.backends.trl.worker.train import loaded_dtype, shard_on_cpu
 
     config = program.config
@@ -107,6 +118,13 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
     sft = config.spec.sft
 
     class Trainer(SFTTrainer):  # type: ignore[misc]
+        def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+            network = self.model if model is None else model
+            if has_own_loader(self, network):
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+            else:
+                load_whole(network, Path(resume_from_checkpoint))
+
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             """xp's schedules, whose warm-up begins above 0."""
             optimizer = optimizer or self.optimizer
@@ -116,6 +134,19 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
             )
             self._created_lr_scheduler = True
             return self.lr_scheduler
+
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+            """TRL's loss; under FSDP2 all processes gather the vision part's weights together."""
+            if chat.pictures is None or not self.is_fsdp_enabled:
+                return super().compute_loss(model, inputs, *args, **named)
+            is_blank = chat.pictures.form.dims.keys().isdisjoint(inputs)
+            with seeing_nothing(
+                model,
+                chat.pictures.blank(),
+                trains=config.spec.model.train_vision,
+                is_due=lambda: is_blank,
+            ):
+                return super().compute_loss(model, inputs, *args, **named)
 
         def prediction_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
             """TRL's mean over an episode's tokens, weighted so that the mean over episodes is that over all tokens."""
@@ -143,8 +174,15 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
 
     # Within the training: under FSDP2 a model cannot be evaluated before it has an optimizer.
     args = SFTConfig(**config.arguments, eval_on_start=bool(held_out))
+    if chat.pictures is not None:
+        args.remove_unused_columns = False  # The collator reads the pictures' column.
     shard_on_cpu(args.distributed_state, os.environ)
-    model, adapters = start_policy(config.model, config.spec.model.lora, loaded_dtype(config))
+    trains_vision = config.spec.model.train_vision
+    if trains_vision:
+        args.ddp_find_unused_parameters = True  # A dialogue may have no picture.
+    model, adapters = start_policy(
+        config.model, config.spec.model.lora, loaded_dtype(config), trains_vision=trains_vision
+    )
     trainer = Trainer(
         model=model,
         args=args,
@@ -155,15 +193,45 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
+    if chat.pictures is not None:
+        trainer.data_collator = PictureCollator(trainer.data_collator, chat.pictures)
     return trainer
 
 
-def _dataset(examples: Sequence[Example]) -> Any:
-    from datasets import Dataset
+class PictureCollator:
+    """TRL's batch of tokens, and the pixels of its pictures.
 
-    return Dataset.from_list(
-        [{"input_ids": example.ids, "labels": labels_of(example)} for example in examples]
-    )
+    TRL's own collator of pictures would render the messages again.
+
+    Args:
+        collate: TRL's collator of tokens.
+        pictures: the pictures as the policy reads them.
+    """
+
+    def __init__(
+        self, collate: Callable[[list[dict[str, Any]]], dict[str, Any]], pictures: PictureReader
+    ) -> None:
+        self._collate = collate
+        self._pictures = pictures
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = self._collate(examples)
+        digests = [digest for example in examples for digest in example[PICTURES]]
+        if digests:
+            batch |= self._pictures.inputs(batch["input_ids"], digests)
+        return batch
+
+
+def _dataset(examples: Sequence[Example]) -> Any:
+    from datasets import Dataset, Features, List, Value
+
+    rows = [
+        {"input_ids": example.ids, "labels": labels_of(example), PICTURES: example.pictures}
+        for example in examples
+    ]
+    ids = List(Value("int64"))
+    features = Features({"input_ids": ids, "labels": ids, PICTURES: List(Value("string"))})
+    return Dataset.from_list(rows, features=features)
 
 
 def labels_of(example: Example) -> list[int]:

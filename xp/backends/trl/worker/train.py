@@ -40,7 +40,8 @@ from xp.worker.best import EarlyStop
 from xp.worker.engines.key_check import KEY
 from xp.worker.engines.server import URL
 from xp.worker.facts import record_facts
-from xp.worker.media import media_names
+from xp.worker.media import frozen_media
+from xp.worker.media_gradients import free_media_inputs
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
@@ -109,6 +110,7 @@ def main(argv: Sequence[str]) -> None:
             config.spec.model.dtype.value,
             ranks,
             local_directory(config.start_model, Path()),
+            trains_vision=config.spec.model.train_vision,
         )
         rollouts.evaluate_trained(trainer)
     leave_group(ranks)
@@ -156,6 +158,7 @@ def make_trainer(
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig
 
+    from xp.backends.trl.worker.blank_pictures import leave_out_blank_pictures
     from xp.backends.trl.worker.checkpoints import EndInTime, Seal
     from xp.backends.trl.worker.guard import GuardedTrainer
     from xp.backends.trl.worker.rollout import trl_rows
@@ -171,11 +174,19 @@ def make_trainer(
         server = {}
     args = GRPOConfig(**config.grpo, **server)
     shard_on_cpu(args.distributed_state, environ)
-    model, adapters = start_policy(config.start_model, config.spec.model.lora, loaded_dtype(config))
+    model, adapters = start_policy(
+        config.start_model,
+        config.spec.model.lora,
+        loaded_dtype(config),
+        trains_vision=config.spec.model.train_vision,
+    )
     if config.spec.model.lora is None:
         # GRPOTrainer loads the reference itself, from the path in the configuration.
         model.config._name_or_path = config.reference
-    frozen = media_names(model)
+    frozen = frozen_media(model)
+    if config.spec.model.train_vision:
+        # A row without pictures has no gradients of the vision part.
+        args.ddp_find_unused_parameters = True
     policy = config.spec.model
     distill = config.spec.algorithm.distill
     of_dtype = getattr(torch, policy.dtype.value)
@@ -191,7 +202,7 @@ def make_trainer(
         chat.pictures,
         model=model,
         args=args,
-        processing_class=chat.tokenizer if chat.pictures is None else chat.pictures.processor,
+        processing_class=chat.tokenizer,
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
@@ -204,12 +215,17 @@ def make_trainer(
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
+    free_media_inputs(trainer.model)
+    if chat.pictures is not None:
+        leave_out_blank_pictures(trainer.model)
+        if trainer.ref_model is not None:
+            leave_out_blank_pictures(trainer.ref_model)
     if config.spec.model.lora is not None:
         set_dropout(trainer.model, config.spec.model.lora.dropout)
         if args.use_vllm:
             trainer.vllm_generation._iter_named_params = partial(merged_weights, trainer.model)
     if args.use_vllm:
-        send_text_alone(trainer.vllm_generation, frozen)
+        send_text_alone(trainer.vllm_generation, frozen, sees=chat.pictures is not None)
     return trainer
 
 
@@ -223,7 +239,8 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
             send_over_gloo()
         return
     colocated.choose_port(os.environ)
-    colocated.set_vllm_arguments(config.spec.model.dtype.value)
+    model = config.spec.model
+    colocated.set_vllm_arguments(model.dtype.value, model.images)
     if config.grpo["use_cpu"]:
         keep_plain_weights()
         take_back_draws()

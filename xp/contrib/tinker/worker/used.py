@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-from xp.spec.place import TokenPrices
+from xp.spec.launcher import TokenPrices
 from xp.worker.time_limit import COST
 
 

@@ -38,13 +38,13 @@ def claim(resources: Sequence[Resources], directory: Path | None = None) -> Gpus
     needs = max(resources, key=lambda resource: resource.num_accelerators, default=None)
     if needs is None or not needs.num_accelerators or needs.accelerator == "cpu":
         return Gpus()
-    place = directory or Path(tempfile.gettempdir()) / f"xp-gpus-{os.getuid()}"
-    place.mkdir(mode=0o700, exist_ok=True)
+    folder = directory or Path(tempfile.gettempdir()) / f"xp-gpus-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
     there = visible_gpus()
     count = needs.num_accelerators
     locks: list[tuple[str, FileLock]] = []
     for name in there:
-        lock = FileLock(place / f"{re.sub('[^A-Za-z0-9-]', '_', name)}.lock")
+        lock = FileLock(folder / f"{re.sub('[^A-Za-z0-9-]', '_', name)}.lock")
         with suppress(Timeout):
             lock.acquire(timeout=0)
             locks.append((name, lock))

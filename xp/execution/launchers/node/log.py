@@ -26,6 +26,7 @@ RESTORE = f"{RESET}\x1b[?25h"
 _END = re.compile(r"\r\n|\n|\r(?!\Z)")
 """Line ends; a carriage return at the very end is excluded, since it may be the first half of `\\r\\n`."""
 _REDRAW = re.compile(r"\x1b\[[0-9]*A")
+IDLE_S = 0.2
 
 
 def is_screen() -> bool:
@@ -136,9 +137,6 @@ class LogStream:
         self._file.flush()
         if not self._on_screen:
             self._echo(f"{text}\n")
-
-
-IDLE_S = 0.2
 
 
 def drain(process: subprocess.Popen[bytes], stream: LogStream) -> None:

@@ -11,7 +11,6 @@ need no more, because it runs in the node's own Python.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import now
+from xp.execution.launchers.base import timestamp
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import (
     CLAIM,
@@ -37,7 +36,7 @@ from xp.execution.launchers.node.log import LogStream, drain
 from xp.execution.launchers.node.program import SignalHandler, exit_code, redactor_of, start
 from xp.execution.launchers.node.spread import SIGNALS, first_failure, start_all
 from xp.execution.launchers.node.tracking import followed
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_json
 from xp.lib.reading import config_of
 from xp.lib.secrets.redaction import Redactor, secret_values
 from xp.lib.terminal import write_to_screen
@@ -107,7 +106,7 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
         if ending.requeues:
             return REQUEUE
         return code or ExitCode.TERMINATED
-    result = Result(code, tuple(absent), now())
+    result = Result(code, tuple(absent), timestamp())
     if spec.forgets_secrets:
         if spec.spread is None:
             token = None
@@ -115,7 +114,7 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
             token = spec.spread.ray_token
         for path in filter(None, (spec.secrets_file, token)):
             Path(path).unlink(missing_ok=True)
-    write_atomically(directory / RESULT, json.dumps(asdict(result), indent=2) + "\n")
+    write_json(directory / RESULT, asdict(result))
     return result.exit_code
 
 

@@ -100,11 +100,11 @@ class _NodePart:
         cpus = str(spread.num_cpus + (int(gpus) if private_ray.PRETENDED_GPUS in spec.env else 0))
         if nodes.number == 0:
             client, dashboard = free_ports(2)
-            place = ["--head", f"--port={nodes.port}", "--include-dashboard=false"]
-            place += [f"--ray-client-server-port={client}", f"--dashboard-port={dashboard}"]
-            place.append(f"--temp-dir={private_ray.files(self._directory)}")
+            role = ["--head", f"--port={nodes.port}", "--include-dashboard=false"]
+            role += [f"--ray-client-server-port={client}", f"--dashboard-port={dashboard}"]
+            role.append(f"--temp-dir={private_ray.files(self._directory)}")
         else:
-            place = [f"--address={head}"]
+            role = [f"--address={head}"]
         self._log = self._directory / f"node_{nodes.number}.log"
         address = local_address(nodes.address)
         environ = private_ray.joining(variables(spec), self.cluster_variables)
@@ -114,7 +114,7 @@ class _NodePart:
                 interpreter(spec.runtime),
                 *private_ray.COMMAND,
                 "start",
-                *place,
+                *role,
                 "--block",
                 "--disable-usage-stats",
             ),

@@ -21,6 +21,7 @@ from xp.execution.launchers.node.job_spec import JobSpec
 from xp.execution.launchers.node.spread import MEMBER
 from xp.lib import processes
 from xp.lib.reading import config_of
+from xp.lib.text import first_line
 from xp.worker.nodes import NUMBER, free_port
 
 POLL_S = 0.5
@@ -31,7 +32,7 @@ PLACE_S = 600.0
 class Member:
     """Runs the program of one node, inside a Ray process there."""
 
-    def place(self) -> str:
+    def address(self) -> str:
         """`address:port` of this node, with a free port."""
         import ray
 
@@ -85,11 +86,11 @@ def main(argv: Sequence[str]) -> int:
         .remote()
         for number in range(spread.count)
     ]  # fmt: skip
-    place = ray.get(members[0].place.remote())
+    address = ray.get(members[0].address.remote())
     codes: dict[int, int] = {}
     for number, member in enumerate(members):
         stream = member.run.options(num_returns="streaming").remote(
-            number, argv[0], place, spec.grace_s
+            number, argv[0], address, spec.grace_s
         )
         threading.Thread(target=_follow, args=(number, stream, codes), daemon=True).start()
     while len(codes) < len(members) and not any(codes.values()) and not stop.wait(POLL_S):
@@ -117,7 +118,7 @@ def _follow(number: int, stream: Any, codes: dict[int, int]) -> None:
                 sys.stdout.buffer.write(value)
                 sys.stdout.buffer.flush()
     except ray.exceptions.RayError as error:
-        print(f"xp: node {number} was lost: {str(error).splitlines()[0]}", flush=True)
+        print(f"xp: node {number} was lost: {first_line(error)}", flush=True)
     finally:
         codes[number] = code
 

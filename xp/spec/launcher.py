@@ -1,4 +1,4 @@
-"""The hardware that a run needs, and the launcher that provides it."""
+"""The launcher of a run, and the hardware that it provides."""
 
 from __future__ import annotations
 

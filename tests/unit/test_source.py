@@ -1,4 +1,4 @@
-"""No file of xp/ is long, and no function: whoever opens one can read all of it. Size is counted in tokens."""
+"""The code of xp/ is read at one sitting: short files and functions, in tokens; a class name once; one loop of turns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import io
 import tokenize
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -39,3 +40,25 @@ def test_functions_are_short() -> None:
                 if number > MOST_IN_A_FUNCTION:
                     long[f"{file.relative_to(XP)}:{node.name}"] = number
     assert long == {}
+
+
+def test_no_class_name_is_defined_twice() -> None:
+    homes = defaultdict(list)
+    for path, of_file in nodes().items():
+        for node in of_file:
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(f"{path.relative_to(XP)}:{node.lineno}")
+    assert len(homes) > 200
+    assert {name: lines for name, lines in homes.items() if len(lines) > 1} == {}
+
+
+def test_no_other_module_steps_an_episode() -> None:
+    places = [
+        file.relative_to(XP).as_posix()
+        for file, of_file in nodes().items()
+        for node in of_file
+        if isinstance(node, ast.Attribute)
+        and node.attr == "step"
+        and ast.unparse(node.value).rpartition(".")[2].lstrip("_") == "episode"
+    ]
+    assert places == ["episode/play.py"]

@@ -1,0 +1,187 @@
+"""Files of pictures that are replaced beside unchanged rows: no task set, evaluation or stage goes on with the old ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stubs.chat_server import ChatServer, serving
+from xp.__main__ import main
+from xp.composition import compose
+from xp.envs.builtin.shapes_mini import drawn, puzzle
+from xp.envs.pictures import digests_of
+from xp.errors import ExitCode, XpError
+from xp.planning.stages import prepare_config
+from xp.tasks import prepare as stage
+from xp.tasks.load import load_tasks
+from xp.tasks.picture_files import FILE, SETTLED_S, STATES
+from xp.tasks.prepare import prepare
+from xp.tasks.request import request_key
+from xp.tasks.store import TaskSet
+
+WORDS = ("env=graded", "env.rows=./rows.jsonl", "env.grader=number", "env.held_out=null")
+NUM_ROWS = 8
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with rows, and their pictures beside it."""
+    home = tmp_path / "graded"  # the environment's name is its directory's
+    (home / "shown").mkdir(parents=True)
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("XP_PICTURES", str(home / "outputs/pictures"))
+    rows = []
+    for number in range(NUM_ROWS):
+        replace_picture(home, number, str(number))
+        rows.append({"prompt": f"{number}?", "image": f"shown/{number}.png", "answer": "1"})
+    (home / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return home
+
+
+def replace_picture(home: Path, number: int, board: str) -> None:
+    (home / f"shown/{number}.png").write_bytes(drawn(puzzle(board)[0]))
+
+
+def prepared(home: Path) -> TaskSet:
+    return prepare(
+        prepare_config(compose([*WORDS, "model=tiny_vlm"])), os.environ, home / "outputs"
+    )
+
+
+def pictures_of(task_set: TaskSet) -> list[str]:
+    return [digest for row in task_set.rows() for digest in digests_of(row.messages)]
+
+
+def test_a_replaced_picture_makes_the_task_set_anew(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = prepared(home)
+    pictures = pictures_of(before)
+    assert json.loads((before.path / FILE).read_text()) == {
+        "graded": {f"shown/{number}.png": pictures[number] for number in range(NUM_ROWS)}
+    }
+    replace_picture(home, 3, "another")
+    capsys.readouterr()
+    after = prepared(home)
+    assert "has other pictures than the files of its rows now (shown/3.png)" in (
+        capsys.readouterr().err
+    )
+    assert after.path == before.path
+    assert after.manifest.content_digest != before.manifest.content_digest
+    changed = [
+        number for number, digest in enumerate(pictures_of(after)) if digest != pictures[number]
+    ]
+    assert changed == [3]
+    prepared(home)
+    assert "recognised" in capsys.readouterr().out
+
+
+def test_a_picture_of_the_same_size_and_time_is_noticed(home: Path) -> None:
+    boards = [drawn(puzzle(name)[0]) for name in ("0", "another")]
+    size = max(map(len, boards))
+    file = home / "shown/0.png"
+    old = time.time() - 1000
+    pictures = []
+    for board in boards:
+        # A decoder reads nothing behind the end of a PNG.
+        file.write_bytes(board.ljust(size, b"\0"))
+        os.utime(file, (old, old))
+        pictures.append(pictures_of(prepared(home))[0])
+        time.sleep(SETTLED_S + 0.1)
+        states = prepared(home).path
+        assert states.with_name(states.name + STATES).is_file()
+    assert pictures[0] != pictures[1]
+
+
+def test_files_that_were_only_touched_or_copied_are_the_same(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = prepared(home)
+    os.utime(home / "shown/1.png")
+    shutil.copytree(home / "shown", home / "copy")
+    shutil.rmtree(home / "shown")
+    (home / "copy").rename(home / "shown")
+    capsys.readouterr()
+    after = prepared(home)
+    assert "recognised" in capsys.readouterr().out
+    assert after.manifest == before.manifest
+
+
+def test_unchanged_files_are_not_read_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(home)
+    time.sleep(SETTLED_S + 0.1)
+    prepared(home)
+
+    def read(*name: Any) -> str:
+        raise AssertionError(name)
+
+    monkeypatch.setattr("xp.tasks.picture_files._digest", read)
+    prepared(home)
+
+
+def test_a_plan_reads_no_picture(home: Path) -> None:
+    key = prepared(home).key
+    shutil.rmtree(home / "shown")
+    assert main(["plan", *WORDS, "model=tiny_vlm", "hardware=cpu"]) == 0
+    assert request_key(prepare_config(compose([*WORDS, "model=tiny_vlm"]))) == key
+
+
+def test_a_stage_refuses_tasks_whose_pictures_were_replaced(home: Path) -> None:
+    made = prepared(home)
+    config = prepare_config(compose([*WORDS, "model=tiny_vlm"]))
+    (home / "prepare.json").write_text(config.to_json())
+    assert len(load_tasks(made.path, home, "train")) == NUM_ROWS
+    replace_picture(home, 5, "another")
+    (home / "shown/6.png").unlink()
+    with pytest.raises(
+        XpError, match=r"pictures shown/5\.png, shown/6\.png were replaced"
+    ) as raised:
+        load_tasks(made.path, home, "train")
+    assert raised.value.code is ExitCode.TASKS
+
+
+def test_a_picture_that_is_replaced_between_two_parts_of_a_preparation_is_not_mixed_in(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "digests_of_rows", killed)
+        with pytest.raises(Killed):
+            prepared(home)
+    replace_picture(home, 2, "another")
+    with pytest.raises(XpError, match=r"shown/2\.png of task graded/train/2 changed while"):
+        prepared(home)
+    pictures = pictures_of(prepared(home))
+    replace_picture(home, 2, "2")
+    assert pictures_of(prepared(home))[2] != pictures[2]
+
+
+def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:
+    asked: list[Any] = []
+
+    def answers(body: Mapping[str, Any]) -> dict[str, Any]:
+        asked.append(body["messages"][-1]["content"])
+        return {"content": "1"}
+
+    with serving(ChatServer(write=answers)) as server:
+        words = (*WORDS, "model=endpoint", f"model.url={server.url}", "model.name=stub")
+        words = (*words, "model.images=true", "eval.tasks=train", "outputs=outputs")
+        assert main(["eval", *words]) == 0
+        assert main(["eval", *words]) == 0
+        assert len(asked) == NUM_ROWS
+        replace_picture(home, 4, "another")
+        assert main(["eval", *words]) == 0
+        assert len(asked) == 2 * NUM_ROWS
+    assert len(list((home / "outputs/evaluations").glob("*/eval.json"))) == 2

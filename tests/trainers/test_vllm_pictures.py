@@ -1,0 +1,202 @@
+"""Pictures for vLLM: in the size of xp's processor, with one placeholder each, and with the ids of xp after its answer."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("PIL")
+
+from tests.support.http_server import Reply, Request, http_server
+from tests.support.sections import sampling_of
+from tests.support.tiny_vision import FAMILIES, message, seeing_chat, vision_model
+from xp.backends.trl.worker.colocated import ColocatedEngine
+from xp.composition import compose
+from xp.envs.base import Picture
+from xp.envs.pictures import PictureStore, data_of, digests_of
+from xp.episode.picture_reader import PIXELS
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.planning.engine import vllm_server
+from xp.results.evaluation.local import check_engine
+from xp.results.evaluation.settings import settings
+from xp.spec.model import Images
+from xp.worker.engines.conversation import GenerationRequest, Opening
+from xp.worker.engines.vllm_pictures import PictureClient, VLLMPictures
+
+SAMPLING = sampling_of(200, 5, 12)
+SIZES = ((211, 157), (28, 28), (500, 20), (13, 17), (1, 1), (640, 480), (97, 300))
+LIMITS = Images(max_pixels=40_000, per_episode=8)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vision_model(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PictureStore:
+    return PictureStore(tmp_path / "pictures")
+
+
+@pytest.fixture
+def chat(model: Path, store: PictureStore) -> ChatTokens:
+    return seeing_chat(model, store, LIMITS)
+
+
+def noise(store: PictureStore, width: int, height: int) -> Picture:
+    from PIL import Image
+
+    return store.keep(data_of(Image.effect_noise((width, height), 90).convert("RGB")))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_processor_leaves_the_size_as_it_is(
+    size: tuple[int, int], chat: ChatTokens, store: PictureStore
+) -> None:
+    from PIL import Image
+
+    reader = chat.pictures
+    assert reader is not None
+    digest = noise(store, *size)["sha256"]
+    pictures = VLLMPictures(reader)
+    again = reader.processor.image_processor(images=[pictures.image(digest)], return_tensors="pt")
+    assert again[PIXELS].equal(reader.pixels([digest])[PIXELS])
+    with Image.open(io.BytesIO(base64.b64decode(pictures.png(digest)))) as sent:
+        assert sent.tobytes() == pictures.image(digest).tobytes()
+
+
+def asked(chat: ChatTokens, store: PictureStore) -> GenerationRequest:
+    """Two pictures without a text between them, and one after a text."""
+    shown = [noise(store, *size) for size in SIZES[:3]]
+    said = [message("user", *shown[:2], "then", shown[2], "?")]
+    return GenerationRequest(chat.prompt(said, "[]"), 3, 41, tuple(digests_of(said)))
+
+
+def test_each_picture_has_one_placeholder(chat: ChatTokens, store: PictureStore) -> None:
+    assert chat.pictures is not None
+    request = asked(chat, store)
+    short = VLLMPictures(chat.pictures).short_ids(request)
+    place = chat.pictures.placeholder_id
+    assert short.count(place) == 3
+    counts = iter(map(chat.pictures.num_tokens, request.pictures))
+    expanded = [token for one in short for token in [one] * (next(counts) if one == place else 1)]
+    assert expanded == list(request.ids)
+    sampled = GenerationRequest([*request.ids, place], 3, 41, request.pictures)
+    with pytest.raises(XpError, match="PictureTokens") as caught:
+        VLLMPictures(chat.pictures).short_ids(sampled)
+    assert caught.value.code is ExitCode.STAGE_FAILED
+
+
+def test_a_server_gets_the_pictures_and_must_return_xps_ids(
+    chat: ChatTokens, store: PictureStore
+) -> None:
+    assert chat.pictures is not None
+    request = asked(chat, store)
+    lost = 0
+
+    def answer(_: Request) -> Reply:
+        logprobs = {"content": [{"logprob": -0.25}, {"logprob": -0.5}]}
+        choice = {"token_ids": [8, 2], "logprobs": logprobs}
+        ids = list(request.ids)[lost:]
+        return Reply({"choices": [choice], "prompt_token_ids": ids})
+
+    pictures = VLLMPictures(chat.pictures)
+    with http_server(answer) as server:
+        client = PictureClient(server.url, SAMPLING, [2], "log", never=[90], pictures=pictures)
+        turn = client.answer(request)
+        assert (list(turn.ids), list(turn.logprobs)) == ([8, 2], [-0.25, -0.5])
+        lost = 1
+        with pytest.raises(XpError, match="or later"):
+            client.answer(request)
+    sent = server.requests[0]
+    assert sent.path == "/inference/v1/generate"
+    assert sent.json["token_ids"] == pictures.short_ids(request)
+    assert [part["uuid"] for part in sent.json["content_parts"]] == list(request.pictures)
+    assert sent.json["sampling_params"]["logit_bias"] == {"90": -100.0}
+    assert sent.json["sampling_params"]["stop_token_ids"] == [2]
+
+
+class Engine:
+    """A stand-in for vLLM's engine, which answers with one token.
+
+    Args:
+        ids: the ids that it says it has generated after.
+    """
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.prompts: list[Any] = []
+        self._ids = list(ids)
+        self._names: list[str] = []
+
+    def add_request(self, name: str, prompt: Any, _: Any) -> None:
+        self.prompts.append(prompt)
+        self._names.append(name)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._names)
+
+    def step(self) -> list[Any]:
+        written = SimpleNamespace(token_ids=[2], logprobs=[{2: SimpleNamespace(logprob=-0.5)}])
+        names = self._names
+        self._names = []
+        return [
+            SimpleNamespace(
+                finished=True, request_id=name, prompt_token_ids=self._ids, outputs=[written]
+            )
+            for name in names
+        ]
+
+
+def test_an_engine_of_this_process_gets_the_pictures(
+    chat: ChatTokens, store: PictureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chat.pictures is not None
+    request = asked(chat, store)
+    pictures = VLLMPictures(chat.pictures, "/7")
+    monkeypatch.setattr(ColocatedEngine, "_parameters", lambda *_: None)
+
+    def turn(ids: Sequence[int]) -> tuple[Any, Any]:
+        engine = Engine(ids)
+        generation = SimpleNamespace(tensor_parallel_size=1, llm=SimpleNamespace(llm_engine=engine))
+        opening = Opening([request.ids], ["a"], 1, lambda _: None, [request.pictures])
+        played = ColocatedEngine(generation, opening, [2], SAMPLING, "1", pictures=pictures)
+        played.begin(0)
+        played.step(is_live=True)
+        return engine.prompts[0], played.conversations[0]
+
+    prompt, row = turn(request.ids)
+    assert prompt["prompt_token_ids"] == pictures.short_ids(request)
+    sizes = [image.size for image in prompt["multi_modal_data"]["image"]]
+    assert sizes == [pictures.image(digest).size for digest in request.pictures]
+    # After an update vLLM must not take what its vision part made before it.
+    names = [f"{digest}/7" for digest in request.pictures]
+    assert prompt["multi_modal_uuids"] == {"image": names}
+    assert row.completion_ids == [2]
+    with pytest.raises(XpError, match="vLLM's prompt has 2 tokens"):
+        turn([1, 2])
+
+
+SEES = ("env=shapes_mini", "model=tiny_vlm", "backend.engine.name=vllm")
+
+
+def test_a_server_of_a_run_takes_pictures_and_one_without_them_does_not() -> None:
+    def arguments(*words: str) -> str:
+        return " ".join(vllm_server(compose([*SEES, *words]), 1, takes_weights=True).arguments)
+
+    limits = '--enable-scale-out --limit-mm-per-prompt {"image": 2, "video": 0}'
+    assert limits in arguments("model.images.per_episode=2")
+    assert "--enable-scale-out" not in arguments("model.images=null", "env=whodunit_mini")
+
+
+def test_sglang_gets_no_pictures_in_an_evaluation() -> None:
+    how = settings({"eval.engine": "sglang"}).eval
+    with pytest.raises(XpError, match=r"SGLang no pictures; set eval\.engine=vllm") as caught:
+        check_engine(compose(SEES), how, is_local=True)
+    assert caught.value.code is ExitCode.PLAN

@@ -1,0 +1,67 @@
+"""What a processor makes of pictures, and which processors are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from xp.envs.builtin.shapes_mini import drawn, puzzle
+from xp.envs.pictures import PictureStore
+from xp.episode import picture_reader
+from xp.episode.picture_reader import PictureReader, input_form
+from xp.errors import XpError
+from xp.spec.model import Images
+
+PNG = drawn(puzzle("a")[0])
+OTHER = drawn(puzzle("b")[0])
+
+
+class DoublingProcessor:
+    """Makes other pixels of two pictures than of each one."""
+
+    image_token = "<image>"
+    image_token_ids = (7,)
+    tokenizer = SimpleNamespace(added_tokens_decoder={})
+
+    def __call__(self, text: list[str], images: list[list[Any]], **_: Any) -> dict[str, Any]:
+        import torch
+
+        num_images = len(images[0])
+        ids = torch.full((1, text[0].count("<image>")), 7)
+        return {"input_ids": ids, "pixel_values": torch.full((num_images, 3), num_images)}
+
+
+def test_a_processor_whose_pictures_depend_on_each_other_is_refused() -> None:
+    with pytest.raises(XpError, match="other pixel_values of two pictures than of each one"):
+        input_form(DoublingProcessor())
+
+
+def test_a_processor_without_placeholders_is_refused() -> None:
+    with pytest.raises(XpError, match="SimpleNamespace has no placeholder of pictures"):
+        input_form(SimpleNamespace())
+
+
+def test_tensors_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    store = PictureStore(tmp_path / "pictures")
+
+    class Counting(DoublingProcessor):
+        calls = 0
+
+        def __call__(self, text: list[str], images: list[list[Any]], **_: Any) -> dict[str, Any]:
+            self.calls += 1
+            ids = torch.full((1, text[0].count("<image>")), 7)
+            return {"input_ids": ids, "pixel_values": torch.ones(len(images[0]), 100)}
+
+    processor = Counting()
+    reader = PictureReader(processor, store, Images(max_pixels=100, per_episode=2))
+    monkeypatch.setattr(picture_reader, "MAX_BYTES", 500)
+    digests = [store.keep(data)["sha256"] for data in (PNG, OTHER)]
+    before = processor.calls
+    for digest in (digests[0], digests[0], digests[1], digests[1], digests[0]):
+        assert reader.pixels([digest])["pixel_values"].shape == (1, 100)
+    assert processor.calls - before == 3

@@ -1,0 +1,44 @@
+"""Keeps the frozen parts for pictures and sound out of the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from xp.worker.media import media_names
+
+
+def free_media_inputs(model: Any) -> None:
+    """Makes transformers ask for no gradients of the inputs of frozen parts, now and later.
+
+    With gradient checkpointing or adapters, transformers' `enable_input_require_grads` asks for them in each part whose
+    first layer it can find: a frozen vision part would keep its activations, and be passed backward for nothing.
+    It leaves a part out that names no first layer.
+
+    Args:
+        model: the network, with adapters or without.
+    """
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    of_media = set()
+    for part in _frozen_parts(base):
+        part.get_input_embeddings = _no_first_layer
+        of_media |= {id(module._forward_hooks) for module in part.modules()}
+    for handle in getattr(base, "_require_grads_hooks", ()):
+        if id(handle.hooks_dict_ref()) in of_media:
+            handle.remove()
+
+
+def _no_first_layer() -> None:
+    raise NotImplementedError("a frozen part, whose inputs need no gradients")
+
+
+def _frozen_parts(base: Any) -> Iterator[Any]:
+    """The networks of transformers within a model that hold frozen weights of pictures or sound alone."""
+    from transformers import PreTrainedModel
+
+    media = media_names(base)
+    for path, module in base.named_modules():
+        names = {f"{path}.{name}" for name, _ in module.named_parameters()}
+        is_frozen = not any(weight.requires_grad for weight in module.parameters())
+        if isinstance(module, PreTrainedModel) and names and names <= media and is_frozen:
+            yield module
