@@ -83,26 +83,43 @@ def play(
     *,
     is_patched: bool = False,
     evaluation: bool = False,
+    rewrites: bool = False,
+    size: int = 2,
 ) -> tuple[Any, list[Any], list[Any]]:
-    """Two episodes of each task in Slime's own rollout.
+    """Episodes of each task in Slime's own rollout.
+
+    Args:
+        args: Slime's.
+        model: of the policy.
+        words: its turns.
+        shown: see Gallery.
+        is_patched: see SeeingSglang.
+        evaluation: whether the episodes are held out.
+        rewrites: whether each turn is a row of its own.
+        size: episodes of a task.
 
     Returns:
         The engine, the samples in the order of the tasks, and the records.
     """
     from tests.support.gallery import Gallery
+    from tests.support.rewriting import PROGRAM
     from tests.support.sections import sampling_of
     from tests.support.seeing_sglang import seeing_engine
     from tests.support.tiny_vision import IMAGES
     from tests.trainers.slime_play import Kept, play_group
     from xp.backends.slime.worker import rollout_process
     from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
+    from xp.composition import compose
     from xp.envs.pictures import PictureStore
 
     config = worker_config(args.xp_root, sampling_of(400, 60, 600), group_size=2)
     policy = config.spec.model.model_copy(update={"path": str(model), "images": IMAGES})
-    spec = config.spec.model_copy(update={"model": policy})
+    changes: dict[str, Any] = {"model": policy}
+    if rewrites:
+        changes["env"] = compose([*PROGRAM]).env
+    spec = config.spec.model_copy(update=changes)
     config = config.__class__(**{**vars(config), "spec": spec})
-    gallery: Any = Gallery(PictureStore.of_stage(), shown, alternates=True)
+    gallery: Any = Gallery(PictureStore.of_stage(), shown, alternates=True, rewrites=rewrites)
     path = f"{config.root}/worker.json"
     setattr(args, WORKER_ATTRIBUTE, path)
     records: Any = Kept()
@@ -111,7 +128,7 @@ def play(
         samples = [
             sample
             for number, row in enumerate(gallery.rows())
-            for sample in play_group(args, group_of(row, 2, number), evaluation=evaluation)
+            for sample in play_group(args, group_of(row, size, number), evaluation=evaluation)
         ]
     return server, samples, records.records
 
@@ -162,6 +179,24 @@ def test_slimes_conversion_has_the_pixels_of_each_row(args: Any, model: Path) ->
     grids = [inputs and len(inputs["image_grid_thw"]) for inputs in data["multimodal_train_inputs"]]
     assert grids == [2, 2, 1, 1, None, None]
     assert [sum(mask) > 0 for mask in data["loss_masks"]] == [True] * 6
+
+
+def test_each_row_of_an_episode_has_its_own_pixels(args: Any, model: Path) -> None:
+    _, episodes, _ = play(args, model, says_words(model), rewrites=True)
+    inputs = [[row.multimodal_train_inputs for row in rows] for rows in episodes]
+    grids = [[part and len(part["image_grid_thw"]) for part in rows] for rows in inputs]
+    assert grids == [[1, 1]] * 2 + [[None, 1]] * 2 + [[None, None]] * 2
+
+
+def test_each_row_of_a_void_episode_has_a_token(args: Any, model: Path) -> None:
+    """Slime's loss misreads a response of length 0."""
+    words = says_words(model)([])
+    turns = iter([words, [reader_of(model).placeholder_id, *words]])
+    shown = [("a", "b")]
+    _, (rows,), _ = play(args, model, lambda _: next(turns), shown, rewrites=True, size=1)
+    assert [row.response_length for row in rows] == [len(words), 1]
+    assert [row.remove_sample for row in rows] == [True] * 2
+    assert [row.multimodal_train_inputs is None for row in rows] == [False, True]
 
 
 def test_an_evaluation_keeps_no_pixels(args: Any, model: Path) -> None:
