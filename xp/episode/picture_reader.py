@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +57,8 @@ class PictureReader:
         """Token that stands for a part of a picture."""
         self._placeholders = (str(processor.image_token), str(processor.video_token))
         self._num_tokens: dict[str, int] = {}
-        self._pixels = lru_cache(MAX_KEPT)(self._processed)
+        self._kept: dict[str, Mapping[str, Any]] = {}
+        """Pixels of pictures by digest, those that were used last at the end."""
 
     @staticmethod
     def load(
@@ -106,11 +106,15 @@ class PictureReader:
         if num_places != len(digests):
             raise ValueError(f"it renders {num_places} of {len(digests)} images")
         images = [self.image(digest) for digest in digests]
-        ids = self.processor(text=[text], images=images, add_special_tokens=False)["input_ids"][0]
+        made = self.processor(
+            text=[text], images=images, add_special_tokens=False, return_tensors="pt"
+        )
+        ids = made["input_ids"][0].tolist()
+        self._keep_pixels(digests, made)
         fault = self.fault(ids, digests)
         if fault is not None:
             raise ValueError(fault)
-        return list(ids)
+        return [*ids]
 
     def num_tokens(self, digest: str) -> int:
         """Number of a picture's tokens: its patches, which the model merges."""
@@ -153,9 +157,28 @@ class PictureReader:
             f" are {sum(expected)}"
         )
 
-    def _processed(self, digest: str) -> Mapping[str, Any]:
-        processed = self.processor.image_processor(images=[self.image(digest)], return_tensors="pt")
-        return {key: processed[key] for key in (PIXELS, GRID)}
+    def _keep_pixels(self, digests: Sequence[str], made: Mapping[str, Any]) -> None:
+        """Keeps the pixels that the processor made with a text, so that they are made once."""
+        import torch
+
+        sizes = made[GRID].prod(-1).tolist()
+        parts = torch.split(made[PIXELS], sizes)
+        for number, (digest, pixels) in enumerate(zip(digests, parts, strict=True)):
+            self._keep(digest, {PIXELS: pixels, GRID: made[GRID][number : number + 1]})
+
+    def _keep(self, digest: str, pixels: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._kept.pop(digest, None)
+        self._kept[digest] = pixels
+        while len(self._kept) > MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return pixels
+
+    def _pixels(self, digest: str) -> Mapping[str, Any]:
+        known = self._kept.get(digest)
+        if known is not None:
+            return self._keep(digest, known)
+        made = self.processor.image_processor(images=[self.image(digest)], return_tensors="pt")
+        return self._keep(digest, {key: made[key] for key in (PIXELS, GRID)})
 
 
 def load_processor(place: str | Path, tokenizer: Any) -> Any:
