@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.integration.test_pictures import SAMPLING, TOLERANCE, own_logprobs, play
+from tests.support.picture_play import SAMPLING, own_logprobs, play
 from tests.support.tiny_vision import FAMILIES, message, picture, seeing_chat, vision_model
 from xp.envs.base import Message
 from xp.envs.pictures import PictureStore, digests_of
@@ -20,6 +20,8 @@ from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.worker.engines.conversation import Conversation, Opening
 from xp.worker.engines.in_process import over_model
 from xp.worker.media import load_network, placeholder_ids
+
+TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

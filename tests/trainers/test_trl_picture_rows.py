@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("trl")
 
 from tests.support.fake_session import RULES, FakeSession
+from tests.support.picture_trainings import SMALL, TWO_TURNS, steps_of
 from tests.support.sections import replace as replaced_in
 from tests.support.tiny_vision import IMAGES, message, picture, vision_model
-from tests.trainers.test_trl_pictures import SMALL, TWO_TURNS, steps_of
 from xp.__main__ import main
 from xp.envs import pictures
 from xp.envs.base import NEW_PROMPT, TakenResult, Task, ToolResult

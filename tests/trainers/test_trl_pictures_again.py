@@ -19,11 +19,11 @@ import pytest
 
 pytest.importorskip("trl")
 
-from tests.integration.test_view import served
 from tests.support.embedded_default import xp
 from tests.support.launching import ROOT
 from tests.support.resuming import SMALL as LOST
 from tests.support.resuming import STEPS, lose_once, process_with
+from tests.support.view_server import served
 from xp.__main__ import main
 from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
 from xp.envs.pictures import PictureStore

@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from time import process_time
@@ -118,7 +119,7 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Played:
         rollouts = Rollouts(TrainingProcess(config, chat, mix, log, recorder, Ranks()), rows)
         with replaced(guard, GuardedTrainer=timed(guard.GuardedTrainer, found)):
             trainer = make_trainer(config, os.environ, chat, rows, log, rollouts)
-        return Played(found, cpu_s(trainer) / bench.steps)
+        return Played(found, cpu_s(trainer))
 
 
 def play_theirs(bench: Bench, store: pictures.PictureStore, rows: list[Any]) -> Played:
@@ -167,14 +168,22 @@ def play_theirs(bench: Bench, store: pictures.PictureStore, rows: list[Any]) -> 
         reward_funcs=reward,
     )
     trainer.remove_callback(PrinterCallback)
-    return Played(found, cpu_s(trainer) / bench.steps)
+    return Played(found, cpu_s(trainer))
 
 
 def cpu_s(trainer: Any) -> float:
-    """CPU time of a training, in seconds."""
-    began = process_time()
+    """CPU time of a step of a training, in seconds: the median after the first one."""
+    from transformers import TrainerCallback
+
+    ends = []
+
+    class Ends(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            ends.append(process_time())
+
+    trainer.add_callback(Ends())
     trainer.train()
-    return process_time() - began
+    return median(end - begin for begin, end in pairwise(ends))
 
 
 def bench_answer(row: Any) -> str:

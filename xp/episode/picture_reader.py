@@ -127,11 +127,15 @@ class PictureReader:
         if num_places != len(digests):
             raise ValueError(f"it renders {num_places} of {len(digests)} images")
         images = [self.image(digest) for digest in digests]
-        ids = processed(self.processor, text, images)[IDS][0].tolist()
+        made = processed(self.processor, text, images)
+        if len(digests) == 1:
+            # Its tensors are those that the processor would make of the picture alone.
+            self._keep(digests[0], made)
+        ids = made[IDS][0].tolist()
         fault = self.fault(ids, digests)
         if fault is not None:
             raise ValueError(fault)
-        return list(ids)
+        return [*ids]
 
     def num_tokens(self, digest: str) -> int:
         """Number of a picture's features: of the placeholders that the processor writes for it alone."""
@@ -221,14 +225,18 @@ class PictureReader:
     def _picture(self, digest: str) -> Mapping[str, Any]:
         """What the processor makes of a picture alone."""
         with self._lock:
-            made = self._kept.pop(digest, None)
+            made = self._kept.get(digest)
         if made is None:
             made = processed(self.processor, self.processor.image_token, [self.image(digest)])
+        self._keep(digest, made)
+        return made
+
+    def _keep(self, digest: str, made: Mapping[str, Any]) -> None:
         with self._lock:
+            self._kept.pop(digest, None)
             self._kept[digest] = made
             while num_bytes(self._kept.values()) > MAX_BYTES and len(self._kept) > 1:
                 del self._kept[next(iter(self._kept))]
-        return made
 
 
 def num_bytes(pictures: Iterable[Mapping[str, Any]]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from xp.worker.media import media_names
@@ -20,7 +20,7 @@ def free_media_inputs(model: Any) -> None:
     """
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     of_media = set()
-    for part in _frozen_parts(base):
+    for part in _frozen_parts(base, media_names(model)):
         part.get_input_embeddings = _no_first_layer
         of_media |= {id(module._forward_hooks) for module in part.modules()}
     for handle in getattr(base, "_require_grads_hooks", ()):
@@ -32,11 +32,16 @@ def _no_first_layer() -> None:
     raise NotImplementedError("a frozen part, whose inputs need no gradients")
 
 
-def _frozen_parts(base: Any) -> Iterator[Any]:
-    """The networks of transformers within a model that hold frozen weights of pictures or sound alone."""
+def _frozen_parts(base: Any, media: Collection[str]) -> Iterator[Any]:
+    """The networks of transformers within a model that hold frozen weights of pictures or sound alone.
+
+    Args:
+        base: the model without the wrapper of adapters.
+        media: names of all weights of such parts.
+    """
     from transformers import PreTrainedModel
 
-    media = media_names(base)
+    media = set(media)
     for path, module in base.named_modules():
         names = {f"{path}.{name}" for name, _ in module.named_parameters()}
         is_frozen = not any(weight.requires_grad for weight in module.parameters())
