@@ -300,6 +300,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         sampling = {
             **batch.sampling,
             "max_tokens": limit,
+            # With SkyRL's 1, vLLM's log-probability of a turn's first token would be without the end tokens.
+            "min_tokens": 0,
             "stop_token_ids": list(self.chat.end_ids),
             # Engines have one seed: without this, two of them may draw the same tokens for episodes of a group.
             "seed": int.from_bytes(hashlib.sha256(words.encode()).digest()[:7]),
