@@ -43,7 +43,9 @@ def _frozen_parts(base: Any, media: Collection[str]) -> Iterator[Any]:
 
     media = set(media)
     for path, module in base.named_modules():
+        if not isinstance(module, PreTrainedModel):
+            continue
         names = {f"{path}.{name}" for name, _ in module.named_parameters()}
         is_frozen = not any(weight.requires_grad for weight in module.parameters())
-        if isinstance(module, PreTrainedModel) and names and names <= media and is_frozen:
+        if names and names <= media and is_frozen:
             yield module
