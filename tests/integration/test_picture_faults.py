@@ -133,12 +133,9 @@ def without_types(network: Any, chat: ChatTokens, row: Conversation) -> torch.Te
     assert chat.pictures is not None
     ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
     positions = torch.arange(ids.shape[1]).expand(3, 1, -1)
-    pixels = chat.pictures.pixels(row.pictures)
-    types = chat.pictures.token_types(ids)
+    inputs = chat.pictures.inputs(ids, row.pictures)
     with torch.inference_mode():
-        logits = network(
-            input_ids=ids, position_ids=positions, mm_token_type_ids=types, **pixels
-        ).logits[0, :-1]
+        logits = network(input_ids=ids, position_ids=positions, **inputs).logits[0, :-1]
     logprobs = logits.log_softmax(-1).gather(1, ids[0, 1:, None])
     return logprobs[-len(row.completion_ids) :, 0]
 

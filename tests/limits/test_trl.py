@@ -114,10 +114,6 @@ def test_a_model_is_loaded_without_its_heads() -> None:
     assert lacks(TRAINER, r"\bmtp|nextn")
 
 
-def test_it_finds_pictures_by_two_names() -> None:
-    assert has(TRAINER, 'for candidate in ("<|image_pad|>", "<|image|>"):')
-
-
 def test_it_knows_no_routed_experts() -> None:
     assert lacks(TRL / "generation", r"routed_experts|router_replay|routing_replay")
     assert lacks(TRAINER, r"routed_experts|router_replay|routing_replay")

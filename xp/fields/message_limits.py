@@ -145,9 +145,9 @@ TRAINERS: Final = (
     Limit("xp/planning/native_keys.py", "xp does not know what", OWN),
     Limit("xp/worker/diagnosis/rules.py", "they are not synchronised", OWN),
     Limit(
-        "xp/backends/trl/worker/guard.py",
-        "finds the tokens of images by the names",
-        f"{TRL}it_finds_pictures_by_two_names",
+        "xp/worker/engines/vllm_pictures.py",
+        "must be that of the model's directory",
+        "trainers/vllm_pictures::a_server_gets_the_pictures_and_must_return_xps_ids",
     ),
     *(
         Limit(f"xp/backends/{trainer}/control/columns.py", words, OWN)
