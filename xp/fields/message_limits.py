@@ -147,7 +147,7 @@ TRAINERS: Final = (
     Limit(
         "xp/worker/engines/vllm_pictures.py",
         "must be that of the model's directory",
-        "trainers/vllm_pictures::a_server_gets_the_pictures_and_must_return_xps_ids",
+        "tests/trainers/test_vllm_pictures.py::test_a_server_gets_the_pictures_and_must_return_xps_ids",
     ),
     *(
         Limit(f"xp/backends/{trainer}/control/columns.py", words, OWN)

@@ -321,7 +321,7 @@ def _pictures(
         hidden=shape.hidden_size,
         width=_width(spec),
         later=later,
-        is_trained=getattr(spec.model, "train_vision", False),
+        is_trained=spec.model.train_vision,
         is_checkpointed=spec.training.gradient_checkpointing,
     )
 

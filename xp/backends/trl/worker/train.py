@@ -158,7 +158,6 @@ def make_trainer(
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig
 
-    from xp.backends.trl.worker.blank_pictures import leave_out_blank_pictures
     from xp.backends.trl.worker.checkpoints import EndInTime, Seal
     from xp.backends.trl.worker.guard import GuardedTrainer
     from xp.backends.trl.worker.rollout import trl_rows
@@ -216,10 +215,6 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     free_media_inputs(trainer.model)
-    if chat.pictures is not None:
-        leave_out_blank_pictures(trainer.model)
-        if trainer.ref_model is not None:
-            leave_out_blank_pictures(trainer.ref_model)
     if config.spec.model.lora is not None:
         set_dropout(trainer.model, config.spec.model.lora.dropout)
         if args.use_vllm:
