@@ -17,6 +17,7 @@ import pytest
 
 from tests.engines import needs_vllm
 from tests.engines.pictures_on_vllm import SPREAD, TEXT
+from tests.support.skyrl_served import result_of
 from tests.support.tiny_vision import VISION
 from tools.tiny_vlm.build import write_model
 from xp.episode.metrics_file import read_metrics
@@ -113,8 +114,6 @@ def test_engine_and_update_agree_after_every_update(words: tuple[str, ...], tmp_
 def test_skyrls_server_agrees_with_its_update(family: str, tmp_path: Path) -> None:
     """vLLM normalizes the pixels of Qwen2-VL itself, and gives back those before that; Qwen3-VL's are normalized."""
     pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
-    from tests.engines.test_skyrl_servers import result_of
-
     model = write_model(family, tmp_path / "model", TEXT, VISION, spread=SPREAD)
     found = result_of("tests.engines.skyrl_pictures_client", model, tmp_path)
     print(family, found)
