@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.limits.words import code, has, lacks, package
+from xp.composition import ROOT
+from xp.planning.runtimes import LOCK, versions_in
 
 TRL = package("trl")
 TRAINER = TRL / "trainer/grpo_trainer.py"
@@ -112,6 +114,11 @@ def test_a_model_is_loaded_without_its_heads() -> None:
         '_keys_to_ignore_on_load_unexpected = [r"^mtp.*"]',
     )
     assert lacks(TRAINER, r"\bmtp|nextn")
+
+
+def test_its_lock_has_no_server_of_tokens_with_pictures() -> None:
+    """vLLM 0.30 is the first version with `--enable-scale-out` and with `content_parts` beside a request's tokens."""
+    assert versions_in([ROOT / "runtimes/trl" / LOCK])["vllm"] == "0.29.0"
 
 
 def test_it_knows_no_routed_experts() -> None:

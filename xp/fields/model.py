@@ -7,6 +7,7 @@ from xp.fields.field import OWN, Column, Field, Native
 from xp.fields.shared import (
     has_critic,
     has_media,
+    is_colocated,
     is_megatron,
     is_on_cpu,
     model_config,
@@ -159,6 +160,13 @@ def _no_pictures(spec: RunSpec) -> str | None:
     if family is not None and uses_vllm(spec):
         return (
             f"xp gives vLLM no pictures of {family}; set backend.engine.name=transformers, or null"
+        )
+    runtime = spec.backend.runtime
+    is_locked = runtime.python is None and runtime.image is None and not is_on_cpu(spec)
+    if is_locked and uses_vllm(spec) and not is_colocated(spec):
+        return (
+            "the locked vLLM 0.29 has no server that takes tokens with images; set backend.engine.placement=colocated and"
+            " backend.engine.accelerators=null, backend.runtime.python=PATH of a Python with vLLM 0.30 or 0.31, or null"
         )
     if spec.backend.engine.speculative is not None:
         return (
@@ -485,6 +493,7 @@ MODEL = (
                 "a pass over": OWN,
                 "Not tried": OWN,
                 "guessed tokens": "engines::guessed_tokens_have_no_min_p",
+                "locked vLLM": "trl::its_lock_has_no_server_of_tokens_with_pictures",
             },
         ),
         skyrl=Column(

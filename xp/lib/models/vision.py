@@ -62,6 +62,9 @@ def vision_shape(config: Mapping[str, Any]) -> VisionShape | None:
         return None
     inner = section.get("intermediate_size") or int(section.get("mlp_ratio", 4) * width)
     patch = section.get("patch_size") or 14
+    if not isinstance(patch, int):
+        # InternVL's is that of each side.
+        patch = patch[0]
     frames = section.get("temporal_patch_size") or 1
     channels = section.get("in_channels") or section.get("in_chans") or 3
     return VisionShape(

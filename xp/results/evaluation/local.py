@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
@@ -28,6 +29,9 @@ from xp.worker.places import RunPaths, model_place
 from xp.worker.publish import check_there
 from xp.worker.tasks import model_chat
 from xp.worker.tiny_model import MANIFEST, MODELS
+
+READS_PICTURES: Final = "vllm.entrypoints.scale_out.token_in_token_out.mm_features"
+"""Module of vLLM 0.30 and later, whose server takes tokens with pictures."""
 
 
 @contextmanager
@@ -108,7 +112,13 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
             ExitCode.PLAN,
         )
     if how.engine is not EngineName.TRANSFORMERS:
-        _python_with(how.engine, how.python)
+        program = _python_with(how.engine, how.python)
+        if spec.model.images is not None and not _has_module(program, READS_PICTURES):
+            raise XpError(
+                f"model.images: vLLM of {program} has no server that takes tokens with images; give eval.python=PATH of a"
+                " Python with vLLM 0.30 or later, or set eval.engine=transformers",
+                ExitCode.RUNTIME,
+            )
 
 
 def _python_with(engine: EngineName, python: str | None) -> str:
@@ -117,21 +127,22 @@ def _python_with(engine: EngineName, python: str | None) -> str:
         program = sys.executable
     else:
         program = str(Path(python).expanduser().absolute())
-    lacks_it = (
-        f"import importlib.util, sys; sys.exit(importlib.util.find_spec({engine.value!r}) is None)"
-    )
-    try:
-        is_installed = (
-            subprocess.run([program, "-c", lacks_it], cwd="/", check=False).returncode == 0
-        )
-    except OSError:
-        is_installed = False
-    if not is_installed:
+    if not _has_module(program, engine.value):
         raise XpError(
             f"eval.engine={engine.value}: {program} lacks it; give eval.python=PATH of a Python that has it",
             ExitCode.RUNTIME,
         )
     return program
+
+
+def _has_module(python: str, name: str) -> bool:
+    """Returns whether an interpreter is there and has a module."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    try:
+        done = subprocess.run([python, "-c", code], cwd="/", capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
 
 
 def ensure_made(spec: RunSpec, directory: str) -> None:
