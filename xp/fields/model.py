@@ -526,8 +526,10 @@ MODEL = (
         "model.train_vision",
         trl=Column(
             implemented_by="xp.worker.media.freeze_media",
-            note_if=lambda s: s.model.train_vision and uses_vllm(s),
-            note="Not tried: an update of the vision part in vLLM.",
+            note_if=lambda s: (
+                s.model.train_vision and uses_vllm(s) and not (is_on_cpu(s) and is_colocated(s))
+            ),
+            note="Not tried: an update of the vision part in vLLM on accelerators, or on its server.",
             proof=OWN,
         ),
         skyrl=Column(
