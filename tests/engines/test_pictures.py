@@ -1,7 +1,4 @@
-"""Pictures on the real vLLM on this machine's CPU, in one process, and on servers of TRL and SkyRL (make test-vllm).
-
-vLLM's code of Qwen-VL imports torchvision, which requirements/vllm.lock does not have.
-"""
+"""Pictures on the real vLLM on this machine's CPU, in one process, and on servers of TRL and SkyRL (make test-vllm)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""backend=trl with the real vLLM on this machine's CPU, for a checkpoint with parts for pictures and sound.
-
-The code of most such families in vLLM imports torchvision, which requirements/vllm.lock does not have.
-"""
+"""backend=trl with the real vLLM on this machine's CPU, for a checkpoint with parts for pictures and sound."""
 
 from __future__ import annotations
 
