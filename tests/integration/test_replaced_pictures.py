@@ -281,8 +281,9 @@ def test_a_bundle_says_that_it_lacks_the_pictures_of_rows(
     assert "left out: pictures that the rows name: the task set has their names, and it is" in said
 
 
+@pytest.mark.usefixtures("tasks")
 def test_a_bundle_counts_the_pictures_that_the_store_lacks(
-    home: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = sorted((home / "outputs/pictures").glob("*/*"))
     for file in files[:2]:
@@ -292,8 +293,9 @@ def test_a_bundle_counts_the_pictures_that_the_store_lacks(
     assert f"left out: pictures: 2 of {NUM_ROWS} are not in " in said
 
 
+@pytest.mark.usefixtures("tasks")
 def test_a_sha256_that_is_no_picture_is_no_picture_of_a_bundle(
-    home: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run,) = (home / "outputs/runs").iterdir()
     file = run / "attempt_1/train/trajectories/train.jsonl"
