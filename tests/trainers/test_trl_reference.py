@@ -15,7 +15,7 @@ from tools.parity.model import make_model
 from tools.parity.options import Option
 from tools.parity.recorded import batch
 from tools.parity.trl_program import _trainer
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.worker.tiny_model import SHIPPED
 
 
@@ -54,7 +54,8 @@ def test_a_resumed_training_has_the_reference_of_its_checkpoint(tmp_path: Path) 
     assert next(line["kl"] for line in resumed.state.log_history if line["step"] == 3) == last
 
     (tmp_path / "whole" / "checkpoint-2" / "reference.rank_0.pt").unlink()
-    with pytest.raises(XpError, match="the number of processes that wrote it"):
+    with pytest.raises(XpError, match="the number of processes that wrote it") as refused:
         training(3, tmp_path / "other").train(
             resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2")
         )
+    assert refused.value.code is ExitCode.RUN_DIR

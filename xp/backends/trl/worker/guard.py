@@ -32,7 +32,7 @@ from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.episode.advantages import AdvantageFn, of_valid
 from xp.episode.picture_reader import PictureReader
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.lib.patching import replaced
 from xp.spec import ImportanceMask, RatioFrom
 from xp.worker.distill import DISTILL_KL, distilled
@@ -158,7 +158,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if not file.is_file():
             raise XpError(
                 f"{file} is missing: training.reference_every needs the reference of the checkpoint; resume with the"
-                " number of processes that wrote it, or start a new run"
+                " number of processes that wrote it, or start a new run",
+                ExitCode.RUN_DIR,
             )
         saved = torch.load(file, map_location="cpu", weights_only=True)
         for name, shard in _shards(self.ref_model).items():
