@@ -18,7 +18,7 @@ from tests.support.sections import sampling_of
 from tests.support.tiny_vision import IMAGES, VISION, message, picture, seeing_chat
 from tools.tiny_vlm.build import write_model
 from xp.backends.trl.worker.colocated import ColocatedEngine
-from xp.envs.pictures import PictureStore, data_of, digests_of
+from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.worker.engines.conversation import Conversation, Opening
 from xp.worker.engines.vllm_pictures import VLLMPictures
 from xp.worker.media import load_network, placeholder_ids
@@ -87,7 +87,7 @@ def main(family: str, place: str) -> None:
     )
     one, two, three = (picture(store, name) for name in "abc")
     # Its sides are no multiples of a patch.
-    noise = store.keep(data_of(Image.effect_noise((211, 157), 90).convert("RGB")))
+    noise = store.keep(picture_data(Image.effect_noise((211, 157), 90).convert("RGB")))
     prompts = [
         message("user", one, "How many?"),
         message("user", "How many?"),

@@ -12,7 +12,7 @@ import torch
 from tests.support.picture_families import FAMILIES, picture_model
 from tests.support.picture_play import own_logprobs, play
 from tests.support.tiny_vision import message, picture, seeing_chat
-from xp.envs.pictures import PictureStore, data_of
+from xp.envs.pictures import PictureStore, picture_data
 from xp.episode.tokens import TemplateFault
 from xp.worker.engines.conversation import Conversation
 from xp.worker.media import load_network
@@ -51,7 +51,7 @@ def wide(store: PictureStore) -> Any:
     from PIL import Image
 
     image = Image.linear_gradient("L").resize((160, 64)).convert("RGB")
-    return store.keep(data_of(image))
+    return store.keep(picture_data(image))
 
 
 def test_log_probabilities_are_the_models_own_over_two_turns_with_pictures(

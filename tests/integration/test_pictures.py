@@ -21,7 +21,7 @@ from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing
 from xp.__main__ import main
 from xp.envs.base import PICTURE_MARK, Task, ToolResult
 from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
-from xp.envs.pictures import PictureStore, data_of, digests_of
+from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.episode.episode import Episode
 from xp.episode.tokens import TemplateFault
 from xp.spec.model import Images
@@ -159,7 +159,7 @@ def test_a_picture_without_room_becomes_a_text_before_the_engine_is_asked(
     from PIL import Image
 
     chat = seeing_chat(model, store)
-    large = store.keep(data_of(Image.new("RGB", (420, 280), "red")))
+    large = store.keep(picture_data(Image.new("RGB", (420, 280), "red")))
     assert chat.pictures is not None
     assert 50 < chat.pictures.num_tokens(large["sha256"]) <= 64
     session = FakeSession(lambda _, __: ToolResult(PICTURE_MARK, pictures=(large,)))

@@ -19,7 +19,7 @@ from tests.support.tiny_vision import FAMILIES, message, seeing_chat, vision_mod
 from xp.backends.trl.worker.colocated import ColocatedEngine
 from xp.composition import compose
 from xp.envs.base import Picture
-from xp.envs.pictures import PictureStore, data_of, digests_of
+from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.episode.picture_reader import PIXELS
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
@@ -53,7 +53,7 @@ def chat(model: Path, store: PictureStore) -> ChatTokens:
 def noise(store: PictureStore, width: int, height: int) -> Picture:
     from PIL import Image
 
-    return store.keep(data_of(Image.effect_noise((width, height), 90).convert("RGB")))
+    return store.keep(picture_data(Image.effect_noise((width, height), 90).convert("RGB")))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -22,9 +22,9 @@ from xp.envs.openenv import observed
 from xp.envs.pictures import (
     PictureFault,
     PictureStore,
-    data_of,
     digests_of,
     parts_of,
+    picture_data,
     text_of,
     with_pictures,
 )
@@ -82,8 +82,8 @@ def test_a_picture_is_read_as_people_write_it(
 ) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "more").mkdir()
-    assert data_of(value, [tmp_path]) == PNG, name
-    kept = store.keep(data_of(value, [tmp_path]))
+    assert picture_data(value, [tmp_path]) == PNG, name
+    kept = store.keep(picture_data(value, [tmp_path]))
     assert kept == {
         "sha256": kept["sha256"],
         "media_type": "image/png",
@@ -95,8 +95,8 @@ def test_a_picture_is_read_as_people_write_it(
 
 
 def test_pils_picture_is_read_and_the_store_has_each_picture_once(store: PictureStore) -> None:
-    first = store.keep(data_of(pil(PNG)))
-    assert store.keep(data_of(pil(PNG))) == first
+    first = store.keep(picture_data(pil(PNG)))
+    assert store.keep(picture_data(pil(PNG))) == first
     assert len([file for file in store.directory.rglob("*") if file.is_file()]) == 1
 
 
@@ -127,12 +127,12 @@ def test_what_is_no_picture_is_refused_with_a_reason(
     (tmp_path / "outside.png").write_bytes(PNG)
     (home / "link.png").symlink_to(tmp_path / "outside.png")
     with pytest.raises(PictureFault, match=words):
-        store.keep(data_of(value, [home]))
+        store.keep(picture_data(value, [home]))
 
 
 def test_rows_without_a_file_have_no_paths() -> None:
     with pytest.raises(PictureFault, match="these rows are from no file"):
-        data_of("a.png")
+        picture_data("a.png")
 
 
 QUESTION = {"role": "user", "content": "How many?"}
@@ -316,17 +316,17 @@ def test_files_of_one_name_beside_two_splits_are_refused(tmp_path: Path) -> None
         (tmp_path / split / "img/1.png").write_bytes(data)
     folders = [tmp_path / "train", tmp_path / "test"]
     with pytest.raises(PictureFault, match="two different files have this path"):
-        data_of("img/1.png", folders)
+        picture_data("img/1.png", folders)
     (tmp_path / "test/img/2.png").write_bytes(OTHER)
-    assert data_of("img/2.png", folders) == OTHER
-    assert data_of(str(tmp_path / "test/img/2.png"), folders) == OTHER
+    assert picture_data("img/2.png", folders) == OTHER
+    assert picture_data(str(tmp_path / "test/img/2.png"), folders) == OTHER
 
 
 @pytest.mark.parametrize("path", ["a\0b.png", "x" * 300, "\ud800.png", "loop/a.png"])
 def test_a_path_that_no_file_can_have_is_a_fault_of_the_row(path: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(PictureFault):
-        data_of(path, [tmp_path])
+        picture_data(path, [tmp_path])
 
 
 @pytest.mark.parametrize(
@@ -345,12 +345,12 @@ def test_a_path_that_no_file_can_have_is_a_fault_of_the_row(path: str, tmp_path:
 )
 def test_no_picture_of_a_row_is_dropped(row: Any, reason: str, store: PictureStore) -> None:
     with pytest.raises(PictureFault, match=reason):
-        messages_of(row, lambda value: store.keep(data_of(value)))
+        messages_of(row, lambda value: store.keep(picture_data(value)))
 
 
 def test_an_empty_column_hides_no_other(store: PictureStore) -> None:
     row = {"prompt": "how many?", "images": [], "image": PNG}
-    (message,) = messages_of(row, lambda value: store.keep(data_of(value)))
+    (message,) = messages_of(row, lambda value: store.keep(picture_data(value)))
     assert digests_of([message]) == [store.keep(PNG)["sha256"]]
 
 
@@ -383,8 +383,8 @@ def test_pictures_of_several_frames_and_of_print_are_read(store: PictureStore) -
     frame = Image.new("RGB", (4, 4), "blue")
     cameras = drawing(frame, "MPO", save_all=True, append_images=[frame])
     assert store.keep(cameras)["media_type"] == "image/jpeg"
-    assert pil(data_of(frame.convert("CMYK"))).size == (4, 4)
-    assert data_of(f"data:image/png;base64,{base64.encodebytes(PNG).decode()}") == PNG
+    assert pil(picture_data(frame.convert("CMYK"))).size == (4, 4)
+    assert picture_data(f"data:image/png;base64,{base64.encodebytes(PNG).decode()}") == PNG
 
 
 @pytest.mark.parametrize("pictures", [["a.png"], "a.png", [{"sha256": "../../x"}]])
@@ -397,6 +397,6 @@ def test_an_endpoint_gets_the_pixels_that_a_training_reads(store: PictureStore) 
     from PIL import Image
 
     picture = store.keep(drawing(Image.new("RGBA", (100, 100), (0, 0, 0, 0)), "PNG"))
-    sent = pil(data_of(store.uri(picture["sha256"], 2500)))
+    sent = pil(picture_data(store.uri(picture["sha256"], 2500)))
     assert sent.size == (50, 50)
     assert sent.getpixel((0, 0)) == (255, 255, 255)

@@ -12,7 +12,7 @@ from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.sections import replace
 from xp.envs.base import PICTURE_MARK, Message, Task, ToolResult
 from xp.envs.builtin.shapes_mini import drawn, puzzle
-from xp.envs.pictures import PictureStore, data_of, with_pictures
+from xp.envs.pictures import PictureStore, picture_data, with_pictures
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus, Reply
 from xp.episode.trajectory import trajectory
@@ -66,7 +66,7 @@ def test_an_endpoint_gets_pictures_as_data_uris(store: PictureStore) -> None:
     dialogue = Dialogue(row, RULES_WITH_PICTURES, ToolCalls.NATIVE, store)
     (message,) = dialogue.messages
     image, text = message["content"]
-    shown = store.keep(data_of(image))
+    shown = store.keep(picture_data(image))
     assert store.image(shown["sha256"]) == store.image(store.keep(PNG)["sha256"])
     assert text == {"type": "text", "text": "How many?"}
     again = with_pictures(Message(role="user", content=""), ["And now?", store.keep(PNG)])

@@ -45,7 +45,7 @@ def chat_call(identity: str, name: str, arguments: Any) -> dict[str, Any]:
 
 
 ReadPicture = Callable[[Any], Picture]
-"""Stores a picture as people write it (xp.envs.pictures.data_of)."""
+"""Stores a picture as people write it (xp.envs.pictures.picture_data)."""
 
 
 def chat_messages(value: Any, read: ReadPicture | None = None) -> list[Message]:

@@ -201,7 +201,7 @@ def named(value: Any) -> Picture:
     return Picture(sha256=digest_of(value), media_type="image/unread", width=1, height=1, size=1)
 
 
-def data_of(value: Any, folders: Sequence[Path] = ()) -> bytes:
+def picture_data(value: Any, folders: Sequence[Path] = ()) -> bytes:
     """The bytes of a picture as people write it; raises PictureFault.
 
     Args:
@@ -212,9 +212,9 @@ def data_of(value: Any, folders: Sequence[Path] = ()) -> bytes:
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, str):
-        return _data_of_text(value, folders)
+        return _data_in_text(value, folders)
     if isinstance(value, Mapping):
-        return _data_of_mapping(value, folders)
+        return _data_in_mapping(value, folders)
     if hasattr(value, "save") and hasattr(value, "mode"):
         written = io.BytesIO()
         image = value if value.mode in PNG_MODES else value.convert("RGB")
@@ -223,7 +223,7 @@ def data_of(value: Any, folders: Sequence[Path] = ()) -> bytes:
     raise PictureFault(f"expected an image (bytes, a path or a data URI), got {value!r:.60}")
 
 
-def _data_of_text(text: str, folders: Sequence[Path]) -> bytes:
+def _data_in_text(text: str, folders: Sequence[Path]) -> bytes:
     if text[:5].lower() == "data:":
         head, _, data = text.partition(",")
         if not head.lower().endswith(";base64"):
@@ -236,13 +236,13 @@ def _data_of_text(text: str, folders: Sequence[Path]) -> bytes:
     if not folders:
         raise PictureFault(f"a path ({text:.60}), but these rows are from no file")
     try:
-        return _data_of_file(text, folders)
+        return _data_in_file(text, folders)
     except (OSError, ValueError, RuntimeError) as error:
         raise PictureFault(f"a path that cannot be read: {text[:80]!r} ({error!s:.80})") from None
 
 
 def path_of(value: Any) -> str | None:
-    """The path that `data_of` reads for a picture. None means that it reads no file."""
+    """The path that `picture_data` reads for a picture. None means that it reads no file."""
     if isinstance(value, str):
         is_file = not value.lower().startswith(("data:", *REMOTE))
         return value if is_file else None
@@ -275,7 +275,7 @@ def files_named(text: str, folders: Sequence[Path]) -> list[Path]:
     return files
 
 
-def _data_of_file(text: str, folders: Sequence[Path]) -> bytes:
+def _data_in_file(text: str, folders: Sequence[Path]) -> bytes:
     """The bytes of a file below one of the folders."""
     files = files_named(text, folders)
     for file in files:
@@ -290,14 +290,14 @@ def _data_of_file(text: str, folders: Sequence[Path]) -> bytes:
     return contents.pop()
 
 
-def _data_of_mapping(value: Mapping[Any, Any], folders: Sequence[Path]) -> bytes:
+def _data_in_mapping(value: Mapping[Any, Any], folders: Sequence[Path]) -> bytes:
     for key in PICTURE_KEYS[:-2]:
         if value.get(key) is not None:
-            return data_of(value[key], folders)
+            return picture_data(value[key], folders)
     if isinstance(value.get("data"), str):
         return decoded(value["data"])
     if value.get("path") is not None:
-        return data_of(value["path"], folders)
+        return picture_data(value["path"], folders)
     raise PictureFault(f"expected an image, got {value!r:.60}")
 
 

@@ -13,9 +13,9 @@ from xp.envs.messages import ReadPicture, chat_messages
 from xp.envs.pictures import (
     PICTURE_KEYS,
     PictureFault,
-    data_of,
     named,
     parts_of,
+    picture_data,
     store_of,
     with_pictures,
 )
@@ -321,7 +321,7 @@ def reader_of(
         return None
     folders = folders_of(source)
     keep = store.keep
-    return lambda value: keep(data_of(value, folders))
+    return lambda value: keep(picture_data(value, folders))
 
 
 def _prompt_fault(row: Any, *, has_pictures: bool) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import Picture, Provider, RowProvider, Task
-from xp.envs.pictures import PictureFault, data_of, digests_of, files_named, named, path_of
+from xp.envs.pictures import PictureFault, digests_of, files_named, named, path_of, picture_data
 from xp.envs.rows import folders_of, messages_of
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
@@ -215,6 +215,6 @@ def _is_young(state: Sequence[Sequence[Any]]) -> bool:
 def _digest(name: str, folders: Sequence[Path]) -> str | None:
     """sha256 of the file of this path. None means that it is not there, or is refused."""
     try:
-        return hashlib.sha256(data_of(name, folders)).hexdigest()
+        return hashlib.sha256(picture_data(name, folders)).hexdigest()
     except PictureFault:
         return None

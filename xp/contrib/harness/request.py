@@ -14,10 +14,10 @@ from xp.envs.messages import ReadPicture, chat_messages, role_of
 from xp.envs.pictures import (
     PICTURE_PARTS,
     PictureFault,
-    data_of,
     digests_of,
     joined,
     parts_of,
+    picture_data,
     with_pictures,
 )
 
@@ -52,7 +52,7 @@ class RequestPictures:
 
     def of(self, part: Mapping[str, Any]) -> Picture:
         """The picture of a part with base64 or a data URI; raises PictureFault for any other, and fetches none."""
-        data = data_of(part)
+        data = picture_data(part)
         digest = hashlib.sha256(data).hexdigest()
         picture = self._known.get(digest)
         if picture is None:
