@@ -145,6 +145,11 @@ TRAINERS: Final = (
     Limit("xp/planning/native_keys.py", "xp does not know what", OWN),
     Limit("xp/worker/diagnosis/rules.py", "they are not synchronised", OWN),
     Limit(
+        "xp/execution/launchers/preflight.py",
+        "whose server takes tokens with images",
+        "tests/limits/test_trl.py::test_its_lock_has_no_server_of_tokens_with_pictures",
+    ),
+    Limit(
         "xp/worker/engines/vllm_pictures.py",
         "must be that of the model's directory",
         "tests/trainers/test_vllm_pictures.py::test_a_server_gets_the_pictures_and_must_return_xps_ids",
