@@ -20,7 +20,7 @@ from xp.__main__ import main
 from xp.envs import pictures
 from xp.envs.base import Message
 from xp.envs.judges import JudgeFault
-from xp.envs.pictures import PictureStore, data_of
+from xp.envs.pictures import PictureStore, picture_data
 from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
 from xp.errors import ExitCode
@@ -102,7 +102,7 @@ def pixels(url: str) -> Any:
 
     from PIL import Image
 
-    image = Image.open(io.BytesIO(data_of(url))).convert("RGB")
+    image = Image.open(io.BytesIO(picture_data(url))).convert("RGB")
     return image.size, image.tobytes()
 
 
@@ -177,7 +177,7 @@ def test_a_plan_with_pictures_needs_a_judge_that_reads_them(
     assert main(["plan", *words]) == code
     printed = capsys.readouterr()
     text = printed.out + printed.err
-    assert ("set its judge.model.images=true if its model reads them" in text) == bool(code)
+    assert ("set either its judge.model.images=true if its model reads them" in text) == bool(code)
 
 
 @pytest.mark.slow

@@ -442,6 +442,17 @@ def test_its_update_takes_pictures_of_one_family() -> None:
 
 
 @needs_checkouts
+def test_its_example_with_pictures_has_one_row_in_a_micro_batch() -> None:
+    """Its README asks for it, and its script does it; no code of Slime checks it, and its training of text packs rows."""
+    example = slime("examples/geo3k_vlm")
+    words = "For GDN training, use `--micro-batch-size 1` and remove `--use-dynamic-batch-size`."
+    assert has(example / "README.md", words)
+    assert has(example / "run_geo3k_qwen35.sh", "--micro-batch-size 1")
+    assert lacks(example / "run_geo3k_qwen35.sh", "--use-dynamic-batch-size")
+    assert has(slime("scripts/run-qwen3.5-35B-A3B-sft.sh"), "--use-dynamic-batch-size")
+
+
+@needs_checkouts
 def test_a_critic_with_pictures_has_no_head() -> None:
     """Slime sets a critic's head on the model that it gets; the network with pictures has its own within."""
     provider = slime("slime/backends/megatron_utils/model_provider.py")

@@ -10,7 +10,7 @@ from tests.support.jobs import train_config
 from tests.trainers.slime_setup import parsed
 from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
-from xp.fields.slime_media import LOADED
+from xp.fields.slime_media import LOADED_CHECKPOINTS
 from xp.lib.models.network import KEYS
 from xp.spec import RunSpec
 from xp.tasks.training_length import steps_of
@@ -44,7 +44,7 @@ def parse(spec: RunSpec, root: Path, **keys: Any) -> Any:
     }
     config["rope_theta"] = architecture.rope_theta
     config |= {"norm_topk_prob": True, "decoder_sparse_step": 1, **keys}
-    whole = LOADED.get(architecture.model_type)
+    whole = LOADED_CHECKPOINTS.get(architecture.model_type)
     if whole is not None:
         config = {"model_type": whole, "text_config": config}
     (model / "config.json").write_text(json.dumps(config))

@@ -25,7 +25,7 @@ from xp.backends.slime.worker.text_network import (
     is_adapted,
 )
 from xp.errors import ExitCode, XpError
-from xp.fields.slime_media import LOADED, TRIED
+from xp.fields.slime_media import LOADED_CHECKPOINTS, TRIED_CHECKPOINTS
 from xp.lib.models.network import TEXT_TWINS, text_part
 
 pytestmark = needs_slime
@@ -338,9 +338,9 @@ def test_a_text_network_is_read_and_written_as_its_family(kind: str, tmp_path: P
 def test_the_ten_families_are_taken_as_slimes_own_tables_say() -> None:
     from slime.backends.megatron_utils.hf_to_megatron import _LOADERS
 
-    assert set(LOADED.values()) == set(OWN)
+    assert set(LOADED_CHECKPOINTS.values()) == set(OWN)
     assert set(OWN) < _LOADERS.keys()
-    assert set(TRIED) < set(TEXT_FAMILY)
+    assert set(TRIED_CHECKPOINTS) < set(TEXT_FAMILY)
     assert _LOADERS.keys().isdisjoint(TEXT_FAMILY)
     assert set(TEXT_FAMILY.values()) < _LOADERS.keys()
     assert _LOADERS.keys().isdisjoint(REFUSED.values())
@@ -436,7 +436,7 @@ def test_a_twin_computes_the_same_of_text(kind: str, tmp_path: Path) -> None:
 
 def test_sglang_has_a_class_of_each_checkpoint_that_was_tried() -> None:
     models = package("sglang") / "srt/models"
-    for kind in (*TRIED, *OWN):
+    for kind in (*TRIED_CHECKPOINTS, *OWN):
         file = models / f"{kind.removesuffix('_moe') if kind in OWN else kind}.py"
         assert has(file, "ForConditionalGeneration", "def load_weights(self, weights")
     # InternVL's class is that of its older configuration, whose text section has another name.

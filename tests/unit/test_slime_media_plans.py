@@ -13,7 +13,14 @@ from tests.support.families import GATED_DELTA, QWEN_VISION, TEXT
 from tests.support.jobs import PLACES
 from xp.backends.slime.control.render import check, memory, render, train_flags
 from xp.composition import compose
-from xp.fields.slime_media import FROZEN, SEEING, media_note, no_pictures
+from xp.fields.slime_media import (
+    FROZEN,
+    FROZEN_VISION,
+    ONE_ROW,
+    media_note,
+    no_pictures,
+    pictures_note,
+)
 from xp.lib.models.network import network_of
 from xp.planning.batch import batch_shape
 from xp.planning.memory.estimate import _media_bytes, _media_parameters
@@ -96,10 +103,27 @@ def test_pictures_choose_the_network_with_eyes_and_freeze_them(tmp_path: Path) -
     assert not re.search(pattern, "language_model.decoder.layers.0.mlp.linear_fc1.weight")
     assert flags["--sglang-disable-fast-image-processor"] == ()
     assert memory(spec).trains_beside_media
-    assert media_note(spec) == SEEING
+    assert media_note(spec) == FROZEN_VISION
     text_flags = train_flags(spec_of(tmp_path, "qwen3_5", text), PLACES)
     assert text_flags["--spec"] == ("slime_plugins.models.qwen3_5", "get_qwen3_5_spec")
     assert "--freeze-params-name-list" not in text_flags
+
+
+def test_the_note_on_pictures_names_what_is_not_tried(tmp_path: Path) -> None:
+    text = {"model_type": "qwen3_5_text", **GATED_DELTA}
+    pictures = ("model.images=true", "training.micro_batch_size=1")
+    plain = pictures_note(spec_of(tmp_path, "qwen3_5", text, *pictures))
+    assert "Not tried: pictures with accelerators, several ranks." in plain
+    assert ONE_ROW not in plain
+    shared = pictures_note(
+        spec_of(tmp_path, "qwen3_5", text, *pictures, "backend.parallel.context=2")
+    )
+    assert "several ranks, backend.parallel.context (Slime's plug-in supports it)." in shared
+    for rows in ("training.micro_batch_size=2", "training.max_tokens_per_micro_batch=8192"):
+        packed = pictures_note(spec_of(tmp_path, "qwen3_5", text, *pictures, rows))
+        assert ONE_ROW in packed
+        assert "several rows in a micro-batch of Qwen3.5's linear layers." in packed
+    assert pictures_note(spec_of(tmp_path, "qwen3_5", text)) == ""
 
 
 @pytest.mark.parametrize(

@@ -112,23 +112,17 @@ def _pictures_note(spec: RunSpec) -> str:
     return " ".join(notes)
 
 
-def _slime_pictures_note(spec: RunSpec) -> str:
-    if spec.model.images is None:
-        return ""
-    return f"{slime_media.ENCODED_AGAIN} {slime_media.NOT_TRIED_PICTURES}"
-
-
 def _no_readers(spec: RunSpec) -> str | None:
     """Returns why the pictures of any trainer's run would not be read; None if they are, or need not be."""
     if spec.model.images is None:
         return None
     if model_config(spec) is not None and not is_multimodal(spec):
-        return f"{spec.model.name} reads text alone; choose a model with a vision part, or set null"
+        return f"{spec.model.name} reads text alone; choose a model with a vision part, or set model.images=null"
     for name, member in spec.env.members.items():
         if member.judge is not None and not member.judge.model.images:
             return (
-                f"the judge of env.members.{name} gets no images; set its judge.model.images=true if its model reads"
-                " them, its judge=null, or null"
+                f"the judge of env.members.{name} gets no images; set either its judge.model.images=true if its model"
+                " reads them, or its judge=null, or model.images=null"
             )
     return None
 
@@ -139,23 +133,22 @@ def _no_pictures(spec: RunSpec) -> str | None:
         return None
     family = family_without_grid(spec)
     if family is not None and uses_vllm(spec):
-        return (
-            f"xp gives vLLM no pictures of {family}; set backend.engine.name=transformers, or null"
-        )
+        return f"xp gives vLLM no pictures of {family}; set backend.engine.name=transformers, or model.images=null"
     runtime = spec.backend.runtime
     is_locked = runtime.python is None and runtime.image is None and not is_on_cpu(spec)
     if is_locked and uses_vllm(spec) and not is_colocated(spec):
         return (
-            "the locked vLLM 0.29 has no server that takes tokens with images; set backend.engine.placement=colocated and"
-            " backend.engine.accelerators=null, backend.runtime.python=PATH of a Python with vLLM 0.30 or 0.31, or null"
+            "the locked vLLM 0.29 has no server that takes tokens with images; set either"
+            " backend.engine.placement=colocated and backend.engine.accelerators=null, or backend.runtime.python=PATH of"
+            " a Python with vLLM 0.30 or 0.31, or model.images=null"
         )
     if spec.backend.engine.speculative is not None:
         return (
             "vLLM could sample the token of a picture, since it refuses biases together with guessed tokens; set"
-            " backend.engine.speculative=null, or null"
+            " backend.engine.speculative=null, or model.images=null"
         )
     if spec.algorithm.distill is not None:
-        return "the teacher reads text alone; set algorithm.distill=null, or null"
+        return "the teacher reads text alone; set algorithm.distill=null, or model.images=null"
     return None
 
 
@@ -172,14 +165,14 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
     if spec.model.images is None:
         return None
     if is_megatron(spec):
-        return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or null"
+        return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or model.images=null"
     if has_critic(spec):
-        return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
+        return "SkyRL's critic gets no pictures; use algorithm=grpo, or set model.images=null"
     family = family_without_grid(spec)
     if family is not None:
         return f"SkyRL's batches have pictures as patches with a grid, and those of {family} are others; use backend=trl"
     if spec.algorithm.distill is not None:
-        return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
+        return "xp gives a teacher no pictures; set algorithm.distill=null, or model.images=null"
     return None
 
 
@@ -492,13 +485,18 @@ MODEL = (
         slime=Column(
             slime_media.picture_flags,
             implemented_by=lambda s: "" if s.model.images is None else slime_media.PICTURES,
-            note=_slime_pictures_note,
+            note=slime_media.pictures_note,
             refuse=slime_media.no_pictures,
             proof={
                 "one family": "slime::its_update_takes_pictures_of_one_family",
                 "no head": "slime::a_critic_with_pictures_has_no_head",
                 "decodes the tokens": "slime::its_sglang_encodes_tokens_with_pictures_again",
-                "": OWN,
+                "asks for --micro-batch-size 1": "slime::its_example_with_pictures_has_one_row_in_a_micro_batch",
+                "xp gives a teacher": OWN,
+                "xp gives fine-tuning": OWN,
+                "converts the text network alone": OWN,
+                "gives its server no pictures": OWN,
+                "Not tried": OWN,
             },
         ),
         xp=Column(refuse=_no_readers, proof=OWN),

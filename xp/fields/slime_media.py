@@ -12,36 +12,38 @@ from xp.lib.models.files import config_of
 from xp.lib.models.network import MEDIA, TEXT_TWINS
 from xp.spec import RunSpec
 
-LOADED: Final[Mapping[str, str]] = {
+LOADED_CHECKPOINTS: Final[Mapping[str, str]] = {
     "qwen3_5_moe_text": "qwen3_5_moe",
     "qwen3_5_text": "qwen3_5",
 }
 """Text network -> the checkpoint of it that Slime itself loads (hf_to_megatron/__init__.py `_LOADERS`)."""
-TRIED: Final = ("glm4v", "glm4v_moe", "kimi_k25", "qwen3_vl")
+TRIED_CHECKPOINTS: Final = ("glm4v", "glm4v_moe", "kimi_k25", "qwen3_vl")
 """Other checkpoints that tests/trainers/test_slime_media.py loads, and whose names SGLang's own class knows."""
 FROZEN: Final = (
     "Megatron has the text network alone; parts for pictures and sound are published as they were."
 )
 
-SEEING: Final = "Megatron has the part for pictures too, which is frozen and published as it was."
+FROZEN_VISION: Final = (
+    "Megatron has the part for pictures too, which is frozen and published as it was."
+)
 PICTURES: Final = "xp.backends.slime.worker.pictures"
 ENCODED_AGAIN: Final = (
     "With Slime's patch SGLang decodes the tokens of a context with pictures and encodes the text: an episode for which"
     " other tokens come out is void."
 )
-NOT_TRIED_PICTURES: Final = (
-    "Not tried: pictures on accelerators, in packed micro-batches of Qwen3.5's linear layers (Slime asks for"
-    " training.micro_batch_size=1), and on several ranks. On a CPU Slime's rollout, conversion, network and update run,"
-    " with torch in place of the kernels."
+ONE_ROW: Final = (
+    "The README of Slime's example with pictures asks for --micro-batch-size 1 without --use-dynamic-batch-size; set"
+    " training.micro_batch_size=1 and training.max_tokens_per_micro_batch=null."
 )
+ON_CPU: Final = "On a CPU Slime's rollout, conversion, network and update run, with torch in place of the kernels."
 
 
 def checkpoint_with_media(spec: RunSpec) -> str | None:
     """The `model_type` of a checkpoint with parts for pictures or sound. None means that it has none, or that its
     config.json is not known."""
     shape = spec.model.architecture
-    if shape is not None and shape.model_type in LOADED:
-        return LOADED[shape.model_type]
+    if shape is not None and shape.model_type in LOADED_CHECKPOINTS:
+        return LOADED_CHECKPOINTS[shape.model_type]
     if spec.model.path is None:
         return None
     config = config_of(spec.model.path, Path(spec.outputs), spec.model.revision)
@@ -60,11 +62,25 @@ def picture_flags(spec: RunSpec) -> Native:
     }
 
 
+def pictures_note(spec: RunSpec) -> str:
+    """What a plan says of a run with pictures; empty without them."""
+    if spec.model.images is None:
+        return ""
+    notes = [ENCODED_AGAIN]
+    untried = ["accelerators", "several ranks"]
+    if spec.backend.parallel.context > 1:
+        untried.append("backend.parallel.context (Slime's plug-in supports it)")
+    if spec.training.micro_batch_size > 1 or spec.training.max_tokens_per_micro_batch is not None:
+        notes.append(ONE_ROW)
+        untried.append("several rows in a micro-batch of Qwen3.5's linear layers")
+    return " ".join([*notes, f"Not tried: pictures with {', '.join(untried)}.", ON_CPU])
+
+
 def no_pictures(spec: RunSpec) -> str | None:
     """Returns why Slime's run has no pictures; None if it has, or need not."""
     if spec.model.images is None:
         return None
-    if checkpoint_with_media(spec) not in LOADED.values():
+    if checkpoint_with_media(spec) not in LOADED_CHECKPOINTS.values():
         if family_without_grid(spec) is None:
             trainers = "skyrl or trl"
         else:
@@ -74,22 +90,20 @@ def no_pictures(spec: RunSpec) -> str | None:
             f" backend={trainers}, or set model.images=null"
         )
     if has_critic(spec):
-        return (
-            "Slime's critic has no head on a network with pictures; use algorithm=grpo, or set null"
-        )
+        return "Slime's critic has no head on a network with pictures; use algorithm=grpo, or set model.images=null"
     if spec.algorithm.distill is not None:
-        return "xp gives a teacher no pictures; set algorithm.distill=null, or null"
+        return "xp gives a teacher no pictures; set algorithm.distill=null, or model.images=null"
     if spec.sft.data is not None:
-        return "xp gives fine-tuning no pictures; set sft.data=null, or null"
+        return "xp gives fine-tuning no pictures; set sft.data=null, or model.images=null"
     if spec.backend.convert_model:
-        return "xp converts the text network alone; set backend.convert_model=false, or null"
+        return "xp converts the text network alone; set backend.convert_model=false, or model.images=null"
     is_served = spec.evaluation.patience is not None or (
         spec.training.max_staleness > 0 and spec.evaluation.before_training
     )
     if spec.env.is_held_out and is_served:
         return (
-            "the stage evaluate gives its server no pictures; set evaluation.patience=null and, with"
-            " training.max_staleness, evaluation.before_training=false, or null"
+            "the stage evaluate gives its server no pictures; set either evaluation.patience=null and, with"
+            " training.max_staleness, evaluation.before_training=false, or model.images=null"
         )
     return None
 
@@ -99,13 +113,13 @@ def media_note(spec: RunSpec) -> str:
     kind = checkpoint_with_media(spec)
     if kind is None:
         return ""
-    if kind in LOADED.values():
+    if kind in LOADED_CHECKPOINTS.values():
         if spec.model.images is not None:
-            return SEEING
+            return FROZEN_VISION
         return FROZEN
     shape = spec.model.architecture
     family = "" if shape is None else TEXT_TWINS.get(shape.model_type, shape.model_type)
     note = f"{FROZEN} Slime has no loader of {kind}; its code of {family} reads and writes the text network."
-    if kind in TRIED:
+    if kind in TRIED_CHECKPOINTS:
         return note
     return f"{note} Not tried: whether SGLang takes an update of {kind}."
