@@ -113,12 +113,14 @@ def test_the_note_on_pictures_names_what_is_not_tried(tmp_path: Path) -> None:
     text = {"model_type": "qwen3_5_text", **GATED_DELTA}
     pictures = ("model.images=true", "training.micro_batch_size=1")
     plain = pictures_note(spec_of(tmp_path, "qwen3_5", text, *pictures))
-    assert "Not tried: pictures with accelerators, several ranks." in plain
+    assert "Not tried: pictures on accelerators, on several ranks." in plain
     assert ONE_ROW not in plain
     shared = pictures_note(
         spec_of(tmp_path, "qwen3_5", text, *pictures, "backend.parallel.context=2")
     )
-    assert "several ranks, backend.parallel.context (Slime's plug-in supports it)." in shared
+    assert (
+        "on several ranks, with backend.parallel.context (Slime's plug-in supports it)." in shared
+    )
     for rows in ("training.micro_batch_size=2", "training.max_tokens_per_micro_batch=8192"):
         packed = pictures_note(spec_of(tmp_path, "qwen3_5", text, *pictures, rows))
         assert ONE_ROW in packed

@@ -67,13 +67,13 @@ def pictures_note(spec: RunSpec) -> str:
     if spec.model.images is None:
         return ""
     notes = [ENCODED_AGAIN]
-    untried = ["accelerators", "several ranks"]
+    untried = ["on accelerators", "on several ranks"]
     if spec.backend.parallel.context > 1:
-        untried.append("backend.parallel.context (Slime's plug-in supports it)")
+        untried.append("with backend.parallel.context (Slime's plug-in supports it)")
     if spec.training.micro_batch_size > 1 or spec.training.max_tokens_per_micro_batch is not None:
         notes.append(ONE_ROW)
-        untried.append("several rows in a micro-batch of Qwen3.5's linear layers")
-    return " ".join([*notes, f"Not tried: pictures with {', '.join(untried)}.", ON_CPU])
+        untried.append("with several rows in a micro-batch of Qwen3.5's linear layers")
+    return " ".join([*notes, f"Not tried: pictures {', '.join(untried)}.", ON_CPU])
 
 
 def no_pictures(spec: RunSpec) -> str | None:
