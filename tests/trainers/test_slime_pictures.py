@@ -224,7 +224,7 @@ def test_tokens_of_the_same_number_are_not_taken_on_trust() -> None:
     PictureRequest({}, 7, None).check(7)
     PictureRequest({}, 7, 6).check(7)
     for request, num_read in ((PictureRequest({}, 7, None), 6), (PictureRequest({}, 7, 7), 7)):
-        with pytest.raises(PictureMismatch, match="PictureTokens: the engine"):
+        with pytest.raises(PictureMismatch, match="the tokens of pictures differ: the engine"):
             request.check(num_read)
 
 

@@ -89,7 +89,7 @@ def test_each_picture_has_one_placeholder(chat: ChatTokens, store: PictureStore)
     expanded = [token for one in short for token in [one] * (next(counts) if one == place else 1)]
     assert expanded == list(request.ids)
     sampled = GenerationRequest([*request.ids, place], 3, 41, request.pictures)
-    with pytest.raises(XpError, match="PictureTokens") as caught:
+    with pytest.raises(XpError, match="the tokens of pictures differ") as caught:
         VLLMPictures(chat.pictures).short_ids(sampled)
     assert caught.value.code is ExitCode.STAGE_FAILED
 

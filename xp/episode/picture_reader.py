@@ -218,8 +218,8 @@ class PictureReader:
         if num_ids == sum(expected):
             return None
         return (
-            f"PictureTokens: the tokens have {num_ids} placeholders of images, and the pixels of {len(digests)} images"
-            f" are {sum(expected)}"
+            f"the tokens of pictures differ: the tokens have {num_ids} placeholders of images, and the"
+            f" pixels of {len(digests)} images are {sum(expected)}"
         )
 
     def _picture(self, digest: str) -> Mapping[str, Any]:

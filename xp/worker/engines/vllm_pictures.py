@@ -99,8 +99,8 @@ def check_prompt(request: GenerationRequest, engine_ids: Sequence[int] | None) -
     if engine_ids is None or list(engine_ids) != list(request.ids):
         number = "none" if engine_ids is None else str(len(engine_ids))
         raise XpError(
-            f"PictureTokens: vLLM's prompt has {number} tokens, and xp's has {len(request.ids)}; vLLM's processor of"
-            " pictures must be that of the model's directory, and vLLM's version 0.30 or later",
+            f"the tokens of pictures differ: vLLM's prompt has {number} tokens, and xp's has {len(request.ids)}; vLLM's"
+            " processor of pictures must be that of the model's directory, and vLLM's version 0.30 or later",
             ExitCode.STAGE_FAILED,
         )
 

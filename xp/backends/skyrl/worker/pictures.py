@@ -127,7 +127,7 @@ class EnginePictures:
         num_tokens = self.reader.num_tokens(digest)
         if rendered.placeholder_tokens != [self.reader.placeholder_id] * num_tokens:
             raise PictureMismatch(
-                f"PictureTokens: the engine has {len(rendered.placeholder_tokens)} tokens for an image, and xp"
+                f"the tokens of pictures differ: the engine has {len(rendered.placeholder_tokens)} tokens for an image, and xp"
                 f" {num_tokens}"
             )
         encoded: str | None = rendered.kwargs_data

@@ -43,13 +43,13 @@ class PictureRequest:
         """
         if num_read != self.num_context_tokens:
             raise PictureMismatch(
-                f"PictureTokens: the engine read {num_read} tokens of a context with images, and xp has"
+                f"the tokens of pictures differ: the engine read {num_read} tokens of a context with images, and xp has"
                 f" {self.num_context_tokens}"
             )
         if self.num_encoded_again == self.num_context_tokens:
             raise PictureMismatch(
-                "PictureTokens: the engine may have read other tokens of a context with images, as many as xp has: the"
-                " text of the policy's turns is encoded otherwise"
+                "the tokens of pictures differ: the engine may have read other tokens of a context with images, as many"
+                " as xp has: the text of the policy's turns is encoded otherwise"
             )
 
 
