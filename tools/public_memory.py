@@ -194,8 +194,8 @@ def pictures() -> list[str]:
         "",
         "With `model.images` an update has the part `pictures`: pixels in float32 (under TRL those of all episodes of a step,"
         " else of a micro-batch), the vision part's outputs, and what the part needs while it is computed.",
-        "It is frozen, keeps nothing for gradients, and ends before the text network begins: of its values only what exceeds"
-        " the activations and logits that follow is added.",
+        "Without `model.train_vision` it is frozen: it keeps nothing for gradients, and is done before the text network"
+        " begins. So the plan adds only what exceeds the activations and logits that follow.",
         f"A patch takes, at a time, width x ({TYPED} x bytes of the data type + {ROTATED}) for attention, or the"
         " feed-forward layer's values where these are more (`xp/planning/memory/pictures.py`).",
         "",
@@ -209,8 +209,8 @@ def pictures() -> list[str]:
             for name, peak in VISION_PEAKS.items()
         ),
         "",
-        "Until transformers 5.23 is told otherwise, gradient checkpointing asks for gradients of a frozen Qwen2-VL's pixels,"
-        " which took 107 instead of 42 bytes; xp tells it.",
+        "By default gradient checkpointing of transformers 5.23 computes gradients of a frozen Qwen2-VL's pixels too: 107"
+        " bytes instead of 42. xp turns this off.",
         "Not tried: pictures on accelerators, whose kernels of attention may need less; the vision part of an engine is inside"
         " the engine's own share.",
     ]
