@@ -31,6 +31,7 @@ from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
+from xp.worker.media_gradients import free_media_inputs
 from xp.worker.picture_passes import seeing_nothing
 from xp.worker.program import run_stage
 from xp.worker.sft import PICTURES, SftProgram, Updates, tokens_of_update
@@ -193,6 +194,7 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
+    free_media_inputs(trainer.model)
     if chat.pictures is not None:
         trainer.data_collator = PictureCollator(trainer.data_collator, chat.pictures)
     return trainer
