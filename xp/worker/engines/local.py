@@ -87,9 +87,6 @@ def local_engine(
     adapters = adapters_of(model)
     config = config_of(model if adapters is None else base_of(adapters), Path())
     never = placeholder_ids(config or {})
-    # vLLM refuses biases together with guessed tokens.
-    if spec.backend.engine.speculative is not None:
-        never = []
     with running as served:
         client = kind(served.url, sampling, chat.end_ids, str(log), key=served.key, never=never)
         yield lambda opening: ServerEngine(client, opening, seed, chat.holds_one_of(sampling.stop))

@@ -31,13 +31,17 @@ class Generation:
         ranks: the training processes.
         log: log of the vLLM server, if there is one.
         is_ahead: whether episodes are played while the trainer's weights change.
+        guesses: whether vLLM guesses tokens.
     """
 
-    def __init__(self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool) -> None:
+    def __init__(
+        self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool, guesses: bool = False
+    ) -> None:
         self._chat = chat
         self._ranks = ranks
         self._log = log
         self._policy = WholePolicy(is_copied=is_ahead)
+        self._guesses = guesses
         self._model: Any = None
         self._num_updates = 0
 
@@ -82,7 +86,10 @@ class Generation:
         vllm = trainer.vllm_generation
         end_ids = self._chat.end_ids
         key = os.environ.get(KEY)
-        never = placeholder_ids(trainer.accelerator.unwrap_model(trainer.model).config)
+        never: list[int] = []
+        # vLLM refuses biases together with guessed tokens.
+        if not self._guesses:
+            never = placeholder_ids(trainer.accelerator.unwrap_model(trainer.model).config)
         pictures = None
         client_of: Callable[..., CompletionClient] = CompletionClient
         if self._chat.pictures is not None:
