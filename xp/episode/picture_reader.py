@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -171,14 +172,18 @@ class PictureReader:
             inputs[self.form.types] = ids.new_tensor(types)
         return inputs
 
-    def blank(self) -> dict[str, Any]:
-        """The tensors of one small picture that is in no store."""
+    def blank(self) -> Mapping[str, Any]:
+        """The tensors of one small picture that is in no store, made once."""
+        return self._blank
+
+    @cached_property
+    def _blank(self) -> Mapping[str, Any]:
         made = processed(self.processor, self.processor.image_token, [blank_image(PROBES[0])])
         return {key: made[key] for key in self.form.dims}
 
     def no_pixels(self) -> dict[str, Any]:
         """`pixels` of no picture: tensors of the right form without lines."""
-        return {key: tensor[:0] for key, tensor in self.blank().items()}
+        return {key: tensor[:0] for key, tensor in self._blank.items()}
 
     def within(
         self, ids: Sequence[int], digests: Sequence[str], limit: int
