@@ -23,16 +23,19 @@ from xp.lib.patching import replaced
 from xp.spec.model import Images
 
 OTHER: Final = "choose another model that reads pictures, or set model.images=null"
-MAX_KEPT: Final = 128
-"""Largest number of pictures that are kept, since the turns and the episodes of a group repeat them."""
 MAX_BYTES: Final = 640 * 2**20
-"""Largest size of the tensors that are kept; of a picture of 200,704 pixels Qwen3-VL has 5 MB, SmolVLM up to 53 MB."""
+"""Largest size of the tensors that are kept, since the turns and the episodes of a group repeat pictures; Qwen3-VL has 5 MB
+of a picture of 200,704 pixels, SmolVLM up to 53 MB."""
 IDS: Final = "input_ids"
 PIXELS: Final = "pixel_values"
 GRID: Final = "image_grid_thw"
 """Key of the numbers of patches of each picture, in time, height and width, of Qwen2-VL's kind."""
 PROBES: Final = ((64, 64), (160, 64))
 """Sizes of the pictures with which a processor is asked for its form: some make several parts of the second one."""
+
+
+class PictureMismatch(Exception):
+    """A conversation has other placeholders than its pictures have tokens, or an engine has read other tokens of it."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,12 @@ class PictureReader:
             f"PictureTokens: the tokens have {num_ids} placeholders of images, and the pixels of {len(digests)} images"
             f" are {sum(expected)}"
         )
+
+    def check(self, ids: Sequence[int], digests: Sequence[str]) -> None:
+        """Raises PictureMismatch with the sentence of `fault`, if there is one."""
+        fault = self.fault(ids, digests)
+        if fault is not None:
+            raise PictureMismatch(fault)
 
     def _picture(self, digest: str) -> Mapping[str, Any]:
         """What the processor makes of a picture alone."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.process import Ranks
+from xp.episode.sized_pictures import SizedPictures
 from xp.episode.tokens import ChatTokens
 from xp.lib.loopback import HOST
 from xp.spec import Sampling
@@ -42,6 +43,10 @@ class Generation:
         self._log = log
         self._policy = WholePolicy(is_copied=is_ahead)
         self._guesses = guesses
+        self._sized: SizedPictures | None = None
+        """For vLLM; the pictures of a step are often those of another one."""
+        if chat.pictures is not None:
+            self._sized = SizedPictures(chat.pictures)
         self._model: Any = None
         self._num_updates = 0
 
@@ -92,8 +97,8 @@ class Generation:
             never = placeholder_ids(trainer.accelerator.unwrap_model(trainer.model).config)
         pictures = None
         client_of: Callable[..., CompletionClient] = CompletionClient
-        if self._chat.pictures is not None:
-            pictures = VLLMPictures(self._chat.pictures, f"/{self._num_updates}")
+        if self._sized is not None:
+            pictures = VLLMPictures(self._sized, f"/{self._num_updates}")
             client_of = partial(PictureClient, pictures=pictures)
 
         def engine_of(sampling: Sampling, seed: str) -> OpenEngine:
