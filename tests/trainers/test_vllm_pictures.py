@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("PIL")
 
+from tests.support.gallery import Gallery
 from tests.support.http_server import Reply, Request, http_server
 from tests.support.sections import sampling_of
 from tests.support.tiny_vision import FAMILIES, message, seeing_chat, vision_model
@@ -21,6 +22,7 @@ from xp.backends.trl.worker.generation import Generation
 from xp.composition import compose
 from xp.envs.base import Picture
 from xp.envs.pictures import PictureStore, data_of, digests_of
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.picture_reader import PIXELS, PictureMismatch
 from xp.episode.sized_pictures import SizedPictures
 from xp.episode.tokens import ChatTokens
@@ -29,10 +31,12 @@ from xp.planning.engine import vllm_server
 from xp.results.evaluation.local import check_engine
 from xp.results.evaluation.settings import settings
 from xp.spec.model import Images
+from xp.worker.engines.completions import ServerEngine
 from xp.worker.engines.conversation import GenerationRequest, Opening
+from xp.worker.engines.play import EpisodePlay
 from xp.worker.engines.vllm_pictures import PictureClient, VLLMPictures
 
-SAMPLING = sampling_of(200, 5, 12)
+SAMPLING = sampling_of(400, 5, 400)
 SIZES = ((211, 157), (28, 28), (500, 20), (13, 17), (1, 1), (640, 480), (97, 300))
 LIMITS = Images(max_pixels=40_000, per_episode=8)
 
@@ -233,6 +237,48 @@ def test_a_trainings_pictures_are_encoded_once_and_named_anew_after_each_update(
     assert sorted(encoded) == sorted(request.pictures)
     names = [[part["uuid"] for part in sent.json["content_parts"]] for sent in server.requests]
     assert names == [[f"{digest}/{step}" for digest in request.pictures] for step in (1, 2)]
+
+
+def test_a_sampled_placeholder_makes_its_episode_void_and_the_others_go_on(
+    chat: ChatTokens, store: PictureStore
+) -> None:
+    assert chat.pictures is not None
+    reader = chat.pictures
+    gallery: Any = Gallery(store, [("a", "b"), ("", "c"), ("d", "")])
+    wanted = digests_of(gallery.rows()[0].messages)
+
+    def answer(request: Request) -> Reply:
+        digests = [part["uuid"] for part in request.json["content_parts"]]
+        sizes = iter(map(reader.num_tokens, digests))
+        ids = [
+            again
+            for token in request.json["token_ids"]
+            for again in [token] * (next(sizes) if token == reader.placeholder_id else 1)
+        ]
+        first = reader.placeholder_id if digests == wanted else 40
+        choice = {
+            "token_ids": [first, chat.end_id],
+            "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.5}]},
+        }
+        return Reply({"choices": [choice], "prompt_token_ids": ids})
+
+    pictures = VLLMPictures(SizedPictures(reader))
+    with http_server(answer) as server:
+        client = PictureClient(server.url, SAMPLING, chat.end_ids, "log", pictures=pictures)
+        rollouts = list(
+            EpisodePlay(
+                lambda opening: ServerEngine(client, opening, "1", lambda _: False),
+                chat,
+                [(row, 0) for row in gallery.rows()],
+                gallery,
+            )
+        )
+    statuses = [rollout.outcome.status for rollout in rollouts]
+    assert statuses == [EpisodeStatus.VOID, EpisodeStatus.FINISHED, EpisodeStatus.FINISHED]
+    assert "placeholders of images" in str(rollouts[0].outcome.void_reason)
+    # The engine got nothing after the fault.
+    assert len(server.requests) == 5
+    assert sum(rollouts[0].conversation.mask) == 2
 
 
 SEES = ("env=shapes_mini", "model=tiny_vlm", "backend.engine.name=vllm")
