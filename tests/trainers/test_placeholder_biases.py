@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("PIL")
+
 from tests.support.http_server import HttpServer, Reply, Request, http_server
 from tests.support.sections import run_spec, sampling_of
 from tests.support.tiny_vision import vision_model

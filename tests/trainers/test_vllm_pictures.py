@@ -211,7 +211,7 @@ def test_a_trainings_pictures_are_encoded_once_and_named_anew_after_each_update(
         return Reply({"choices": [choice], "prompt_token_ids": list(request.ids)})
 
     ranks: Any = SimpleNamespace(wait=lambda: None)
-    generation = Generation(chat, ranks, "log", is_ahead=False)
+    generation = Generation(chat, ranks, "log", is_ahead=False, guesses=False)
     with http_server(answer) as server:
         vllm = SimpleNamespace(
             mode="server",

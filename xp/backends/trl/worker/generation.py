@@ -36,7 +36,7 @@ class Generation:
     """
 
     def __init__(
-        self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool, guesses: bool = False
+        self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool, guesses: bool
     ) -> None:
         self._chat = chat
         self._ranks = ranks
