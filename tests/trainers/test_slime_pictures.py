@@ -219,7 +219,8 @@ def test_tokens_that_the_engine_encodes_again_make_the_episode_void(args: Any, m
 
 
 def test_tokens_of_the_same_number_are_not_taken_on_trust() -> None:
-    from xp.backends.slime.worker.pictures import PictureMismatch, PictureRequest
+    from xp.backends.slime.worker.pictures import PictureRequest
+    from xp.episode.picture_reader import PictureMismatch
 
     PictureRequest({}, 7, None).check(7)
     PictureRequest({}, 7, 6).check(7)

@@ -169,7 +169,7 @@ def take_blank_batches(wrapper: Any, *, trains_vision: bool = False) -> None:
 
 
 def _smallest_picture(model: Any, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Tensors of a picture of one token.
+    """Tensors of a picture of one token, made of the network's shape: a worker has no processor for PictureReader.blank.
 
     Args:
         model: the network, with adapters or without.
