@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.builtin.shapes_mini import drawn, puzzle
-from xp.envs.pictures import digests_of
+from xp.envs.pictures import digests_of, named
 from xp.errors import ExitCode, XpError
 from xp.planning.stages import prepare_config
+from xp.tasks import picture_files
 from xp.tasks import prepare as stage
 from xp.tasks.load import load_tasks
 from xp.tasks.picture_files import FILE, SETTLED_S, STATES
@@ -185,3 +187,123 @@ def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:
         assert main(["eval", *words]) == 0
         assert len(asked) == 2 * NUM_ROWS
     assert len(list((home / "outputs/evaluations").glob("*/eval.json"))) == 2
+
+
+def test_each_member_has_states_of_its_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two members may name one path, beside different rows."""
+    folders = []
+    for number, member in enumerate(("here", "there")):
+        folder = home / member
+        folder.mkdir()
+        (folder / "0.png").write_bytes(drawn(puzzle(str(number))[0]))
+        os.utime(folder / "0.png", (1000, 1000))
+        folders.append(folder)
+    monkeypatch.setattr("xp.tasks.picture_files.SETTLED_S", -1.0)
+    num_read = 0
+
+    def counted(*name: Any) -> str | None:
+        nonlocal num_read
+        num_read += 1
+        return read(*name)
+
+    read = picture_files._digest
+    monkeypatch.setattr(picture_files, "_digest", counted)
+    digests = []
+    for _ in range(2):
+        states = picture_files._States(home / "set")
+        digests.append([states.digest(folder.name, "0.png", [folder]) for folder in folders])
+        states.keep()
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 2
+    assert num_read == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"shown/0.png": {"state": [], "sha256": "0"}}',
+        '{"shown/0.png": {"size": 1}}',
+        '{"graded": {"shown/0.png": {"size": 1}}}',
+        '{"graded": {"shown/0.png": {"state": [], "sha256": null}}}',
+        '{"graded": []}',
+        "[]",
+        "3",
+        "{",
+    ],
+)
+def test_states_of_another_form_are_as_none(home: Path, content: str) -> None:
+    made = prepared(home)
+    made.path.with_name(made.path.name + STATES).write_text(content)
+    assert prepared(home).manifest == made.manifest
+
+
+def bundle_of(home: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[set[str], str]:
+    """Digests of the pictures in the bundle of the one run, and what the command says."""
+    (run,) = (home / "outputs/runs").iterdir()
+    capsys.readouterr()
+    assert main(["runs", "bundle", run.name, "--to", "run.zip", *words]) == 0
+    with zipfile.ZipFile("run.zip") as archive:
+        names = archive.namelist()
+    Path("run.zip").unlink()
+    return {Path(name).name for name in names if name.startswith("pictures/")}, (
+        capsys.readouterr().out
+    )
+
+
+@pytest.fixture
+def tasks(home: Path) -> Path:
+    """The task set of a run that has prepared it."""
+    assert main(["prepare", *WORDS, "model=tiny_vlm", "outputs=outputs"]) == 0
+    (shown,) = (home / "outputs/tasks").glob(f"*/{FILE}")
+    return shown.parent
+
+
+def test_a_bundle_without_a_large_task_set_has_the_pictures_of_its_rows(
+    home: Path, tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digests = set(json.loads((tasks / FILE).read_text())["graded"].values())
+    monkeypatch.setattr("xp.results.replay.bundle.MAX_TASKS_BYTES", 1)
+    stored, said = bundle_of(home, capsys)
+    assert "left out: task set: " in said
+    assert stored == digests
+    assert "left out: picture" not in said
+
+
+def test_a_bundle_says_that_it_lacks_the_pictures_of_rows(
+    home: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored, said = bundle_of(home, capsys, "--no-tasks")
+    assert stored == set()
+    assert "left out: pictures that the rows name: by --no-tasks; send them too" in said
+    shutil.rmtree(tasks)
+    stored, said = bundle_of(home, capsys)
+    assert stored == set()
+    assert "left out: pictures that the rows name: the task set has their names, and it is" in said
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_bundle_counts_the_pictures_that_the_store_lacks(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted((home / "outputs/pictures").glob("*/*"))
+    for file in files[:2]:
+        file.unlink()
+    stored, said = bundle_of(home, capsys)
+    assert stored == {file.name for file in files[2:]}
+    assert f"left out: pictures: 2 of {NUM_ROWS} are not in " in said
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_sha256_that_is_no_picture_is_no_picture_of_a_bundle(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run,) = (home / "outputs/runs").iterdir()
+    file = run / "attempt_1/train/trajectories/train.jsonl"
+    file.parent.mkdir(parents=True)
+    digest = "0" * 64
+    picture = named("0") | {"sha256": digest}
+    calls = {"tool_calls": [{"arguments": {"sha256": "1" * 64}}]}
+    lines = [json.dumps(calls), json.dumps({"messages": [{"pictures": [picture]}]})]
+    file.write_text("\n".join([*lines, '{"sha256": "' + "2" * 64 + '", ']))
+    _, said = bundle_of(home, capsys)
+    assert f"left out: pictures: 1 of {NUM_ROWS + 1} are not in " in said

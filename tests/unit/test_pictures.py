@@ -315,7 +315,7 @@ def test_files_of_one_name_beside_two_splits_are_refused(tmp_path: Path) -> None
         (tmp_path / split / "img").mkdir(parents=True)
         (tmp_path / split / "img/1.png").write_bytes(data)
     folders = [tmp_path / "train", tmp_path / "test"]
-    with pytest.raises(PictureFault, match="a path with two meanings"):
+    with pytest.raises(PictureFault, match="two different files have this path"):
         data_of("img/1.png", folders)
     (tmp_path / "test/img/2.png").write_bytes(OTHER)
     assert data_of("img/2.png", folders) == OTHER

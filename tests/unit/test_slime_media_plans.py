@@ -13,7 +13,7 @@ from tests.support.families import GATED_DELTA, QWEN_VISION, TEXT
 from tests.support.jobs import PLACES
 from xp.backends.slime.control.render import check, memory, render, train_flags
 from xp.composition import compose
-from xp.fields.slime_media import FROZEN, SEEING, media_note
+from xp.fields.slime_media import FROZEN, SEEING, media_note, no_pictures
 from xp.lib.models.network import network_of
 from xp.planning.batch import batch_shape
 from xp.planning.memory.estimate import _media_bytes, _media_parameters
@@ -100,6 +100,17 @@ def test_pictures_choose_the_network_with_eyes_and_freeze_them(tmp_path: Path) -
     text_flags = train_flags(spec_of(tmp_path, "qwen3_5", text), PLACES)
     assert text_flags["--spec"] == ("slime_plugins.models.qwen3_5", "get_qwen3_5_spec")
     assert "--freeze-params-name-list" not in text_flags
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "trainers"),
+    [("gemma3", "gemma3_text", "trl"), ("qwen3_vl", "qwen3_vl_text", "skyrl or trl")],
+)
+def test_another_family_is_sent_to_a_trainer_that_takes_its_pictures(
+    kind: str, text: str, trainers: str, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path, kind, {"model_type": text}, "model.images=true")
+    assert f"; use backend={trainers}, or set model.images=null" in str(no_pictures(spec))
 
 
 def test_the_whole_models_flag_ties() -> None:

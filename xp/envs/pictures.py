@@ -293,7 +293,7 @@ def _data_of_file(text: str, folders: Sequence[Path]) -> bytes:
     if len(contents) > 1:
         places = " and ".join(str(file) for file in files)
         raise PictureFault(
-            f"a path with two meanings ({places} differ); give the images other names"
+            f"two different files have this path ({places}); give the images other names"
         )
     return contents.pop()
 
@@ -400,7 +400,7 @@ def own_pictures(message: Mapping[str, Any]) -> list[Picture]:
     """The pictures of a message in xp's own form; raises ProtocolError for another form."""
     pictures = message["pictures"]
     is_list = isinstance(pictures, list | tuple)
-    if not is_list or not all(_is_picture(picture) for picture in pictures):
+    if not is_list or not all(is_picture(picture) for picture in pictures):
         raise ProtocolError(
             f"expected images as parts of the content, got pictures={pictures!r:.60}"
         )
@@ -409,7 +409,8 @@ def own_pictures(message: Mapping[str, Any]) -> list[Picture]:
     return list(pictures)
 
 
-def _is_picture(value: Any) -> bool:
+def is_picture(value: Any) -> bool:
+    """Returns whether a value is a picture in xp's own form."""
     return (
         isinstance(value, Mapping)
         and value.keys() == Picture.__annotations__.keys()

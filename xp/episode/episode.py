@@ -297,20 +297,42 @@ class Episode:
                 self._status = EpisodeStatus.FINISHED if has_ended_it else EpisodeStatus.TRUNCATED
         except EnvFault as fault:
             self._void(fault)
-        return Turn(text, calls, tuple(results), tuple(self._bounded(messages)), 0.0)
-
-    def _bounded(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """The messages with a text in place of pictures beyond the episode's number."""
+        turn = Turn(text, calls, tuple(results), tuple(messages), 0.0)
         if self._rules.images is None:
-            yield from messages
-            return
-        room = max(0, self._rules.images.per_episode - len(pictures_of(self._read_messages())))
+            return turn
+        most = self._rules.images.per_episode
+        room = max(0, most - self._num_pictures_before(len(self._turns), turn.follows))
+        is_too_large = turn.follows == NEW_PROMPT and len(pictures_of(messages)) > room
+        if is_too_large and self._status is EpisodeStatus.ONGOING:
+            # As for a new prompt of too many tokens: a text would take a part of its question away.
+            self._status = EpisodeStatus.TRUNCATED
+        return replace(turn, messages=tuple(self._bounded(messages, room, most)))
+
+    def _num_pictures_before(self, number: int, follows: int | None) -> int:
+        """Pictures of the conversation that a turn's reply continues; 0 for a new prompt.
+
+        Args:
+            number: number of the turn, whose reply is not counted.
+            follows: number of the turn that its reply comes after, or NEW_PROMPT; None: this one.
+        """
+        num_pictures = 0
+        while follows != NEW_PROMPT:
+            if follows is not None:
+                number = follows
+            if number == 0:
+                return num_pictures + len(pictures_of(self.opening))
+            number -= 1
+            num_pictures += len(pictures_of(self._turns[number].messages))
+            follows = self._turns[number].follows
+        return num_pictures
+
+    def _bounded(self, messages: Sequence[Message], room: int, most: int) -> Iterator[Message]:
+        """The messages with a text in place of pictures beyond the room of their conversation."""
         for message in messages:
             num_pictures = len(pictures_of([message]))
             if num_pictures > room:
                 self._num_pictures_left_out += num_pictures - room
-                limit = self._rules.images.per_episode
-                message = without(message, f"an episode has at most {limit}", but=room)
+                message = without(message, f"an episode has at most {most}", but=room)
             room = max(0, room - num_pictures)
             yield message
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xp.fields import skyrl, slime_media
 from xp.fields.field import OWN, Column, Field, Native
 from xp.fields.shared import (
+    family_without_grid,
     has_critic,
     has_media,
     is_colocated,
@@ -100,20 +101,6 @@ SKYRL_PICTURES = "xp.backends.skyrl.worker.pictures, in place of SkyRL's own gen
 NOT_TRIED_PICTURES = "Not tried: pictures on accelerators."
 
 
-NO_GRID = (
-    "gemma3",
-    "gemma4",
-    "idefics3",
-    "internvl",
-    "lfm2_vl",
-    "llava",
-    "llava_next",
-    "mistral3",
-    "smolvlm",
-)
-"""Families whose pictures are squares; others are found when the training starts."""
-
-
 def _pictures_note(spec: RunSpec) -> str:
     if spec.model.images is None:
         return ""
@@ -146,17 +133,11 @@ def _no_readers(spec: RunSpec) -> str | None:
     return None
 
 
-def _family_without_grid(spec: RunSpec) -> str | None:
-    """The model's family if it is in NO_GRID; else None."""
-    family = (model_config(spec) or {}).get("model_type")
-    return family if family in NO_GRID else None
-
-
 def _no_pictures(spec: RunSpec) -> str | None:
     """Returns why TRL's run has no pictures; None if it has, or need not."""
     if spec.model.images is None:
         return None
-    family = _family_without_grid(spec)
+    family = family_without_grid(spec)
     if family is not None and uses_vllm(spec):
         return (
             f"xp gives vLLM no pictures of {family}; set backend.engine.name=transformers, or null"
@@ -194,7 +175,7 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
         return "xp gives SkyRL's Megatron no pictures; set backend.parallel.strategy=fsdp2, or null"
     if has_critic(spec):
         return "SkyRL's critic gets no pictures; use algorithm=grpo, or set null"
-    family = _family_without_grid(spec)
+    family = family_without_grid(spec)
     if family is not None:
         return f"SkyRL's batches have pictures as patches with a grid, and those of {family} are others; use backend=trl"
     if spec.algorithm.distill is not None:

@@ -114,6 +114,26 @@ def has_media(spec: RunSpec) -> bool:
     return any((model_config(spec) or {}).get(key) for key in MEDIA)
 
 
+NO_GRID = (
+    "gemma3",
+    "gemma4",
+    "idefics3",
+    "internvl",
+    "lfm2_vl",
+    "llava",
+    "llava_next",
+    "mistral3",
+    "smolvlm",
+)
+"""Families whose pictures are no patches with a grid; others are found when the training starts."""
+
+
+def family_without_grid(spec: RunSpec) -> str | None:
+    """The model's family if it is in NO_GRID; else None."""
+    family = (model_config(spec) or {}).get("model_type")
+    return family if family in NO_GRID else None
+
+
 def network_fields(spec: RunSpec) -> Mapping[str, Any]:
     """The fields of model.architecture: the spec's, or those that config.json states. Empty means that neither is
     known."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.fields.field import Native
-from xp.fields.shared import has_critic
+from xp.fields.shared import family_without_grid, has_critic
 from xp.lib.models.files import config_of
 from xp.lib.models.network import MEDIA, TEXT_TWINS
 from xp.spec import RunSpec
@@ -65,7 +65,14 @@ def no_pictures(spec: RunSpec) -> str | None:
     if spec.model.images is None:
         return None
     if checkpoint_with_media(spec) not in LOADED.values():
-        return "Slime's update takes pictures of one family alone, Qwen3.5; set null, or use backend=skyrl"
+        if family_without_grid(spec) is None:
+            trainers = "skyrl or trl"
+        else:
+            trainers = "trl"  # SkyRL refuses it too
+        return (
+            "Slime's update takes pictures of one family alone, Qwen3.5; use"
+            f" backend={trainers}, or set model.images=null"
+        )
     if has_critic(spec):
         return (
             "Slime's critic has no head on a network with pictures; use algorithm=grpo, or set null"

@@ -19,6 +19,9 @@ CACHE_TOKENS_ON_CPU = 32
 GLOO = "xp.worker.gloo_transfer.Extension"
 """Receiver of weights in vLLM's server on a CPU."""
 
+READS_PICTURES = "vllm.entrypoints.scale_out.token_in_token_out.mm_features"
+"""Module of vLLM 0.30 and later, whose server takes tokens with pictures."""
+
 
 def evaluation_server(spec: RunSpec, name: EngineName) -> VLLMServer | None:
     """The server of an evaluation's engine, with the sizes of `backend.engine`, on all accelerators of one machine.

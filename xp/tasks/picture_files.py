@@ -136,7 +136,7 @@ def changed_pictures(directory: Path, config: PrepareConfig) -> list[str]:
         name
         for member, names in digests.items()
         for name, digest in names.items()
-        if states.digest(name, _folders(config.members[member])) != digest
+        if states.digest(member, name, _folders(config.members[member])) != digest
     ]
     states.keep()
     return changed
@@ -158,27 +158,28 @@ class _States:
 
     def __init__(self, directory: Path) -> None:
         self._file = directory.with_name(directory.name + STATES)
-        self._known: dict[str, Any] = {}
+        self._known: dict[str, dict[str, dict[str, Any]]] = {}
+        """Member -> path -> `state` and `sha256`."""
         self._is_new = False
-        with suppress(OSError, ValueError):
-            known = json.loads(self._file.read_bytes())
-            self._known = known if isinstance(known, dict) else {}
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # or a file of another form
+            self._known = _known_states(json.loads(self._file.read_bytes()))
 
-    def digest(self, name: str, folders: Sequence[Path]) -> str | None:
-        """sha256 of the file of this path now. None means that it is not there, or is refused."""
+    def digest(self, member: str, name: str, folders: Sequence[Path]) -> str | None:
+        """sha256 of the file of a member's path now. None means that it is not there, or is refused."""
         try:
             files = files_named(name, folders)
             state = [_state(file) for file in files]
         except (PictureFault, OSError, ValueError, RuntimeError):
             return None
-        known = self._known.get(name)
+        of_member = self._known.setdefault(member, {})
+        known = of_member.get(name)
         if known is not None and known["state"] == state:
             return str(known["sha256"])
         digest = _digest(name, folders)
         self._is_new = True
-        self._known[name] = {"state": state, "sha256": digest}
-        if _is_young(state):
-            del self._known[name]
+        of_member.pop(name, None)
+        if digest is not None and not _is_young(state):
+            of_member[name] = {"state": state, "sha256": digest}
         return digest
 
     def keep(self) -> None:
@@ -186,6 +187,18 @@ class _States:
         if self._is_new:
             with suppress(OSError):  # a read-only store: they are read again each time
                 write_atomically(self._file, json.dumps(self._known, sort_keys=True))
+
+
+def _known_states(content: Any) -> dict[str, dict[str, dict[str, Any]]]:
+    """The entries of a file of states that have its form; raises AttributeError or TypeError for another form."""
+    return {
+        member: {
+            name: entry
+            for name, entry in names.items()
+            if entry.keys() == {"state", "sha256"} and isinstance(entry["sha256"], str)
+        }
+        for member, names in content.items()
+    }
 
 
 def _state(file: Path) -> list[Any]:

@@ -13,18 +13,26 @@ from pathlib import Path
 from xp.envs.pythons import HASH_SEED
 from xp.errors import ExitCode, XpError
 from xp.lib.packages import install_command
+from xp.planning.engine import READS_PICTURES
 from xp.planning.job import Runtime, Stage
 from xp.planning.runtimes import installed, installed_checkouts
 
 _PROBE = """
-import importlib.metadata, importlib.util, json, sys
+import importlib.metadata, importlib.util, json, pathlib, sys
+def has(name):
+    top, *inner = name.split(".")
+    found = importlib.util.find_spec(top)
+    if found is None or not inner:
+        return found is not None
+    places = [pathlib.Path(folder, *inner) for folder in found.submodule_search_locations or ()]
+    return any(place.is_dir() or any(place.parent.glob(place.name + ".*")) for place in places)
 def version(name):
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 modules, packages = json.loads(sys.argv[1])
-is_there = {name: importlib.util.find_spec(name) is not None for name in modules}
+is_there = {name: has(name) for name in modules}
 print(json.dumps([is_there, {name: version(name) for name in packages}, "%d.%d.%d" % sys.version_info[:3]]))
 """
 
@@ -35,10 +43,20 @@ def check_machine(stages: Sequence[Stage]) -> None:
     for stage in stages:
         modules = by_python.setdefault(interpreter(stage.job.runtime), {})
         for name in stage.job.runtime.packages:
-            modules.setdefault(name.partition(".")[0], stage.name)
+            modules.setdefault(name, stage.name)
     for python, modules in by_python.items():
         is_there, _, _ = probe(python, tuple(modules), ())
         missing = [module for module in modules if not is_there[module]]
+        has_no_server = READS_PICTURES in missing
+        if has_no_server:
+            missing.remove(READS_PICTURES)
+        if has_no_server and "vllm" not in missing:
+            raise XpError(
+                f"stage {modules[READS_PICTURES]} needs a vLLM whose server takes tokens with images (0.30 or 0.31), and"
+                f" that of {python} has none; set either backend.runtime.python=PATH of a Python with it, or"
+                " backend.engine.placement=colocated and backend.engine.accelerators=null, or model.images=null",
+                ExitCode.RUNTIME,
+            )
         if missing:
             name = modules[missing[0]]
             install = next(stage.job.runtime.install for stage in stages if stage.name == name)
@@ -122,10 +140,26 @@ def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
     }
 
 
+def has_module(python: str, name: str) -> bool:
+    """Returns whether an interpreter is there and has a module, which may be in a package."""
+    try:
+        is_there, _, _ = probe(python, (name,), (), directory="/")
+    except XpError:
+        return False
+    return is_there[name]
+
+
 def probe(
-    python: str, modules: Sequence[str], packages: Sequence[str]
+    python: str, modules: Sequence[str], packages: Sequence[str], *, directory: str | None = None
 ) -> tuple[Mapping[str, bool], Mapping[str, str | None], str]:
-    """Returns which modules an interpreter can find, its packages' versions, and its own version; imports nothing."""
+    """Returns which modules an interpreter can find, its packages' versions, and its own version; imports nothing.
+
+    Args:
+        python: path of the interpreter.
+        modules: names of modules, also within packages.
+        packages: names of distributions.
+        directory: where it starts, whose modules an old Python finds. None means the current directory.
+    """
     question = json.dumps([list(modules), list(packages)])
     try:
         # -P: the job does not find modules of the current directory.
@@ -137,6 +171,7 @@ def probe(
             text=True,
             timeout=60,
             check=True,
+            cwd=directory,
         )
         is_there, versions, version = json.loads(run.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.execution.launchers.preflight import has_module
 from xp.lib.verified import damaged
-from xp.planning.engine import evaluation_server
+from xp.planning.engine import READS_PICTURES, evaluation_server
 from xp.planning.episode import judge_server, spec_in_job
 from xp.planning.stages import model_stages
 from xp.results.evaluation.entries import Entry
@@ -29,9 +29,6 @@ from xp.worker.places import RunPaths, model_place
 from xp.worker.publish import check_there
 from xp.worker.tasks import model_chat
 from xp.worker.tiny_model import MANIFEST, MODELS
-
-READS_PICTURES: Final = "vllm.entrypoints.scale_out.token_in_token_out.mm_features"
-"""Module of vLLM 0.30 and later, whose server takes tokens with pictures."""
 
 
 @contextmanager
@@ -108,12 +105,12 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
         raise XpError(f"env.judge.model.serve: {reason}; {fix}", ExitCode.PLAN)
     if how.engine is EngineName.SGLANG and spec.model.images is not None:
         raise XpError(
-            "model.images: xp gives SGLang no pictures; set eval.engine=vllm, or null",
+            "model.images: xp gives SGLang no pictures; set eval.engine=vllm, or model.images=null",
             ExitCode.PLAN,
         )
     if how.engine is not EngineName.TRANSFORMERS:
         program = _python_with(how.engine, how.python)
-        if spec.model.images is not None and not _has_module(program, READS_PICTURES):
+        if spec.model.images is not None and not has_module(program, READS_PICTURES):
             raise XpError(
                 f"model.images: vLLM of {program} has no server that takes tokens with images; give eval.python=PATH of a"
                 " Python with vLLM 0.30 or later, or set eval.engine=transformers",
@@ -127,22 +124,12 @@ def _python_with(engine: EngineName, python: str | None) -> str:
         program = sys.executable
     else:
         program = str(Path(python).expanduser().absolute())
-    if not _has_module(program, engine.value):
+    if not has_module(program, engine.value):
         raise XpError(
             f"eval.engine={engine.value}: {program} lacks it; give eval.python=PATH of a Python that has it",
             ExitCode.RUNTIME,
         )
     return program
-
-
-def _has_module(python: str, name: str) -> bool:
-    """Returns whether an interpreter is there and has a module."""
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
-    try:
-        done = subprocess.run([python, "-c", code], cwd="/", capture_output=True, check=False)
-    except OSError:
-        return False
-    return done.returncode == 0
 
 
 def ensure_made(spec: RunSpec, directory: str) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from xp import __version__
 from xp.composition.points import to_yaml, validated
-from xp.envs.pictures import DIRECTORY, PictureStore
+from xp.envs.base import Picture
+from xp.envs.pictures import DIRECTORY, PictureStore, is_picture
 from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.execution.held_out import evaluation_files
@@ -36,11 +38,14 @@ from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 from xp.spec.sft import SOLVE
 from xp.tasks.picture_files import FILE as SHOWN
+from xp.tasks.picture_files import Digests
 
 MAX_TASKS_BYTES: Final = 200_000_000
 MAX_EPISODES_BYTES: Final = 500_000_000
-_DIGEST: Final = re.compile(rb'"sha256": ?"([0-9a-f]{64})"')
-"""A picture in a line of a trajectory."""
+BY_CHOICE: Final = "by --no-tasks"
+GONE: Final = "it is not in the store any more"
+_DIGEST: Final = re.compile(rb'"sha256": ?"[0-9a-f]{64}"')
+"""What a line of a trajectory has that has a picture."""
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 """Time of every entry, so that the same run gives the same bytes."""
 
@@ -77,8 +82,10 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool, has_episodes: bool)
     files: dict[str, Path | str] = {SPEC: to_yaml(spec), LOCK: lock.to_json()}
     files |= _records(run, attempt, left_out, has_episodes=has_episodes)
     files |= {f"{attempt.name}/code/{name}": file for name, file in _code(attempt / "code")}
-    files |= _tasks(run, attempt, spec, left_out, has_tasks=has_tasks)
-    beside = dict(beside_rows(spec, attempt.name, files, left_out))
+    task_set = _task_set(run, attempt)
+    files |= _tasks(task_set, spec, left_out, has_tasks=has_tasks)
+    named = _pictures_of_rows(task_set[0].parent, spec, left_out, has_tasks=has_tasks)
+    beside = dict(_beside_rows(spec, attempt.name, named, left_out))
     files |= _pictures(run, files, beside.values(), left_out)
     left_out += _on_this_machine(spec)
     left_out += _without_copy(lock, attempt / "code")
@@ -178,23 +185,27 @@ def _code(code: Path) -> Iterator[tuple[str, Path]]:
                     yield str(file.relative_to(code)), file
 
 
-def _tasks(
-    run: Path, attempt: Path, spec: RunSpec, left_out: list[str], *, has_tasks: bool
-) -> Iterator[tuple[str, Path]]:
+def _task_set(run: Path, attempt: Path) -> list[Path]:
+    """Files of the run's task set, in one directory, which may be gone."""
     plan = json_of(attempt / "plan.json", ExitCode.RUN_DIR, below=run)
-    outputs = [inside(run.parent.parent, name) for name in plan["stages"][0]["job"]["outputs"]]
+    return [inside(run.parent.parent, name) for name in plan["stages"][0]["job"]["outputs"]]
+
+
+def _tasks(
+    outputs: Sequence[Path], spec: RunSpec, left_out: list[str], *, has_tasks: bool
+) -> Iterator[tuple[str, Path]]:
     files = [path for path in outputs if path.is_file()]
     size = sum(file.stat().st_size for file in files)
     reason = None
     if not has_tasks:
-        reason = "by --no-tasks"
+        reason = BY_CHOICE
     elif any(needs_catalog_key(member) for member in spec.env.members.values()):
         reason = "the environment's tasks are behind an account"
     elif not files or size > MAX_TASKS_BYTES:
         if files:
             reason = f"{size / 1e6:.0f} MB"
         else:
-            reason = "it is not in the store any more"
+            reason = GONE
     if reason is None:
         shown = files[0].with_name(SHOWN)
         if shown.is_file():
@@ -204,29 +215,45 @@ def _tasks(
         left_out.append(f"task set: {reason}; its request is in {SPEC}")
 
 
-def beside_rows(
-    spec: RunSpec, attempt: str, files: Mapping[str, Path | str], left_out: list[str]
+def _pictures_of_rows(
+    directory: Path, spec: RunSpec, left_out: list[str], *, has_tasks: bool
+) -> Digests:
+    """The pictures that the run's rows name, also of a task set that is too large for a bundle or behind an account:
+    the rows themselves are files of the run."""
+    rows = (member.rows for member in spec.env.members.values())
+    if spec.model.images is None or not any(map(data_of, rows)):
+        return {}
+    shown = directory / SHOWN
+    if directory.is_dir() and not shown.is_file():
+        return {}
+    if has_tasks and shown.is_file():
+        digests: Digests = json_of(shown, ExitCode.TASKS)
+        return digests
+    reason = f"the task set has their names, and {GONE}" if has_tasks else BY_CHOICE
+    left_out.append(f"pictures that the rows name: {reason}; send them too")
+    return {}
+
+
+def _beside_rows(
+    spec: RunSpec, attempt: str, digests: Digests, left_out: list[str]
 ) -> Iterator[tuple[str, str]]:
     """Place in the bundle of each picture that rows name, beside their copy, and its sha256.
 
     Args:
         spec: the run's spec.
         attempt: name of the directory with the run's code.
-        files: the bundle's files so far, by their places.
+        digests: the pictures.
         left_out: lines for what is left out.
     """
-    sets = [file for name, file in files.items() if name.endswith(f"/{SHOWN}")]
-    for file in sets:
-        assert isinstance(file, Path)
-        for member, names in json_of(file, ExitCode.TASKS).items():
-            places = data_of(spec.env.members[member].rows)
-            for name, digest in names.items():
-                if places and is_inner_path(name):
-                    copy = PurePosixPath(attempt, "code", shipped_name(places[0]))
-                    folder = copy if places[0].is_dir() else copy.parent
-                    yield str(folder / name), digest
-                else:
-                    left_out.append(f"picture {name}: not below the directory of its file of rows")
+    for member, names in digests.items():
+        places = data_of(spec.env.members[member].rows)
+        for name, digest in names.items():
+            if places and is_inner_path(name):
+                copy = PurePosixPath(attempt, "code", shipped_name(places[0]))
+                folder = copy if places[0].is_dir() else copy.parent
+                yield str(folder / name), digest
+            else:
+                left_out.append(f"picture {name}: not below the directory of its file of rows")
 
 
 def _pictures(
@@ -237,15 +264,41 @@ def _pictures(
     digests = set(beside)
     for name, file in files.items():
         if "/trajectories/" in name and isinstance(file, Path) and file.suffix == ".jsonl":
-            for line in file.read_bytes().splitlines():
-                digests |= {found.decode() for found in _DIGEST.findall(line)}
-    found = [store.file(digest) for digest in sorted(digests) if store.file(digest).is_file()]
-    size = sum(file.stat().st_size for file in found)
+            digests |= _recorded_pictures(file)
+    stored = [store.file(digest) for digest in sorted(digests) if store.file(digest).is_file()]
+    num_missing = len(digests) - len(stored)
+    if num_missing:
+        left_out.append(
+            f"pictures: {num_missing} of {len(digests)} are not in {store.directory} any more"
+        )
+    size = sum(file.stat().st_size for file in stored)
     if size > MAX_EPISODES_BYTES:
         left_out.append(f"pictures: {size / 1e6:.0f} MB; send {store.directory} too")
         return
-    for file in found:
+    for file in stored:
         yield f"{DIRECTORY}/{file.parent.name}/{file.name}", file
+
+
+def _recorded_pictures(file: Path) -> set[str]:
+    """sha256 of the pictures in a file of trajectories."""
+    digests: set[str] = set()
+    for line in file.read_bytes().splitlines():
+        if _DIGEST.search(line):
+            with suppress(ValueError):  # the last line of a killed run
+                digests |= {picture["sha256"] for picture in _pictures_in(json.loads(line))}
+    return digests
+
+
+def _pictures_in(node: Any) -> Iterator[Picture]:
+    """The pictures anywhere in a value of JSON; an argument of a tool may have a sha256 too."""
+    if is_picture(node):
+        yield node
+    elif isinstance(node, Mapping):
+        for child in node.values():
+            yield from _pictures_in(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _pictures_in(child)
 
 
 def figures_of(run: Path) -> dict[str, Any]:

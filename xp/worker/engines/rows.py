@@ -92,7 +92,10 @@ class Rows:
         others = [other for other in self.all if other is not row]
         for other in others:
             is_history = not any(other.mask[:size]) and other.prompt_ids == row.prompt_ids
-            if is_history and other.completion_ids[:size] == row.completion_ids:
+            # Pictures of one size have the same placeholders.
+            shows_the_same = other.pictures[: len(row.pictures)] == row.pictures
+            has_its_ids = other.completion_ids[:size] == row.completion_ids
+            if is_history and shows_the_same and has_its_ids:
                 other.mask[:size] = row.mask
                 other.logprobs[:size] = row.logprobs
                 self.all = others

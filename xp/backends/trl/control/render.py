@@ -12,11 +12,12 @@ from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
 from xp.fields import support
 from xp.fields.field import Native, Refusal
+from xp.fields.shared import is_colocated
 from xp.fields.support import FieldSupport, value_refusals, with_sft
 from xp.fields.trl import is_sharded, node_size, world_size
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
-from xp.planning.engine import vllm_server
+from xp.planning.engine import READS_PICTURES, vllm_server
 from xp.planning.job import Job, Stage
 from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.runtime import trainer_runtime
@@ -165,6 +166,8 @@ def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str
     packages = [*PACKAGES]
     if engine.name is EngineName.VLLM:
         packages += ["vllm"]
+        if spec.model.images is not None and not is_colocated(spec):
+            packages += [READS_PICTURES]
     if spec.model.lora is not None:
         packages += ["peft"]
     if spec.training.optimizer is Optimizer.ADAMW_8BIT:
