@@ -257,7 +257,7 @@ def test_a_picture_is_sent_in_the_size_of_its_patches(
     import torch
     from PIL import Image
 
-    from xp.backends.slime.worker.pictures import EnginePictures
+    from xp.backends.slime.worker.pictures import SlimePictures
     from xp.envs import pictures
     from xp.envs.pictures import PictureStore
 
@@ -268,7 +268,7 @@ def test_a_picture_is_sent_in_the_size_of_its_patches(
     Image.fromarray(noise).save(written, "PNG")
     digest = PictureStore.of_stage().keep(written.getvalue())["sha256"]
     reader = reader_of(model)
-    engine = EnginePictures(reader)
+    engine = SlimePictures(reader)
     placeholders = [reader.placeholder_id] * reader.num_tokens(digest)
     request = engine.request([5, *placeholders, 6], [digest])
     assert request is not None

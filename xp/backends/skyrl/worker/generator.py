@@ -22,7 +22,7 @@ from skyrl.train.generators.base import GeneratorInterface
 from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
-from xp.backends.skyrl.worker.pictures import EnginePictures
+from xp.backends.skyrl.worker.pictures import SkyRLPictures
 from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
@@ -116,7 +116,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         chat: ChatTokens,
         mix: EnvironmentMixture,
         spec: RunSpec,
-        pictures: EnginePictures | None = None,
+        pictures: SkyRLPictures | None = None,
     ) -> None:
         self.chat = chat
         self._pictures = pictures

@@ -23,7 +23,7 @@ TENSORS: Final = (PIXELS, GRID)
 """Names of the tensors of pictures in SkyRL's batches."""
 
 
-class EnginePictures:
+class SkyRLPictures:
     """The pictures of conversations.
 
     Args:

@@ -46,7 +46,7 @@ class PictureRequest:
             )
 
 
-class EnginePictures:
+class SlimePictures:
     """The pictures of conversations, for SGLang's requests and for Slime's samples.
 
     Args:
