@@ -19,6 +19,7 @@ from tests.support.tiny_vision import IMAGES, VISION, message, picture, seeing_c
 from tools.tiny_vlm.build import write_model
 from xp.backends.trl.worker.colocated import ColocatedEngine
 from xp.envs.pictures import PictureStore, digests_of, picture_data
+from xp.episode.sized_pictures import SizedPictures
 from xp.worker.engines.conversation import Conversation, Opening
 from xp.worker.engines.vllm_pictures import VLLMPictures
 from xp.worker.media import load_network, placeholder_ids
@@ -113,7 +114,7 @@ def main(family: str, place: str) -> None:
         SAMPLING,
         "seed",
         never=never,
-        pictures=VLLMPictures(chat.pictures),
+        pictures=VLLMPictures(SizedPictures(chat.pictures)),
     )
     play(engine, replies, chat)
     rows = engine.conversations

@@ -276,7 +276,7 @@ def test_a_session_without_a_usable_prompt_is_closed_and_an_address_of_another_m
     closed: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            harness_provider, "ToolServer", lambda inner, _: closed.append(inner) or 1 / 0
+            harness_provider, "ToolServer", lambda inner, *_: closed.append(inner) or 1 / 0
         )
         with pytest.raises(ZeroDivisionError):
             provider.open(task)

@@ -16,18 +16,24 @@ import torch
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.picture_play import own_logprobs, play
+from tests.support.scripts import ROW
 from tests.support.sections import replace
 from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
 from xp.__main__ import main
-from xp.envs.base import PICTURE_MARK, Task, ToolResult
+from xp.envs.base import PICTURE_MARK, Message, Picture, Task, ToolResult
 from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
 from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.episode.episode import Episode
-from xp.episode.tokens import TemplateFault
+from xp.episode.outcome import EpisodeStatus
+from xp.episode.tokens import TemplateFault, TooManyPictures
+from xp.errors import XpError
+from xp.spec.env import PromptSource
 from xp.spec.model import Images
+from xp.tasks.load import within_limit
 from xp.tasks.row import read_rows
 from xp.worker.engines.conversation import Conversation
 from xp.worker.media import load_network
+from xp.worker.played import live_prompt
 from xp.worker.token_budget import reply_ids
 
 TOLERANCE = 1e-5
@@ -141,13 +147,38 @@ def test_a_template_that_drops_pictures_of_tools_gets_them_behind_the_result(
     assert text.index("below]") < text.index("<|image_pad|>")
 
 
+class ShowsTwo(FakeSession):
+    """Begins with a picture, twice."""
+
+    def __init__(self, shown: Picture) -> None:
+        super().__init__(lambda *_: ToolResult(""))
+        self._shown = shown
+
+    def prompt(self) -> list[Message]:
+        return [message("user", self._shown, self._shown)]
+
+
 def test_pictures_are_bounded_in_pixels_and_by_episode(model: Path, store: PictureStore) -> None:
     chat = seeing_chat(model, store, Images(max_pixels=28 * 28 * 4, per_episode=1))
     shown = picture(store, "a")
     assert chat.pictures is not None
     assert chat.pictures.num_tokens(shown["sha256"]) == 4
-    with pytest.raises(TemplateFault, match=r"2 images, more than model\.images\.per_episode=1"):
-        chat.prompt([message("user", shown, shown)], "[]")
+    two = message("user", shown, shown)
+    reason = "the prompt has 2 images, more than model.images.per_episode=1; set model.images.per_episode to a larger number"
+    with pytest.raises(TooManyPictures) as caught:
+        chat.prompt([two], "[]")
+    assert str(caught.value) == reason
+    task = replace(ROW, messages=(two,))
+    with pytest.raises(XpError) as refused:
+        within_limit(store.directory.parent, [task], chat, 400)
+    assert str(refused.value) == f"task {task.task_id}: {reason}"
+    # The prompt of a session is known when it is open.
+    rules = replace(RULES, prompt=PromptSource.LIVE, images=IMAGES)
+    episode = Episode(Task("fake", "train", 0), lambda: ShowsTwo(shown), rules, prepared=[two])
+    assert live_prompt(episode, "[]", chat, 400) is None
+    outcome = episode.settle()
+    assert outcome.status is EpisodeStatus.VOID
+    assert outcome.void_reason == f"TooManyPictures: {reason}"
     larger = seeing_chat(model, store, IMAGES)
     assert larger.pictures is not None
     assert larger.digest() != chat.digest()

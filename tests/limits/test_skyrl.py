@@ -369,6 +369,15 @@ def test_a_checkpoint_has_no_sampled_groups() -> None:
     )
 
 
+def test_a_sleeping_engine_keeps_no_weights_but_below_adapters() -> None:
+    """vLLM's level 2 discards them (tests/trainers/test_skyrl_sent_weights.py)."""
+    assert has(
+        PARTS / "inference_servers/remote_inference_client.py",
+        "async def sleep(self, level: int = 2,",
+        "if self.uses_lora_weight_sync and level != 1:",
+    )
+
+
 def test_a_groups_age_is_of_its_start_and_the_cache_is_kept() -> None:
     assert has(AHEAD, "global_step_when_scheduled=global_step_at_start,")
     assert has(

@@ -13,7 +13,7 @@ pytest.importorskip("PIL")
 from tests.support.picture_families import picture_model
 from tests.support.skyrl_pictures import play
 from tests.support.tiny_vision import picture, seeing_chat, vision_model
-from xp.backends.skyrl.worker.pictures import EnginePictures
+from xp.backends.skyrl.worker.pictures import SkyRLPictures
 from xp.envs import pictures
 from xp.envs.pictures import PictureStore
 from xp.errors import XpError
@@ -45,4 +45,4 @@ def test_a_picture_needs_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     logprobs = logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, -3:, 0]
     assert (skyrls - logprobs).abs().max() > 1e-3
     with pytest.raises(XpError, match="SkyRL's batches have pixel_values and image_grid_thw"):
-        EnginePictures(reader, None, "model")
+        SkyRLPictures(reader, None, "model")

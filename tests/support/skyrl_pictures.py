@@ -18,7 +18,7 @@ from tests.support.skyrl_trainer import trainer
 from tests.support.tiny_vision import IMAGES, seeing_chat
 from tests.trainers.skyrl_parts import native, request, train_config
 from xp.backends.skyrl.worker.generator import XpGenerator
-from xp.backends.skyrl.worker.pictures import EnginePictures
+from xp.backends.skyrl.worker.pictures import SkyRLPictures
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 from xp.backends.skyrl.worker.workers import take_blank_batches
 from xp.envs.pictures import PictureStore
@@ -77,7 +77,7 @@ def play(
     config = train_config(*LIMITS, f"model.path={model}")
     chat = seeing_chat(model, store)
     assert chat.pictures is not None
-    pictures = EnginePictures(chat.pictures, renderer, name)
+    pictures = SkyRLPictures(chat.pictures, renderer, name)
     if engine is None:
         engine = CpuEngine(str(model), directory / "weights", 1, IMAGES)
     cfg = native(config)

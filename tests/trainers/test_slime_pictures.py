@@ -219,7 +219,8 @@ def test_tokens_that_the_engine_encodes_again_make_the_episode_void(args: Any, m
 
 
 def test_tokens_of_the_same_number_are_not_taken_on_trust() -> None:
-    from xp.backends.slime.worker.pictures import PictureMismatch, PictureRequest
+    from xp.backends.slime.worker.pictures import PictureRequest
+    from xp.episode.picture_reader import PictureMismatch
 
     PictureRequest({}, 7, None).check(7)
     PictureRequest({}, 7, 6).check(7)
@@ -256,7 +257,7 @@ def test_a_picture_is_sent_in_the_size_of_its_patches(
     import torch
     from PIL import Image
 
-    from xp.backends.slime.worker.pictures import EnginePictures
+    from xp.backends.slime.worker.pictures import SlimePictures
     from xp.envs import pictures
     from xp.envs.pictures import PictureStore
 
@@ -267,7 +268,7 @@ def test_a_picture_is_sent_in_the_size_of_its_patches(
     Image.fromarray(noise).save(written, "PNG")
     digest = PictureStore.of_stage().keep(written.getvalue())["sha256"]
     reader = reader_of(model)
-    engine = EnginePictures(reader)
+    engine = SlimePictures(reader)
     placeholders = [reader.placeholder_id] * reader.num_tokens(digest)
     request = engine.request([5, *placeholders, 6], [digest])
     assert request is not None

@@ -81,6 +81,25 @@ def test_the_loss_of_a_batch_is_that_of_the_models_own_forward_pass(
     assert line["grad_norm"] == pytest.approx(norm, rel=1e-4)
 
 
+def test_a_frozen_part_is_not_passed_backward_with_checkpointing(root: Path) -> None:
+    model = vision_model("qwen2_vl", root / "model")
+    words = ("sft.batch_size=8", "sft.micro_batch_size=8", f"sft.data={leave_talk(root, 8)}")
+    more = ("training.gradient_checkpointing=true",)
+    program = begun(stage_of(root, model, *words, *more), root)
+    trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
+    pixels = []
+
+    def look(_: Any, args: Any, kwargs: Any) -> None:
+        pixels.append(args[0] if args else kwargs["hidden_states"])
+
+    network = trainer.model
+    assert network.is_gradient_checkpointing or trainer.args.gradient_checkpointing
+    network.model.visual.blocks[0].register_forward_pre_hook(look, with_kwargs=True)
+    trainer.train()
+    assert pixels
+    assert not any(values.requires_grad for values in pixels)
+
+
 def test_the_pixels_of_another_picture_change_the_loss(root: Path) -> None:
     import torch
 

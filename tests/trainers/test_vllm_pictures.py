@@ -13,24 +13,30 @@ import pytest
 
 pytest.importorskip("PIL")
 
+from tests.support.gallery import Gallery
 from tests.support.http_server import Reply, Request, http_server
 from tests.support.sections import sampling_of
 from tests.support.tiny_vision import FAMILIES, message, seeing_chat, vision_model
 from xp.backends.trl.worker.colocated import ColocatedEngine
+from xp.backends.trl.worker.generation import Generation
 from xp.composition import compose
 from xp.envs.base import Picture
 from xp.envs.pictures import PictureStore, digests_of, picture_data
-from xp.episode.picture_reader import PIXELS
+from xp.episode.outcome import EpisodeStatus
+from xp.episode.picture_reader import PIXELS, PictureMismatch
+from xp.episode.sized_pictures import SizedPictures
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.planning.engine import vllm_server
 from xp.results.evaluation.local import check_engine
 from xp.results.evaluation.settings import settings
 from xp.spec.model import Images
+from xp.worker.engines.completions import ServerEngine
 from xp.worker.engines.conversation import GenerationRequest, Opening
+from xp.worker.engines.play import EpisodePlay
 from xp.worker.engines.vllm_pictures import PictureClient, VLLMPictures
 
-SAMPLING = sampling_of(200, 5, 12)
+SAMPLING = sampling_of(400, 5, 400)
 SIZES = ((211, 157), (28, 28), (500, 20), (13, 17), (1, 1), (640, 480), (97, 300))
 LIMITS = Images(max_pixels=40_000, per_episode=8)
 
@@ -65,7 +71,7 @@ def test_the_processor_leaves_the_size_as_it_is(
     reader = chat.pictures
     assert reader is not None
     digest = noise(store, *size)["sha256"]
-    pictures = VLLMPictures(reader)
+    pictures = SizedPictures(reader)
     again = reader.processor.image_processor(images=[pictures.image(digest)], return_tensors="pt")
     assert again[PIXELS].equal(reader.pixels([digest])[PIXELS])
     with Image.open(io.BytesIO(base64.b64decode(pictures.png(digest)))) as sent:
@@ -82,16 +88,20 @@ def asked(chat: ChatTokens, store: PictureStore) -> GenerationRequest:
 def test_each_picture_has_one_placeholder(chat: ChatTokens, store: PictureStore) -> None:
     assert chat.pictures is not None
     request = asked(chat, store)
-    short = VLLMPictures(chat.pictures).short_ids(request)
+    pictures = SizedPictures(chat.pictures)
+    short = pictures.short_ids(request.ids, request.pictures)
     place = chat.pictures.placeholder_id
     assert short.count(place) == 3
     counts = iter(map(chat.pictures.num_tokens, request.pictures))
     expanded = [token for one in short for token in [one] * (next(counts) if one == place else 1)]
     assert expanded == list(request.ids)
-    sampled = GenerationRequest([*request.ids, place], 3, 41, request.pictures)
-    with pytest.raises(XpError, match="the tokens of pictures differ") as caught:
-        VLLMPictures(chat.pictures).short_ids(sampled)
-    assert caught.value.code is ExitCode.STAGE_FAILED
+    places = pictures.places(request.ids, request.pictures)
+    assert [len(numbers) for numbers in places] == [
+        *map(chat.pictures.num_tokens, request.pictures)
+    ]
+    assert {request.ids[at] for numbers in places for at in numbers} == {place}
+    with pytest.raises(PictureMismatch, match="the tokens of pictures differ"):
+        pictures.places([*request.ids, place], request.pictures)
 
 
 def test_a_server_gets_the_pictures_and_must_return_xps_ids(
@@ -107,7 +117,7 @@ def test_a_server_gets_the_pictures_and_must_return_xps_ids(
         ids = list(request.ids)[lost:]
         return Reply({"choices": [choice], "prompt_token_ids": ids})
 
-    pictures = VLLMPictures(chat.pictures)
+    pictures = VLLMPictures(SizedPictures(chat.pictures))
     with http_server(answer) as server:
         client = PictureClient(server.url, SAMPLING, [2], "log", never=[90], pictures=pictures)
         turn = client.answer(request)
@@ -159,7 +169,7 @@ def test_an_engine_of_this_process_gets_the_pictures(
 ) -> None:
     assert chat.pictures is not None
     request = asked(chat, store)
-    pictures = VLLMPictures(chat.pictures, "/7")
+    pictures = VLLMPictures(SizedPictures(chat.pictures), "/7")
     monkeypatch.setattr(ColocatedEngine, "_parameters", lambda *_: None)
 
     def turn(ids: Sequence[int]) -> tuple[Any, Any]:
@@ -174,13 +184,101 @@ def test_an_engine_of_this_process_gets_the_pictures(
     prompt, row = turn(request.ids)
     assert prompt["prompt_token_ids"] == pictures.short_ids(request)
     sizes = [image.size for image in prompt["multi_modal_data"]["image"]]
-    assert sizes == [pictures.image(digest).size for digest in request.pictures]
+    assert sizes == [pictures.sized.image(digest).size for digest in request.pictures]
     # After an update vLLM must not take what its vision part made before it.
     names = [f"{digest}/7" for digest in request.pictures]
     assert prompt["multi_modal_uuids"] == {"image": names}
     assert row.completion_ids == [2]
     with pytest.raises(XpError, match="vLLM's prompt has 2 tokens"):
         turn([1, 2])
+
+
+def test_a_trainings_pictures_are_encoded_once_and_named_anew_after_each_update(
+    chat: ChatTokens, store: PictureStore, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoConfig
+
+    assert chat.pictures is not None
+    request = asked(chat, store)
+    encoded: list[str] = []
+    image = chat.pictures.image
+    monkeypatch.setattr(
+        chat.pictures, "image", lambda digest: encoded.append(digest) or image(digest)
+    )
+
+    def answer(_: Request) -> Reply:
+        choice = {"token_ids": [2], "logprobs": {"content": [{"logprob": -0.5}]}}
+        return Reply({"choices": [choice], "prompt_token_ids": list(request.ids)})
+
+    ranks: Any = SimpleNamespace(wait=lambda: None)
+    generation = Generation(chat, ranks, "log", is_ahead=False, guesses=False)
+    with http_server(answer) as server:
+        vllm = SimpleNamespace(
+            mode="server",
+            server_base_url=server.url,
+            enable_sleep_mode=False,
+            sync_weights=lambda: None,
+        )
+        trainer = SimpleNamespace(
+            args=SimpleNamespace(use_vllm=True),
+            vllm_generation=vllm,
+            accelerator=SimpleNamespace(unwrap_model=lambda model: model),
+            model=SimpleNamespace(config=AutoConfig.from_pretrained(model)),
+        )
+        for _ in range(2):
+            generation.update(trainer)
+            delivered: list[Any] = []
+            opening = Opening([request.ids], ["a"], 1, delivered.append, [request.pictures])
+            with generation.engine(trainer) as engine_of:
+                engine: Any = engine_of(SAMPLING, "1")(opening)
+                engine.begin(0)
+                engine._pool.shutdown(wait=True)
+            assert delivered[0].ids == [2]
+    assert sorted(encoded) == sorted(request.pictures)
+    names = [[part["uuid"] for part in sent.json["content_parts"]] for sent in server.requests]
+    assert names == [[f"{digest}/{step}" for digest in request.pictures] for step in (1, 2)]
+
+
+def test_a_sampled_placeholder_makes_its_episode_void_and_the_others_go_on(
+    chat: ChatTokens, store: PictureStore
+) -> None:
+    assert chat.pictures is not None
+    reader = chat.pictures
+    gallery: Any = Gallery(store, [("a", "b"), ("", "c"), ("d", "")])
+    wanted = digests_of(gallery.rows()[0].messages)
+
+    def answer(request: Request) -> Reply:
+        digests = [part["uuid"] for part in request.json["content_parts"]]
+        sizes = iter(map(reader.num_tokens, digests))
+        ids = [
+            again
+            for token in request.json["token_ids"]
+            for again in [token] * (next(sizes) if token == reader.placeholder_id else 1)
+        ]
+        first = reader.placeholder_id if digests == wanted else 40
+        choice = {
+            "token_ids": [first, chat.end_id],
+            "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.5}]},
+        }
+        return Reply({"choices": [choice], "prompt_token_ids": ids})
+
+    pictures = VLLMPictures(SizedPictures(reader))
+    with http_server(answer) as server:
+        client = PictureClient(server.url, SAMPLING, chat.end_ids, "log", pictures=pictures)
+        rollouts = list(
+            EpisodePlay(
+                lambda opening: ServerEngine(client, opening, "1", lambda _: False),
+                chat,
+                [(row, 0) for row in gallery.rows()],
+                gallery,
+            )
+        )
+    statuses = [rollout.outcome.status for rollout in rollouts]
+    assert statuses == [EpisodeStatus.VOID, EpisodeStatus.FINISHED, EpisodeStatus.FINISHED]
+    assert "placeholders of images" in str(rollouts[0].outcome.void_reason)
+    # The engine got nothing after the fault.
+    assert len(server.requests) == 5
+    assert sum(rollouts[0].conversation.mask) == 2
 
 
 SEES = ("env=shapes_mini", "model=tiny_vlm", "backend.engine.name=vllm")

@@ -44,20 +44,32 @@ def test_a_processor_without_placeholders_is_refused() -> None:
         input_form(SimpleNamespace())
 
 
+class CountingProcessor(DoublingProcessor):
+    """Makes the same pixels of each picture, and counts its calls."""
+
+    calls = 0
+
+    def __call__(self, text: list[str], images: list[list[Any]], **_: Any) -> dict[str, Any]:
+        import torch
+
+        self.calls += 1
+        ids = torch.full((1, text[0].count("<image>")), 7)
+        return {"input_ids": ids, "pixel_values": torch.ones(len(images[0]), 100)}
+
+
+def test_the_picture_of_passes_without_one_is_made_once(tmp_path: Path) -> None:
+    processor = CountingProcessor()
+    reader = PictureReader(processor, PictureStore(tmp_path), Images(max_pixels=9, per_episode=2))
+    before = processor.calls
+    for _ in range(3):
+        assert reader.blank()["pixel_values"].shape == (1, 100)
+        assert reader.no_pixels()["pixel_values"].shape == (0, 100)
+    assert processor.calls - before == 1
+
+
 def test_tensors_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     store = PictureStore(tmp_path / "pictures")
-
-    class Counting(DoublingProcessor):
-        calls = 0
-
-        def __call__(self, text: list[str], images: list[list[Any]], **_: Any) -> dict[str, Any]:
-            self.calls += 1
-            ids = torch.full((1, text[0].count("<image>")), 7)
-            return {"input_ids": ids, "pixel_values": torch.ones(len(images[0]), 100)}
-
-    processor = Counting()
+    processor = CountingProcessor()
     reader = PictureReader(processor, store, Images(max_pixels=100, per_episode=2))
     monkeypatch.setattr(picture_reader, "MAX_BYTES", 500)
     digests = [store.keep(data)["sha256"] for data in (PNG, OTHER)]

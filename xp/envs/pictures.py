@@ -107,9 +107,7 @@ class PictureStore:
 
     def uri(self, digest: str, max_pixels: int | None = None) -> str:
         """A picture as a data URI of a PNG, as `image` makes it."""
-        written = io.BytesIO()
-        self.image(digest, max_pixels).save(written, "PNG")
-        return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
+        return png_uri(base64_png(self.image(digest, max_pixels)))
 
     def thumbnail(self, digest: str) -> str | None:
         """A small copy for a page as a data URI: offline, and without a script. None means that the store lacks it."""
@@ -142,6 +140,16 @@ class PictureStore:
             size = (max(1, int(image.width * factor)), max(1, int(image.height * factor)))
             image = image.resize(size, Image.Resampling.BICUBIC)
         return image
+
+
+def base64_png(image: Any) -> str:
+    """The PNG of PIL's image, in base64."""
+    return base64.b64encode(picture_data(image)).decode()
+
+
+def png_uri(text: str) -> str:
+    """The data URI of a PNG in base64."""
+    return f"data:image/png;base64,{text}"
 
 
 def store_of(images: Images | None, environ: Mapping[str, str]) -> PictureStore | None:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -22,16 +23,19 @@ from xp.lib.patching import replaced
 from xp.spec.model import Images
 
 OTHER: Final = "choose another model that reads pictures, or set model.images=null"
-MAX_KEPT: Final = 128
-"""Largest number of pictures that are kept, since the turns and the episodes of a group repeat them."""
 MAX_BYTES: Final = 640 * 2**20
-"""Largest size of the tensors that are kept; of a picture of 200,704 pixels Qwen3-VL has 5 MB, SmolVLM up to 53 MB."""
+"""Largest size of the tensors that are kept, since the turns and the episodes of a group repeat pictures; Qwen3-VL has 5 MB
+of a picture of 200,704 pixels, SmolVLM up to 53 MB."""
 IDS: Final = "input_ids"
 PIXELS: Final = "pixel_values"
 GRID: Final = "image_grid_thw"
 """Key of the numbers of patches of each picture, in time, height and width, of Qwen2-VL's kind."""
 PROBES: Final = ((64, 64), (160, 64))
 """Sizes of the pictures with which a processor is asked for its form: some make several parts of the second one."""
+
+
+class PictureMismatch(Exception):
+    """A conversation has other placeholders than its pictures have tokens, or an engine has read other tokens of it."""
 
 
 @dataclass(frozen=True)
@@ -171,14 +175,18 @@ class PictureReader:
             inputs[self.form.types] = ids.new_tensor(types)
         return inputs
 
-    def blank(self) -> dict[str, Any]:
-        """The tensors of one small picture that is in no store."""
+    def blank(self) -> Mapping[str, Any]:
+        """The tensors of one small picture that is in no store, made once."""
+        return self._blank
+
+    @cached_property
+    def _blank(self) -> Mapping[str, Any]:
         made = processed(self.processor, self.processor.image_token, [blank_image(PROBES[0])])
         return {key: made[key] for key in self.form.dims}
 
     def no_pixels(self) -> dict[str, Any]:
         """`pixels` of no picture: tensors of the right form without lines."""
-        return {key: tensor[:0] for key, tensor in self.blank().items()}
+        return {key: tensor[:0] for key, tensor in self._blank.items()}
 
     def within(
         self, ids: Sequence[int], digests: Sequence[str], limit: int
@@ -221,6 +229,12 @@ class PictureReader:
             f"the tokens of pictures differ: the tokens have {num_ids} placeholders of images, and the"
             f" pixels of {len(digests)} images are {sum(expected)}"
         )
+
+    def check(self, ids: Sequence[int], digests: Sequence[str]) -> None:
+        """Raises PictureMismatch with the sentence of `fault`, if there is one."""
+        fault = self.fault(ids, digests)
+        if fault is not None:
+            raise PictureMismatch(fault)
 
     def _picture(self, digest: str) -> Mapping[str, Any]:
         """What the processor makes of a picture alone."""

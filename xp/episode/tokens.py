@@ -55,6 +55,23 @@ class TemplateFault(XpError):
         self.reason = reason
 
 
+class TooManyPictures(TemplateFault):
+    """A prompt has more pictures than the model may get, none of which may be left out.
+
+    Args:
+        number: of the prompt's pictures.
+        limit: `model.images.per_episode`.
+    """
+
+    def __init__(self, number: int, limit: int) -> None:
+        super().__init__(
+            f"the prompt has {number} images, more than model.images.per_episode={limit}"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.reason}; set model.images.per_episode to a larger number"
+
+
 class ChatTokens:
     """A tokenizer with its chat template and the run's template arguments.
 
@@ -143,13 +160,13 @@ class ChatTokens:
 
         Raises:
             TemplateFault: the template does not render it.
+            TooManyPictures: it has more pictures than the model may get.
         """
         digests = digests_of(messages)
         self._check_pictures(messages)
         if self.pictures is not None and digests:
             if len(digests) > self.pictures.per_episode:
-                limit = f"model.images.per_episode={self.pictures.per_episode}"
-                raise TemplateFault(f"a prompt has {len(digests)} images, more than {limit}")
+                raise TooManyPictures(len(digests), self.pictures.per_episode)
             return self._expanded(self.rendered(messages, tools), digests)
         rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
         return list(rendered["input_ids"])

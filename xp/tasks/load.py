@@ -13,7 +13,7 @@ from typing import Final
 from xp.envs.base import ProtocolError, Provider, Task
 from xp.envs.load import load_provider
 from xp.envs.rows import name_of
-from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.episode.tokens import ChatTokens, TemplateFault, TooManyPictures
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
 from xp.spec.env import PromptSource
@@ -70,6 +70,8 @@ def within_limit(
     def length(row: TaskRow) -> int | None:
         try:
             return chat.prompt_length(row.messages, row.tools, max_tokens)
+        except TooManyPictures as fault:
+            raise XpError(f"task {row.task_id}: {fault}", fault.code) from None
         except TemplateFault as fault:
             raise XpError(
                 f"task {row.task_id}: {fault}; leave it out, or choose another model", fault.code

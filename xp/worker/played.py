@@ -12,7 +12,7 @@ from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import Tokens
-from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.episode.tokens import ChatTokens, TemplateFault, TooManyPictures
 from xp.episode.trajectory import Trajectory, trajectory
 from xp.episode.upload import Recorder
 from xp.lib.nested import grouped
@@ -122,6 +122,8 @@ def live_prompt(
         episode.give_up(
             f"PromptTooLong: the session's prompt has {size} tokens, more than training.max_prompt_tokens={max_tokens}"
         )
+    except TooManyPictures as fault:
+        episode.give_up(f"TooManyPictures: {fault}")
     except TemplateFault as fault:
         episode.give_up(
             f"TemplateFault: the chat template does not render the session's prompt: {fault.reason}"

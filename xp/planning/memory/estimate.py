@@ -349,7 +349,7 @@ def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
     if spec.model.lora is not None:
         width = float(_use(spec).frozen_bytes)
     elif spec.model.train_vision:
-        width = 16.0  # with a gradient and two moments
+        width += 4.0 + MOMENTS[spec.training.optimizer]  # a gradient and the optimizer's state
     return width * parameters
 
 

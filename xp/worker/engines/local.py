@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from xp.episode.sized_pictures import SizedPictures
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.models.files import config_of
@@ -70,7 +71,8 @@ def local_engine(
         running = server.running(settings, base, devices, log, python, served_as)
         kind = CompletionClient
         if chat.pictures is not None:
-            kind = partial(PictureClient, pictures=VLLMPictures(chat.pictures))
+            pictures = VLLMPictures(SizedPictures(chat.pictures))
+            kind = partial(PictureClient, pictures=pictures)
     else:
         arguments = settings.arguments
         adapters = adapters_of(model)
@@ -87,9 +89,6 @@ def local_engine(
     adapters = adapters_of(model)
     config = config_of(model if adapters is None else base_of(adapters), Path())
     never = placeholder_ids(config or {})
-    # vLLM refuses biases together with guessed tokens.
-    if spec.backend.engine.speculative is not None:
-        never = []
     with running as served:
         client = kind(served.url, sampling, chat.end_ids, str(log), key=served.key, never=never)
         yield lambda opening: ServerEngine(client, opening, seed, chat.holds_one_of(sampling.stop))

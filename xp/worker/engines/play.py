@@ -16,6 +16,7 @@ from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Tokens
+from xp.episode.picture_reader import PictureMismatch
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
@@ -250,7 +251,11 @@ class EpisodePlay:
                 pictures = digests_of(episode.opening)
                 rows = self._rows[number] = Rows(Conversation(ids, pictures=pictures))
         write = partial(self._write, number, opening)
-        await play_turns(rows, episode, self._chat, sampling, write, self._in_thread)
+        try:
+            await play_turns(rows, episode, self._chat, sampling, write, self._in_thread)
+        except PictureMismatch as fault:
+            await Ended(opening)
+            episode.void(str(fault))
         if number in self._turns:
             self.engine.end(number)
         await self._in_thread(episode.close)
@@ -270,7 +275,10 @@ class EpisodePlay:
     async def _write(
         self, number: int, opening: Future[Any], row: Conversation, reply: Sequence[int]
     ) -> tuple[Sequence[int], bool]:
-        """Has the engine write the next turn of a row."""
+        """Has the engine write the next turn of a row; raises PictureMismatch, before the engine is asked."""
+        if self._chat.pictures is not None:
+            ids = [*row.prompt_ids, *row.completion_ids, *reply]
+            self._chat.pictures.check(ids, row.pictures)
         is_first = number not in self._turns
         self._turns[number] = Future()
         is_current = row is self.engine.conversations[number]

@@ -18,7 +18,7 @@ from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.drawn_tasks import DrawnPrompts
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import UncountedPrompts, XpGenerator
-from xp.backends.skyrl.worker.pictures import EnginePictures
+from xp.backends.skyrl.worker.pictures import SkyRLPictures
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.envs.secrets_file import environment
@@ -100,7 +100,7 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         pictures = None
         if reader is not None:
             client = None if self._config.stub else inference_engine_client
-            pictures = EnginePictures(reader, client, resolve_policy_model_name(cfg))
+            pictures = SkyRLPictures(reader, client, resolve_policy_model_name(cfg))
         return XpGenerator(cfg, inference_engine_client, chat, self._mix, spec, pictures)
 
     def get_eval_dataset(self) -> PromptDataset | None:

@@ -22,11 +22,12 @@ from skyrl.train.generators.base import GeneratorInterface
 from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
-from xp.backends.skyrl.worker.pictures import EnginePictures, PictureMismatch
+from xp.backends.skyrl.worker.pictures import SkyRLPictures
 from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
+from xp.episode.picture_reader import PictureMismatch
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.lib.models.files import config_of
@@ -115,7 +116,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         chat: ChatTokens,
         mix: EnvironmentMixture,
         spec: RunSpec,
-        pictures: EnginePictures | None = None,
+        pictures: SkyRLPictures | None = None,
     ) -> None:
         self.chat = chat
         self._pictures = pictures

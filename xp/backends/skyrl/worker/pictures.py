@@ -15,21 +15,15 @@ import torch
 from skyrl.backends.renderer import VLLMRenderer
 from skyrl.tinker.types import ImageChunk
 
-from xp.episode.picture_reader import GRID, PIXELS, PictureReader
+from xp.episode.picture_reader import GRID, PIXELS, PictureMismatch, PictureReader
+from xp.episode.sized_pictures import MAX_KEPT, SizedPictures
 from xp.errors import ExitCode, XpError
-from xp.worker.engines.vllm_pictures import VLLMPictures
 
 TENSORS: Final = (PIXELS, GRID)
 """Names of the tensors of pictures in SkyRL's batches."""
-MAX_KEPT: Final = 256
-"""Largest number of rendered pictures that are kept: the turns and the episodes of a group repeat them."""
 
 
-class PictureMismatch(Exception):
-    """The ids of a conversation have other placeholders than its pictures have tokens."""
-
-
-class EnginePictures:
+class SkyRLPictures:
     """The pictures of conversations.
 
     Args:
@@ -51,7 +45,7 @@ class EnginePictures:
             )
         self.reader = reader
         self._client = client
-        self._sent = VLLMPictures(reader)
+        self._sized = SizedPictures(reader)
         self._renderer = None if client is None else VLLMRenderer(client, model_name)
         self._rendered: dict[str, asyncio.Future[str | None]] = {}
 
@@ -65,18 +59,12 @@ class EnginePictures:
         Raises:
             PictureMismatch: the ids have other placeholders, or the engine has another number for a picture.
         """
-        fault = self.reader.fault(ids, digests)
-        if fault is not None:
-            raise PictureMismatch(fault)
+        places = [
+            {"offset": place.start, "length": len(place)}
+            for place in self._sized.places(ids, digests)
+        ]
         if not digests:
             return None
-        places = []
-        start = 0
-        for digest in digests:
-            length = self.reader.num_tokens(digest)
-            start = ids.index(self.reader.placeholder_id, start)
-            places.append({"offset": start, "length": length})
-            start += length
         return {
             "mm_hashes": {"image": [self._name(digest) for digest in digests]},
             "mm_placeholders": {"image": places},
@@ -119,7 +107,7 @@ class EnginePictures:
     async def _render(self, digest: str) -> str | None:
         if self._renderer is None:
             return None
-        data = await asyncio.to_thread(self._sent.png, digest)
+        data = await asyncio.to_thread(self._sized.png, digest)
         # SkyRL's field reads base64.
         (rendered,) = await self._renderer._render_images(
             [ImageChunk(data=data.encode(), format="png")]

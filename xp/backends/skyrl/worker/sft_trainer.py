@@ -93,7 +93,7 @@ class SftLog:
             self._updates.finish(self._step, self._held_out_loss)
 
 
-class PictureCollator:
+class SkyRLPictureCollator:
     """SkyRL's batch of tokens, and the pixels of each row, with no lines for a row without pictures.
 
     SkyRL's own rows have their pixels as numbers in a file, and a batch of some rows without them is refused.
@@ -141,7 +141,7 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
 
     def setup(self) -> None:
         """SkyRL's method with xp's own policy worker under FSDP, and without its processor of pictures: the episodes'
-        tokens are there, and their pixels are made by PictureCollator."""
+        tokens are there, and their pixels are made by SkyRLPictureCollator."""
         if self.sft_cfg.strategy == "fsdp":
             from skyrl.backends.skyrl_train.workers.fsdp import fsdp_worker
 
@@ -153,7 +153,7 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
         place = self.cfg.trainer.policy.model.path
         reader = picture_reader(place, self._policy, self.tokenizer)
         if reader is not None:
-            self.collator = PictureCollator(self.collator, reader)
+            self.collator = SkyRLPictureCollator(self.collator, reader)
         update = self.dispatch.forward_backward
 
         def with_rate(*args: Any, **settings: Any) -> Any:

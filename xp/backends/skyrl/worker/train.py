@@ -23,6 +23,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import replacing
 from xp.lib.reading import config_of
+from xp.spec.backend import Placement
 from xp.tasks.row import TaskRow
 from xp.worker.engines.teacher import check_teacher
 from xp.worker.places import teacher_place
@@ -104,7 +105,11 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
     # SkyRL has no keys for them; its workers get them with its own settings.
     for role in (cfg.trainer.policy, cfg.trainer.critic):
         role.optimizer_config.min_lr = common.spec.training.min_learning_rate
-    cfg.trainer.policy.model.train_vision = common.spec.model.train_vision
+    policy = cfg.trainer.policy.model
+    policy.train_vision = common.spec.model.train_vision
+    # A colocated engine loses all weights while it sleeps (RemoteInferenceClient.sleep).
+    is_colocated = common.spec.backend.engine.placement is Placement.COLOCATED
+    policy.sends_vision = common.spec.model.images is not None and is_colocated
     if loopback.ONE_MACHINE in os.environ:
         # The router of SkyRL's engines is not a Python program; xp.lib.loopback binds the engines' own servers.
         engine = cfg.generator.inference_engine

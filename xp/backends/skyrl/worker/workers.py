@@ -39,20 +39,28 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     """Policy worker that ties the embeddings again before the parameters are sharded, and freezes parts for media."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        self._trains_vision = getattr(self.cfg.policy.model, "train_vision", False)
         with (
-            _tying(trains_vision=self._trains_vision),
+            _tying(trains_vision=self.trains_vision),
             xp_schedules(self.cfg.policy.optimizer_config),
         ):
             super().init_model(model_path, num_training_steps)
         if self.cfg.policy.model.lora.rank > 0:
             check_untied(self.model.model, self.cfg.policy.model.lora.target_modules)
         disable_dropout(self.model)
-        take_blank_batches(self.model, trains_vision=self._trains_vision)
+        take_blank_batches(self.model, trains_vision=self.trains_vision)
+
+    @property
+    def trains_vision(self) -> bool:
+        """Whether the part for pictures is trained."""
+        return getattr(self.cfg.policy.model, "train_vision", False)
+
+    @property
+    def sends_vision(self) -> bool:
+        """Whether the engine gets the weights of the part for pictures after an update."""
+        return self.trains_vision or getattr(self.cfg.policy.model, "sends_vision", False)
 
     def _build_weight_source(self, dtype: Any, backend: str) -> Any:
-        # An engine gets all weights that an update may change.
-        if self._trains_vision or not has_media(self.model.model.config):
+        if self.sends_vision or not has_media(self.model.model.config):
             return super()._build_weight_source(dtype, backend)
         from skyrl.backends.skyrl_train.weight_sync.sources import FsdpWeightSource
 
@@ -161,7 +169,7 @@ def take_blank_batches(wrapper: Any, *, trains_vision: bool = False) -> None:
 
 
 def _smallest_picture(model: Any, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Tensors of a picture of one token.
+    """Tensors of a picture of one token, made of the network's shape: a worker has no processor for PictureReader.blank.
 
     Args:
         model: the network, with adapters or without.

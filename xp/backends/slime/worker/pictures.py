@@ -1,24 +1,17 @@
 """Pictures under Slime: what SGLang gets of a conversation, and the pixels that Megatron's update gets.
 
-SGLang makes pixels itself. Each picture is sent in the size of its patches, so that its processor resizes nothing and the
-pixels are those of the update. Its answer has the number of tokens that it read, which is compared with xp's.
+SGLang makes pixels itself, and its answer has the number of tokens that it read, which is compared with xp's.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from xp.episode.picture_reader import GRID, MAX_KEPT, PictureReader
+from xp.episode.picture_reader import PictureMismatch, PictureReader
+from xp.episode.sized_pictures import SizedPictures
 from xp.worker.engines.conversation import Conversation
-
-
-class PictureMismatch(Exception):
-    """The ids of a conversation have other placeholders than its pictures have tokens, or the engine read other ids."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class PictureRequest:
             )
 
 
-class EnginePictures:
+class SlimePictures:
     """The pictures of conversations, for SGLang's requests and for Slime's samples.
 
     Args:
@@ -62,7 +55,7 @@ class EnginePictures:
 
     def __init__(self, reader: PictureReader) -> None:
         self.reader = reader
-        self._uri = lru_cache(MAX_KEPT)(self._encoded)
+        self._sized = SizedPictures(reader)
 
     def request(self, ids: Sequence[int], digests: Sequence[str]) -> PictureRequest | None:
         """What SGLang gets of a context, whose ids have one placeholder for each picture there. None means no pictures.
@@ -74,19 +67,16 @@ class EnginePictures:
         Raises:
             PictureMismatch: the ids have another number of placeholders than the pictures have tokens.
         """
-        fault = self.reader.fault(ids, digests)
-        if fault is not None:
-            raise PictureMismatch(fault)
+        short = self._sized.short_ids(ids, digests)
         if not digests:
             return None
-        collapsed = self._collapsed(ids, digests)
         tokenizer = self.reader.processor.tokenizer
-        again = tokenizer(tokenizer.decode(collapsed))["input_ids"]
-        num_repeated = len(ids) - len(collapsed)
+        again = tokenizer(tokenizer.decode(short))["input_ids"]
+        num_repeated = len(ids) - len(short)
         return PictureRequest(
-            {"input_ids": collapsed, "image_data": [self._uri(digest) for digest in digests]},
+            {"input_ids": short, "image_data": [self._sized.uri(digest) for digest in digests]},
             len(ids),
-            None if again == collapsed else len(again) + num_repeated,
+            None if again == short else len(again) + num_repeated,
         )
 
     def train_inputs(self, row: Conversation) -> dict[str, Any] | None:
@@ -102,29 +92,3 @@ class EnginePictures:
         # Slime's loss misreads a response of length 0.
         filling.append_env_tokens([end_id])
         return filling
-
-    def _collapsed(self, ids: Sequence[int], digests: Sequence[str]) -> list[int]:
-        """The ids with one placeholder for each picture."""
-        lengths = iter([self.reader.num_tokens(digest) for digest in digests])
-        collapsed = []
-        num_left_out = 0
-        for token in ids:
-            if token == self.reader.placeholder_id and num_left_out:
-                num_left_out -= 1
-                continue
-            if token == self.reader.placeholder_id:
-                num_left_out = next(lengths) - 1
-            collapsed.append(token)
-        return collapsed
-
-    def _encoded(self, digest: str) -> str:
-        """A picture as a data URI of a PNG in the size of its patches, which the model's processor does not resize."""
-        image_processor = self.reader.processor.image_processor
-        _, height, width = self.reader.pixels([digest])[GRID][0].tolist()
-        size = (width * image_processor.patch_size, height * image_processor.patch_size)
-        image = self.reader.image(digest)
-        if image.size != size:
-            image = image.resize(size, image_processor.resample)
-        written = io.BytesIO()
-        image.save(written, "PNG")
-        return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import write_turn
-from xp.backends.slime.worker.pictures import PictureMismatch
 from xp.backends.slime.worker.rollout_process import (
     DURING,
     VOID_REWARD,
@@ -22,6 +21,7 @@ from xp.backends.slime.worker.rollout_process import (
 from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.picture_reader import PictureMismatch
 from xp.episode.rewards import Overlong
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.models import local_model
-from xp.backends.slime.worker.pictures import EnginePictures
+from xp.backends.slime.worker.pictures import SlimePictures
 from xp.backends.slime.worker.processes import close_on_request
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import EpisodeFacts, check_health
@@ -177,12 +177,12 @@ class Worker:
         return self._chat
 
     @cached_property
-    def pictures(self) -> EnginePictures | None:
+    def pictures(self) -> SlimePictures | None:
         """The pictures of the episodes. None means that model.images is off."""
         reader = self.chat().pictures
         if reader is None:
             return None
-        return EnginePictures(reader)
+        return SlimePictures(reader)
 
     def prompt(self, chat: ChatTokens, sample: Any) -> list[int]:
         """A task's prompt as token ids, rendered once for all episodes of its group."""

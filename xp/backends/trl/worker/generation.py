@@ -10,6 +10,7 @@ from typing import Any
 
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.process import Ranks
+from xp.episode.sized_pictures import SizedPictures
 from xp.episode.tokens import ChatTokens
 from xp.lib.loopback import HOST
 from xp.spec import Sampling
@@ -31,13 +32,21 @@ class Generation:
         ranks: the training processes.
         log: log of the vLLM server, if there is one.
         is_ahead: whether episodes are played while the trainer's weights change.
+        guesses: whether vLLM guesses tokens.
     """
 
-    def __init__(self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool) -> None:
+    def __init__(
+        self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool, guesses: bool
+    ) -> None:
         self._chat = chat
         self._ranks = ranks
         self._log = log
         self._policy = WholePolicy(is_copied=is_ahead)
+        self._guesses = guesses
+        self._sized: SizedPictures | None = None
+        """For vLLM; the pictures of a step are often those of another one."""
+        if chat.pictures is not None:
+            self._sized = SizedPictures(chat.pictures)
         self._model: Any = None
         self._num_updates = 0
 
@@ -82,11 +91,14 @@ class Generation:
         vllm = trainer.vllm_generation
         end_ids = self._chat.end_ids
         key = os.environ.get(KEY)
-        never = placeholder_ids(trainer.accelerator.unwrap_model(trainer.model).config)
+        never: list[int] = []
+        # vLLM refuses biases together with guessed tokens.
+        if not self._guesses:
+            never = placeholder_ids(trainer.accelerator.unwrap_model(trainer.model).config)
         pictures = None
         client_of: Callable[..., CompletionClient] = CompletionClient
-        if self._chat.pictures is not None:
-            pictures = VLLMPictures(self._chat.pictures, f"/{self._num_updates}")
+        if self._sized is not None:
+            pictures = VLLMPictures(self._sized, f"/{self._num_updates}")
             client_of = partial(PictureClient, pictures=pictures)
 
         def engine_of(sampling: Sampling, seed: str) -> OpenEngine:

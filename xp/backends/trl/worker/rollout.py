@@ -88,7 +88,10 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
         self._rows = {row.task_id: row for row in order}
         server_log = f"{self._config.stage_dir}/vllm.log"
         is_ahead = self._config.spec.training.max_staleness > 0
-        self._generation = Generation(process.chat, self._ranks, server_log, is_ahead=is_ahead)
+        guesses = self._config.spec.backend.engine.speculative is not None
+        self._generation = Generation(
+            process.chat, self._ranks, server_log, is_ahead=is_ahead, guesses=guesses
+        )
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Plays one episode for each prompt (a group's prompts are repeated already).

@@ -31,6 +31,7 @@ from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
+from xp.worker.media_gradients import free_media_inputs
 from xp.worker.picture_passes import seeing_nothing
 from xp.worker.program import run_stage
 from xp.worker.sft import PICTURES, SftProgram, Updates, tokens_of_update
@@ -103,21 +104,18 @@ def train(program: SftProgram[TRLSftConfig], ranks: Ranks) -> None:
     )
 
 
-def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updates) -> Any:
-    """The SFTTrainer of this process."""
-    from transformers import PrinterCallback, TrainerCallback
-    from trl import SFTConfig, SFTTrainer
+def _trainer_class(program: SftProgram[TRLSftConfig]) -> Any:
+    """TRL's SFTTrainer with xp's schedules, whole checkpoints, and pictures on all processes together."""
+    from trl import SFTTrainer
 
-    from xp.backends.trl.worker.checkpoints import Seal
     from xp.backends.trl.worker.resumed_weights import has_own_loader, load_whole
-    from xp.backends.trl.worker.train import loaded_dtype, shard_on_cpu
 
     config = program.config
     chat = program.chat
     held_out = program.held_out
     sft = config.spec.sft
 
-    class Trainer(SFTTrainer):  # type: ignore[misc]
+    class OwnSFTTrainer(SFTTrainer):  # type: ignore[misc]
         def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
             network = self.model if model is None else model
             if has_own_loader(self, network):
@@ -156,6 +154,20 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
                 sum(example.mask) for example in held_out
             ), *others
 
+    return OwnSFTTrainer
+
+
+def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updates) -> Any:
+    """The SFTTrainer of this process."""
+    from transformers import PrinterCallback, TrainerCallback
+
+    from xp.backends.trl.worker.checkpoints import Seal
+    from xp.backends.trl.worker.train import loaded_dtype, shard_on_cpu
+
+    config = program.config
+    chat = program.chat
+    held_out = program.held_out
+
     class Listener(TrainerCallback):  # type: ignore[misc]
         def on_evaluate(
             self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any
@@ -172,18 +184,15 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
                     state.global_step, *values, is_last=state.global_step == state.max_steps
                 )
 
-    # Within the training: under FSDP2 a model cannot be evaluated before it has an optimizer.
-    args = SFTConfig(**config.arguments, eval_on_start=bool(held_out))
-    if chat.pictures is not None:
-        args.remove_unused_columns = False  # The collator reads the pictures' column.
+    args = _arguments(config, is_evaluated=bool(held_out))
     shard_on_cpu(args.distributed_state, os.environ)
-    trains_vision = config.spec.model.train_vision
-    if trains_vision:
-        args.ddp_find_unused_parameters = True  # A dialogue may have no picture.
     model, adapters = start_policy(
-        config.model, config.spec.model.lora, loaded_dtype(config), trains_vision=trains_vision
+        config.model,
+        config.spec.model.lora,
+        loaded_dtype(config),
+        trains_vision=config.spec.model.train_vision,
     )
-    trainer = Trainer(
+    trainer = _trainer_class(program)(
         model=model,
         args=args,
         processing_class=chat.tokenizer,
@@ -193,12 +202,31 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
+    free_media_inputs(trainer.model)
     if chat.pictures is not None:
-        trainer.data_collator = PictureCollator(trainer.data_collator, chat.pictures)
+        trainer.data_collator = TRLPictureCollator(trainer.data_collator, chat.pictures)
     return trainer
 
 
-class PictureCollator:
+def _arguments(config: TRLSftConfig, *, is_evaluated: bool) -> Any:
+    """TRL's SFTConfig.
+
+    Args:
+        config: of the stage.
+        is_evaluated: whether dialogues are held out.
+    """
+    from trl import SFTConfig
+
+    # Within the training: under FSDP2 a model cannot be evaluated before it has an optimizer.
+    args = SFTConfig(**config.arguments, eval_on_start=is_evaluated)
+    if config.spec.model.images is not None:
+        args.remove_unused_columns = False  # The collator reads the pictures' column.
+    if config.spec.model.train_vision:
+        args.ddp_find_unused_parameters = True  # A dialogue may have no picture.
+    return args
+
+
+class TRLPictureCollator:
     """TRL's batch of tokens, and the pixels of its pictures.
 
     TRL's own collator of pictures would render the messages again.
