@@ -46,7 +46,13 @@ def changed(start: Path, run: Path) -> set[str]:
     return {name for name in before if not before[name].equal(after[name])}
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"smolvlm"}))
+def families() -> list[Any]:
+    """Gemma 3 in `make test`, the others in `make test-slow`."""
+    others = sorted(FAMILIES.keys() - {"smolvlm", "gemma3"})
+    return ["gemma3", *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
+
+
+@pytest.mark.parametrize("family", families())
 def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_turn(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +75,7 @@ def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_tu
     assert (run / "model/preprocessor_config.json").is_file()
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
+@pytest.mark.parametrize("family", [pytest.param("qwen2_vl", marks=pytest.mark.slow), "gemma3"])
 def test_a_trained_vision_part_is_published(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
