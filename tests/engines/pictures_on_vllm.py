@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from tests.support.picture_play import two_turns
 from tests.support.sections import sampling_of
 from tests.support.tiny_vision import IMAGES, VISION, message, picture, seeing_chat
 from tools.tiny_vlm.build import write_model
@@ -46,21 +47,6 @@ def own_logprobs(network: Any, reader: Any, row: Conversation, never: list[int])
         logits[:, never] = -torch.inf
     logprobs = logits.log_softmax(-1).gather(1, ids[0, 1:, None])
     return logprobs[-len(row.completion_ids) :, 0]
-
-
-def play(engine: Any, replies: list[Any], chat: Any) -> None:
-    """Two turns of each conversation."""
-    for number in range(len(replies)):
-        engine.begin(number)
-    while engine.is_generating:
-        engine.step(is_live=True)
-    for number, reply in enumerate(replies):
-        row = engine.conversations[number]
-        tokens = chat.reply([reply], last_id=row.completion_ids[-1])
-        row.pictures += digests_of([reply])
-        engine.continue_with(number, tokens)
-    while engine.is_generating:
-        engine.step(is_live=True)
 
 
 def largest(gap: torch.Tensor, row: Conversation) -> float:
@@ -116,7 +102,7 @@ def main(family: str, place: str) -> None:
         never=never,
         pictures=VLLMPictures(SizedPictures(chat.pictures)),
     )
-    play(engine, replies, chat)
+    two_turns(engine, chat, replies)
     rows = engine.conversations
     own = [own_logprobs(network, chat.pictures, row, never) for row in rows]
     gaps = [

@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from tests.support.picture_families import FAMILIES, picture_model
-from tests.support.picture_play import own_logprobs, play
+from tests.support.picture_play import TOLERANCE, check_rows, own_logprobs, play
 from tests.support.tiny_vision import message, picture, seeing_chat
 from xp.envs.pictures import PictureStore, picture_data
 from xp.episode.tokens import TemplateFault
 from xp.worker.engines.conversation import Conversation
 from xp.worker.media import load_network
-
-TOLERANCE = 1e-5
 
 
 @pytest.fixture(autouse=True)
@@ -75,14 +73,7 @@ def test_log_probabilities_are_the_models_own_over_two_turns_with_pictures(
     ]
     rows = play(network, chat, prompts, replies)
     assert [len(row.pictures) for row in rows] == [2, 1, 0]
-    for row in rows:
-        gap = own_logprobs(network, chat, row) - torch.tensor(row.logprobs)
-        assert gap[torch.tensor(row.mask) > 0].abs().max() < TOLERANCE
-        written = zip(row.completion_ids, row.mask, strict=True)
-        assert not {token for token, is_policys in written if is_policys} & {
-            *chat.pictures.form.special_ids
-        }
-        assert chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures) is None
+    check_rows(network, chat, rows)
     # The pictures matter: another one in the first prompt gives other log-probabilities.
     if chat.pictures.num_tokens(one["sha256"]) == chat.pictures.num_tokens(two["sha256"]):
         other = Conversation(rows[0].prompt_ids, rows[0].completion_ids)

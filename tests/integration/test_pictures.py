@@ -15,7 +15,7 @@ import torch
 
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.fake_session import RULES, FakeSession, call
-from tests.support.picture_play import own_logprobs, play
+from tests.support.picture_play import TOLERANCE, check_rows, own_logprobs, play
 from tests.support.scripts import ROW
 from tests.support.sections import replace
 from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
@@ -35,8 +35,6 @@ from xp.worker.engines.conversation import Conversation
 from xp.worker.media import load_network
 from xp.worker.played import live_prompt
 from xp.worker.token_budget import reply_ids
-
-TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -69,16 +67,7 @@ def test_the_engines_log_probabilities_are_the_models_own_over_two_turns_with_pi
     ]
     rows = play(network, chat, prompts, replies)
     assert [len(row.pictures) for row in rows] == [2, 1, 0]
-    for row in rows:
-        gap = own_logprobs(network, chat, row) - torch.tensor(row.logprobs)
-        assert gap[torch.tensor(row.mask) > 0].abs().max() < TOLERANCE
-        assert not {network.config.image_token_id} & {
-            token
-            for token, is_policys in zip(row.completion_ids, row.mask, strict=True)
-            if is_policys
-        }
-        assert chat.pictures is not None
-        assert chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures) is None
+    check_rows(network, chat, rows)
     # The pictures matter: another one in the first prompt gives other log-probabilities.
     other = Conversation(rows[0].prompt_ids, rows[0].completion_ids)
     other.pictures = [three["sha256"], two["sha256"]]

@@ -15,6 +15,7 @@ from xp.spec import Sampling
 from xp.worker.engines.conversation import Conversation, Opening
 from xp.worker.engines.in_process import over_model
 
+TOLERANCE: Final = 1e-5
 SAMPLING: Final = Sampling(
     temperature=1.0,
     top_p=1.0,
@@ -41,7 +42,14 @@ def play(
         [digests_of([prompt]) for prompt in prompts],
     )
     engine = over_model(network, chat, SAMPLING, "seed")(opening)
-    for number in range(len(prompts)):
+    two_turns(engine, chat, replies)
+    assert len(delivered) == 2 * len(prompts)
+    return engine.conversations
+
+
+def two_turns(engine: Any, chat: ChatTokens, replies: Sequence[Message]) -> None:
+    """Two turns of each conversation of an engine, with a reply between them."""
+    for number in range(len(replies)):
         engine.begin(number)
     while engine.is_generating:
         engine.step(is_live=True)
@@ -52,8 +60,18 @@ def play(
         engine.continue_with(number, tokens)
     while engine.is_generating:
         engine.step(is_live=True)
-    assert len(delivered) == 2 * len(prompts)
-    return engine.conversations
+
+
+def check_rows(network: Any, chat: ChatTokens, rows: Sequence[Conversation]) -> None:
+    """The engine's log-probabilities are the model's own, no token of a picture was sampled, and none is lost."""
+    assert chat.pictures is not None
+    for row in rows:
+        is_policys = torch.tensor(row.mask) > 0
+        gap = own_logprobs(network, chat, row) - torch.tensor(row.logprobs)
+        assert gap[is_policys].abs().max() < TOLERANCE
+        sampled = set(torch.tensor(row.completion_ids)[is_policys].tolist())
+        assert not sampled & {*chat.pictures.form.special_ids}
+        assert chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures) is None
 
 
 def own_inputs(
