@@ -313,7 +313,7 @@ class Episode:
 
         Args:
             number: number of the turn, whose reply is not counted.
-            follows: number of the turn that its reply comes after, or NEW_PROMPT; None: this one.
+            follows: number of the turn that its reply comes after, or NEW_PROMPT. None means this turn.
         """
         num_pictures = 0
         while follows != NEW_PROMPT:
