@@ -27,8 +27,8 @@ ROTATED = 26.5
 """Bytes of a patch and its width in float32 meanwhile: queries and keys, with their positions and while they get them.
 Chosen to be at or above what was measured (docs/memory.md)."""
 BACKWARD = 1.2
-"""Bytes of a layer while it is passed backward, as a multiple of what it keeps. Chosen so that a trained part's peak is that
-of tests/unit/test_memory_pictures.py within 6 %."""
+"""Bytes of a layer while it is passed backward, as a multiple of what it keeps. Chosen so that the peaks of trained parts
+in tests/unit/test_memory_pictures.py are planned with 0.95 to 1.35 times their size."""
 
 
 @dataclass(frozen=True)
