@@ -75,7 +75,8 @@ def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_tu
     assert (run / "model/preprocessor_config.json").is_file()
 
 
-@pytest.mark.parametrize("family", [pytest.param("qwen2_vl", marks=pytest.mark.slow), "gemma3"])
+@pytest.mark.slow  # tests/trainers/test_trl_sft_pictures.py has the gradient of a trained vision part
+@pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
 def test_a_trained_vision_part_is_published(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_trained_vision_part_is_published(
     assert (run / "model/preprocessor_config.json").is_file()
 
 
+@pytest.mark.slow  # tests/trainers/test_trl_media.py has the layers of adapters without a training
 def test_adapters_are_on_the_language_layers_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("trl")
 
+from tests.support.cases import few
 from tests.support.fake_session import RULES, FakeSession
 from tests.support.picture_trainings import SMALL, TWO_TURNS, steps_of
 from tests.support.sections import replace as replaced_in
@@ -118,7 +119,7 @@ def trained(model: Path, directory: Path, *words: str) -> Mapping[str, Any]:
     return line
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", few(["qwen2_vl", "qwen3_vl"], 1))
 def test_each_row_of_an_episode_has_its_own_pictures(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,12 +142,12 @@ def test_episodes_of_older_weights_are_trained_with_their_own_pixels(
     model = vision_model("qwen2_vl", tmp_path / "model", spread=0.08)
     words = (
         *(*TWO_TURNS, *SMALL, "model=hf", f"model.path={model}", "model.dtype=float32"),
-        *("model.images=true", "training.max_staleness=1", "training.num_steps=3"),
+        *("model.images=true", "training.max_staleness=1", "training.num_steps=2"),
         *("algorithm.importance_correction=token_truncate", "training.learning_rate=1e-9"),
     )
     assert main([*words, f"outputs={tmp_path}/outputs"]) == 0
     steps = steps_of(tmp_path / "outputs")
-    assert [step["training/staleness"] for step in steps] == [0.0, 1.0, 1.0]
+    assert [step["training/staleness"] for step in steps] == [0.0, 1.0]
     for step in steps:
         assert step["episodes/void"] == 0.0
         assert step["pictures/read"] > 1.0
