@@ -87,13 +87,6 @@ def played(app: str, calls: Calls, prompt: str) -> tuple[str, list[ToolResult]]:
             "{metadata.question} ({metadata.company})",
             "What is the profit? (acme)",
         ),
-        (
-            "finqa_env.server.app:app",
-            FINQA,
-            [("submit_answer", {"text": "6"}), ("submit_answer", {"answer": "6"})],
-            "{observation}",
-            None,
-        ),
     ],
 )
 def test_calls_of_mcp_tools(

@@ -146,11 +146,6 @@ def test_test_tasks_have_seeds_of_no_training_task(provider: Provider) -> None:
     assert not trained & {task.spec["question"] for task in found}
 
 
-def test_weights_are_the_shares_of_a_mix(provider: Provider) -> None:
-    shares = Counter(task.spec["dataset"] for task in provider.tasks("train", range(400)))
-    assert 0.68 < shares["chain_sum"] / 400 < 0.82
-
-
 def test_a_level_and_a_configuration_make_tasks_harder() -> None:
     def longest(**options: Any) -> int:
         made = load_provider(
@@ -170,11 +165,6 @@ def test_a_level_and_a_configuration_make_tasks_harder() -> None:
     ("options", "said"),
     [
         ({"dataset": ["chain_sums"], "weights": {}}, "did you mean chain_sum"),
-        ({"prompt": "polite"}, "DeepSeekZero"),
-        (
-            {"config": {"chain_sum": {"min_terms": 9, "max_terms": 2}}},
-            "max_terms must be >= min_terms",
-        ),
         ({"config": {"chain_sum": {"terms": 9}}}, "terms"),
     ],
 )

@@ -55,32 +55,11 @@ def evaluation(outputs: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("env", "look_alike", "told", "overrides"),
-    [
-        (
-            "whodunit",
-            "whodunit:WhoDunit",
-            "of 100 tasks of split train, chosen by the hash of their content",
-            (),
-        ),
-        (
-            "ctf",
-            "terminals:CTF",
-            "6 of 6 tasks of split test",
-            ("training.max_response_tokens=300",),
-        ),
-        (
-            "openreward",
-            "answers:EchoEnvironment",
-            "1 of 2 tasks of split train",
-            ("evaluation.num_tasks=1",),
-        ),
-    ],
-)
-def test_a_whole_run_says_what_was_held_out(
-    env: str, look_alike: str, told: str, overrides: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_whole_run_says_what_was_held_out(tmp_path: Path) -> None:
+    env = "whodunit"
+    look_alike = "whodunit:WhoDunit"
+    told = "of 100 tasks of split train, chosen by the hash of their content"
+    overrides = ()
     code, text = run(tmp_path, (), env, look_alike, *overrides)
     assert code == 0, text
     assert told in text.partition("Trained")[2]

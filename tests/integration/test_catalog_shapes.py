@@ -108,19 +108,6 @@ def test_an_environment_without_training_is_refused_with_the_reason(tmp_path: Pa
         assert error.value.code is ExitCode.TASKS
 
 
-def test_the_public_run_evaluates_on_its_training_tasks_and_says_so(tmp_path: Path) -> None:
-    overlap = (
-        "env.train.num_tasks=null",
-        "env.held_out.split=train",
-        "env.held_out.overlap=allowed",
-    )
-    one = record(prepared(tmp_path, "env=whodunit", *overlap))
-    assert one.num_train == 100
-    assert one.num_held_out == 100
-    assert one.num_trained_on == 100
-    assert one.line().endswith("all evaluation tasks are trained on as well")
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for all recipes: most ask for the same tasks."""

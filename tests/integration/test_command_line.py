@@ -13,19 +13,14 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from filelock import FileLock
 
-from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.arguments import COMMANDS, INSTEAD
-from xp.cli.parser import build, outputs_of, parse
-from xp.cli.run_plans import run_plans
+from xp.cli.parser import build, parse
 from xp.cli.table import ListColumn, fitted, wrapped
-from xp.composition import GROUPS, compose, options
 from xp.errors import ExitCode, XpError
-from xp.execution.record import LOCK, RunRecord, RunStatus
-from xp.planning.plan import Plan, build_again
+from xp.planning.plan import Plan
 
 RUNS = (
     ListColumn("run", 0),
@@ -45,9 +40,7 @@ ROWS = [
 ACTIONS = [name for name in build()[1] if " " in name]
 
 
-@pytest.mark.parametrize(
-    "words", ["plan", "env.train.num_tasks=3", "runs list", "-m seed=1,2", "tasks verify"]
-)
+@pytest.mark.parametrize("words", ["plan", "runs list"])
 def test_a_working_directory_that_was_deleted_is_one_clear_message(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,12 +52,6 @@ def test_a_working_directory_that_was_deleted_is_one_clear_message(
     assert "the working directory" in said
 
 
-def test_commands_and_actions_are_few() -> None:
-    assert len(COMMANDS) <= 18
-    assert len(ACTIONS) + 1 <= 22, "with `eval list`"
-    assert not {*INSTEAD} & {*COMMANDS, *ACTIONS}
-
-
 @pytest.mark.parametrize("words", INSTEAD)
 def test_a_word_that_is_no_command_names_the_command_for_it(
     words: str, capsys: pytest.CaptureFixture[str]
@@ -74,11 +61,16 @@ def test_a_word_that_is_no_command_names_the_command_for_it(
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, *ACTIONS])
-def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_explains_itself_in_80_columns(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         main([*words.split(), "--help"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: python -m xp {words}")
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: python -m xp {words}")
+    assert words not in COMMANDS or max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_flag_may_stand_before_or_after_the_overrides() -> None:
@@ -89,7 +81,7 @@ def test_a_flag_may_stand_before_or_after_the_overrides() -> None:
     assert parse(["runs", "--json", "show", "x"]).json
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("width", [40, 100])
 def test_a_table_fits_the_terminal_and_keeps_names_whole(width: int) -> None:
     lines = fitted(RUNS, ROWS, width).splitlines()
     assert all(row["run"] in text for row, text in zip(ROWS, lines[1:], strict=False))
@@ -108,16 +100,6 @@ def test_a_long_line_is_broken_on_a_terminal_alone(monkeypatch: pytest.MonkeyPat
     assert " ".join(wrapped(line).split()) == " ".join(line.split())
 
 
-@pytest.mark.parametrize("words", COMMANDS)
-def test_help_fits_80_columns(
-    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        main([words, "--help"])
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-
-
 def test_groups_are_listed_by_the_help_of_xp_and_by_options_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -133,14 +115,6 @@ def test_groups_are_listed_by_the_help_of_xp_and_by_options_alone(
     assert "did you mean model?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group != "env"])
-def test_every_option_says_what_it_is(group: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["options", group, "--json"]) == 0
-    found = {one["name"]: one["about"] for one in json.loads(capsys.readouterr().out)}
-    assert found.keys() >= options(group).keys()
-    assert [name for name, about in found.items() if len(about) < 5] == []
-
-
 def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "metrics", "--json"]) == 0
     assert "reward/avg_raw_reward" in {row["metric"] for row in json.loads(capsys.readouterr().out)}
@@ -153,13 +127,7 @@ def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("line", "wanted"),
-    [
-        ("xp backend=sk", "skyrl"),
-        ("xp algorithm.estimator=r", "rloo"),
-        ("xp env.max_t", "env.max_turns"),
-        ("xp resume=ru", "run-1"),
-        ("xp tasks show a", "abc"),
-    ],
+    [("xp backend=sk", "skyrl"), ("xp resume=ru", "run-1")],
 )
 def test_the_tabulator_key_completes_options_and_keys(
     line: str, wanted: str, tmp_path: Path
@@ -201,7 +169,7 @@ BIN = (sys.executable, "-m", "xp")
 
 @pytest.mark.parametrize(
     "words",
-    [["plan"], ["plan", "--help"], ["--version"], ["runs", "list"], ["tasks", "prune", "--json"]],
+    [["plan"], ["runs", "list"]],
     ids=" ".join,
 )
 def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
@@ -240,22 +208,6 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize("kind", LOST)
-def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> None:
-    run = leave_run(tmp_path, "run", record("run", status="running"))
-    make_ours(run)
-    (run / "attempt_1/train/log.txt").write_text("a line\n")
-    with FileLock(run / LOCK), lost_stream(kind) as stream, redirect_stdout(stream):
-        assert main(["runs", "logs", "run", "--follow", f"outputs={tmp_path}"]) == (
-            0 if kind == "pipe" else ExitCode.RESOURCE
-        )
-
-
-def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:
-    for word in ('outputs="/a b/c"', "outputs='/a b/c'", "outputs=/a b/c"):
-        assert outputs_of([word]) == Path("/a b/c")
 
 
 @pytest.mark.skipif(
@@ -309,13 +261,3 @@ def test_the_code_of_the_work_remains_without_output(
     ):
         words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
         assert main(words) == ExitCode.UNHEALTHY
-
-
-def test_a_preparation_that_is_resumed_has_no_summary_of_a_training(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = RunRecord("R", RunStatus.SUCCEEDED, ())
-    monkeypatch.setattr("xp.execution.supervise.dispatch", lambda *_, **__: record)
-    plan = build_again(compose(["env=echo", f"outputs={tmp_path}"]), "R", 1, ["prepare"])
-    run_plans([plan])
-    assert "tuned" not in capsys.readouterr().out

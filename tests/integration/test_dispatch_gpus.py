@@ -85,8 +85,8 @@ def test_the_gpus_of_a_run_that_was_killed_are_free(tmp_path: Path) -> None:
     assert len(claim(a100s(4), tmp_path).names) == 4
 
 
-@pytest.mark.parametrize("listing", ["exit 1", "printf 'No devices were found'", "sleep 0"])
-def test_a_machine_without_the_gpus_is_told_before_the_start(tmp_path: Path, listing: str) -> None:
+def test_a_machine_without_the_gpus_is_told_before_the_start(tmp_path: Path) -> None:
+    listing = "printf 'No devices were found'"
     (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{listing}\n")
     with pytest.raises(
         XpError, match=r"2 x a100-80gb, and 0 of the 0 .*the plan is fine"

@@ -11,7 +11,7 @@ import pytest
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
-from xp.checks.doctor.finding import Finding, Verdict, fault, ok
+from xp.checks.doctor.finding import Finding, Verdict
 from xp.checks.doctor.functions import functions
 from xp.checks.doctor.machine import accelerators, disk, versions
 from xp.checks.doctor.reach import environments, launcher, secrets
@@ -55,14 +55,6 @@ def test_versions_are_held_against_the_pins() -> None:
     assert "is not installed" in said["no-such-package"].text
 
 
-def test_xps_own_python_is_not_made_into_the_trainers() -> None:
-    overrides = ["backend=skyrl", "env=whodunit", "hardware=a100x4"]
-    faults = [
-        f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT
-    ]
-    assert "python -m xp install backend=skyrl hardware=a100x4" in only(faults).text
-
-
 def test_functions_of_the_users_own_are_named_and_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,12 +76,6 @@ def test_functions_of_the_users_own_are_named_and_imported(
         "reward_fn my_broken:other cannot be loaded: No module named 'no_such_package'"
         in broken.text
     )
-
-
-def test_an_interpreter_that_is_not_there_is_a_fault() -> None:
-    finding = only(list(versions(compose(["backend.runtime.python=/no/such/python"]), ())))
-    assert finding.verdict == Verdict.FAULT
-    assert finding.code == ExitCode.RUNTIME
 
 
 def nvidia_smi(directory: Path, rows: str) -> None:
@@ -231,17 +217,3 @@ def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(
     looked_at = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert {"plan", "launcher"} <= looked_at
     assert looked_at.isdisjoint({"accelerators", "host", "disk", "python", "version", "checkout"})
-
-
-def test_json_has_every_finding(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import xp.checks.doctor
-
-    findings = [ok("plan", "train"), fault("disk", "too small", ExitCode.RESOURCE)]
-    monkeypatch.setattr(xp.checks.doctor, "examine", lambda *_: iter(findings))
-    assert main(["doctor", "--json"]) == ExitCode.RESOURCE
-    assert json.loads(capsys.readouterr().out) == [
-        {"subject": "plan", "verdict": "ok", "text": "train", "code": 0},
-        {"subject": "disk", "verdict": "FAULT", "text": "too small", "code": 74},
-    ]

@@ -50,8 +50,9 @@ def in_time() -> float:
     return asyncio.get_running_loop().time() + DEADLINE_S
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_of_the_handshake_is_not_followed(status: int) -> None:
+def test_a_redirect_of_the_handshake_is_not_followed() -> None:
+    status = 307
+
     async def play() -> list[str]:
         asked: list[str] = []
 

@@ -22,7 +22,7 @@ from tests.support.endpoint_evaluations import ROOT, knows_some, result_in, word
 from tests.support.endpoint_evaluations import outputs as outputs
 from tests.support.endpoint_evaluations import prepared as prepared
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S, eventually
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.envs import server_events
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
@@ -171,10 +171,8 @@ def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(
     ("more", "code", "told"),
     [
         (["--budget-usd", "3"], ExitCode.CONFIG, "needs the prices"),
-        (["--budget-usd", "-3"], ExitCode.CONFIG, "is not a number above 0"),
         (["--max-tokens-total", "0"], ExitCode.CONFIG, "is not a whole number from 1 on"),
         (["model.key=XP_NO_SUCH_KEY"], ExitCode.SECRET, "XP_NO_SUCH_KEY"),
-        (["model.key=XP_ODD_KEY"], ExitCode.SECRET, "XP_ODD_KEY"),
     ],
 )
 def test_what_cannot_be_kept_or_used_is_refused_before_anything_is_made(
@@ -242,7 +240,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize(
-    ("kills", "num_tasks"), [(3, 30), pytest.param(20, 120, marks=pytest.mark.slow)]
+    ("kills", "num_tasks"), [(2, 12), pytest.param(20, 120, marks=pytest.mark.slow)]
 )
 def test_killed_at_random_points_each_episode_counts_once(
     outputs: Path,
@@ -293,18 +291,11 @@ def _code(lines: Any) -> str:
     return next(line for line in lines if re.fullmatch(r"-?\d+\n", line))
 
 
-def test_the_trackers_get_the_figures_of_an_evaluation(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb")
+def test_a_tracker_gets_the_figures_of_an_evaluation(outputs: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    monkeypatch.setenv("WANDB_MODE", "offline")
     with serving(ChatServer(write=knows_some)) as server:
-        assert (
-            main(words(server, outputs, "evaluation.num_tasks=12", "tracking=[tensorboard,wandb]"))
-            == 0
-        )
+        assert main(words(server, outputs, "evaluation.num_tasks=12", "tracking=tensorboard")) == 0
     (place,) = (outputs / "evaluations").iterdir()
     figures = result_in(outputs)["summary"]
     events = EventAccumulator(str(place / "tensorboard" / "attempt_1"))
@@ -315,9 +306,6 @@ def test_the_trackers_get_the_figures_of_an_evaluation(
     assert [one.value for one in events.Scalars("eval/all/reward_low")] == [
         pytest.approx(figures["reward"]["low"])
     ]
-    (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
-    # W&B's own service writes the file, after `finish` has returned too.
-    eventually(lambda: b"eval/multiply/passes" in file.read_bytes())
 
 
 def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,25 +103,9 @@ def test_a_dialogue_that_breaks_off_is_told_from_a_dead_endpoint() -> None:
 FILTERED = {"error": {"message": "refused", "code": "content_filter"}}
 NO_MESSAGE: dict[str, Reply] = {
     "400": (400, {}, FILTERED),
-    "422": (422, {}, FILTERED),
     "no choices": (200, {}, {"choices": []}),
-    "no message": (200, {}, {"choices": [{"message": None, "finish_reason": "content_filter"}]}),
-    "a list": (200, {}, []),
     "a number": (200, {}, {"choices": [{"message": {"content": 7}}]}),
-    "an object": (200, {}, {"choices": [{"message": {"content": {"type": "text", "text": "7"}}}]}),
     "parts without a type": (200, {}, {"choices": [{"message": {"content": [{"text": "7"}]}}]}),
-    "parts of nothing": (200, {}, {"choices": [{"message": {"content": [{"type": "text"}]}}]}),
-    "parts of an unknown type": (
-        200,
-        {},
-        {"choices": [{"message": {"content": [{"type": "smell"}]}}]},
-    ),
-    "a list of strings": (200, {}, {"choices": [{"message": {"content": ["7"]}}]}),
-    "filtered parts": (
-        200,
-        {},
-        {"choices": [{"message": {"content": []}, "finish_reason": "content_filter"}]},
-    ),
     "filtered": (
         200,
         {},
@@ -151,13 +135,9 @@ def test_an_endpoint_that_gives_nobody_a_message_stops_the_evaluation(name: str)
 TEXT = {"type": "text", "text": "It is "}
 PARTS: list[tuple[Any, str | None]] = [
     ([TEXT, {"type": "text", "text": "7."}], "It is 7."),
-    ([{"type": "reasoning", "text": "I think."}, TEXT], "It is "),
     ([{"type": "thinking", "thinking": [TEXT]}, {"type": "output_text", "text": "7"}], "7"),
     ([{"type": "reasoning", "text": "I think."}], ""),
-    ([{"type": "image_url", "image_url": {}}, TEXT], "It is "),
-    ([], ""),
     (None, None),
-    ("7", "7"),
 ]
 
 
@@ -186,7 +166,7 @@ NASTY = [
 
 @pytest.mark.parametrize(
     "said",
-    ["", "Now.", "<think>I never close", "</think>", "<tool_call>", '{"name": "no"}', "[no("],
+    ["", "<think>I never close", "<tool_call>"],
 )
 @pytest.mark.parametrize("dialect", [one for one in SYNTAX if one is not Dialect.ACTION])
 def test_a_native_call_reaches_the_environment_as_it_is(dialect: Dialect, said: str) -> None:
@@ -252,7 +232,7 @@ FAILURES = {
     "openrouter": {"choices": [{"finish_reason": "error", "error": {"code": 502, "message": "upstream"},
                                 "message": {"role": "assistant", "content": ""}}]},
     "no choices": {"error": {"code": 502, "message": "upstream"}},
-    "aborted": {"choices": [{"finish_reason": "abort", "message": {"role": "assistant", "content": ""}}]},
+    
 }  # fmt: skip
 
 
@@ -370,16 +350,6 @@ def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> N
     )
     (call,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
     assert isinstance(call, MalformedCall)
-    # Only JSON has a form for arguments that are no object.
-    tagged = Dialogue(
-        row([ECHO]),
-        replace(RULES, dialect=Dialect.QWEN_XML),
-        ToolCalls.NATIVE,
-    )
-    listed = {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "[1]"}}]}
-    assert (
-        tagged.written(listed) == '<tool_call>\n{"name": "echo", "arguments": "[1]"}\n</tool_call>'
-    )
 
 
 def test_tools_in_text_are_written_by_xp_and_answered_as_user() -> None:
@@ -411,9 +381,7 @@ def test_a_call_that_a_server_reads_from_text_is_not_lost() -> None:
 @pytest.mark.parametrize(
     ("message", "written"),
     [
-        ({}, ""),
         ({"content": None, "tool_calls": None}, ""),
-        ({"content": ["parts"], "tool_calls": "none"}, ""),
         ({"content": "half \ud800"}, "half \ufffd"),
         ({"tool_calls": [{"function": {"name": 3}}, "x", {"function": None}]}, ""),
     ],

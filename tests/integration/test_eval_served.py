@@ -25,7 +25,6 @@ import psutil
 import pytest
 
 from tests.support.listeners import listeners, off_loopback
-from tests.support.smollm2 import smollm2
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
@@ -264,30 +263,6 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
         assert port in {one for _, _, one in found}
         assert port not in {one for _, _, one in off_loopback(found)}
     assert key not in log.read_text()
-
-
-def test_a_pretrained_model_behind_vllm_is_evaluated_on_two_environments(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    model = smollm2(tmp_path)
-    port = free_port()
-    with served(vllm(model, port), port, tmp_path / "serve.txt") as url:
-        own = [
-            "model=endpoint",
-            f"model.url={url}",
-            "model.name=served",
-            "model.tools=text",
-            "model.max_tokens=64",
-        ]
-        assert (
-            main(["eval", "env=echo,multiply", *own, *PLAY, f"outputs={tmp_path}"]) == ExitCode.OK
-        )
-    print(capfd.readouterr().out)
-    for one in results_in(tmp_path).values():
-        assert one["status"] == "finished"
-        assert one["num_played"] == one["num_asked"] > 0
-        assert one["summary"]["num_void"] == 0
-        assert sum(one["summary"]["statuses"].values()) == one["num_asked"]
 
 
 def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) -> None:

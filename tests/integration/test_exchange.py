@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +11,10 @@ import pytest
 from tests.support.http_server import Reply, Request, http_server
 from tests.support.sections import sampling_of
 from xp.checks.contracts.jobs import DEADLINE_S
-from xp.envs.base import ProtocolError
 from xp.envs.docker import _is_healthy
 from xp.envs.target import Target
-from xp.envs.transport import Transport, _encoded
+from xp.envs.transport import Transport
 from xp.errors import XpError
-from xp.lib.loopback import direct_opener
 from xp.worker.engines.completions import CompletionClient
 from xp.worker.engines.conversation import GenerationRequest
 from xp.worker.engines.probe import is_answering
@@ -39,14 +35,6 @@ def redirecting() -> Iterator[str]:
         yield server.url
     assert server.paths
     assert "/elsewhere" not in server.paths
-
-
-def test_the_opener_follows_no_redirect(redirecting: str) -> None:
-    for body in (None, b"{}"):
-        with pytest.raises(urllib.error.HTTPError, match="302"):
-            direct_opener().open(
-                urllib.request.Request(f"{redirecting}/x", body), timeout=DEADLINE_S
-            )
 
 
 def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) -> None:
@@ -82,11 +70,3 @@ def test_a_clients_proxy_is_for_other_machines_alone() -> None:
 
     assert asyncio.run(trusts("https://api.example.com"))
     assert not asyncio.run(trusts("http://127.0.0.1:8000"))
-
-
-def test_a_request_is_json_of_plain_numbers_and_whole_letters() -> None:
-    assert _encoded({"text": "é"}, "/call") == '{"text": "é"}'.encode()
-    with pytest.raises(
-        ProtocolError, match=r"/call: the request cannot be written as JSON \(ValueError\)"
-    ):
-        _encoded({"reward": float("nan")}, "/call")

@@ -11,12 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tools.gpu.__main__ import command_of, figures_of_run, main, planned_mib, run_part
-from tools.gpu.build import below, pack, split, wanted
+from tools.gpu.__main__ import command_of, figures_of_run, planned_mib, run_part
 from tools.gpu.entries import ENTRIES, LARGE, SMOLLM2, Part, merged
 from tools.gpu.models import SHAPE
-from tools.gpu.speculation import counters, figures
-from tools.gpu.unpack import main as unpack
 from xp.checks.contracts.jobs import eventually
 from xp.composition import compose
 from xp.planning.plan import build_plan
@@ -99,61 +96,3 @@ def test_no_process_of_a_part_outlives_a_killed_tool(tmp_path: Path) -> None:
     tool.kill()
     tool.wait()
     eventually(lambda: not psutil.pid_exists(int(id_of_part.read_text())))
-
-
-def test_acceptance_is_of_all_engines_together() -> None:
-    text = """# TYPE vllm:spec_decode_num_drafts_total counter
-vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 8.0
-vllm:spec_decode_num_drafts_total{engine="1",model_name="m"} 2.0
-vllm:spec_decode_num_drafts_created{engine="0",model_name="m"} 1.7e+09
-vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 30.0
-vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 15.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 9.0
-vllm:generation_tokens_total{engine="0",model_name="m"} 25.0
-"""
-    assert figures(counters(text), 5.0) == {
-        "tokens_per_s": 5.0,
-        "acceptance": 0.5,
-        "tokens_per_pass": 2.5,
-    }
-    assert figures(counters(text.replace("spec", "other")), 5.0) == {"tokens_per_s": 5.0}
-
-
-def test_the_table_has_what_ran_on_a_card_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, card in (("a", "H200"), ("b", None)):
-        text = json.dumps({"entry": name, "card": card, "parts": [{"name": "xp", "step_s": 2.0}]})
-        (tmp_path / f"{name}.json").write_text(text)
-    main(["table", str(tmp_path)])
-    assert capsys.readouterr().out.splitlines()[2:] == ["| a, H200 | xp | step_s 2.0 |"]
-
-
-def test_pieces_are_unpacked_once_all_have_come(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = tmp_path / "source/folder"
-    source.mkdir(parents=True)
-    (source / "a.txt").write_text("a" * 5000)
-    pack(below(source.parent), tmp_path / "packed", "-0")
-    model = tmp_path / "m.gguf"
-    model.write_bytes(bytes(range(256)) * 4)
-    parts = {"site.tar.xz": (tmp_path / "packed", "site"), "m.gguf": (model, "project/models")}
-    split(parts, tmp_path / "pieces", 500)
-    late = tmp_path / "m.gguf.2"
-    (tmp_path / "pieces/m.gguf.2").rename(late)
-    unpack(tmp_path / "pieces")
-    assert "m.gguf: 1 of 3 pieces to come" in capsys.readouterr().out
-    assert (tmp_path / "pieces/site/folder/a.txt").read_text() == "a" * 5000
-    late.rename(tmp_path / "pieces/m.gguf.2")
-    unpack(tmp_path / "pieces")
-    assert (tmp_path / "pieces/project/models/m.gguf").read_bytes() == model.read_bytes()
-    assert not list((tmp_path / "pieces").glob("*.gguf.*"))
-
-
-def test_packages_that_the_other_machine_has_stay_out() -> None:
-    packed = wanted("numpy\nray==0.1\n", has_skyrl=True)
-    assert not {"numpy", "torch", "nvidia-cublas", "flashinfer-python"} & packed["site"].keys()
-    assert {"vllm", "ray", "hydra-core"} <= packed["site"].keys()
-    assert packed["trl"]["trl"]
-    assert "ray" not in wanted("", has_skyrl=False)["site"]

@@ -25,9 +25,7 @@ from tests.support.harness_programs import place as place
 from xp.__main__ import main
 from xp.checks.contracts.jobs import eventually
 from xp.checks.contracts.provider import ProviderSuite, lent
-from xp.contrib.harness import provider as harness_provider
-from xp.contrib.harness import session
-from xp.envs.base import PROMPT_LENGTH, EnvUnavailable, Message, Provider, Task
+from xp.envs.base import PROMPT_LENGTH, Message, Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
@@ -113,14 +111,6 @@ ENDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], EpisodeStatus, dict[
         TRUNCATED,
         {"program_timed_out": 1},
     ),
-    "rewrites": (" rewrite", {}, (HELLO, "Done.", "Done."), TRUNCATED, {"program_rewritten": 1}),
-    "has a second conversation": (
-        " parallel",
-        {},
-        (HELLO, "Done.", "Done."),
-        TRUNCATED,
-        {"program_rewritten": 1},
-    ),
     "sends requests again": (
         " retry",
         {},
@@ -133,20 +123,13 @@ ENDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], EpisodeStatus, dict[
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_what_a_program_left_is_scored_however_it_ends(
-    tasks: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    session._warn_once.cache_clear()
+def test_what_a_program_left_is_scored_however_it_ends(tasks: Path, name: str) -> None:
     flag, changes, turns, status, numbers = ENDS[name]
     options = {"command": SHELL + flag, **changes.get("options", {})}
     outcome, _ = play(harness(tasks, **{**changes, "options": options}), *turns)
     assert outcome.status == status
     assert outcome.reward == 1.0
     assert {one: outcome.grader[one] for one in numbers} == numbers
-    is_rewritten = "program_rewritten" in numbers
-    assert (
-        "the program does not go on with its conversation" in capsys.readouterr().err
-    ) is is_rewritten
 
 
 def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:
@@ -160,9 +143,7 @@ def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("no_such_program {prompt_file}", "command not found"),
         ("true", "before it asked the model anything"),
-        ("python -c 'raise SystemExit(3)'", "ended with code 3 before it asked"),
         (f"{SHELL} n=2", "n=2 is not supported"),
         (EMBED, "/v1/embeddings: not served"),
     ],
@@ -257,31 +238,6 @@ def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions()
     assert outcome.reward == 1.0
     assert [turn.messages[0]["content"] for turn in episode.turns[:2]] == ["no match", "match"]
     assert play(config, call("echo", text="no"), "I give up.")[0].reward == 0.0
-
-
-def test_a_session_without_a_usable_prompt_is_closed_and_an_address_of_another_machine_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = {"command": "python {program}/tools_agent.py {prompt_file}"}
-    provider: Any = load_provider(
-        harness(None, serve="xp.envs.builtin.echo:Echo", options=options), os.environ
-    )
-    task = provider.tasks("train", [0])[0]
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            harness_provider, "LOOPBACK", "192.0.2.1"
-        )  # of documentation: no machine has it
-        with pytest.raises(EnvUnavailable, match=r"cannot listen on 192\.0\.2\.1: .*address"):
-            provider.open(task)
-    closed: list[Any] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            harness_provider, "ToolServer", lambda inner, *_: closed.append(inner) or 1 / 0
-        )
-        with pytest.raises(ZeroDivisionError):
-            provider.open(task)
-    assert [inner._is_closed for inner in closed] == [True]
-    provider.close()
 
 
 def test_of_a_program_that_is_killed_with_xp_nothing_is_left(tasks: Path, place: Path) -> None:

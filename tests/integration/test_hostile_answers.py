@@ -78,7 +78,7 @@ def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
         asked(url)
 
 
-@pytest.mark.parametrize("usage", [[1], "x", 3, {"prompt_tokens": [1]}, None])
+@pytest.mark.parametrize("usage", [[1], {"prompt_tokens": [1]}])
 def test_a_usage_that_is_none_counts_nothing(usage: Any) -> None:
     with raw_server(lambda: whole(said({"content": "a"}, usage=usage))) as url:
         assert asked(url).prompt_tokens is None
@@ -86,12 +86,8 @@ def test_a_usage_that_is_none_counts_nothing(usage: Any) -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n",
-    ],
-    ids=["body", "body without a length", "last body"],
+    [b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"],
+    ids=["body", "body without a length"],
 )
 def test_an_answer_that_comes_byte_by_byte_ends_at_the_deadline(head: bytes) -> None:
     began = time.monotonic()

@@ -85,7 +85,7 @@ def test_both_are_at_their_commits_with_the_patch_and_are_made_once(
     assert Path(made["ENGINE_PATH"], "text").read_text() == "kept\n"
 
 
-@pytest.mark.parametrize("fault", ["commit", "address", "patch"])
+@pytest.mark.parametrize("fault", ["commit", "patch"])
 def test_where_git_fails_the_command_is_named_and_nothing_counts_as_installed(
     sources: Checkouts, tmp_path: Path, fault: str
 ) -> None:
@@ -93,8 +93,6 @@ def test_where_git_fails_the_command_is_named_and_nothing_counts_as_installed(
     match fault:
         case "commit":
             trainer = replace(trainer, commit="0" * 40)
-        case "address":
-            trainer = replace(trainer, address=str(tmp_path / "nowhere"))
         case _:
             engine = replace(engine, patches=("engine/text",))
     wrong = replace(sources, checkouts=(trainer, engine))

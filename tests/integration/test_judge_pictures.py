@@ -106,18 +106,8 @@ def pixels(url: str) -> Any:
     return image.size, image.tobytes()
 
 
-def test_a_large_picture_is_sent_as_the_judged_model_reads_it(
-    server: ChatServer, store: PictureStore
-) -> None:
-    judged(server, store, "Two.", images=Images(max_pixels=784, per_episode=4))
-    _, _, (url,) = shown(server.requests[0])
-    assert pixels(url)[0] == (28, 28)
-
-
-@pytest.mark.parametrize("scoring", [JudgeScoring.PAIRWISE, JudgeScoring.GROUPWISE])
-def test_compared_answers_have_their_own_pictures(
-    scoring: JudgeScoring, server: ChatServer, store: PictureStore
-) -> None:
+def test_compared_answers_have_their_own_pictures(server: ChatServer, store: PictureStore) -> None:
+    scoring = JudgeScoring.PAIRWISE
     judged(server, store, dialogue(store, "b"), dialogue(store, "c"), scoring=scoring)
     for body in server.requests:
         data, names, urls = shown(body)
@@ -126,7 +116,7 @@ def test_compared_answers_have_their_own_pictures(
         assert places == ["Closer: [image 2]", "Closer: [image 3]"]
         assert names == ["[image 1]", "[image 2]", "[image 3]"]
         assert len({str(pixels(url)) for url in urls}) == 3
-    assert len(server.requests) == (2 if scoring is JudgeScoring.PAIRWISE else 1)
+    assert len(server.requests) == 2
 
 
 def test_records_have_digests_and_are_a_cache(

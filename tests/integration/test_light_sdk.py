@@ -3,10 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
-from xp.envs.light_sdk import VENDORS, import_openreward
-
 
 def run(code: str) -> str:
     return subprocess.run(
@@ -31,13 +27,6 @@ def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() ->
         "from openreward.api.rollouts.serializers.ant import serialize_anthropic_message\n"
         "print(serialize_anthropic_message({'role': 'user', 'content': 'hello'})[0].content)\n"
     ).splitlines() == ["[]", "False True", "True True", "OTLPMetricExporter", "hello"]
-
-
-def test_without_the_sdk_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openreward", None)
-    before = list(sys.meta_path), {name: sys.modules.get(name) for name in VENDORS}
-    import_openreward()
-    assert before == (list(sys.meta_path), {name: sys.modules.get(name) for name in VENDORS})
 
 
 def test_openenvs_page_is_not_imported_and_can_be() -> None:

@@ -126,24 +126,6 @@ def leave(tmp_path: Path, **options: Any) -> Path:
     return tmp_path / "cloud/volume/runs/run"
 
 
-def test_in_a_container_only_the_stage_with_metrics_uses_wandb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    there = leave(tmp_path)
-    (history,) = there.glob("wandb/offline-run-*-run/run-run.wandb")
-    assert history.stat().st_size > 0
-    assert "tracking:" not in (there / "attempt_1/train/log.txt").read_text()
-    assert (
-        json.loads((tmp_path / "outputs/runs/run/attempt_1/prepare/job.json").read_text())[
-            "tracking"
-        ]
-        is None
-    )
-    assert not list((tmp_path / "outputs").rglob("wandb")), "this machine told W&B too"
-
-
 def test_wandbs_key_comes_from_the_modal_secret_and_stands_in_no_file(
     tmp_path: Path, cloud: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

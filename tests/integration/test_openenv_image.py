@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -131,16 +130,6 @@ def test_an_image_that_is_not_there_is_named_with_what_to_do() -> None:
     with pytest.raises(XpError, match=r"xp-tests-no-such(?s:.)*docker pull") as caught:
         OpenEnvProvider(in_container("xp-tests-no-such:1"), os.environ).open(task())
     assert caught.value.code is ExitCode.ENVIRONMENT
-
-
-def test_a_missing_daemon_is_told_from_a_missing_image(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    with pytest.raises(XpError, match="Docker daemon") as caught:
-        OpenEnvProvider(in_container(IMAGE), os.environ).open(task())
-    monkeypatch.undo()
-    assert caught.value.code is ExitCode.RUNTIME
 
 
 def test_a_container_does_not_outlive_a_process_that_was_killed(image: str) -> None:

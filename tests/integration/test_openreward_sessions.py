@@ -60,13 +60,6 @@ def test_an_unknown_toolset_is_refused_with_those_that_the_server_has() -> None:
         provider.open(TASK)
 
 
-def test_a_toolset_without_its_sandbox_is_refused_with_the_reason() -> None:
-    with boxed() as provider:
-        provider._config = rules(serve="tests.envs_under_test.counter:Counter", toolset="codex")
-        with pytest.raises(NotOffered, match=r"CodexToolset requires `env.sandbox`"):
-            provider.open(TASK)
-
-
 @pytest.mark.parametrize(("word", "reward"), [("cat", 1.25), ("dog", 0.25)])
 def test_the_terminal_tool_of_a_toolset_takes_the_first_message_without_a_call(
     word: str, reward: float
@@ -112,20 +105,9 @@ def composed(*overrides: str) -> RunSpec:
     return compose(["env=openreward", *overrides])
 
 
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [
-        (
-            "{OPENAI_API_KEY: hunter2}",
-            r"overrides.OPENAI_API_KEY is a secret: .*\{from_env: OPENAI_API_KEY\}",
-        ),
-        (
-            "{BASE_URL: 'https://me:hunter2@example.org'}",
-            "BASE_URL: a URL with a user or a password",
-        ),
-    ],
-)
-def test_a_secret_is_refused_as_a_value(overrides: str, reason: str) -> None:
+def test_a_secret_is_refused_as_a_value() -> None:
+    overrides = "{OPENAI_API_KEY: hunter2}"
+    reason = r"overrides.OPENAI_API_KEY is a secret: .*\{from_env: OPENAI_API_KEY\}"
     with pytest.raises(XpError, match=reason) as caught:
         composed(f"env.serve={BOXED}", f"env.overrides={overrides}")
     assert "hunter2" not in str(caught.value)

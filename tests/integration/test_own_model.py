@@ -108,19 +108,6 @@ def test_the_hub_is_asked_once_and_without_a_token(
     assert "the config.json of Org/Other is neither on this machine" in memory_lines(unknown)[0]
 
 
-def test_an_unknown_model_can_be_planned_with_the_runs_context() -> None:
-    spec = compose(["model=hf", "model.path=Org/Model", "hardware=a100x4", "env=whodunit"])
-    assert [stage.name for stage in build_plan(spec, "r").stages] == [
-        "prepare",
-        "train",
-        "evaluate",
-    ]
-    assert (
-        spec.model.max_context_tokens
-        == spec.training.max_prompt_tokens + spec.training.max_response_tokens
-    )
-
-
 def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> None:
     other = model_at(tmp_path / "other", hidden_size=640)
     same = model_at(tmp_path / "same")
@@ -177,12 +164,9 @@ def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("Qwen/Qwen3-8B", "qwen3-8b"),
         ("/data/my model!", "my-model"),
-        ("runs/whodunit-1/model", "whodunit-1-model"),
         ("runs/whodunit-1/checkpoints/checkpoint-40", "checkpoints-checkpoint-40"),
         ("/c/models--Org--Name/snapshots/0a1b", "name"),
-        ("/", "model"),
     ],
 )
 def test_a_name_derives_from_the_path(path: str, name: str) -> None:
@@ -285,17 +269,6 @@ def test_slime_trains_llamas_whose_rotary_embedding_it_has(tmp_path: Path) -> No
     assert "--add-qkv-bias" not in {name for name, value in flags[0].items() if value is not None}
 
 
-def test_llamas_rotary_scaling_is_read_with_its_bands() -> None:
-    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    rope["original_max_position_embeddings"] = 8192
-    usual = network_of({**SMOLLM2, "rope_scaling": rope})
-    other = network_of({**SMOLLM2, "rope_scaling": {**rope, "low_freq_factor": 2.0}})
-    assert usual is not None
-    assert other is not None
-    assert usual["rope_scaling"] == "llama3 x 8.0"
-    assert other["rope_scaling"] == "llama3"
-
-
 def test_an_option_says_which_backend_cannot_train_it() -> None:
     machine = ["hardware=h200x8", "env=whodunit"]
     backends = [
@@ -316,11 +289,6 @@ def test_an_option_says_which_backend_cannot_train_it() -> None:
 
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3.5-9b": ("Qwen3_5TextConfig", {}),
-    "qwen3.5-4b": (
-        "Qwen3_5TextConfig",
-        {"hidden_size": 2560, "intermediate_size": 9216, "tie_word_embeddings": True},
-    ),
-    "glm-4.5-air": ("Glm4MoeConfig", {"head_dim": 128, "attention_bias": True}),
     "gpt-oss-20b": ("GptOssConfig", {"num_hidden_layers": 24, "num_local_experts": 32}),
 }
 """Option -> the configuration of its family in transformers, and what its model has of its own."""
@@ -374,16 +342,8 @@ PACKED = (
 )
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {**GRANITE, "layer_types": ["mamba", "attention"]},
-        {"model_type": "strange", "linear_attn_config": {"n": 1}},
-    ],
-)
-def test_skyrl_packs_no_episodes_that_would_read_each_others_state(
-    own: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_skyrl_packs_no_episodes_that_would_read_each_others_state(tmp_path: Path) -> None:
+    own = {**GRANITE, "layer_types": ["mamba", "attention"]}
     mine = (*PACKED, f"model.path={model_at(tmp_path / 'hybrid', **own)}")
     megatron = ("backend.parallel.strategy=megatron", "backend.parallel.offload_optimizer=true")
     for words in ((), megatron, ("backend.attention=sdpa",)):
@@ -395,7 +355,6 @@ def test_skyrl_packs_no_episodes_that_would_read_each_others_state(
     ("config", "words", "field"),
     [
         ({**SMOLLM2, "model_type": "llama4_text"}, (), "model.path"),
-        ({**SMOLLM2, "model_type": "modernbert-decoder"}, (), "model.path"),
         ({**SMOLLM2, "model_type": "deepseek_v4"}, PACKED, "model.path"),
     ],
 )
@@ -409,10 +368,10 @@ def test_a_family_that_the_engine_or_the_trainer_computes_otherwise_is_refused(
 
 
 @pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])
-@pytest.mark.parametrize("command", ["run", "doctor"])
 def test_a_directory_without_a_part_of_the_model_is_refused(
-    command: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    command = "run"
     place = model_at(tmp_path / "mine")
     (place / part).unlink()
     assert main([command, "model=hf", f"model.path={place}"]) == ExitCode.CONFIG
@@ -435,9 +394,7 @@ def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Pat
     ("words", "lengths"),
     [
         ((), (256, 768, 768)),
-        (("training.max_prompt_tokens=900",), (900, 124, 124)),
         (("training.max_response_tokens=1000", "training.max_tokens_per_turn=64"), (24, 1000, 64)),
-        (("training.max_prompt_tokens=500", "training.max_response_tokens=500"), (500, 500, 1024)),
     ],
 )
 def test_lengths_that_nobody_set_fit_the_models_context(

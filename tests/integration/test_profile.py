@@ -127,11 +127,7 @@ def test_the_plan_says_how_many_remain(outputs: Path, capsys: pytest.CaptureFixt
             "set training.shuffle=false",
         ),
         (("env.train.pass_rate=[0.9,0.1]",), ExitCode.CONFIG, "[lowest, highest]"),
-        (("env.train.indices=[1]",), ExitCode.CONFIG, "set indices to null"),
-        (("env.train.profile=gone",), ExitCode.CONFIG, "there is no evaluation gone"),
         (("env=whodunit_mini",), ExitCode.CONFIG, "is of another environment"),
-        (("env.train.split=extra",), ExitCode.CONFIG, "has no tasks of split extra"),
-        (("env.train.profile=null", "env.train.pass_rate=[0,1]"), ExitCode.CONFIG, "need profile"),
     ],
 )
 def test_what_cannot_be_selected_is_refused_with_the_reason(

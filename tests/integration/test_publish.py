@@ -102,16 +102,9 @@ def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run:
     assert main(["runs", "publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
 
 
-@pytest.mark.parametrize(
-    ("base", "expected"),
-    [
-        (f"/home/me/outputs/models/ORG--NAME--{'c' * 40}", ("ORG/NAME", "c" * 40)),
-        ("/home/me/outputs/runs/other/model", ("name", None)),
-    ],
-)
-def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine(
-    run: Path, base: str, expected: tuple[str, str | None]
-) -> None:
+def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine(run: Path) -> None:
+    base = f"/home/me/outputs/models/ORG--NAME--{'c' * 40}"
+    expected = ("ORG/NAME", "c" * 40)
     (run / "model/adapter").mkdir()
     config = {"base_model_name_or_path": base, "revision": None, "r": 8}
     (run / "model/adapter/adapter_config.json").write_text(json.dumps(config))
@@ -244,13 +237,11 @@ def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("---\nlicense: apache-2.0\ntags: [x]\n---\n# A model\n", {"license": "apache-2.0"}),
         (
             "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: LICENSE\n---\n",
             {"license": "other", "license_name": "qwen-research", "license_link": "LICENSE"},
         ),
         ("# A model without a head\n", {"license": "other", "license_name": "of-the-base-model"}),
-        ("---\nlicense: [1\n---\n", {"license": "other", "license_name": "of-the-base-model"}),
         (None, {"license": "other", "license_name": "of-the-base-model"}),
     ],
 )
@@ -260,7 +251,3 @@ def test_the_base_models_licence_is_the_cards(
     if text is not None:
         (tmp_path / "README.md").write_text(text)
     assert licence_of(tmp_path) == expected
-
-
-def test_a_name_that_the_hub_would_not_take_is_refused(run: Path) -> None:
-    assert main(["runs", "publish", run.name, "--to", "hub:mine"]) == ExitCode.CONFIG

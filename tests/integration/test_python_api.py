@@ -50,20 +50,6 @@ def test_the_notebooks_code_compiles_and_its_names_exist() -> None:
     assert [name for name in names if not hasattr(xp, name)] == []
 
 
-def test_the_page_shows_the_notebook() -> None:
-    page = (ROOT / "docs/python.md").read_text()
-    cells = [
-        cell.source
-        for cell in nbformat.read(NOTEBOOK, as_version=4).cells
-        if cell.cell_type == "code"
-    ]
-    shown = [
-        "\n".join(f"    {line}" if line else "" for line in cell.splitlines()) for cell in cells
-    ]
-    assert [cell for cell in shown if f"\n{cell}\n" not in page] == []
-    assert len(shown) > 8
-
-
 def test_episodes_are_a_table_beside_an_iteration(tmp_path: Path) -> None:
     make_run(tmp_path, "mine")
     episodes = xp.load("mi", outputs=tmp_path).episodes()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,7 +21,6 @@ from tests.support.launching import eventually, forms, is_alive, launcher_spec, 
 from tests.support.ray_cluster import ray_cluster
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.errors import XpError
-from xp.execution.launchers import ray_head
 from xp.execution.launchers.base import Context, Launcher
 from xp.execution.launchers.ray import RayLauncher
 from xp.execution.launchers.ray_head import RayHead
@@ -140,16 +137,6 @@ def test_a_private_head_listens_on_loopback_and_ends_with_the_run(
     assert not [pid for pid in seen.processes if is_alive(pid)]
 
 
-def test_a_head_whose_port_is_taken_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = [taken.getsockname()[1], *ray_head.free_ports(1)]
-        monkeypatch.setattr(ray_head, "free_ports", lambda _: ports)
-        began = time.monotonic()
-        with pytest.raises(XpError, match="Failed to bind to"):
-            RayHead(num_cpus=1, gpus=(), environ=os.environ)
-        assert time.monotonic() - began < ray_head.START_S
-
-
 SLOW_DASHBOARD = """
 import time
 from pathlib import Path
@@ -169,12 +156,8 @@ def test_a_head_whose_dashboard_needs_more_than_rays_minute_starts(tmp_path: Pat
     head.stop()
 
 
-@pytest.mark.parametrize(
-    "host", ["127.evil.example", "127.0.0.1.evil.example", "localhost.evil.example"]
-)
-def test_a_cluster_elsewhere_whose_name_is_like_this_machines_is_elsewhere(
-    host: str, tmp_path: Path
-) -> None:
+def test_a_cluster_elsewhere_whose_name_is_like_this_machines_is_elsewhere(tmp_path: Path) -> None:
+    host = "127.0.0.1.evil.example"
     launcher = RayLauncher(
         launcher_spec("ray", address=f"http://{host}:8265"), tmp_path / "outputs"
     )

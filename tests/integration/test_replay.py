@@ -124,25 +124,3 @@ def test_the_command_ends_with_the_result(
         assert main(["replay", recorded.name, "--no-training"]) == ExitCode.DIFFERS
     finally:
         file.write_text(content)
-
-
-SLIME = ("env=gsm8k", "backend=slime", "hardware=h200x8", "model=qwen3-4b")
-MODES = ("--deterministic-mode", "--sglang-enable-deterministic-inference", '"NCCL_ALGO')
-
-
-@pytest.mark.parametrize(("words", "keys"), [((), ('full_determinism\\": true',)), (SLIME, MODES)])
-def test_deterministic_kernels_are_rendered(
-    words: tuple[str, ...], keys: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for value, expected in (("true", list(keys)), ("false", [])):
-        assert main(["plan", "--json", *words, f"training.deterministic={value}"]) == 0
-        planned = capsys.readouterr().out.replace('\\"NCCL', '"NCCL')
-        assert [one for one in keys if one in planned] == expected
-
-
-def test_deterministic_kernels_are_refused_where_there_are_none(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ["env=gsm8k", "backend=skyrl", "hardware=a100x4", "model=qwen3-4b"]
-    assert main(["plan", *words, "training.deterministic=true"]) == ExitCode.PLAN
-    assert "training.deterministic: " in capsys.readouterr().err

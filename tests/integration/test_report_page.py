@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,21 +152,6 @@ def test_tokens_are_shown_with_the_mask_when_they_are_asked_for(watched: Watched
     assert watched.problems == []
 
 
-def test_no_raw_key_and_no_dash_is_in_the_charts_of_a_run(watched: Watched) -> None:
-    page = watched.page
-    for chart in page.locator("#curves .chart, #distribution .plot").all():
-        chart.scroll_into_view_if_needed()
-    page.locator("#distribution .uplot").wait_for()
-    texts = page.locator("main figcaption, main .u-label").all_inner_texts()
-    assert "Groups of 4 with a pass" in texts
-    assert "accuse" in texts
-    assert [text for text in texts if "/" in text or "_" in text] == []
-    values = page.locator("main .u-legend .u-series:not(.quiet) .u-value").all_inner_texts()
-    assert [value for value in values if not re.fullmatch(r"[\d.,e-]*\d", value)] == []
-    assert "95 % confidence interval" in page.inner_text("#curves .chart.large .note")
-    assert watched.problems == []
-
-
 def test_evaluations_during_the_training_are_points_of_the_reward_chart(watched: Watched) -> None:
     page = watched.page
     page.locator("#curves .chart.large .plot").focus()
@@ -281,16 +265,6 @@ def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_
     found.page.close()
 
 
-def test_marks_of_the_held_out_tasks_lie_inside_the_axes(watched: Watched) -> None:
-    least, most, top = watched.page.evaluate(
-        "(({ plot: { scales } }) => [scales.x.min, scales.x.max, scales.y.max])(XP.charts[0])"
-    )
-    high = watched.page.evaluate("XP.charts[0].given.bars.at(-1).high")
-    assert least < 0
-    assert most > 4
-    assert top >= high
-
-
 def test_a_printed_page_has_every_chart_whole_at_the_width_of_the_paper(
     browser: Any, report: Path
 ) -> None:
@@ -306,32 +280,6 @@ def test_a_printed_page_has_every_chart_whole_at_the_width_of_the_paper(
     assert [pair for pair in widths if pair[1] > pair[0] or pair[1] == 0] == []
     assert page.locator("nav").is_hidden()
     page.close()
-
-
-def test_a_narrow_screen_shows_the_rewards_of_episodes(browser: Any, report: Path) -> None:
-    found = Watched(browser, viewport={"width": 390, "height": 844})
-    page = found.open(report.as_uri())
-    page.evaluate("XP.go({phase: 'train', filter: 'best'})")
-    cell = page.locator("#episodes tr.open .reward").first
-    cell.scroll_into_view_if_needed()
-    box = cell.bounding_box()
-    assert box["x"] + box["width"] <= 390
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.close()
-
-
-def test_a_reward_of_0_is_not_green_and_a_file_tells_where_the_right_answer_is(
-    watched: Watched,
-) -> None:
-    page = watched.page
-    page.evaluate("XP.go({phase: 'train', step: 1})")
-    page.locator(".chip:not(.bare)").first.click()
-    assert (
-        page.locator("dialog .badge", has_text="reward 0").get_attribute("class").strip() == "badge"
-    )
-    page.get_by_text("Right answer and hidden state of the task").click()
-    # Waits for the note: the browser tells the page of an opened part a moment after the click.
-    assert "python -m xp view run-one" in page.inner_text("dialog .task-part .note")
 
 
 def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(
@@ -357,17 +305,6 @@ def test_void_episodes_have_their_reason_and_no_reward(watched: Watched) -> None
     page.wait_for_selector("dialog .warn")
     assert "the server was gone" in page.inner_text("dialog .warn")
     assert "reward void" in page.inner_text(".row-head")
-
-
-def test_the_same_held_out_task_is_shown_before_and_after(watched: Watched) -> None:
-    page = watched.page
-    page.get_by_role("button", name="better 10").click()
-    page.locator("#held-out tr.open").first.click()
-    page.wait_for_selector(".side-part")
-    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == [
-        "before",
-        "after",
-    ]
 
 
 def test_a_policy_stands_against_scripts_that_are_not_the_pages_own(watched: Watched) -> None:
@@ -409,24 +346,6 @@ def test_the_table_has_a_column_for_each_key_that_differs_and_sorts(several: Wat
     assert column(page, 1) == ["fast", "one", "two", "slow"]
     page.locator("#runs th button", has_text="after").click()
     assert column(page, 1)[0] == "slow"
-    assert several.problems == []
-
-
-def test_seeds_are_one_line_with_a_band_or_lines_of_their_own(several: Watched) -> None:
-    page = several.page
-    legend = page.locator("#over .chart.large .u-series:not(.quiet) th .u-label")
-    assert [label.inner_text() for label in legend.all()] == [
-        "rollout step",
-        "learning_rate 0.002: mean of 2 seeds",
-        "seed 1, learning_rate 1e-05",
-        "seed 1, learning_rate 0.001",
-    ]
-    page.uncheck("#bands")
-    page.wait_for_selector("#over .chart.large canvas")
-    assert len(legend.all()) == 5
-    for axis in ("episodes", "time"):
-        page.select_option("#axis", axis)
-        page.wait_for_selector("#over .chart.large canvas")
     assert several.problems == []
 
 

@@ -19,7 +19,6 @@ from xp.planning.plan import build_plan
 from xp.planning.runtime import runtime_lock
 from xp.planning.runtimes import LOCK, WHOLE, RuntimeLock, installed, locks
 
-ROOT = Path(__file__).resolve().parents[2]
 GPU = ("env=whodunit", "hardware=a100x4")
 
 
@@ -53,27 +52,6 @@ def test_the_pins_of_a_backend_are_the_versions_of_its_lock(backend: str) -> Non
     pins = compose([*GPU, f"backend={backend}"]).backend.pins
     versions = locks()[backend].versions()
     assert {package: versions.get(package) for package in pins} == pins
-
-
-def test_every_version_in_pyproject_is_that_of_its_lock() -> None:
-    import tomllib
-
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    for name in ("trl", "skyrl"):
-        fixed = dict(text.split("==") for text in extras[name] if "==" in text)
-        assert fixed
-        assert {package: locks()[name].versions().get(package) for package in fixed} == fixed
-
-
-def test_flash_attentions_wheel_is_for_the_torch_and_the_python_of_the_lock() -> None:
-    lock = locks()["skyrl"]
-    lines = (lock.directory / "flash-attention.txt").read_text().splitlines()
-    (wheel,) = [line for line in lines if not line.startswith("#")]
-    (python,) = lock.pythons
-    assert f".torch.{lock.versions()['torch'].rpartition('.')[0]}." in wheel
-    assert f"-cp{python.replace('.', '')}-linux_x86_64.whl" in wheel
 
 
 def test_a_gpu_job_names_its_lock_and_others_do_not() -> None:

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from xp.composition import compose
-from xp.envs.builtin.graders import exact
 from xp.errors import ExitCode, XpError
 from xp.lib.arrow_values import rows_of_table
 from xp.lib.data_files import rows_of_file, rows_of_hub
@@ -41,20 +40,9 @@ def in_jsonl(place: Path) -> None:
     (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
 
 
-def in_json(place: Path) -> None:
-    (place / "train.json").write_text(json.dumps(ROWS))
-
-
 def in_parquet(place: Path) -> None:
     (place / "data").mkdir()
     datasets.Dataset.from_list(ROWS).to_parquet(str(place / "data/train-00000-of-00001.parquet"))
-
-
-def in_pandas(place: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame([{"prompt": "out"}, *ROWS])
-    frame["answer"] = frame["answer"].astype("category")
-    frame[frame["prompt"] != "out"].to_parquet(place / "train.parquet")
 
 
 def saved(place: Path) -> None:
@@ -63,10 +51,6 @@ def saved(place: Path) -> None:
     again = datasets.load_from_disk(str(place))
     again.map(lambda _: {"answer": "of a cache"})
     assert list(place.glob("cache-*.arrow"))
-
-
-def saved_splits(place: Path) -> None:
-    datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(place))
 
 
 def arrows(place: Path) -> None:
@@ -78,9 +62,7 @@ def arrows(place: Path) -> None:
         (place / name).write_bytes(next(place.glob("data-*.arrow")).read_bytes())
 
 
-@pytest.mark.parametrize(
-    "write", [in_jsonl, in_json, in_parquet, in_pandas, saved, saved_splits, arrows]
-)
+@pytest.mark.parametrize("write", [in_jsonl, in_parquet, saved, arrows])
 def test_a_directory_has_the_values_of_its_files(
     tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
@@ -130,11 +112,11 @@ def test_columns_of_maps_as_verl_has_them_are_planned_and_prepared(
     assert "4 of 4 right answers score 1\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("write", [in_jsonl, in_parquet])
 def test_a_download_of_the_hub_has_the_values_of_its_files_without_a_network(
-    tmp_path: Path, write: Callable[[Path], None]
+    tmp_path: Path,
 ) -> None:
     """`load_dataset` knows the hub's cache by its own prepared tables alone, in which texts are dates."""
+    write = in_parquet
     repository = tmp_path / "hub/hub/datasets--org--days"
     snapshot = repository / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
@@ -166,20 +148,13 @@ KINDS: list[tuple[Any, Any, Any]] = [
         {"ground_truth": "4", "b": None},
     ),
     (pa.map_(pa.int32(), pa.list_(pa.date32())), [(1, [date(2026, 1, 1)])], {"1": ["2026-01-01"]}),
-    (pa.large_string(), "a", "a"),
-    (pa.string_view(), "a", "a"),
     (pa.decimal128(10, 2), Decimal("12.50"), 12.5),
-    (pa.decimal128(10, 2), Decimal("12.00"), 12),
     (
         pa.decimal256(50, 30),
         Decimal("0.123456789012345678901234567891"),
         "0.123456789012345678901234567891",
     ),
     (pa.float32(), 0.1, 0.1),
-    (pa.float64(), 0.1, 0.1),
-    (pa.int8(), 3, 3),
-    (pa.bool_(), True, True),
-    (pa.date32(), date(2026, 1, 1), "2026-01-01"),
     (pa.timestamp("ns"), datetime(2026, 1, 1, 10), "2026-01-01T10:00:00"),
     (pa.time64("us"), time(10, 30), "10:30:00"),
     (
@@ -187,7 +162,6 @@ KINDS: list[tuple[Any, Any, Any]] = [
         [{"a": 1, "b": None}],
         [{"a": 1}],
     ),
-    (pa.list_(pa.int64(), 2), [1, 2], [1, 2]),
     (pa.struct({"m": pa.map_(pa.string(), pa.int64())}), {"m": [("a", 1)]}, {"m": {"a": 1}}),
     (pa.json_(), '{"a": [1, null]}', {"a": [1, None]}),
 ]
@@ -244,12 +218,6 @@ def test_both_forms_of_a_file_of_arrows_are_read_and_others_refused(tmp_path: Pa
         rows_of_file(tmp_path / "c.arrow")
 
 
-@pytest.mark.parametrize("right", [date(2026, 1, 1), {"a": 1}, b"a", [["a"]], None])
-def test_a_right_answer_that_no_model_writes_is_refused(right: Any) -> None:
-    with pytest.raises(ValueError, match="expected a text, a number, or a list of them"):
-        exact(str(right), {"answer": right})
-
-
 def test_a_process_that_has_read_parquet_ends_with_its_own_code(tmp_path: Path) -> None:
     """Arrow's threads let a file of Python's go at the end, and aborted 6 of 10 processes by it."""
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
@@ -262,7 +230,7 @@ def test_a_process_that_has_read_parquet_ends_with_its_own_code(tmp_path: Path) 
         subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path / "rows.parquet")], stderr=subprocess.PIPE
         )
-        for _ in range(4)
+        for _ in range(2)
     ]
     for run in runs:
         assert run.communicate(timeout=60) == (None, b"")

@@ -329,9 +329,7 @@ def test_the_exit_code_is_read_from_the_end_of_the_log() -> None:
     assert code_in("it said xp-exit-code train 7 somewhere\n", "train") is None
 
 
-@pytest.mark.parametrize(
-    ("state", "code"), [("FAILED", 13), ("CANCELLED", ExitCode.TERMINATED), ("RUNNING", None)]
-)
+@pytest.mark.parametrize(("state", "code"), [("FAILED", 13), ("RUNNING", None)])
 def test_the_log_of_a_job_is_read_whatever_the_clients_exit_code(
     cloud: Path, tmp_path: Path, state: str, code: int | None
 ) -> None:

@@ -139,24 +139,6 @@ def checkouts(tmp_path: Path, untouched: None, monkeypatch: pytest.MonkeyPatch) 
     return tmp_path / "slime"
 
 
-def test_both_checkouts_are_importable_for_every_process_that_is_started(checkouts: Path) -> None:
-    assert sources.open_sources(command()) == checkouts
-    assert {str(checkouts), str(checkouts.with_name("megatron-lm"))} <= set(
-        os.environ["PYTHONPATH"].split(":")
-    )
-
-
-def test_a_programs_exit_is_one_sentence_without_its_arguments(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    before = list(sys.argv)
-    program.write_text("import sys; sys.exit(int(sys.argv[1]))")
-    run_file(program, ["0"])
-    with pytest.raises(XpError, match=r"train.py ended with 2") as caught:
-        run_file(program, ["2"])
-    assert caught.value.code is ExitCode.STAGE_FAILED
-    assert sys.argv == before
-
-
 @pytest.mark.parametrize(
     ("library", "made", "code", "said"),
     [
@@ -274,15 +256,6 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
     assert line["training/grad_norm"] == 0.5
     assert line["time/step_s"] > 0
     assert native == ["rollout/step", "train/step", "train/step"]
-
-
-def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="rollout step 4: grad_norm nan") as caught:
-        logged(
-            worker_config(tmp_path, 2),
-            {"train/step": 6, "train/loss": 1.0, "train/grad_norm": math.nan},
-        )
-    assert caught.value.code is ExitCode.DIVERGED
 
 
 def test_a_gap_stops_slime_only_at_a_steps_first_update(tmp_path: Path) -> None:

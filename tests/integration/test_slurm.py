@@ -21,7 +21,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launcher
 from xp.execution.launchers.slurm import SlurmLauncher, assumed_code
 from xp.execution.supervise import dispatch
-from xp.planning.job import Resources, Runtime, Stage
+from xp.planning.job import Resources, Stage
 
 SETUP = Path(__file__).parent.parent / "slurm" / "setup.sh"
 
@@ -231,13 +231,3 @@ raise RuntimeError("cannot log in with " + key)
             assert form not in text
     assert not (outputs / "pwned").exists()
     assert not list((tmp_path / "home/.xp/secrets").rglob("*"))
-
-
-def test_pyxis_is_refused_where_slurm_has_none(tmp_path: Path) -> None:
-    spec = launcher_spec("slurm", container="pyxis")
-    one = stage("train", "pass")
-    contained = Stage("train", replace(one.job, runtime=Runtime(image="a/b:1")))
-    with pytest.raises(XpError, match="this Slurm has no pyxis"):
-        SlurmLauncher(spec, tmp_path / "outputs").check(
-            [contained], LauncherSuite.make_context(tmp_path)
-        )

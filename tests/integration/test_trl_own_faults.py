@@ -17,12 +17,9 @@ from typing import Any
 import pytest
 
 from tests.support.ors_server import rules, running
-from xp.backends.trl.worker.rollout import trl_rows
-from xp.envs.base import EnvFault, Message, Session, Task
+from xp.envs.base import EnvFault, Session, Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import XpError
-from xp.tasks.config import Purpose
-from xp.tasks.row import TaskRow
 
 pytestmark = pytest.mark.integration
 AWKWARD = "tests.envs_under_test.awkward:Awkward"
@@ -65,22 +62,6 @@ def test_a_schema_keeps_its_choices_its_items_and_its_defaults() -> None:
     assert properties["steps"]["items"]["type"] == "integer"
     assert properties["quietly"]["default"] is True
     assert move.parameters["required"] == ["direction", "steps"]
-
-
-def test_an_argument_that_was_left_out_is_not_sent_as_null() -> None:
-    with visited() as session:
-        assert session.call("move", {"direction": "north", "steps": [1, 2]}).text == "north 3 True"
-
-
-def test_task_specs_without_a_common_shape_reach_no_table_of_the_trainer() -> None:
-    from datasets import Dataset
-
-    opening = (Message(role="user", content="a task"),)
-    rows = [
-        TaskRow(f"a/train/{n}", "a", Purpose.TRAIN, "train", n, "h", opening, "[]", 1.0)
-        for n in range(8)
-    ]
-    assert Dataset.from_list(trl_rows(rows)).column_names == ["prompt"]
 
 
 def test_two_servers_in_one_run_are_two_servers() -> None:

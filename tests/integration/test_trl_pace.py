@@ -23,7 +23,7 @@ from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
 from xp.composition import compose
-from xp.envs.base import Message, Task, ToolResult, ToolSpec
+from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult
@@ -219,34 +219,6 @@ def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(
 
     monkeypatch.setattr(Episode, "settle", slow)
     assert rewards(list(play(rows(3), Mix(lambda *_: None, 2), Engine))) == [0.0, 1.0, 2.0]
-
-
-def test_a_prompt_is_rendered_once_for_all_episodes_of_its_task(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rendered = list[str]()
-    prompt = ChatTokens.prompt
-
-    def counted(chat: ChatTokens, messages: Sequence[Message], tools: str) -> list[int]:
-        rendered.append(tools)
-        return prompt(chat, messages, tools)
-
-    monkeypatch.setattr(ChatTokens, "prompt", counted)
-    assert len(list(play(rows(1) * 4, Mix(lambda *_: None, 4)))) == 4
-    assert len(rendered) == 1
-
-
-def test_a_session_lists_its_tools_before_the_first_turn_needs_them() -> None:
-    class Listing(FakeSession):
-        num_listed = 0
-
-        def tools(self) -> tuple[ToolSpec, ...]:
-            self.num_listed += 1
-            return super().tools()
-
-    session = Listing(lambda *_: ToolResult("over", 1.0, finished=True))
-    Episode(Task("fake", "train", 0), lambda: session, RULES).start()
-    assert session.num_listed == 1
 
 
 def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_stop() -> None:

