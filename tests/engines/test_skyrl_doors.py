@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import os
 import threading
 import time
@@ -136,23 +134,6 @@ def test_the_router_hands_on_what_has_the_key(doors: Doors, key: str, path: str)
         ).status_code
         == 200
     )
-
-
-def test_a_session_of_an_ended_loop_is_no_error(
-    doors: Doors, caplog: pytest.LogCaptureFixture
-) -> None:
-    from xp.backends.skyrl.worker.engine_key import EngineClient
-
-    client = EngineClient(proxy_url=doors.url, server_urls=[], model_name="m", data_parallel_size=1)
-
-    async def ask() -> None:
-        async with (await client._get_session()).get(f"{doors.url}/v1/models") as answer:
-            await answer.read()
-
-    for _ in range(2):
-        asyncio.run(ask())
-    gc.collect()
-    assert [one.getMessage() for one in caplog.records if "Unclosed" in one.getMessage()] == []
 
 
 def test_vllms_app_takes_the_middleware_as_skyrl_hands_it_over(key: str) -> None:

@@ -157,7 +157,7 @@ def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(
         *(("GET", "/health_generate"), ("GET", "/v1/models"), ("GET", "/docs")),
     ],
 )
-def test_the_engine_refuses_whoever_does_not_say_its_key(
+def test_engine_and_router_refuse_whoever_does_not_say_the_key(
     servers: Servers, method: str, path: str
 ) -> None:
     engine = f"http://{HOST}:{servers.engine.server_port}"
@@ -167,6 +167,8 @@ def test_the_engine_refuses_whoever_does_not_say_its_key(
             == 401
         )
     assert requests.get(f"{engine}/v1/models", headers=headers(), timeout=60).ok
+    router = f"http://{HOST}:{servers.args.sglang_router_port}/generate"
+    assert requests.post(router, json={}, timeout=60).status_code == 401
 
 
 def test_engine_and_router_listen_on_loopback_alone(servers: Servers) -> None:

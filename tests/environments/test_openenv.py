@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.ors_server import rules
 from xp.envs.base import Task, ToolResult
-from xp.envs.openenv import STEP, OpenEnvProvider
+from xp.envs.openenv import OpenEnvProvider
 from xp.lib.load import load_object
 
 VARIABLE = "OPENENV_PATH"
@@ -98,48 +98,3 @@ def test_calls_of_mcp_tools(
     expected = asyncio.run(own_results(made, calls))
     assert [(one.text, one.reward, one.finished, one.is_call_error) for one in results] == expected
     assert opening == shown or (shown is None and "What is the profit?" in opening)
-
-
-MOVES = {
-    "maze_env.server.app:app": (
-        "maze_env.server.maze_env_environment:MazeEnvironment",
-        [2, 1, 3, 0, 2],
-    ),
-    "connect4_env.server.app:app": (
-        "connect4_env.server.connect4_environment:Connect4Environment",
-        [0, 1, 0, 1, 0, 1, 0],
-    ),
-    "grid_world_env.server.app:app": (
-        "grid_world_env.server.grid_world_environment:GridWorldEnvironment",
-        ["UP", *["DOWN"] * 4, *["RIGHT"] * 4],
-    ),
-}
-
-
-@pytest.mark.parametrize("app", MOVES)
-def test_steps_of_an_action_model(app: str) -> None:
-    environment = load_object(MOVES[app][0])()
-    moves = MOVES[app][1]
-    action = load_object(MOVES[app][0].partition(":")[0])
-    (kind,) = (
-        one
-        for name, one in vars(action).items()
-        if name.endswith("Action") and name not in ("Action", "MoveAction")
-    )
-    field = next(name for name in kind.model_fields if name != "metadata")
-    _, results = played(
-        app, [(STEP, {field: move}) for move in (*moves, "sideways")], "Play: {observation}"
-    )
-    environment.reset()
-    for move, result in zip(moves, results, strict=False):
-        own = environment.step(kind(**{field: move}))
-        fields = own.model_dump(
-            mode="json", exclude={"reward", "done", "metadata"}, exclude_none=True
-        )
-        assert (json.loads(result.text), result.reward, result.finished) == (
-            fields,
-            float(own.reward),
-            own.done,
-        )
-    assert results[-1].is_call_error
-    assert not results[0].is_call_error

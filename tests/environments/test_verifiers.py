@@ -16,7 +16,7 @@ from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
 from tests.support.small_training import check_finds_no_fault, two_steps_are_played
 from xp.checks.contracts.provider import ProviderSuite, lent
-from xp.envs.base import ProtocolError, Provider, Task
+from xp.envs.base import Provider, Task
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
@@ -182,19 +182,6 @@ def test_the_packages_own_environment_with_a_simulated_user_agrees() -> None:
             played(package("xp_capitals", environment="user-sim", seats=seats), scripts) == expected
         )
     assert expected == [2.0, 0.0]
-
-
-def test_one_attempt_of_an_environment_with_several_agrees_and_more_are_refused() -> None:
-    scripts: list[tuple[int, Script]] = [(0, ["Paris"]), (2, ["Osaka"])]
-    own_config = {"id": "best-of-n", "n": 1, "taskset": {"id": "xp_capitals"}, "agent": SUBPROCESS}
-    found = played(package("xp_capitals", environment="best-of-n", config={"n": 1}), scripts)
-    assert found == own(own_config, scripts) == [2.0, 0.0]
-    provider = load_provider(
-        package("xp_capitals", environment="best-of-n", config={"n": 2}), os.environ
-    )
-    with pytest.raises(ProtocolError, match=r"agent plays several times .*options\.config"):
-        provider.open(Task("x", "train", 0)).answer("Paris")
-    provider.close()
 
 
 def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(

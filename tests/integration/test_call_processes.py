@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -146,22 +145,6 @@ def episode_of(mix: EnvironmentMixture, index: int) -> Episode:
     return mix.episode(Name(index))
 
 
-def test_a_reward_function_may_set_alarms() -> None:
-    function = "with_alarm"
-    functions = (WeightedFnSpec(fn=f"{MODULE}:{function}", weight=1.0),)
-    with EnvironmentMixture(
-        EpisodeConfig({"x": graded("alarmed", reward_fn=functions)}), os.environ
-    ) as mix:
-        episode = episode_of(mix, 1)
-        episode.step("1")
-
-        async def result() -> EpisodeResult:
-            return episode.settle()
-
-        # A trainer may settle within its own event loop.
-        assert asyncio.run(result()).reward == 2.0
-
-
 @pytest.mark.parametrize(
     ("function", "reward", "fault"),
     [("of_a_group", 2.0, "None"), ("ends_of_a_group", None, "it ended with code 2")],
@@ -178,17 +161,6 @@ def test_a_reward_function_of_a_group_may_set_alarms_and_its_crash_is_named(
         results = [one.settle() for one in episodes]
     assert [one.reward for one in results] == [reward] * 2
     assert all(fault in str(one.void_reason) for one in results)
-
-
-def test_calls_that_wait_have_more_processes_than_there_are_cores() -> None:
-    config = graded("slow")
-    with opened(config) as provider, ThreadPoolExecutor(32) as pool:
-        assert settled(provider, config, "1", 1).reward == 1.0
-        began = time.monotonic()
-        playing = [pool.submit(settled, provider, config, "1", 1) for _ in range(96)]
-        assert {one.result().reward for one in playing} == {1.0}
-        took_s = time.monotonic() - began
-    assert took_s < 96 * 0.2 / 8, "with two cores' processes it would be 9.6 s"
 
 
 def test_a_grader_that_says_so_has_one_process() -> None:
@@ -219,11 +191,6 @@ def test_what_a_call_left_behind_does_not_reach_the_next_episode() -> None:
     config = graded("leaves_its_end")
     with opened(config) as provider:
         assert [settled(provider, config, text, 1).reward for text in ("bomb", "1")] == [1.0, 1.0]
-
-
-def test_a_module_with_a_thread_is_loaded_in_each_process() -> None:
-    name = "tests.graders_under_test.threaded:grade"
-    assert [one.reward for one in played(graded(name), [(1, "1"), (1, "2")])] == [1.0, 0.0]
 
 
 PARENT = """

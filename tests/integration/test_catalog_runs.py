@@ -71,20 +71,6 @@ def test_a_whole_run_says_what_was_held_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_nothing_held_out_ends_with_its_training(tmp_path: Path) -> None:
-    code, text = run(
-        tmp_path,
-        (),
-        "whodunit",
-        "whodunit:WhoDunit",
-        "env.held_out=null",
-        "evaluation.num_tasks=null",
-    )
-    assert code == 0, text
-    assert "not evaluated: nothing is held out" in text
-
-
-@pytest.mark.slow
 def test_figures_on_training_tasks_are_labelled_everywhere(tmp_path: Path) -> None:
     overlap = ("env.train.num_tasks=4", "env.held_out.split=train", "env.held_out.num_tasks=4")
     code, text = run(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.cases import few
-from xp.composition import ROOT, compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.stages import prepare_config
-from xp.spec import HeldOutSpec, RunSpec
+from xp.spec import RunSpec
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule
 from xp.tasks.prepare import prepare
@@ -45,9 +45,6 @@ FEW = {
     "gsm8k": ("env.train.num_tasks=40", "env.held_out.num_tasks=40"),
     "gsm1k": ("env.held_out.num_tasks=40",),
 }
-MIXED = "whodunit-gsm8k-slime"
-"""A recipe with two environments; the others are for `make test-slow`."""
-RECIPES = [MIXED, *sorted({path.stem for path in (ROOT / "recipes").glob("*.yaml")} - {MIXED})]
 
 
 def on_look_alikes(overrides: tuple[str, ...]) -> RunSpec:
@@ -106,34 +103,3 @@ def test_an_environment_without_training_is_refused_with_the_reason(tmp_path: Pa
         ) as error:
             prepare(prepare_config(spec, trains=True), os.environ, tmp_path)
         assert error.value.code is ExitCode.TASKS
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all recipes: most ask for the same tasks."""
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.mark.parametrize("recipe", few(RECIPES, 1))
-def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Path) -> None:
-    spec = on_look_alikes((f"recipes={recipe}",))
-    if any(str(member.rows).endswith(":hub") for member in spec.env.members.values()):
-        pytest.skip("its rows are on the Hugging Face hub, which tests do not reach")
-    few = dict(spec.env.members)
-    for name, member in few.items():
-        if member.held_out is not None and "GSM8K" in (member.serve or ""):
-            held_out = HeldOutSpec.model_validate(
-                {**member.held_out.model_dump(), "num_tasks": 16}, strict=False
-            )
-            train = member.train.model_copy(update={"num_tasks": 64})
-            few[name] = member.model_copy(update={"train": train, "held_out": held_out})
-    spec = spec.model_copy(update={"env": spec.env.model_copy(update={"members": few})})
-    found = prepare(prepare_config(spec, trains=True), os.environ, store)
-    assert found.num_tasks(Purpose.TRAIN) > 0
-    assert found.num_tasks(Purpose.HELD_OUT) > 0
-    if recipe == MIXED:
-        one = found.manifest.held_out["whodunit"]
-        assert one.rule == Rule.SHARE
-        assert one.num_train == 80
-        assert one.num_held_out == 20
-        assert one.num_trained_on == 0

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-import tools.checkpoints
 from tools.checkpoints import (
     ENGINE_PROOF,
     FAMILY_FIELDS,
@@ -19,8 +16,6 @@ from tools.checkpoints import (
     TRAINERS,
     YES,
     answer,
-    count,
-    main,
     most_trained,
     page,
     planned,
@@ -32,7 +27,7 @@ from xp.composition import compose
 from xp.errors import XpError
 from xp.fields.limits import claims, limits_of, proof_of
 from xp.lib.models.files import known_config
-from xp.lib.models.network import COUNTED, context_of, network_of, text_part
+from xp.lib.models.network import COUNTED, network_of
 from xp.lib.models.weights import media_parameters
 from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan
@@ -111,37 +106,6 @@ def test_every_test_of_a_family_exists() -> None:
         assert function.partition("[")[0] in functions, name
 
 
-def test_scripts_are_counted_once_for_each_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in {
-        "examples/a.sh": "MODEL=Qwen/Qwen3.5-9B\nREF=/root/Qwen3.5-9B_torch_dist",
-        "examples/deep/b.yaml": "model: Qwen/Qwen3.5-9B-Base",
-        "examples/c.py": "'Qwen3.5-9B-Something', 'OtherQwen3.5-9B', 'Qwen3.5-27B'",
-        "examples/d.md": "Qwen3.5-9B",
-        "tests/e.sh": "Qwen3.5-9B",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    for words in (
-        ("init",),
-        ("add", "."),
-        ("-c", "user.name=a", "-c", "user.email=a", "commit", "-m", "a"),
-    ):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
-    place = tmp_path / "counts.json"
-    monkeypatch.setattr(tools.checkpoints, "COUNTS", place)
-    main("count", f"trl={tmp_path}")
-    recorded = json.loads(place.read_text())
-    assert recorded == count({"trl": tmp_path})
-    assert recorded["counts"]["Qwen/Qwen3.5-9B"] == {"trl": 2}
-    assert recorded["counts"]["Qwen/Qwen3.5-27B"] == {"trl": 1}
-    assert recorded["counts"]["zai-org/GLM-5"] == {}
-    facts = recorded["repositories"]["trl"]
-    assert facts["scripts"] == 3
-    assert len(facts["commit"]) == 40
-
-
 @pytest.mark.slow
 def test_sizes_are_those_of_transformers() -> None:
     assert sizes() == recorded_sizes()
@@ -161,16 +125,6 @@ def test_a_known_network_is_as_large_as_transformers_says() -> None:
             assert number / size == pytest.approx(1, rel=0.05), name
             compared += 1
     assert compared > 10
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_is_the_network_of_its_config(option: str) -> None:
-    model = compose([f"model={option}", "hardware=h200x8", "backend=skyrl", "env=whodunit"]).model
-    config = known_config(str(model.path))
-    assert config is not None
-    assert model.architecture is not None
-    assert model.architecture.model_dump(mode="json") == network_of(config)
-    assert model.max_context_tokens == context_of(text_part(config))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

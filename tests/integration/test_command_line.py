@@ -17,26 +17,10 @@ import pytest
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.arguments import COMMANDS, INSTEAD
-from xp.cli.parser import build, parse
-from xp.cli.table import ListColumn, fitted, wrapped
+from xp.cli.parser import build
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
 
-RUNS = (
-    ListColumn("run", 0),
-    ListColumn("status", 1),
-    ListColumn("reward", 2),
-    ListColumn("note", 3),
-)
-ROWS = [
-    {
-        "run": "whodunit_mini-20261122-054017-a1b2",
-        "status": "succeeded",
-        "reward": 0.5,
-        "note": "n" * 80,
-    },
-    {"run": "echo-20261122-054017-c3d4", "status": "running", "reward": None, "note": "a\tb"},
-]
 ACTIONS = [name for name in build()[1] if " " in name]
 
 
@@ -71,58 +55,6 @@ def test_every_command_explains_itself_in_80_columns(
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: python -m xp {words}")
     assert words not in COMMANDS or max(map(len, shown.splitlines())) <= 80
-
-
-def test_a_flag_may_stand_before_or_after_the_overrides() -> None:
-    assert parse(["-m", "seed=1,2"]).multirun
-    assert parse(["seed=2"]).command == "run"
-    assert parse(["runs", "outputs=there"]).outputs == Path("there")
-    assert parse(["runs", "--json"]).action == "list"
-    assert parse(["runs", "--json", "show", "x"]).json
-
-
-@pytest.mark.parametrize("width", [40, 100])
-def test_a_table_fits_the_terminal_and_keeps_names_whole(width: int) -> None:
-    lines = fitted(RUNS, ROWS, width).splitlines()
-    assert all(row["run"] in text for row, text in zip(ROWS, lines[1:], strict=False))
-    assert max(map(len, lines[:3])) <= width
-    assert lines[-1].startswith("not shown: ") == (width < 110)
-
-
-def test_a_long_line_is_broken_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    line = f"  means  {'a word ' * 20}end"
-    assert wrapped(line) == line
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    broken = wrapped(line).splitlines()
-    assert max(map(len, broken)) <= 40
-    assert all(text.startswith(" " * 9) for text in broken[1:])
-    assert " ".join(wrapped(line).split()) == " ".join(line.split())
-
-
-def test_groups_are_listed_by_the_help_of_xp_and_by_options_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for words in ("--help", "plan --help", "prepare --help"):
-        with pytest.raises(SystemExit):
-            main(words.split())
-        out = capsys.readouterr().out
-        assert ("llama3.2-3b-instruct" in out) == (words == "--help")
-        assert "python -m xp options" in out
-    assert main(["options"]) == 0
-    assert "llama3.2-3b-instruct" in capsys.readouterr().out
-    assert main(["options", "modle"]) == ExitCode.CONFIG
-    assert "did you mean model?" in capsys.readouterr().err
-
-
-def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "metrics", "--json"]) == 0
-    assert "reward/avg_raw_reward" in {row["metric"] for row in json.loads(capsys.readouterr().out)}
-    assert main(["explain", "training.group_size", "clip_fraction", "--json"]) == 0
-    metric, key = json.loads(capsys.readouterr().out)
-    assert metric["metric"] == "training/clip_fraction"
-    assert key["key"] == "training.group_size"
-    assert key["value"] == 8
 
 
 @pytest.mark.parametrize(

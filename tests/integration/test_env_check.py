@@ -8,10 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.envs_under_test.silent import Slow
 from tests.support.graded_rules import graded
@@ -19,7 +16,7 @@ from tests.support.ors_server import COUNTER, rules
 from tests.support.sections import replace, reward_rule
 from xp.checks.env_check import watch
 from xp.checks.env_check.measure import measure
-from xp.checks.env_check.policy import Draw, arguments_of, faults_of
+from xp.checks.env_check.policy import faults_of
 from xp.checks.env_check.report import EnvReport, report
 from xp.checks.env_check.watch import Watch
 from xp.cli.environments import env_command
@@ -33,36 +30,6 @@ from xp.spec.env import PromptSource
 
 DRAWN = "tests.envs_under_test.drawn"
 DRAWN_ROWS = "tests.graders_under_test.drawn_rows"
-KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null"])
-SCHEMAS = st.recursive(
-    st.one_of(
-        KINDS.map(lambda kind: {"type": kind}),
-        st.just({"enum": ["a", 1]}),
-        st.builds(
-            lambda kind, least, most, one, width: {"type": kind, least: one, most: one + width},
-            st.sampled_from(["integer", "number"]),
-            st.sampled_from(["minimum", "exclusiveMinimum", "x"]),
-            st.sampled_from(["maximum", "exclusiveMaximum", "x"]),
-            st.integers(-20, 20),
-            st.integers(2, 9),
-        ),
-    ),
-    lambda inner: st.one_of(
-        inner.map(lambda item: {"type": "array", "items": item, "minItems": 1}),
-        st.lists(inner, min_size=1, max_size=2).map(lambda branches: {"anyOf": branches}),
-        st.dictionaries(st.sampled_from("xyz"), inner, max_size=2).map(
-            lambda fields: {"type": "object", "properties": fields, "required": list(fields)}
-        ),
-    ),
-    max_leaves=4,
-)
-
-
-@settings(deadline=None)
-@given(st.dictionaries(st.sampled_from("abc"), SCHEMAS, max_size=3), st.integers(0, 99))
-def test_random_arguments_are_legal_by_their_schema(properties: dict[str, Any], seed: int) -> None:
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
-    jsonschema.validate(arguments_of(ToolSpec("t", "", schema), Draw(seed, ())), schema)
 
 
 @pytest.mark.parametrize(
@@ -252,13 +219,3 @@ def test_a_time_that_is_none_is_refused() -> None:
     arguments = ["--seconds", "0"]
     with pytest.raises(XpError, match=r"whole number|expected one argument"):
         check_command(["check", "env=echo", *arguments])
-
-
-@pytest.mark.parametrize("arguments", [["lists"], ["check", "env=echo", "tasks=x"]])
-def test_a_command_line_that_makes_no_sense_is_answered_with_the_usage(
-    arguments: list[str],
-) -> None:
-    with pytest.raises(
-        XpError, match=r"usage: python -m xp env|whole number|no such action of env"
-    ):
-        check_command(arguments)

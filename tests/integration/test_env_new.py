@@ -69,18 +69,6 @@ def test_a_name_that_no_module_of_ones_own_can_have_is_refused(name: str, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_says_what_to_do_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["env", "new", "counting_up", "--kind", "ors"]) == 0
-    assert (
-        "python -m xp env check env=openreward env.serve=counting_up:CountingUp"
-        in capsys.readouterr().out
-    )
-    assert main(["env", "new", "counting_up", "--kind", "ors"]) == 2
-
-
 def test_the_list_says_what_each_environment_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["options", "env", "--json"]) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
@@ -91,21 +79,3 @@ def test_the_list_says_what_each_environment_needs(capsys: pytest.CaptureFixture
     assert found["reasoning_gym"]["needs"] == ["package reasoning-gym"]
     assert "give exactly one of target (a URL)" in found["openenv_atari"]["fault"]
     assert found["whodunit_mini_multiply"]["providers"] == ["openreward", "local"]
-
-
-@pytest.mark.slow
-def test_an_opened_list_tells_splits_and_tools(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    options = tmp_path / "env"
-    options.mkdir()
-    lines = ["# Mine.", "defaults:", "  - multiply", "  - _self_", "# Two turns.", "max_turns: 2"]
-    (options / "mine.yaml").write_text("\n".join(lines) + "\n")
-    from xp.cli.options import listed
-
-    found = {one.name: one for one in listed([tmp_path], is_opened=False)}
-    assert found["mine"].max_turns == 2
-    opened = next(one for one in listed([tmp_path], is_opened=True) if one.name == "echo")
-    assert opened.splits == {"train": 2}
-    assert opened.tools == ["echo"]
-    del capsys

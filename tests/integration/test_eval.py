@@ -35,39 +35,6 @@ def episodes_in(outputs: Path) -> list[tuple[str, int, int]]:
     return [(one["split"], one["index"], one["sample"]) for one in read_trajectories(file)]
 
 
-GRADER = """
-from xp.envs.builtin.multiply import Multiply
-
-TASKS_VERSION = "1"
-
-class Graded(Multiply):
-    def grade(self, answer, row):
-        return {reward}
-"""
-
-
-def test_a_repaired_grader_is_another_evaluation_though_its_tasks_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with serving(ChatServer(write=knows_some)) as server:
-        command = words(
-            server, tmp_path / "outputs", "env.grader=graded_here:Graded", "evaluation.num_tasks=2"
-        )
-        # Lengths differ: Python takes a module's cached bytecode if size and second of its source are the same.
-        for reward in ("0.0", "1.00"):
-            (tmp_path / "graded_here.py").write_text(GRADER.format(reward=reward))
-            assert main(command) == 0
-    results = [
-        json.loads(file.read_text())
-        for file in (tmp_path / "outputs/evaluations").glob("*/eval.json")
-    ]
-    assert sorted(result["summary"]["reward"]["value"] for result in results) == [0.0, 1.0]
-    assert len(list((tmp_path / "outputs/tasks").glob("*/manifest.json"))) == 1
-
-
 def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
     outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

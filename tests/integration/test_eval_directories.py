@@ -116,33 +116,3 @@ def test_a_missing_engine_is_named_before_anything_is_played(
         '"engine": "vllm"' in one.read_text()
         for one in (outputs / "evaluations").glob("*/request.json")
     )
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_be_loaded_is_one_message(
-    outputs: Path,
-    directory: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    before = sorted((outputs / "evaluations").glob("*"))
-    bare = directory.with_name("bare")
-    bare.mkdir()
-    (bare / "config.json").write_bytes((directory / "config.json").read_bytes())
-    words = ["eval", "env=multiply", *TASKS, f"outputs={outputs}", *PLAY]
-    for model, code, fault in (
-        ("Org/Nope", ExitCode.RUNTIME, "xp: model=Org/Nope: its tokenizer cannot be loaded: "),
-        (
-            str(bare),
-            ExitCode.CONFIG,
-            f"xp: model.path={bare}: the directory has no weights (*.safetensors)",
-        ),
-    ):
-        assert main([*words, f"model={model}"]) == code
-        error = capsys.readouterr().err
-        assert fault in error
-        assert ("check the name, set HF_TOKEN" in error) == (model == "Org/Nope")
-        assert "Traceback" not in error
-        assert "on record" not in error
-    assert sorted((outputs / "evaluations").glob("*")) == before

@@ -186,30 +186,6 @@ def test_the_default_model_earns_the_same_on_vllm(
     assert found["endpoint", "multiply"]["status"] == "finished"
 
 
-def test_a_model_with_eyes_earns_the_same_on_vllm(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    python = os.environ.get(VARIABLE)
-    if python is None:
-        pytest.skip(f"needs {VARIABLE}=a Python with vLLM: make test-vllm")
-    if subprocess.run([python, "-c", "import torchvision"], check=False).returncode:
-        pytest.skip(f"needs torchvision in {VARIABLE}: vLLM reads pictures with it")
-    own = ("eval", "env=shapes_mini", "model=tiny_vlm", f"outputs={tmp_path}")
-    few = ("eval.tasks=all", "evaluation.num_tasks=24", "evaluation.temperature=0")
-    size = ("backend.engine.eager=true", "backend.engine.memory_fraction=0.1")
-    served = ("eval.engine=vllm", f"eval.python={python}")
-    assert main([*own, *few, *size, *served]) == ExitCode.OK
-    assert main([*own, *few]) == ExitCode.OK
-    print(capfd.readouterr().out)
-    found = results_in(tmp_path)
-    rewards = [
-        {task: entry["rewards"] for task, entry in found[name, "shapes_mini"]["tasks"].items()}
-        for name in ("vllm", "transformers")
-    ]
-    assert len(rewards[0]) == 24
-    assert rewards[0] == rewards[1]
-
-
 def assert_same(one: Any, here: Any) -> None:
     """Greedy play of the same weights; two engines may round a tie differently."""
     assert one["num_played"] == 16

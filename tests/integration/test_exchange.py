@@ -11,7 +11,6 @@ import pytest
 from tests.support.http_server import Reply, Request, http_server
 from tests.support.sections import sampling_of
 from xp.checks.contracts.jobs import DEADLINE_S
-from xp.envs.docker import _is_healthy
 from xp.envs.target import Target
 from xp.envs.transport import Transport
 from xp.errors import XpError
@@ -35,10 +34,6 @@ def redirecting() -> Iterator[str]:
         yield server.url
     assert server.paths
     assert "/elsewhere" not in server.paths
-
-
-def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) -> None:
-    assert not _is_healthy(redirecting)
 
 
 def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tools.gpu.__main__ import command_of, figures_of_run, planned_mib, run_part
+from tools.gpu.__main__ import command_of, planned_mib
 from tools.gpu.entries import ENTRIES, LARGE, SMOLLM2, Part, merged
 from tools.gpu.models import SHAPE
 from xp.checks.contracts.jobs import eventually
@@ -51,36 +51,6 @@ def test_each_run_has_a_plan_for_a_card_and_as_its_rehearsal(
     assert build_plan(spec, "r", 1).stages
     assert spec.training.num_steps == 2
     assert spec.model.name == "tiny"
-
-
-def test_figures_are_those_of_the_first_step_and_medians_of_the_later_ones(tmp_path: Path) -> None:
-    run = tmp_path / "runs/r"
-    (run / "attempt_1/train").mkdir(parents=True)
-    (run / "attempt_1/train/log.txt").write_text(
-        "start: 3.0 s (imports and tasks 1.0, model and engine 2.0)\n"
-    )
-    lines = [
-        {"time/step_s": second, "training/logprob_gap": second / 100}
-        for second in (9.0, 1.0, 2.0, 3.0)
-    ]
-    lines += [{"evaluation/after/reward/avg_raw_reward": 0.5}]
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert figures_of_run(tmp_path) == {
-        "steps": 4,
-        "first_step_s": 9.0,
-        "step_s": 2.0,
-        "first_gap": 0.09,
-        "last_gap": 0.03,
-        "held_out": 0.5,
-        "start": "imports and tasks 1.0, model and engine 2.0",
-    }
-    assert figures_of_run(tmp_path / "other") == {"steps": 0}
-
-
-def test_a_part_ends_at_its_time_limit(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", "import time; time.sleep(60)"]
-    assert run_part(words, tmp_path / "log", 0.5) == 124
-    assert run_part(words, tmp_path / "log", 0) == 124
 
 
 def test_no_process_of_a_part_outlives_a_killed_tool(tmp_path: Path) -> None:

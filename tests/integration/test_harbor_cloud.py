@@ -6,9 +6,7 @@ import base64
 import json
 import os
 import pickle
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,10 +34,8 @@ from tests.support.harbor_tasks import CONFIG, harbor
 from tests.support.harness_programs import harness
 from xp.checks.contracts.jobs import eventually
 from xp.checks.doctor.reach import environments
-from xp.contrib.harbor.cloud_host import owner
 from xp.contrib.harbor.cloud_options import ACCOUNTS
 from xp.contrib.harbor.task_folder import read_task
-from xp.contrib.harness.agents import HARBOR_AGENTS, HARBOR_OUTSIDE
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
@@ -162,61 +158,6 @@ def test_what_a_killed_process_left_is_removed(
     del cloud.sandboxes[elsewhere]
 
 
-def test_what_cannot_be_removed_does_not_keep_the_rest(tasks: Path, cloud: DaytonaCloud) -> None:
-    machine = owner().split("-")[1]
-    for number in range(3):
-        name = f"xp-{machine}-{2**22 + 1}-1-{number}"
-        _create(cloud, {"harbor.managed": "true", "harbor.session_id": name})
-    (refused, gone, left) = cloud.sandboxes
-    cloud.refused_removals = {refused: 400, gone: 404}
-    provider = opened(at_daytona(harbor(tasks)), cloud)
-    lines = provider.remove_left()
-    provider.close()
-    assert left not in cloud.sandboxes
-    assert [line.split(" the sandbox ")[0] for line in lines] == [
-        "could not remove",
-        "another process removed",
-        "removed",
-    ]
-    assert "refused [REDACTED]" in lines[0]
-    cloud.close()
-
-
-OPENS = """
-import os, sys, time
-from pathlib import Path
-from tests.support.clouds import at_daytona, begun
-from tests.support.fake_session import call
-from tests.support.harbor_tasks import harbor
-from xp.envs.load import load_provider
-config = at_daytona(harbor(Path(sys.argv[1])))
-episode = begun(load_provider(config, os.environ), config)
-episode.step(call("bash", command="true"))
-print("open", flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_remove(
-    tasks: Path, cloud: DaytonaCloud
-) -> None:
-    command = [sys.executable, "-c", OPENS, str(tasks)]
-    with subprocess.Popen(command, env=variables(cloud), stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"open\n"
-        (child,) = {
-            int(sandbox.facts["labels"]["harbor.session_id"].split("-")[2])
-            for sandbox in cloud.sandboxes.values()
-        }
-        process.kill()
-    # The child removes it within four seconds, if the machine lets it.
-    eventually(lambda: not Path(f"/proc/{child}").exists())
-    provider = opened(at_daytona(harbor(tasks)), cloud)
-    provider.remove_left()
-    provider.close()
-    assert not cloud.sandboxes
-
-
 def test_a_sandbox_ends_after_its_minutes(tasks: Path, cloud: DaytonaCloud) -> None:
     config = at_daytona(harbor(tasks, retries_per_episode=0), max_minutes=0.05)
     config.options["cloud"]["options"] = {"ttl_minutes": 1}
@@ -281,58 +222,6 @@ def test_an_agent_of_harbors_plays_in_its_sandbox(tasks: Path, cloud: DaytonaClo
     provider.close()
     assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
     assert KEY not in json.dumps(cloud.created)
-
-
-def test_an_agent_of_harbors_whose_cloud_fails_is_void(tasks: Path, cloud: DaytonaCloud) -> None:
-    config = at_daytona(_terminus(tasks))
-    provider = opened(config, cloud)
-    episode = begun(provider, config)
-    episode.step(json.dumps({**SAYS, "commands": [WRITES]}))
-    cloud.lost_commands = "tmux"
-    episode.step(json.dumps({**SAYS, "commands": [WRITES]}))
-    outcome = episode.settle()
-    provider.close()
-    assert outcome.status is EpisodeStatus.VOID
-    assert "daytona: DaytonaNotFoundError: " in str(outcome.void_reason)
-
-
-def test_a_port_that_is_taken_is_named(tasks: Path, cloud: DaytonaCloud) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        config = at_daytona(harness(tasks, options={"endpoint": ADDRESS, "listen": listen}))
-        provider = opened(config, cloud)
-        episode = begun(provider, config)
-        episode.step("x")
-        reason = str(episode.settle().void_reason)
-        assert "set another port in env.options.listen, or {port} in env.options.endpoint" in reason
-        provider.close()
-        numbered = {"endpoint": f"{ADDRESS}:{{port}}", "listen": listen}
-        provider = opened(at_daytona(harness(tasks, options=numbered)), cloud)
-        found = int(provider._server().url.rpartition(":")[2])
-        assert 0 < found - taken.getsockname()[1] < 64
-        provider.close()
-
-
-def test_harbor_has_the_agents_that_are_named() -> None:
-    code = """
-import json
-from harbor.agents.factory import AgentFactory
-from harbor.agents.installed.base import BaseInstalledAgent
-from harbor.models.agent.name import AgentName
-classes = {name.value: AgentFactory.get_agent_class(name) for name in AgentName if name.value in NAMES}
-print(json.dumps({name: issubclass(kind, BaseInstalledAgent) for name, kind in classes.items()}))
-"""
-    done = subprocess.run(
-        [os.environ[VARIABLE], "-c", f"NAMES = {list(HARBOR_AGENTS)!r}{code}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout.splitlines()[-1]) == {
-        name: name not in HARBOR_OUTSIDE for name in HARBOR_AGENTS
-    }
 
 
 def _terminus(tasks: Path) -> EnvConfig:

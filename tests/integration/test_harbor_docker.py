@@ -107,17 +107,6 @@ def test_variables_of_a_task_change_no_program_of_this_machine(
     assert "tcp://elsewhere" not in (container / "calls").read_text()
 
 
-def test_an_image_that_cannot_be_built_makes_the_episode_void(
-    tmp_path: Path, container: Path
-) -> None:
-    write_task(tmp_path / "tasks/a")
-    (container / "broken").touch()
-    outcome, _ = play(tmp_path / "tasks", "true")
-    assert outcome.status == EpisodeStatus.VOID
-    assert outcome.reward is None
-    assert "docker build failed: failed to solve" in str(outcome.void_reason)
-
-
 def test_a_program_plays_in_a_container_of_an_image_with_it(
     tmp_path: Path, container: Path
 ) -> None:

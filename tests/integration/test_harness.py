@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
-from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import left_over, write_task
 from tests.support.harness_programs import PROGRAMS, ROOT, SHELL, harness, play
@@ -25,10 +24,9 @@ from tests.support.harness_programs import place as place
 from xp.__main__ import main
 from xp.checks.contracts.jobs import eventually
 from xp.checks.contracts.provider import ProviderSuite, lent
-from xp.envs.base import PROMPT_LENGTH, Message, Provider, Task
+from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.tokens import ChatTokens
 
 HELLO = call("bash", command="echo hello > hello.txt")
 FINISHED = EpisodeStatus.FINISHED
@@ -183,26 +181,6 @@ def test_a_key_is_of_one_episode_while_it_lasts(tasks: Path) -> None:
         asked(one, "/v1/models")
 
 
-def test_tokens_of_a_request_are_counted_by_the_policys_template(
-    tasks: Path, tmp_path: Path
-) -> None:
-    provider = load_provider(harness(tasks), os.environ)
-    path = "/v1/messages/count_tokens"
-    message = Message(role="user", content="Look.")
-    body = {"messages": [message], "tools": [{"name": "look", "input_schema": {"type": "object"}}]}
-    chat = ChatTokens(tokenizer_of("qwen3", tmp_path))
-    token = PROMPT_LENGTH.set(lambda messages, tools: len(chat.prompt(messages, tools)))
-    counted = provider.open(Task("x", "train", 0))
-    PROMPT_LENGTH.reset(token)
-    function = {"name": "look", "description": "", "parameters": {"type": "object"}}
-    prompt = chat.prompt([message], json.dumps([{"type": "function", "function": function}]))
-    assert asked(counted, path, body) == (200, {"input_tokens": len(prompt)})
-    uncounted = provider.open(Task("x", "train", 1))
-    assert asked(uncounted, path, body)[0] == 404
-    for one in (counted, uncounted, provider):
-        one.close()
-
-
 def test_rows_are_scored_by_a_command_that_alone_sees_the_answer(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
@@ -263,24 +241,6 @@ def test_of_a_program_that_is_killed_with_xp_nothing_is_left(tasks: Path, place:
         assert left_over(place)
         player.send_signal(signal.SIGKILL)
     eventually(lambda: not left_over(place))
-
-
-def test_env_check_plays_a_program(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "env=harness",
-        f"env.target={tasks}",
-        "env.sandbox=none",
-        "tasks=1",
-        "training.group_size=2",
-    ]
-    words += ["env.limits.max_sessions=4", "env.max_turns=5"]
-    command = f"env.options.command=python {PROGRAMS}/shell_agent.py {{prompt_file}}"
-    assert main(["env", "check", *words, command, "--seconds", "300", "--json"]) == 0, (
-        capsys.readouterr().out
-    )
-    (report,) = json.loads(capsys.readouterr().out)
-    assert report["facts"]["tools"] == "bash"
-    assert "program_requests" in report["facts"]["grader"]
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])

@@ -22,7 +22,6 @@ from xp.contrib.harness.provider import HarnessOptions, HarnessProvider
 from xp.envs.base import Task
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
-from xp.spec.env import PromptSource
 
 FINISHED = EpisodeStatus.FINISHED
 TRUNCATED = EpisodeStatus.TRUNCATED
@@ -108,10 +107,6 @@ def test_an_optional_or_wrong_method_of_mcp_has_the_protocols_error(
     assert status == 200
     assert value["error"]["code"] == code
     assert session._tool_server.fault is None
-
-
-def test_a_clients_answer_to_no_request_is_accepted(session: Any) -> None:
-    assert answered(session, "POST", "/mcp", {"id": 7, "result": {}})[0] == 202
 
 
 PROBES = "; ".join(
@@ -211,24 +206,6 @@ def test_a_grading_script_is_found_and_copied_where_the_program_does_not_see_it(
     assert play(config, "7")[0].reward == 0.0
     Path("my_grade.py").write_text("")
     assert HarnessProvider.source_digest(config) != before
-
-
-@pytest.mark.parametrize(("prompt", "starts"), [(PromptSource.LIVE, 1), (PromptSource.PREPARED, 3)])
-def test_a_preparation_starts_the_program_for_prompts_that_it_writes(
-    tmp_path: Path, prompt: PromptSource, starts: int
-) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"prompt": f"Say {n}."}) + "\n" for n in range(3)))
-    log = tmp_path / "starts"
-    options = {"command": f"echo x >> {log}; {SHELL}", "grade": "true"}
-    config = harness(None, rows=str(rows), options=options, prompt=prompt)
-    provider = load_provider(config, os.environ)
-    described = [provider.describe(task) for task in provider.tasks("train", range(3))]  # type: ignore[attr-defined]
-    provider.close()
-    assert [opening[-1]["content"] for opening, _ in described] == ["Say 0.", "Say 1.", "Say 2."]
-    assert {opening[0]["content"] for opening, _ in described} == {"You use bash."}
-    assert {tools[0].name for _, tools in described} == {"bash"}
-    assert len(log.read_text().split()) == starts
 
 
 @pytest.mark.parametrize("is_trained", [True, False])

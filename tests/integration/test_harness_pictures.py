@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,9 @@ from tests.support.harbor_tasks import write_task
 from tests.support.harness_programs import harness, play
 from tests.support.harness_programs import place as place
 from xp.envs.base import PICTURE_MARK
-from xp.envs.load import load_provider
 from xp.envs.pictures import VARIABLE, PictureStore, digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.errors import XpError
 from xp.spec.model import Images
 
 WIRES = ["chat", "responses", "anthropic"]
@@ -140,12 +136,3 @@ def test_a_servers_prompt_with_a_picture_is_refused() -> None:
     outcome, _ = play(config, "Done.")
     assert outcome.status == EpisodeStatus.VOID
     assert "the task's prompt has an image" in str(outcome.void_reason)
-
-
-def test_rows_with_a_picture_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    url = f"data:image/png;base64,{PIXEL}"
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "What is this?", "image": url}))
-    options = {"command": TOOLS, "grade": "true"}
-    config = harness(None, rows=str(tmp_path / "rows.jsonl"), images=IMAGES, options=options)
-    with pytest.raises(XpError, match="the task's prompt has an image, and a program gets"):
-        load_provider(config, os.environ)

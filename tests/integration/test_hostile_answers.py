@@ -54,14 +54,6 @@ def test_an_answer_nested_without_end_breaks_the_protocol() -> None:
     assert caught.value.code is ExitCode.ENVIRONMENT
 
 
-def test_an_error_nested_without_end_is_shown_as_text() -> None:
-    with (
-        raw_server(lambda: whole(DEEP, "500 X")) as url,
-        pytest.raises(Unavailable, match=r"HTTP 500: \[\[\["),
-    ):
-        asked(url)
-
-
 def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
     call = {"id": "\ud83d", "function": {"name": "\ud83d", "arguments": "{}"}}
     with raw_server(lambda: whole(said({"content": "cut \ud83d", "tool_calls": [call]}))) as url:
@@ -76,12 +68,6 @@ def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
         pytest.raises(Unavailable, match="HTTP 500: cut \ufffd"),
     ):
         asked(url)
-
-
-@pytest.mark.parametrize("usage", [[1], {"prompt_tokens": [1]}])
-def test_a_usage_that_is_none_counts_nothing(usage: Any) -> None:
-    with raw_server(lambda: whole(said({"content": "a"}, usage=usage))) as url:
-        assert asked(url).prompt_tokens is None
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,8 @@ from xp.episode.judge import Judge, JudgeLog
 from xp.episode.mixture import without_judge_key
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
-from xp.planning.episode import episode_config, episode_secrets
+from xp.planning.episode import episode_secrets
 from xp.spec.judge import JudgeScoring, JudgeSpec
-from xp.tasks.request import scoring as scoring_of
 
 OPENING = [{"role": "user", "content": "Argue."}]
 PRICE = (20 * 100 + 5 * 200) / 1e6
@@ -201,19 +200,6 @@ def test_a_judge_that_fails_makes_void_and_never_0(scoring: JudgeScoring) -> Non
     )
 
 
-def test_requests_are_bounded_and_a_busy_endpoint_is_waited_for() -> None:
-    def busy(number: int) -> Any:
-        return (429, {"Retry-After": "0"}, {"error": "busy"}) if number == 1 else None
-
-    with serving(ChatServer(write=by(length), before=busy, latency_s=0.02)) as server:
-        scores = judged(
-            server, JudgeScoring.PAIRWISE, *("a" * number for number in range(1, 6)), concurrency=2
-        )
-    assert scores.values == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert server.most_in_flight == 2
-    assert len(server.requests) == 21
-
-
 def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
     tmp_path: Path, server: ChatServer
 ) -> None:
@@ -251,26 +237,6 @@ def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
     assert len(server.requests) == 4
 
 
-def test_each_request_has_a_seed_of_its_own_that_a_rerun_repeats() -> None:
-    def unsure(body: Mapping[str, Any]) -> dict[str, Any]:
-        """No verdict at first, so that the same dialogue is sent again."""
-        seeds.append(body["seed"])
-        return verdict(body, score=5) if len(seeds) % 2 == 0 else {"content": "no"}
-
-    tasks = ("t/0", "t/0", "t/1")
-    runs = []
-    with serving(ChatServer(write=unsure)) as server:
-        for _ in "12":
-            rule = config(server, JudgeScoring.POINTWISE, seed=7)
-            seeds = list[int]()
-            with closing(Judge(rule, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as one:
-                for task, answer in zip(tasks, ("a", "b", "a"), strict=True):
-                    one.score_answers(OPENING, [answer], rule.rubric, task)
-            runs.append(seeds)
-    assert runs[0] == runs[1]
-    assert len(set(runs[0])) == 6, "by task, answer and attempt"
-
-
 def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> None:
     own = config(server, JudgeScoring.POINTWISE, key="JUDGE_KEY")
     environ = {"JUDGE_KEY": "canary-of-the-judge", "OTHER": "1"}
@@ -296,15 +262,6 @@ def judge_word(
     more = f", {model}" if model else ""
     endpoint = f"{{url: '{server.url}', name: stub, {prices}{more}}}"
     return f"env.judge={{rubric: '{rubric}', scoring: {scoring}, model: {endpoint}}}"
-
-
-def test_a_judge_of_a_spec_is_part_of_what_scores(tmp_path: Path, server: ChatServer) -> None:
-    (tmp_path / "rubric.md").write_text("Be kind.\n")
-    spec = compose(["env=multiply", judge_word(server, "pairwise", rubric=f"{tmp_path}/rubric.md")])
-    assert spec.env.scores_groups
-    (keys,) = scoring_of(episode_config(spec)).values()
-    assert keys["env.judge"]["rubric"] == "Be kind."
-    assert "url" not in keys["env.judge"]["model"]
 
 
 def test_a_rubric_may_be_a_column_of_the_task(server: ChatServer) -> None:
@@ -350,17 +307,6 @@ def test_agreement_with_a_persons_labels_is_measured(
     assert json.loads(capsys.readouterr().out)["pairs"] > 5, (
         "pointwise scores are compared over all rows"
     )
-
-
-def test_the_budget_of_a_check_stops_before_the_next_row(
-    tmp_path: Path, server: ChatServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert check(tmp_path, server, "pairwise", "--budget-usd", "0.017") == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["rows"] == 1
-    assert result["pairs"] == 3
-    assert len(server.requests) == 6
-    assert result["stopped"].startswith("--budget-usd 0.017 is spent")
 
 
 def test_a_check_without_a_verdict_fails_and_illegal_rows_are_named(

@@ -106,19 +106,6 @@ def pixels(url: str) -> Any:
     return image.size, image.tobytes()
 
 
-def test_compared_answers_have_their_own_pictures(server: ChatServer, store: PictureStore) -> None:
-    scoring = JudgeScoring.PAIRWISE
-    judged(server, store, dialogue(store, "b"), dialogue(store, "c"), scoring=scoring)
-    for body in server.requests:
-        data, names, urls = shown(body)
-        compared = data.get("answers") or [data["first"], data["second"]]
-        places = [turns[1]["content"] for turns in compared]
-        assert places == ["Closer: [image 2]", "Closer: [image 3]"]
-        assert names == ["[image 1]", "[image 2]", "[image 3]"]
-        assert len({str(pixels(url)) for url in urls}) == 3
-    assert len(server.requests) == 2
-
-
 def test_records_have_digests_and_are_a_cache(
     server: ChatServer, store: PictureStore, tmp_path: Path
 ) -> None:
@@ -142,15 +129,6 @@ def test_a_judge_without_the_key_scores_no_dialogue_with_pictures(
 ) -> None:
     with pytest.raises(JudgeFault, match=r"set env\.judge\.model\.images=true"):
         judged(server, store, "Two.", reads_images=False)
-
-
-def test_a_picture_that_is_lost_is_a_fault_and_no_score(
-    server: ChatServer, store: PictureStore
-) -> None:
-    answer = dialogue(store, "b")
-    store.file(answer[1]["pictures"][0]["sha256"]).unlink()
-    with pytest.raises(JudgeFault, match="cannot be read from"):
-        judged(server, store, answer)
 
 
 JUDGED = "env.judge={{rubric: r, model: {{url: '{url}', name: m, {more}}}}}"

@@ -160,22 +160,6 @@ def test_a_job_set_starts_each_stage_after_the_one_before(tmp_path: Path) -> Non
     assert main.endswith("-train-0-0." + main.partition("-train-0-0.")[0] + ":29500")
 
 
-def test_slime_runs_in_its_image_with_xps_packages_before_ray_starts(tmp_path: Path) -> None:
-    cluster = manifests("slime", tmp_path)["train"]["spec"]["rayClusterSpec"]
-    assert cluster["rayVersion"] == "2.56.0"
-    (container,) = cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"]
-    assert container["image"].startswith("slimerl/slime")
-    assert " ".join(container["command"]).startswith("python3 -m pip install '")
-    variables = {each["name"]: each.get("value") for each in container["env"]}
-    assert variables["PYTHONPATH"] == "/outputs/runs/some_run/attempt_1/code:/root/slime"
-
-
-def test_a_ray_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match=r"set launcher\.options\.ray_version") as caught:
-        manifests("slime", tmp_path, "launcher.options.ray_version=null")
-    assert caught.value.code == ExitCode.PLAN
-
-
 @pytest.mark.parametrize(
     ("kind", "status", "state"),
     [
@@ -252,23 +236,6 @@ def prepared(tmp_path: Path) -> Context:
     context = Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
     copy_package(context.outputs / context.code)
     return context
-
-
-SHOWS = "import os; print('node', os.environ['XP_NODE'], 'of', os.environ['XP_NODES'], os.environ['XP_MAIN_NODE'])"
-
-
-@pytest.mark.slow
-def test_a_program_runs_on_every_node_and_its_log_is_that_of_the_first(
-    cluster: Path, tmp_path: Path
-) -> None:
-    context = prepared(tmp_path)
-    launcher = KubernetesLauncher(launcher_spec("kubernetes", grace_s=1.0), context.outputs)
-    code = SHOWS + "\nopen(os.environ['XP_NODE'], 'w')"
-    launch = launcher.submit(on_two_nodes("train", code), context)
-    assert launch.native_id.startswith("jobset.")
-    assert launcher.wait(launch, lambda _: None) == 0
-    assert (context.outputs / launch.log).read_text() == "node 0 of 2 127.0.0.1:29500\n"
-    assert (cluster / "volume/1").exists()
 
 
 @pytest.mark.slow

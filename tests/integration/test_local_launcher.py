@@ -18,7 +18,6 @@ from tests.support.launching import (
     stage,
 )
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.local import LocalLauncher
 from xp.execution.record import RunStatus, read_record
 
 pytestmark = pytest.mark.integration
@@ -127,17 +126,6 @@ def test_what_a_job_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> N
     assert time.monotonic() - began < 300
     pid = int((tmp_path / "pid").read_text())
     assert not psutil.pid_exists(pid)
-
-
-def test_with_a_terminal_the_job_is_told_to_draw_for_one(tmp_path: Path) -> None:
-    code = "import os; print(os.environ.get('FORCE_COLOR'), os.environ.get('COLUMNS'), '\\x1b[31mred\\x1b[0m')"
-    from xp.execution.supervise import dispatch
-
-    screen: list[str] = []
-    one = plan(stage("a", code))
-    dispatch(one, LocalLauncher(1.0, on_screen=True), tmp_path, echo=screen.append)  # type: ignore[arg-type]
-    assert "1 80 \x1b[31mred\x1b[0m\n" in "".join(screen)
-    assert (tmp_path / "runs/run/attempt_1/a/log.txt").read_text() == "1 80 red\n"
 
 
 def _watch_argv(seen: set[str], is_over: threading.Event, enough: Path) -> None:

@@ -17,7 +17,6 @@ import pytest
 from tests.support.http_server import HttpServer, Reply, http_server
 from xp.__main__ import main
 from xp.composition import compose
-from xp.errors import ExitCode
 from xp.planning.stages import prepare_config
 
 pytestmark = pytest.mark.integration
@@ -123,17 +122,3 @@ def test_what_is_no_pass_rate_is_refused(
     assert main(["tasks", "profile", *words(platform, tmp_path), "--logged"]) != 0
     assert reason in capsys.readouterr().err
     assert not (tmp_path / "profiles").exists()
-
-
-def test_another_environment_and_no_catalog_are_refused(
-    platform: Platform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["tasks", "profile", *words(platform, tmp_path), "--logged"]) == 0
-    name = capsys.readouterr().out.partition("env.train.profile=")[2].split()[0]
-    other = [*words(platform, tmp_path), f"env.train.profile={name}", "env.variant=hard"]
-    assert main(["plan", *other]) == ExitCode.CONFIG
-    assert (
-        "expected environment Org/Name, variant hard, split train; got" in capsys.readouterr().err
-    )
-    assert main(["tasks", "profile", "env=multiply", "--logged"]) != 0
-    assert "--logged needs one environment of the OpenReward catalog" in capsys.readouterr().err

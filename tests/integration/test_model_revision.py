@@ -126,32 +126,6 @@ def test_a_teacher_is_fetched_at_its_commit_too(
     assert place in "".join(stages["convert_teacher"].job.files.values())
 
 
-def test_the_model_itself_as_the_teacher_is_fetched_once(hub: HttpServer) -> None:
-    del hub
-    plan = build_plan(compose([*CHOSEN, "model.revision=v1", *TEACHER]), "r")
-    assert [stage.name for stage in plan.stages if stage.name in ("model", "teacher")] == ["model"]
-
-
-def test_a_servers_teacher_has_no_revision(hub: HttpServer) -> None:
-    del hub
-    with pytest.raises(XpError, match="names a server: set one to null"):
-        compose(
-            [
-                *TEACHER[:2],
-                "algorithm.distill.url=http://127.0.0.1:8000/v1",
-                f"algorithm.distill.revision='{OLD}'",
-            ]
-        )
-    with pytest.raises(XpError, match="only a hub's model"):
-        compose(
-            [
-                "algorithm=opd",
-                f"algorithm.distill.teacher={SHIPPED}",
-                "algorithm.distill.revision=v1",
-            ]
-        )
-
-
 def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(
     hub: HttpServer, tmp_path: Path
 ) -> None:

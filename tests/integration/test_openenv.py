@@ -35,7 +35,6 @@ from xp.envs.openenv import OpenEnvProvider
 from xp.envs.target import origin
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.errors import XpError
 from xp.spec.dialect import Dialect
 
 pytestmark = pytest.mark.integration
@@ -121,15 +120,6 @@ def test_the_first_refusal_of_a_server_at_capacity_is_the_bound_of_sessions(
     ]
 
 
-def test_mcp_tools_are_the_tools(tools: OpenEnvProvider) -> None:
-    session = tools.open(task())
-    assert {tool.name for tool in session.tools()} == {"say", "fail", "add", "look"}
-    assert session.call("say", {"text": "hi"}).text == "hi"
-    with pytest.raises(ProtocolError, match="image"):
-        session.call("look", {})
-    session.close()
-
-
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("say", {"text": "hi"}),
     ("say", {}),
@@ -183,13 +173,6 @@ def play(name: str, index: int, *turns: str) -> EpisodeResult:
     return episode.settle()
 
 
-def test_the_echo_environment_wants_the_tasks_word() -> None:
-    assert play("echo", 0, "<action>hallo</action>", "<action>hello</action>").step_rewards == (
-        0.0,
-        1.0,
-    )
-
-
 def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
     wrong = "def double(n): return n"
     right = "def double(n): return 2 * n"
@@ -225,11 +208,6 @@ def test_strangers_get_neither_an_answer_nor_a_session(provider: OpenEnvProvider
     assert asyncio.run(ask(provider._reach().url)) == (401, "403")
 
 
-def test_a_class_that_names_no_models_is_refused_with_the_way_out() -> None:
-    with pytest.raises(XpError, match="YourAction"):
-        OpenEnvProvider(counter("Unnamed"), os.environ).open(task())
-
-
 def interpreter(place: Path, *paths: str) -> str:
     """A stub for a virtual environment: a program that notes that it was used and then is this interpreter."""
     other = place / "python"
@@ -239,13 +217,6 @@ def interpreter(place: Path, *paths: str) -> str:
     )
     other.chmod(other.stat().st_mode | stat.S_IXUSR)
     return str(other)
-
-
-def test_another_interpreter_serves_what_needs_other_packages(tmp_path: Path) -> None:
-    found = OpenEnvProvider(counter(python=interpreter(tmp_path)), os.environ)
-    found.open(task()).close()
-    found.close()
-    assert (tmp_path / "used").exists()
 
 
 def test_what_the_trainers_python_lacks_is_served_by_xps(tmp_path: Path) -> None:

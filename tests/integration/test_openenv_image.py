@@ -20,7 +20,6 @@ from xp.envs.config import EnvConfig
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
-from xp.errors import ExitCode, XpError
 from xp.spec.dialect import Dialect
 
 HAS_DAEMON = shutil.which("docker") is not None and not subprocess.call(
@@ -108,28 +107,6 @@ def test_a_container_that_crashes_makes_the_episode_void_with_a_reason(
     assert outcome.status == EpisodeStatus.VOID
     assert outcome.reward is None
     assert f"the container of {IMAGE} ended by itself with code 1" in capfd.readouterr().err
-
-
-def test_an_image_whose_server_does_not_start_is_reported() -> None:
-    make_image(
-        BROKEN, "import uvicorn\nif __name__ == '__main__':\n    raise RuntimeError('no licence')\n"
-    )
-    began = time.monotonic()
-    try:
-        with pytest.raises(
-            XpError, match=r"ended by itself with code 1(?s:.)*no licence"
-        ) as caught:
-            OpenEnvProvider(in_container(BROKEN), os.environ).open(task())
-    finally:
-        docker("rmi", "--force", BROKEN)
-    assert caught.value.code is ExitCode.ENVIRONMENT
-    assert time.monotonic() - began < 120
-
-
-def test_an_image_that_is_not_there_is_named_with_what_to_do() -> None:
-    with pytest.raises(XpError, match=r"xp-tests-no-such(?s:.)*docker pull") as caught:
-        OpenEnvProvider(in_container("xp-tests-no-such:1"), os.environ).open(task())
-    assert caught.value.code is ExitCode.ENVIRONMENT
 
 
 def test_a_container_does_not_outlive_a_process_that_was_killed(image: str) -> None:

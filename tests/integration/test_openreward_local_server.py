@@ -49,25 +49,6 @@ def test_tools_that_block_run_in_all_sessions_concurrently() -> None:
     provider.close()
 
 
-def test_blocking_calls_wait_when_the_memory_has_no_room_for_more_threads() -> None:
-    """The stacks of 64 threads would be more than all of the memory."""
-    limits = {
-        "call_timeout_s": 300.0,
-        "create_timeout_s": 300.0,
-        "memory_gb": 0.5,
-        "max_sessions": 64,
-    }
-    provider = OpenRewardProvider(
-        rules(serve="tests.envs_under_test.counter:Napping", **limits), os.environ
-    )
-    task = provider.tasks("train", [1])[0]
-    with ThreadPoolExecutor(64) as pool:
-        sessions = list(pool.map(lambda _: provider.open(task), range(64)))
-        texts = list(pool.map(lambda session: session.call("nap", {"amount": 0.5}).text, sessions))
-    assert texts == ["rested"] * 64
-    provider.close()
-
-
 def test_it_has_the_memory_limit_and_more_is_a_fault() -> None:
     provider = OpenRewardProvider(
         rules(serve="tests.envs_under_test.counter:Hungry", memory_gb=1.0), os.environ
@@ -100,23 +81,6 @@ def test_a_server_starts_with_the_first_question_is_replaced_when_killed_and_end
     provider.close()
     assert pid is not None
     assert not psutil.pid_exists(pid)
-
-
-@pytest.mark.slow
-def test_a_server_stuck_in_a_call_is_replaced_after_its_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(local_server, "PING_S", 0.2)
-    stuck = rules(
-        serve="tests.envs_under_test.counter:Stuck", call_timeout_s=10.0, create_timeout_s=600.0
-    )
-    provider = OpenRewardProvider(stuck, os.environ)
-    task = provider.tasks("train", [1])[0]
-    with pytest.raises(EnvFault):
-        provider.open(task).call("stall", {})
-    assert provider.open(task).call("inc", {}).text == "1"
-    assert "has not answered for 10 s" in caplog.text
-    provider.close()
 
 
 KEEPS_THE_INTERPRETER = """

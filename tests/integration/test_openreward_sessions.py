@@ -19,9 +19,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config, episode_secrets, named_code
 from xp.planning.plan import build_plan
-from xp.planning.stages import prepare_config
 from xp.spec import RunSpec
-from xp.tasks.request import request_key, scoring
 
 pytestmark = pytest.mark.integration
 BOXED = "tests.envs_under_test.counter:Boxed"
@@ -119,13 +117,3 @@ def test_a_server_at_a_url_has_its_variables_where_it_was_started() -> None:
             "env.target='http://127.0.0.1:9'",
             "env.overrides={OPENAI_BASE_URL: 'http://127.0.0.1:9'}",
         )
-
-
-def test_a_toolset_makes_another_task_set_and_a_variable_another_scale_of_rewards() -> None:
-    plain = composed("env.target=Org/Name")
-    other = composed(
-        "env.target=Org/Name", "env.toolset=codex", "env.overrides={OPENAI_BASE_URL: 'http://h/v1'}"
-    )
-    assert request_key(prepare_config(plain)) != request_key(prepare_config(other))
-    (before,), (after,) = (scoring(episode_config(spec)).values() for spec in (plain, other))
-    assert before["env.overrides"] != after["env.overrides"]

@@ -13,13 +13,11 @@ from tests.support.http_server import Reply, Request, http_server
 from tests.support.own_model import SMOLLM2, fault, model_at
 from tests.support.own_model import no_hub as no_hub
 from xp.__main__ import main
-from xp.backends.slime.control.architecture import architecture_flags
 from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.native import PlanKeys
 from xp.cli.options import first_sentence
 from xp.composition import compose, options
 from xp.composition.model import name_of
-from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
 from xp.lib.models.clock import TEMPLATES
 from xp.lib.models.network import COUNTED, RECURRENT, TEXT_TWINS, network_of, stated
@@ -29,8 +27,6 @@ from xp.planning.memory.weights import peft_adapters, weights_of
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_model_files
 from xp.spec import Architecture, LoraSpec
-
-SLIME = ("backend=slime", "hardware=h100x8", "env=whodunit")
 
 
 def test_a_directory_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,16 +129,6 @@ def test_an_absolute_path_without_a_model_is_refused_here(tmp_path: Path) -> Non
     elsewhere = compose(["model=hf", "model.path=/cluster/nope", "launcher=slurm"])
     assert elsewhere.model.path == "/cluster/nope"
     assert elsewhere.model.name == "nope"
-
-
-def test_a_directory_of_adapters_is_a_models(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    assert compose(["model=hf", f"model.path={tmp_path}"]).model.path == str(tmp_path)
-
-
-def test_a_model_of_pictures_is_trained_on_text(tmp_path: Path) -> None:
-    pictures = model_at(tmp_path / "vl", model_type="qwen3_vl", vision_config={"depth": 1})
-    assert compose(["model=hf", f"model.path={pictures}"]).model.path == str(pictures)
 
 
 def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:
@@ -248,27 +234,6 @@ def test_adapters_are_counted_as_peft_makes_them(family: str) -> None:
     assert peft_adapters(shape, 2, adapts_experts=True) == made
 
 
-def test_slime_trains_llamas_whose_rotary_embedding_it_has(tmp_path: Path) -> None:
-    assert compose(["model=llama3.1-8b-instruct"]).model.architecture is not None
-    build_plan(compose([*SLIME, "model=llama3.1-8b-instruct"]), "r")
-    mine = (
-        "model=hf",
-        f"model.path={model_at(tmp_path / 's')}",
-        "training.max_response_tokens=4096",
-    )
-    build_plan(compose([*SLIME, *mine, "backend.parallel.tensor=1"]), "r")
-    assert "would train llama3 x 32.0 as another network" in fault(
-        *SLIME, "model=llama3.2-3b-instruct"
-    )
-    shapes = [
-        compose([f"model={name}"]).model.architecture
-        for name in ("llama3.1-8b-instruct", "qwen3-4b")
-    ]
-    flags = [architecture_flags(shape) for shape in shapes if shape is not None]
-    assert [one["--use-rope-scaling"] for one in flags] == [(), None]
-    assert "--add-qkv-bias" not in {name for name, value in flags[0].items() if value is not None}
-
-
 def test_an_option_says_which_backend_cannot_train_it() -> None:
     machine = ["hardware=h200x8", "env=whodunit"]
     backends = [
@@ -285,30 +250,6 @@ def test_an_option_says_which_backend_cannot_train_it() -> None:
                 field.startswith(("model.architecture", "backend.engine.name")) for field in fields
             )
             assert is_refused == (f"not on {backend.name}" in about), (name, backend.name)
-
-
-FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "qwen3.5-9b": ("Qwen3_5TextConfig", {}),
-    "gpt-oss-20b": ("GptOssConfig", {"num_hidden_layers": 24, "num_local_experts": 32}),
-}
-"""Option -> the configuration of its family in transformers, and what its model has of its own."""
-NOT_IN_TRANSFORMERS = ("rope_theta", "rope_scaling")
-"""Of the rotary embedding the library has a default for all families."""
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_an_option_of_a_newer_family_agrees_with_transformers(name: str) -> None:
-    import transformers
-
-    kind, own = FAMILIES[name]
-    expected = network_of(getattr(transformers, kind)(**own).to_dict())
-    assert expected is not None
-    option = compose([f"model={name}", "hardware=h200x8", "backend=skyrl", "env=whodunit"]).model
-    assert option.architecture is not None
-    found = option.architecture.model_dump(mode="json")
-    differing = {key for key, value in expected.items() if found[key] != value}
-    assert differing <= {*NOT_IN_TRANSFORMERS}
-    assert SYNTAX[option.dialect]
 
 
 def transformers_config(name: str) -> Mapping[str, Any] | None:

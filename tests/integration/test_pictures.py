@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.fake_session import RULES, FakeSession, call
-from tests.support.picture_play import TOLERANCE, check_rows, own_logprobs, play
 from tests.support.scripts import ROW
 from tests.support.sections import replace
 from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
@@ -25,14 +23,12 @@ from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
 from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.tokens import TemplateFault, TooManyPictures
+from xp.episode.tokens import TooManyPictures
 from xp.errors import XpError
 from xp.spec.env import PromptSource
 from xp.spec.model import Images
 from xp.tasks.load import within_limit
 from xp.tasks.row import read_rows
-from xp.worker.engines.conversation import Conversation
-from xp.worker.media import load_network
 from xp.worker.played import live_prompt
 from xp.worker.token_budget import reply_ids
 
@@ -45,82 +41,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def store(tmp_path: Path) -> PictureStore:
     return PictureStore(tmp_path / "pictures")
-
-
-def test_the_engines_log_probabilities_are_the_models_own_over_two_turns_with_pictures(
-    model: Path, store: PictureStore
-) -> None:
-    """Rows of 0, 1 and 2 pictures are in one batch; in one of them only the tool's result has a picture."""
-    network = load_network(model, torch.float32).eval()
-    chat = seeing_chat(model, store)
-    one, two, three = (picture(store, name) for name in "abc")
-    look = {"name": "look", "tool_call_id": "call00000"}
-    prompts = [
-        message("user", one, "How many?"),
-        message("user", "How many?"),
-        message("user", "How many?"),
-    ]
-    replies = [
-        {**message("tool", "Closer: ", two), **look},
-        {**message("tool", three, " turned"), **look},
-        {**message("tool", "nothing"), **look},
-    ]
-    rows = play(network, chat, prompts, replies)
-    assert [len(row.pictures) for row in rows] == [2, 1, 0]
-    check_rows(network, chat, rows)
-    # The pictures matter: another one in the first prompt gives other log-probabilities.
-    other = Conversation(rows[0].prompt_ids, rows[0].completion_ids)
-    other.pictures = [three["sha256"], two["sha256"]]
-    gap = own_logprobs(network, chat, other) - own_logprobs(network, chat, rows[0])
-    assert gap.abs().max() > 100 * TOLERANCE
-
-
-def test_a_prompt_is_what_the_processor_itself_makes_of_it(
-    model: Path, store: PictureStore
-) -> None:
-    chat = seeing_chat(model, store)
-    shown = picture(store, "a")
-    assert chat.pictures is not None
-    dialogue = [
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "Look: "},
-                {"type": "image", "image": chat.pictures.image(shown["sha256"])},
-                {"type": "text", "text": " How many?"},
-            ],
-        }
-    ]
-    processor = chat.pictures.processor
-    processor.chat_template = chat.tokenizer.chat_template
-    expected = processor.apply_chat_template(
-        dialogue, add_generation_prompt=True, tokenize=True, return_dict=True
-    )
-    ids = chat.prompt([message("user", "Look: ", shown, " How many?")], "[]")
-    assert ids == list(expected["input_ids"][0])
-
-
-def test_equal_tokens_with_another_picture_are_another_prompt(
-    model: Path, store: PictureStore
-) -> None:
-    network = load_network(model, torch.float32).eval()
-    chat = seeing_chat(model, store)
-    prompts = [message("user", picture(store, name), "How many?") for name in "ab"]
-    replies = [message("user", "Again?")] * 2
-    first, second = play(network, chat, prompts, replies)
-    assert first.prompt_ids == second.prompt_ids
-    for row in (first, second):
-        gap = own_logprobs(network, chat, row) - torch.tensor(row.logprobs)
-        assert gap[torch.tensor(row.mask) > 0].abs().max() < TOLERANCE
-
-
-def test_a_text_that_stands_for_a_picture_is_refused(model: Path, store: PictureStore) -> None:
-    chat = seeing_chat(model, store)
-    forged = message("user", "What is <|image_pad|>?")
-    with pytest.raises(TemplateFault, match=r"<\|image_pad\|>, which stands for an image"):
-        chat.prompt([forged], "[]")
-    with pytest.raises(TemplateFault, match="stands for an image"):
-        chat.reply([forged], last_id=None)
 
 
 def test_a_template_that_drops_pictures_of_tools_gets_them_behind_the_result(

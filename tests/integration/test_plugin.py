@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from xp.lib.plugins import BUILT_IN, Kind
-from xp.spec import BackendName, LauncherName
-
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_plugin"
@@ -237,8 +234,3 @@ def metadata(directory: Path, name: str, entry_points: str) -> None:
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text(entry_points)
-
-
-def test_the_table_of_own_names_is_that_of_the_schema() -> None:
-    assert list(BUILT_IN[Kind.BACKEND]) == [name.value for name in BackendName]
-    assert list(BUILT_IN[Kind.LAUNCHER]) == [name.value for name in LauncherName]

@@ -74,15 +74,6 @@ def head_of(text: str) -> dict[str, Any]:
     return head
 
 
-def test_a_model_has_the_data_type_of_its_weights(run: Path) -> None:
-    config = json.loads((run / "model/config.json").read_text())
-    (run / "model/config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
-    write_digests(run / "model")
-    assert main(["runs", "publish", run.name, "--to", "out"]) == 0
-    assert json.loads(Path("out/model/config.json").read_text())["dtype"] == "float32"
-    assert "The weights are in float32" in Path("out/model/README.md").read_text()
-
-
 def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -125,28 +116,6 @@ def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine
         files["README.md"]
     )
     assert not [name for name in files if name.endswith(("digests.json", ".verified.json"))]
-
-
-def test_a_model_in_several_files_is_published(run: Path) -> None:
-    """As transformers and Megatron write larger models."""
-    (run / "model/model.safetensors").unlink()
-    tokenizer_and_model()[1].save_pretrained(run / "model", max_shard_size="100KB")
-    write_digests(run / "model")
-    assert main(["runs", "publish", run.name, "--to", "out", "--no-episodes"]) == 0
-    assert len(list(Path("out/model").glob("model-*.safetensors"))) > 1
-
-
-def test_a_dry_run_shows_the_files_and_the_card_and_writes_nothing(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        main(["runs", "publish", run.name, "--to", "hub:me/mine", "--dry-run", "--no-episodes"])
-        == 0
-    )
-    shown = capsys.readouterr().out
-    assert "  model.safetensors" in shown
-    assert "# " + run.name in shown
-    assert "episodes:" not in shown
 
 
 def test_a_model_that_is_missing_or_damaged_is_refused(

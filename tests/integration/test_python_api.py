@@ -14,7 +14,6 @@ from nbclient import NotebookClient
 import xp
 from tests.support.report_run import make_run
 from xp.composition import ROOT
-from xp.errors import ExitCode
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
@@ -78,15 +77,6 @@ def test_a_comparison_takes_what_load_takes(tmp_path: Path) -> None:
     assert differences == {1.0}
     with pytest.raises(xp.XpError, match="no such"):
         xp.compare("nothing", "second", outputs=tmp_path)
-
-
-def test_a_fault_has_the_commands_exit_code(tmp_path: Path) -> None:
-    with pytest.raises(xp.XpError, match="no such run: nothing") as missing:
-        xp.load("nothing", outputs=tmp_path)
-    assert missing.value.code is ExitCode.RUN_DIR
-    with pytest.raises(xp.XpError) as refused:
-        xp.plan(xp.compose("backend=slime"))
-    assert refused.value.code is ExitCode.PLAN
 
 
 def test_importing_xp_imports_nothing_else() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from xp.execution.launchers.files import copy_modules, copy_package, locate_modules
 from xp.execution.preflight import checkout_state
-from xp.execution.record import is_held
 
 
 @pytest.fixture
@@ -74,20 +72,3 @@ def test_the_users_modules_are_copied_and_installed_ones_are_not(
         if path.is_file()
     }
     assert found == {"my_envs/maze.py", "my_reward.py"}
-
-
-def test_a_run_is_held_while_its_supervisor_lives(tmp_path: Path) -> None:
-    assert not is_held(tmp_path)
-    hold = "lock = FileLock(sys.argv[1]); lock.acquire(); print('up', flush=True); input()"
-    code = f"import sys; from filelock import FileLock; {hold}"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / ".lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    assert is_held(tmp_path)
-    holder.kill()
-    holder.wait()
-    assert not is_held(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,9 +21,8 @@ from xp.errors import ExitCode, XpError
 from xp.planning.stages import prepare_config
 from xp.tasks import prepare as stage
 from xp.tasks.load import load_tasks
-from xp.tasks.picture_files import FILE, SETTLED_S, STATES
+from xp.tasks.picture_files import FILE
 from xp.tasks.prepare import prepare
-from xp.tasks.request import request_key
 from xp.tasks.store import TaskSet
 
 WORDS = ("env=graded", "env.rows=./rows.jsonl", "env.grader=number", "env.held_out=null")
@@ -84,23 +82,6 @@ def test_a_replaced_picture_makes_the_task_set_anew(
     assert "recognised" in capsys.readouterr().out
 
 
-def test_a_picture_of_the_same_size_and_time_is_noticed(home: Path) -> None:
-    boards = [drawn(puzzle(name)[0]) for name in ("0", "another")]
-    size = max(map(len, boards))
-    file = home / "shown/0.png"
-    old = time.time() - 1000
-    pictures = []
-    for board in boards:
-        # A decoder reads nothing behind the end of a PNG.
-        file.write_bytes(board.ljust(size, b"\0"))
-        os.utime(file, (old, old))
-        pictures.append(pictures_of(prepared(home))[0])
-        time.sleep(SETTLED_S + 0.1)
-        states = prepared(home).path
-        assert states.with_name(states.name + STATES).is_file()
-    assert pictures[0] != pictures[1]
-
-
 def test_files_that_were_only_touched_or_copied_are_the_same(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,13 +94,6 @@ def test_files_that_were_only_touched_or_copied_are_the_same(
     after = prepared(home)
     assert "recognised" in capsys.readouterr().out
     assert after.manifest == before.manifest
-
-
-def test_a_plan_reads_no_picture(home: Path) -> None:
-    key = prepared(home).key
-    shutil.rmtree(home / "shown")
-    assert main(["plan", *WORDS, "model=tiny_vlm", "hardware=cpu"]) == 0
-    assert request_key(prepare_config(compose([*WORDS, "model=tiny_vlm"]))) == key
 
 
 def test_a_stage_refuses_tasks_whose_pictures_were_replaced(home: Path) -> None:
@@ -176,16 +150,6 @@ def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:
     assert len(list((home / "outputs/evaluations").glob("*/eval.json"))) == 2
 
 
-@pytest.mark.parametrize(
-    "content",
-    ['{"shown/0.png": {"state": [], "sha256": "0"}}', '{"graded": []}', "{"],
-)
-def test_states_of_another_form_are_as_none(home: Path, content: str) -> None:
-    made = prepared(home)
-    made.path.with_name(made.path.name + STATES).write_text(content)
-    assert prepared(home).manifest == made.manifest
-
-
 def bundle_of(home: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[set[str], str]:
     """Digests of the pictures in the bundle of the one run, and what the command says."""
     (run,) = (home / "outputs/runs").iterdir()
@@ -216,27 +180,3 @@ def test_a_bundle_without_a_large_task_set_has_the_pictures_of_its_rows(
     assert "left out: task set: " in said
     assert stored == digests
     assert "left out: picture" not in said
-
-
-def test_a_bundle_says_that_it_lacks_the_pictures_of_rows(
-    home: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored, said = bundle_of(home, capsys, "--no-tasks")
-    assert stored == set()
-    assert "left out: pictures that the rows name: by --no-tasks; send them too" in said
-    shutil.rmtree(tasks)
-    stored, said = bundle_of(home, capsys)
-    assert stored == set()
-    assert "left out: pictures that the rows name: the task set has their names, and it is" in said
-
-
-@pytest.mark.usefixtures("tasks")
-def test_a_bundle_counts_the_pictures_that_the_store_lacks(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = sorted((home / "outputs/pictures").glob("*/*"))
-    for file in files[:2]:
-        file.unlink()
-    stored, said = bundle_of(home, capsys)
-    assert stored == {file.name for file in files[2:]}
-    assert f"left out: pictures: 2 of {NUM_ROWS} are not in " in said

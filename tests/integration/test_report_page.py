@@ -152,15 +152,6 @@ def test_tokens_are_shown_with_the_mask_when_they_are_asked_for(watched: Watched
     assert watched.problems == []
 
 
-def test_evaluations_during_the_training_are_points_of_the_reward_chart(watched: Watched) -> None:
-    page = watched.page
-    page.locator("#curves .chart.large .plot").focus()
-    for _ in range(3):  # steps 0, 1, 2
-        page.keyboard.press("ArrowRight")
-    legend = page.locator("#curves .chart.large .u-series:has-text('held-out') .u-value")
-    assert legend.inner_text() == "0.25"
-
-
 CHARTS = """XP.charts.map(({ given, figure }) => ({
     title: given.title, caption: figure.querySelector("figcaption").textContent, metric: given.metric,
     lines: given.lines.filter((line) => !line.isBound).map(
@@ -265,39 +256,6 @@ def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_
     found.page.close()
 
 
-def test_a_printed_page_has_every_chart_whole_at_the_width_of_the_paper(
-    browser: Any, report: Path
-) -> None:
-    page = Watched(browser, viewport={"width": 1200, "height": 900}).open(report.as_uri())
-    assert page.evaluate("XP.charts.some(({ plot }) => plot === null)")
-    page.emulate_media(media="print")
-    page.set_viewport_size({"width": 700, "height": 900})
-    assert page.pdf(format="A4").startswith(b"%PDF")
-    assert page.evaluate("XP.charts.every(({ plot }) => plot !== null)")
-    widths = page.evaluate(
-        "XP.charts.map(({ host }) => [host.clientWidth, host.querySelector('canvas').getBoundingClientRect().width])"
-    )
-    assert [pair for pair in widths if pair[1] > pair[0] or pair[1] == 0] == []
-    assert page.locator("nav").is_hidden()
-    page.close()
-
-
-def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(
-    watched: Watched,
-) -> None:
-    page = watched.page
-    page.locator(".histogram .cell[aria-label='step 2']").click()
-    assert page.eval_on_selector("#step", "box => box.value") == "2"
-    page.locator(".chip:not(.bare)").first.click()
-    page.get_by_role("button", name="this task at 4 steps").click()
-    page.wait_for_selector(".side-part")
-    titles = [
-        part.inner_text().split("\n")[0].split(",")[0] for part in page.locator(".side-part").all()
-    ]
-    assert titles == ["step 1", "step 2", "step 3", "step 4"]
-    assert watched.problems == []
-
-
 def test_void_episodes_have_their_reason_and_no_reward(watched: Watched) -> None:
     page = watched.page
     page.select_option("#filter", "void")
@@ -315,42 +273,3 @@ def test_a_policy_stands_against_scripts_that_are_not_the_pages_own(watched: Wat
     page.evaluate("fetch('http://127.0.0.1:1/').catch(() => null)")
     assert page.evaluate("window.hurt") is None
     assert any("Content Security Policy" in problem for problem in watched.problems)
-
-
-@pytest.fixture(scope="module")
-def several(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Watched:
-    """A page of several runs: two seeds of one spec, and two runs with another learning rate."""
-    outputs = tmp_path_factory.mktemp("several")
-    runs = [
-        make_run(outputs, "one", seed=1, num_steps=2),
-        make_run(outputs, "two", seed=2, num_steps=2),
-        make_run(outputs, "slow", gain=0.1, num_steps=2, training__learning_rate=1e-5),
-        make_run(outputs, "fast", gain=0.9, num_steps=2, training__learning_rate=1e-3),
-    ]
-    target = outputs / "page.html"
-    write_page(runs, target)
-    found = Watched(browser, viewport={"width": 1200, "height": 900})
-    found.open(target.as_uri())
-    return found
-
-
-def column(page: Any, number: int) -> list[str]:
-    return [cell.inner_text() for cell in page.locator(f"#runs tbody td:nth-child({number})").all()]
-
-
-def test_the_table_has_a_column_for_each_key_that_differs_and_sorts(several: Watched) -> None:
-    page = several.page
-    heads = [head.inner_text() for head in page.locator("#runs th").all()]
-    assert heads[:6] == ["run", "before", "after", "verdict", "seed", "training.learning_rate"]
-    page.locator("#runs th button", has_text="after").click()
-    assert column(page, 1) == ["fast", "one", "two", "slow"]
-    page.locator("#runs th button", has_text="after").click()
-    assert column(page, 1)[0] == "slow"
-    assert several.problems == []
-
-
-def test_runs_are_compared_task_by_task_with_the_first(several: Watched) -> None:
-    said = several.page.inner_text("#pairs")
-    assert "Each against one on the same held-out tasks" in said
-    assert "fast is better than one by 0.400" in said
-    assert "slow is worse than one by 0.400" in said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,23 +91,6 @@ def test_an_environment_is_found_by_its_lock_once_it_is_whole(
         [python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True
     )
     assert made.stdout.strip() == str(python.parent.parent)
-
-
-def test_without_flash_attention_only_the_locks_wheel_differs() -> None:
-    runtime = (
-        build_plan(compose([*GPU, "backend=skyrl", "backend.attention=sdpa"]), "x")
-        .stages[-1]
-        .job.runtime
-    )
-    whole = locks()["skyrl"]
-    without = replace(whole, has_flash=False)
-    assert runtime.lock == without.key
-    assert (
-        runtime.install
-        == "python -m xp install backend=skyrl hardware=a100x4 backend.attention=sdpa"
-    )
-    assert "flash_attn" not in runtime.packages
-    assert whole.versions().keys() - without.versions().keys() == {"flash-attn"}
 
 
 @pytest.mark.usefixtures("home")

@@ -181,16 +181,6 @@ def test_a_type_arrives_as_in_json(tmp_path: Path, kind: Any, value: Any, expect
     assert rows_of_file(tmp_path / "a.parquet") == rows
 
 
-def test_categories_of_texts_and_of_structs_are_their_values() -> None:
-    words = pa.array(["a", "b", "a"]).dictionary_encode()
-    parts = pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array([{"a": "x"}, {"a": "y"}]))
-    nested = pa.StructArray.from_arrays([parts, words.slice(0, 2)], names=["p", "w"])
-    assert rows_of_table(pa.table({"nested": nested, "word": words.slice(1)})) == [
-        {"nested": {"p": {"a": "y"}, "w": "a"}, "word": "b"},
-        {"nested": {"p": {"a": "x"}, "w": "b"}, "word": "a"},
-    ]
-
-
 @pytest.mark.parametrize(
     ("array", "kind"),
     [

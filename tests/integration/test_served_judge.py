@@ -57,15 +57,6 @@ def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(bac
     assert "xp.worker.engines.judge_server" not in stages["prepare"].argv
 
 
-def test_a_run_without_a_served_judge_starts_its_program_itself() -> None:
-    spec = compose([*SIZES, "backend=trl"])
-    assert all(
-        "xp.worker.engines.judge_server" not in stage.job.argv
-        for stage in build_plan(spec, "run").stages
-    )
-    assert batch_shape(spec).per_node == 4
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -104,26 +95,6 @@ def test_a_judge_whose_weights_exceed_its_accelerators_is_refused(tmp_path: Path
         XpError, match=r"has 1[23]\d GiB of weights in bfloat16, more than the memory of 1 x 80 GiB"
     ):
         build_plan(compose([*SIZES, "backend=trl", word]), "run")
-
-
-def test_directories_of_a_judge_and_a_draft_are_read_from_where_the_user_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    draft = "backend.engine.speculative={method: draft, model: ./small, num_tokens: 2}"
-    words = ["env=multiply", "env.judge={rubric: r, model: {serve: ./small}}", draft]
-    with pytest.raises(XpError) as caught:
-        compose(words)
-    for path in ("backend.engine.speculative.model", "env.judge.model.serve"):
-        assert f"{path}=./small: no such directory with a config.json" in str(caught.value)
-    (tmp_path / "small").mkdir()
-    (tmp_path / "small/config.json").write_text("{}")
-    spec = compose(words)
-    assert spec.served_judge is not None
-    assert spec.backend.engine.speculative is not None
-    assert {spec.served_judge.serve, spec.backend.engine.speculative.model} == {
-        str(tmp_path / "small")
-    }
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ import pytest
 
 import xp
 from tests.unit.slime_config import worker_config
-from xp.backends.slime.worker import engine_key, processes, sources
+from xp.backends.slime.worker import engine_key, processes
 from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.convert import main as convert
-from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
+from xp.backends.slime.worker.models import check_architecture, publish_model
 from xp.backends.slime.worker.processes import ask_to_close, close_on_request
 from xp.backends.slime.worker.program import absolute_flags, run_file
 from xp.backends.slime.worker.steps import half_of
@@ -76,12 +76,6 @@ def test_paths_become_absolute_and_models_directories_and_the_rest_stays(tmp_pat
     ]
 
 
-def test_a_model_that_a_run_has_not_made_is_missed_by_name(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="there is no model at runs/r/model") as caught:
-        local_model("runs/r/model", tmp_path)
-    assert caught.value.code is ExitCode.RUN_DIR
-
-
 def test_an_architecture_that_is_not_the_models_is_refused_with_both_values(tmp_path: Path) -> None:
     model = model_at(
         tmp_path / "m",
@@ -107,21 +101,6 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     for name in ("XP_TEST_SLIME", "MEGATRON_PATH"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.mark.usefixtures("untouched")
-def test_a_missing_checkout_is_named_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "_imported", lambda _: None)
-    with pytest.raises(
-        XpError, match=r"github.com/THUDM/slime and XP_TEST_SLIME is not set; clone it"
-    ) as caught:
-        sources.open_sources(command())
-    assert caught.value.code is ExitCode.RUNTIME
-    monkeypatch.setenv("XP_TEST_SLIME", str(tmp_path))
-    with pytest.raises(XpError, match=r"is not a checkout with train.py"):
-        sources.open_sources(command())
 
 
 @pytest.fixture
@@ -332,24 +311,6 @@ def convert_job(root: Path, checkouts: Path) -> Path:
     (root / "config.json").write_text(config.to_json())
     assert ConvertConfig.from_json(config.to_json()) == config
     return root / "config.json"
-
-
-def test_a_conversion_takes_its_name_when_it_is_whole(
-    tmp_path: Path, checkouts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    path = convert_job(tmp_path, checkouts)
-    (tmp_path / "models/tiny-megatron").mkdir()  # what a killed conversion left
-    convert([str(path)])
-    target = tmp_path / "models/tiny-megatron"
-    manifest = json.loads((target / "manifest.json").read_text())
-    assert manifest["of"] == "tiny"
-    assert sorted(manifest["files"]) == ["latest_checkpointed_iteration.txt", "release/weights"]
-    assert f"--hf-checkpoint {tmp_path}/models/tiny" in (target / "release/weights").read_text()
-    assert [
-        path.name for path in (tmp_path / "models").iterdir() if path.name.endswith(".part")
-    ] == []
 
 
 def test_a_converted_checkpoint_that_was_damaged_is_seen_and_made_again(

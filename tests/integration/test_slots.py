@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.ors_server import COUNTER, QUIZ, Effects, rules, running
+from tests.support.ors_server import COUNTER, Effects, rules, running
 from tests.support.sections import replace
 from tests.support.waiting import wait_for
-from xp.__main__ import main
 from xp.envs import slots
 from xp.envs.openreward import OpenRewardProvider
 from xp.envs.slots import measure_slots, num_slots_of, slot_limits
@@ -79,26 +78,3 @@ def test_anothers_server_is_measured_by_request_only(
     address: dict[str, Any], requested: int | None, expected: int | None
 ) -> None:
     assert num_slots_of(rules(**{"max_sessions": 256, **address}), requested) == expected
-
-
-def test_both_commands_show_the_slots(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proposal = "preparation.concurrency="
-    assert main(["env", "check", QUIZ, "tasks=1", "--slots", "5", "--seconds", "300"]) == 0
-    assert "server holds             5 idle sessions at the same time" in capsys.readouterr().out
-    main(["doctor", "env=openreward", f"env.serve={COUNTER}", "--slots", "5"])
-    out = " ".join(capsys.readouterr().out.split())
-    assert "holds 5 idle sessions at the same time" in out
-    assert proposal in out
-    server = running(COUNTER).server
-    monkeypatch.setenv("OPENREWARD_API_KEY", server.key)
-    words = (
-        "env.variant=counter",
-        f"env.allowed_origins=['{server.url}']",
-        "tasks=1",
-        "--seconds",
-        "300",
-    )
-    main(["env", "check", server.url, *words])
-    assert proposal not in capsys.readouterr().out

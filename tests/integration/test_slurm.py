@@ -103,26 +103,6 @@ open("result", "w").write("done")
     assert (outputs / "result").read_text() == "done"
 
 
-@pytest.mark.slow
-def test_a_stage_that_reaches_its_time_limit_is_told_and_queued_again(tmp_path: Path) -> None:
-    code = """
-import os, signal, sys, time
-def save(*_):
-    open("checkpoint", "w").close()
-    sys.exit(143)
-signal.signal(signal.SIGTERM, save)
-while not os.path.exists("checkpoint"): time.sleep(0.05)
-print("goes on")
-"""
-    launcher = SlurmLauncher(
-        launcher_spec("slurm", grace_s=1.0, time_limit_s=60), tmp_path / "outputs"
-    )
-    context = LauncherSuite.make_context(tmp_path)
-    launch = launcher.submit(stage("train", code), context)
-    assert launcher.wait(launch, lambda _: None) == 0
-    assert "goes on" in (context.outputs / launch.log).read_text()
-
-
 def test_what_no_node_could_ever_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     launcher = SlurmLauncher(launcher_spec("slurm"), tmp_path / "outputs")
     large = replace(stage("train", "pass").job, resources=Resources("h100", 9, 1, 1, 1.0))
@@ -137,18 +117,6 @@ def test_what_no_node_could_ever_run_is_refused_before_anything_is_made(tmp_path
             [stage("train", "pass")], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
         )
     assert not (tmp_path / "outputs").exists()
-
-
-def test_a_stage_has_the_gpus_of_its_hardware(tmp_path: Path) -> None:
-    launcher = SlurmLauncher(launcher_spec("slurm"), tmp_path / "outputs")
-    context = LauncherSuite.make_context(tmp_path)
-    job = replace(
-        stage("gpus", "import os; print(os.environ['SLURM_GPUS_ON_NODE'])").job,
-        resources=Resources("h100", 4, 1, 2, 1.0),
-    )
-    launch = launcher.submit(Stage("gpus", job), context)
-    assert launcher.wait(launch, lambda _: None) == 0
-    assert (context.outputs / launch.log).read_text() == "4\n"
 
 
 def test_a_second_submission_that_slipped_through_leaves_the_stage_alone(tmp_path: Path) -> None:

@@ -59,25 +59,6 @@ def test_planning_imports_nothing_heavy_and_leaves_nothing_behind(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [(["plan", "backend=slime"], 3), (["resume=no-such-run"], 5)],
-)
-def test_a_fault_is_one_message_and_a_documented_code(
-    tmp_path: Path,
-    arguments: list[str],
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == code
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    assert message.startswith("xp: ")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
     ("overrides", "variable"),
     [
         (["env.secrets.openai_api_key=null"], "OPENAI_API_KEY"),

@@ -26,7 +26,6 @@ from xp.composition import compose
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeResult
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
@@ -34,7 +33,6 @@ from xp.lib.signals import StopSignal
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.play import EpisodePlay, Rollout
 from xp.worker.engines.transformers_engine import TransformersEngine
 
@@ -199,26 +197,6 @@ def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it(
         Task("fake", "train", row.index), open_session, replace(RULES, provider="local")
     )
     assert rewards(list(play(rows(4), mix))) == [2.0] * 4
-
-
-def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun = threading.Event()
-    settle = Episode.settle
-
-    def slow(episode: Episode) -> EpisodeResult:
-        assert begun.wait(DEADLINE_S)
-        return settle(episode)
-
-    class Engine(TransformersEngine):
-        def begin(self, number: int, conversation: Conversation | None = None) -> None:
-            super().begin(number, conversation)
-            if number == 2:
-                begun.set()
-
-    monkeypatch.setattr(Episode, "settle", slow)
-    assert rewards(list(play(rows(3), Mix(lambda *_: None, 2), Engine))) == [0.0, 1.0, 2.0]
 
 
 def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_stop() -> None:

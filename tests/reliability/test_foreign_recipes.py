@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.foreign import leave_run, record
-from xp.__main__ import main
 from xp.backends.slime.control.flags import catalog
-from xp.cli.run_plans import tell_code
 from xp.composition import compose
 from xp.errors import ExitCode
 from xp.planning.episode import named_code
@@ -52,27 +50,6 @@ def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path) -> None:
 
 
 SERVED = ("env=openreward", "env.serve=theirs.envs:Env")
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        ("env=graded", "env.grader=theirs.envs:one", "env.rows=theirs:rows.jsonl"),
-        ("env=openreward", "env.provider=theirs.envs:Env", "env.target=x"),
-    ],
-    ids=lambda setting: setting[-1],
-)
-def test_plan_names_modules_of_each_key(
-    place: Path,
-    setting: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(place)
-    monkeypatch.syspath_prepend(place)
-    assert main(["plan", *setting]) == ExitCode.OK
-    assert "would import modules: theirs" in capsys.readouterr().out
-    assert not (place / "theirs" / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -184,18 +161,6 @@ def test_code_that_an_override_names_in_any_form_is_shown(
     assert [f"may import it: {place}.overrides.{shown}" in line for line in lines] == [True] * (
         shown is not None
     )
-
-
-def test_a_resume_of_a_copy_tells_the_code_of_its_plan(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    overrides = ["env=inspect", f"env.target={place}/theirs/envs.py@one", "env.train.split=train"]
-    spec = compose([f"outputs={place / 'outputs'}", *overrides])
-    line = f"would import the task of inspect_ai: {place}/theirs/envs.py@one"
-    done = plan(place, *overrides)
-    assert "".join(line.split()) in "".join(done.stdout.split())
-    tell_code("their-run", spec)
-    assert line in capsys.readouterr().err
 
 
 def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:

@@ -206,18 +206,6 @@ def leave(file: Path, path: list[str], value: str) -> None:
     file.write_text(json.dumps(whole if path else "@@").replace('"@@"', value))
 
 
-def test_a_damaged_run_is_one_row_of_the_comparison(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (outputs / "runs/bad/run.json").write_text("[]")
-    shutil.copytree(outputs / "runs/good", outputs / "runs/a b")
-    assert "unreadable" in run_all(outputs, capsys, (("runs", "compare"),))["runs compare"]
-    assert (
-        "unreadable"
-        in run_all(outputs, capsys, (("runs", "compare", "--csv"),))["runs compare --csv"]
-    )
-
-
 PRIVATE = "the private prompt"
 READING = (
     ("runs", "list"), ("runs", "show", "bad"), ("runs", "logs", "bad"), ("runs", "episode", "bad"), ("report", "bad"),

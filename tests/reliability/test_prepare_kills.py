@@ -95,10 +95,3 @@ def test_killed_at_a_random_time_the_next_run_ends_it(tmp_path: Path, seed: int)
 def test_killed_at_a_hundred_random_times_the_next_run_ends_it(tmp_path: Path) -> None:
     for seed in range(100, 200):
         kill_at_a_random_time(tmp_path / str(seed), seed)
-
-
-def test_killed_again_and_again_it_opens_no_task_twice(tmp_path: Path) -> None:
-    runs = new_runs(tmp_path)
-    for nth in range(4):
-        runs.finish(fault=f"shard:kill:{1 + nth % 2}")
-    check_that_the_next_run_ends_it(runs)

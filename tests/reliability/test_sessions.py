@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
@@ -58,14 +57,6 @@ def test_an_opening_that_fails_leaves_nothing_on_the_server(world: World, name: 
     assert len(sids) == len(set(sids)), (
         "a creation that may have executed was sent again for the same session"
     )
-
-
-def test_a_server_without_messages_gives_its_prompt(world: World) -> None:
-    world.proxy.inject("/messages", faults.status(404), times=99)
-    provider = world.provider()
-    for _ in range(2):
-        assert provider.open(TASK).prompt() == [{"role": "user", "content": "Count to 2."}]
-    assert len(world.proxy.requests("/messages")) == 1
 
 
 def test_a_closed_session_is_torn_down_and_says_so(world: World) -> None:
@@ -171,19 +162,6 @@ def test_a_session_that_the_server_resumes_continues_with_its_state(
     assert wait_for(lambda: len(world.proxy.requests("/ping")) > openreward.MOST_MISSES)
     assert session.call("inc", {}).text == "2"
     assert world.effects.most("inc") == 2
-
-
-def test_a_call_over_a_restored_connection_stays_one_call(world: World) -> None:
-    """The server restarts its gateway in the middle of a call: its stream is resumed by the call's id."""
-    session = world.session()
-    world.proxy.inject("/call", faults.reset_after_task_id, times=1)
-    timer = threading.Timer(0.1, world.proxy.refuse_for, [0.5])
-    timer.start()
-    assert session.call("sleep", {"amount": 1.0}).text == "slept"
-    timer.join()
-    assert session.call("inc", {}).text == "1"
-    assert world.effects.count("sleep") == 1
-    assert world.effects.count("init") == 1
 
 
 def test_a_comparison_of_a_group_is_resumed_and_paid_once(world: World) -> None:

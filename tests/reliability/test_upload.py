@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ from tests.support.recorded_episodes import a_record
 from xp.composition import compose
 from xp.envs.target import api_target
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.upload import Recorder, Uploader, batches, rollout_events
+from xp.episode.upload import Recorder, Uploader
 from xp.errors import XpError
 from xp.planning.episode import episode_config
 
@@ -67,13 +66,6 @@ def test_a_refusal_is_tried_again(world: World, uploader: Uploader) -> None:
     world.proxy.inject("/v1/rollouts", ACCEPTED, times=99)
     uploader.put(a_record())
     assert uploader.close(250) == (1, 0)
-
-
-def test_large_trajectories_are_cut_as_the_api_takes_them() -> None:
-    record = replace(a_record(), messages=[{"role": "user", "content": "x" * 9000}] * 400)
-    cut = list(batches(rollout_events(record, "run", None)))
-    assert sum(len(batch) for batch in cut) == 401
-    assert all(len(json.dumps(batch)) < 1_100_000 and len(batch) <= 128 for batch in cut)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.support.ors_server import rules
 from tests.support.sections import replace
-from xp.__main__ import main
 from xp.composition import compose
 from xp.envs import target as targets
 from xp.envs.base import EnvFault, ProtocolError, UnsafeOrigin
@@ -118,23 +117,6 @@ def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated() -> None:
     with pytest.raises(XpError, match="is not an http") as caught:
         targets.remote_target(config, {**KEY, variable: "alice:XPCANARY@host:80"})
     assert "XPCANARY" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "target",
-    ["GeneralReasoning/Open-RL", "Org/Zahlenrätsel"],
-)
-def test_the_names_of_the_catalog_are_taken(target: str) -> None:
-    (member,) = compose(["env=openreward", f"env.target='{target}'"]).env.members.values()
-    assert member.target == target
-
-
-@pytest.mark.parametrize("url", ["http://[bad", "http://h:99999"])
-def test_a_url_that_cannot_be_read_is_one_message(url: str) -> None:
-    assert main(["plan", "env=openreward", f"env.target='{url}'"]) == ExitCode.CONFIG
-    with pytest.raises(XpError):
-        targets.origin(url)
-    assert not targets.is_loopback(url)
 
 
 @pytest.mark.parametrize(
