@@ -22,26 +22,19 @@ from xp.tasks.store import TaskSet
 
 LOOK_ALIKES = {
     "GeneralReasoning/WhoDunit": "whodunit:WhoDunit",
-    "GeneralReasoning/CTF": "terminals:CTF",
     "GeneralReasoning/GSM8K": "answers:GSM8K",
     "MATH/GSM8K": "answers:GSM8K",
     "GeneralReasoning/GSM1K": "answers:GSM1K",
     "GeneralReasoning/Open-RL": "answers:OpenRL",
-    "Eigent/SETA": "terminals:SETA",
-    "kanishk/EndlessTerminals": "terminals:EndlessTerminals",
 }
 OPTIONS = {
-    "ctf": (Rule.SPLIT, 20, {"train": 179, "test": 6}),
     "whodunit": (Rule.SHARE, 50, {"train": 100}),
     "gsm8k": (Rule.SPLIT, 40, {"train": 7473, "test": 1319}),
     "gsm1k": (Rule.SPLIT, 0, {"test": 1205}),
     "open_rl": (Rule.SHARE, None, {"train": 40}),
-    "seta": (Rule.SHARE, 64, {"train": 1376}),
-    "endless_terminals": (Rule.SHARE, 64, {"train": 3255}),
 }
 """Option -> its rule, its training tasks (None: all that are not held out), and the sizes of its splits."""
 FEW = {
-    "ctf": ("env.train.num_tasks=20",),
     "gsm8k": ("env.train.num_tasks=40", "env.held_out.num_tasks=40"),
     "gsm1k": ("env.held_out.num_tasks=40",),
 }

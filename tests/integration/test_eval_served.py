@@ -25,16 +25,12 @@ import psutil
 import pytest
 
 from tests.support.listeners import listeners, off_loopback
-from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.loopback import HOST, free_port
-from xp.planning.engine import ON_CPU, sglang_arguments, vllm_server
+from xp.planning.engine import ON_CPU, sglang_arguments
 from xp.results.evaluation.local import ensure_made
-from xp.worker.adapters import load_policy
-from xp.worker.engines import server
-from xp.worker.engines.completions import CompletionClient
 from xp.worker.engines.conversation import GenerationRequest
 from xp.worker.engines.sglang import SGLangClient, running
 from xp.worker.places import model_place
@@ -239,37 +235,3 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
         assert port in {one for _, _, one in found}
         assert port not in {one for _, _, one in off_loopback(found)}
     assert key not in log.read_text()
-
-
-def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) -> None:
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    python = os.environ.get(VARIABLE)
-    if python is None:
-        pytest.skip(f"needs {VARIABLE}=a Python with vLLM: make test-vllm")
-    for one in tokenizer_and_model():
-        one.save_pretrained(tmp_path / "base")
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    new = LoraConfig(
-        r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
-    )
-    get_peft_model(base, new).save_pretrained(tmp_path / "adapted")
-    spec = compose(["model=tiny", "hardware=cpu", "evaluation.temperature=1.0"])
-    served, model, name = server.with_adapters(
-        vllm_server(spec, 0, takes_weights=False), str(tmp_path / "adapted")
-    )
-    log = tmp_path / "vllm.log"
-    prompt = [10, 11, 12]
-    with server.running(served, model, "", log, python, name) as (url, key):
-        written = CompletionClient(url, evaluation_sampling(spec), [2], str(log), key=key).answer(
-            GenerationRequest(prompt, 8, 1)
-        )
-    with torch.no_grad():
-        ids = torch.tensor([[*prompt, *written.ids]])
-        logprobs = load_policy(tmp_path / "adapted", "float32")(ids).logits.log_softmax(-1)[0]
-    expected = [
-        float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(written.ids)
-    ]
-    assert written.logprobs == pytest.approx(expected, abs=1e-3)

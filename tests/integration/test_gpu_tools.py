@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tools.gpu.__main__ import command_of, planned_mib
 from tools.gpu.entries import ENTRIES, LARGE, SMOLLM2, Part, merged
 from tools.gpu.models import SHAPE
-from xp.checks.contracts.jobs import eventually
 from xp.composition import compose
 from xp.planning.plan import build_plan
 
@@ -51,18 +46,3 @@ def test_each_run_has_a_plan_for_a_card_and_as_its_rehearsal(
     assert build_plan(spec, "r", 1).stages
     assert spec.training.num_steps == 2
     assert spec.model.name == "tiny"
-
-
-def test_no_process_of_a_part_outlives_a_killed_tool(tmp_path: Path) -> None:
-    id_of_part = tmp_path / "pid"
-    lasting = (
-        f"import os, time; open({str(id_of_part)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    )
-    words = [sys.executable, "-c", lasting]
-    program = f"from pathlib import Path; from tools.gpu.__main__ import run_part; run_part({words}, Path('log'), 600)"
-    environ = {**os.environ, "PYTHONPATH": os.getcwd()}
-    tool = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environ)
-    eventually(lambda: id_of_part.exists() and id_of_part.read_text())
-    tool.kill()
-    tool.wait()
-    eventually(lambda: not psutil.pid_exists(int(id_of_part.read_text())))

@@ -24,7 +24,6 @@ from xp.spec.model import Images
 WIRES = ["chat", "responses", "anthropic"]
 IMAGES = Images(max_pixels=200_704, per_episode=4)
 DIGESTS = {color: hashlib.sha256(png(value)).hexdigest() for color, value in COLORS.items()}
-ADDRESS = "https://example.org/a.png"
 pytestmark = pytest.mark.integration
 
 
@@ -79,38 +78,11 @@ def test_the_policy_reads_the_pictures_of_prompts_and_tools_by_their_digest(
         assert store.data(DIGESTS[color]) == png(value)
 
 
-def test_a_picture_of_a_tool_that_cannot_be_read_is_a_text(tasks: Path) -> None:
-    """The policy may have opened it, and must not end its own episode."""
-    outcome, episode = played(tasks, "chat", look(ADDRESS), look("green"), "Done.")
-    assert outcome.status == EpisodeStatus.FINISHED, outcome
-    left_out, shown = results_of(episode)
-    assert left_out.startswith("Here:\n[image left out: an address (https://example.org/a.png)")
-    assert shown == f"Here:{PICTURE_MARK}"
-    assert outcome.pictures["read"] == 2.0
-
-
-def test_a_prompt_with_an_address_is_refused_with_the_reason(tasks: Path) -> None:
-    outcome, _ = played(tasks, "chat", "Done.", first=ADDRESS)
-    assert outcome.status == EpisodeStatus.VOID
-    assert "a request that cannot be answered: messages: an address (https://" in str(
-        outcome.void_reason
-    )
-
-
 def test_without_pictures_the_policy_reads_a_note(tasks: Path) -> None:
     outcome, episode = played(tasks, "chat", look("green"), "Done.", images=None)
     assert outcome.status == EpisodeStatus.FINISHED, outcome
     for text in (episode.opening[-1]["content"], *results_of(episode)):
         assert text.endswith(": not shown, the policy reads text]")
-
-
-def test_pictures_above_the_number_of_an_episode_are_texts(tasks: Path) -> None:
-    limit = Images(max_pixels=200_704, per_episode=2)
-    turns = (look("green"), look("blue"), "Done.")
-    outcome, episode = played(tasks, "chat", *turns, images=limit)
-    assert outcome.status == EpisodeStatus.FINISHED, outcome
-    assert outcome.pictures == {"read": 2.0, "left_out": 1.0}
-    assert results_of(episode)[1] == "Here:[image left out: an episode has at most 2]"
 
 
 TOOLS = "python {program}/tools_agent.py {prompt_file}"

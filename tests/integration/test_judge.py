@@ -24,7 +24,7 @@ from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
 from xp.episode.mixture import without_judge_key
 from xp.episode.outcome import EpisodeStatus
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.planning.episode import episode_secrets
 from xp.spec.judge import JudgeScoring, JudgeSpec
 
@@ -307,21 +307,3 @@ def test_agreement_with_a_persons_labels_is_measured(
     assert json.loads(capsys.readouterr().out)["pairs"] > 5, (
         "pointwise scores are compared over all rows"
     )
-
-
-def test_a_check_without_a_verdict_fails_and_illegal_rows_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving(ChatServer(write=lambda _: {"content": "no"})) as server:
-        assert check(tmp_path, server, "groupwise", "--budget-usd", "0.01") == ExitCode.ENVIRONMENT
-        assert len(server.requests) == 6, (
-            "what failed rows cost counts: three requests of 0.003 each"
-        )
-        result = json.loads(capsys.readouterr().out)
-        assert (result["failed"], result["usage"][COST]) == (2, pytest.approx(6 * PRICE))
-        (tmp_path / "rows.jsonl").write_text(
-            '{"prompt": "p", "answers": ["a"], "labels": [1, 2]}\n'
-        )
-        command = ["env", "check", "--labels", str(tmp_path / "rows.jsonl"), "env=multiply"]
-        assert main([*command, judge_word(server, "pointwise")]) == 2
-        assert "rows.jsonl:1: expected {prompt: text" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.support.detaching import DetachingContract, InTheCloud, stub
-from tests.support.launching import CPU, ROOT, launcher_spec, stage
+from tests.support.launching import ROOT, launcher_spec, stage
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.kubernetes.launcher import KubernetesLauncher, state_of
@@ -22,7 +22,6 @@ from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launch, Launcher
 from xp.execution.launchers.files import copy_package
 from xp.execution.launchers.service import stage_log
-from xp.planning.job import Runtime, Stage
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
 
@@ -225,35 +224,10 @@ class TestDetachedKubernetes(InTheCloud, DetachingContract):
         return KubernetesLauncher(launcher_spec("kubernetes", grace_s=1.0, detach=True), outputs)
 
 
-def on_two_nodes(name: str, code: str, *packages: str) -> Stage:
-    made = stage(name, code)
-    runtime = Runtime(packages=packages)
-    job = replace(made.job, resources=replace(CPU, num_nodes=2), runtime=runtime)
-    return replace(made, job=job)
-
-
 def prepared(tmp_path: Path) -> Context:
     context = Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
     copy_package(context.outputs / context.code)
     return context
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_ray_jobs_stages_run_on_its_head_one_after_the_other(tmp_path: Path) -> None:
-    context = prepared(tmp_path)
-    spec = launcher_spec("kubernetes", grace_s=1.0, detach=True)
-    launcher = KubernetesLauncher(spec, context.outputs)
-    stages = [
-        stage("prepare", "import os; print('CUDA_VISIBLE_DEVICES' in os.environ)"),
-        on_two_nodes("train", "raise SystemExit(7)", "ray"),
-    ]
-    launches = launcher.submit_all([(each, context) for each in stages])
-    assert {launch.native_id.partition(".")[0] for launch in launches} == {"rayjob"}
-    assert launcher.wait(launches[1], lambda _: None) == 7
-    assert launcher.poll(launches[0]) == 0
-    launcher.fetch(launches[0])
-    assert (context.outputs / launches[0].log).read_text() == "False\n"
 
 
 def test_a_job_that_the_cluster_refuses_leaves_no_secret(cluster: Path, tmp_path: Path) -> None:

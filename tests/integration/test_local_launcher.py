@@ -25,43 +25,6 @@ pytestmark = pytest.mark.integration
 CANARY = 'XPCANARY_7f3a/"q" $(touch pwned)\nsecond XPCANARY_line'
 
 
-MAKE = """
-import hashlib, json, os
-os.makedirs("made", exist_ok=True)
-open("count", "a").write("x")
-open("made/weights", "w").write("w" * 1000)
-digest = hashlib.sha256(b"w" * 1000).hexdigest()
-open("made/manifest.json", "w").write(json.dumps({"files": {"weights": digest}}))
-"""
-
-
-def test_a_damaged_result_is_made_again_with_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = stage("model", MAKE, done="made/manifest.json")
-    for number, name in enumerate(("one", "two")):
-        assert run(plan(make, run_id=name), tmp_path).attempts[0].stages[0].status is (
-            RunStatus.CACHED if number else RunStatus.SUCCEEDED
-        )
-    weights = tmp_path / "made/weights"
-    with monkeypatch.context() as patch:
-        patch.setattr("xp.lib.verified.file_digest", None)
-        assert (
-            run(plan(make, run_id="three"), tmp_path).attempts[0].stages[0].status
-            is RunStatus.CACHED
-        )
-    for number, damage in enumerate(("w" * 999 + "v", "w" * 500)):
-        weights.write_text(damage)
-        screen = []
-        run(plan(make, run_id=f"damaged-{number}"), tmp_path, screen)
-        assert (
-            "".join(screen).count("xp: model: made is damaged (weights does not match its sha256)")
-            == 1
-        )
-        assert weights.read_text() == "w" * 1000
-    assert (tmp_path / "count").read_text() == "xxx"
-
-
 def test_a_canary_is_in_no_byte_no_argv_and_no_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,25 +137,6 @@ def test_a_private_head_listens_on_loopback_and_ends_with_the_run(
     assert not [pid for pid in seen.processes if is_alive(pid)]
 
 
-SLOW_DASHBOARD = """
-import time
-from pathlib import Path
-if b"dashboard/dashboard.py" in Path("/proc/self/cmdline").read_bytes():
-    time.sleep(70)
-"""
-
-
-def test_a_head_whose_dashboard_needs_more_than_rays_minute_starts(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SLOW_DASHBOARD)
-    head = RayHead(
-        num_cpus=1,
-        gpus=(),
-        environ={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
-    assert head.is_alive
-    head.stop()
-
-
 def test_a_cluster_elsewhere_whose_name_is_like_this_machines_is_elsewhere(tmp_path: Path) -> None:
     host = "127.0.0.1.evil.example"
     launcher = RayLauncher(

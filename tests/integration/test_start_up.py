@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.bad_configs import FILES, head, lay, tree
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode
@@ -129,48 +127,3 @@ def test_the_model_stage_copies_it_without_importing_a_trainer(tmp_path: Path) -
     assert (tmp_path / PLACE / "model.safetensors").read_bytes() == (
         SHIPPED / "model.safetensors"
     ).read_bytes()
-
-
-AUDITED = """
-import resource, sys
-seen = []
-def audit(event, arguments):
-    if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
-        seen.append(f"open {arguments[0]}")
-    if event.startswith(("socket.", "subprocess.", "os.system", "os.mkdir", "os.rename", "os.exec", "os.posix_spawn")):
-        seen.append(event)
-sys.addaudithook(audit)
-before = set(sys.modules)
-from xp.__main__ import main
-code = main(sys.argv[1:])
-print("CODE", code)
-print("SEEN", [name for name in seen if ".pyc" not in name])
-print("LOADED", sorted({"torch", "trl", "ray", "joblib", "optuna", "openreward"} & set(sys.modules)))
-"""
-
-
-@pytest.mark.parametrize("name", ["python_tag", "resolver_env"])
-def test_a_real_process_opens_no_socket_and_writes_no_file(name: str, tmp_path: Path) -> None:
-    file = FILES[name]
-    run = head(file, "run")[0]
-    lay(file, tmp_path)
-    before = tree(tmp_path)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-B",
-            "-c",
-            AUDITED,
-            "plan",
-            *shlex.split(run),
-            "--config-dir",
-            str(tmp_path),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines() == ["CODE 2", "SEEN []", "LOADED []"]
-    assert "Traceback" not in done.stderr
-    assert tree(tmp_path) == before

@@ -262,25 +262,3 @@ def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
     assert play(SAMPLING, "1") == play(SAMPLING, "1") != play(SAMPLING, "2")
     greedy = replace(SAMPLING, temperature=0.0)
     assert play(greedy, "1") == play(greedy, "2")
-
-
-@pytest.mark.parametrize("kind", ["some layers have a window", "eager attention"])
-def test_a_cache_with_slots_serves_windows_and_other_attention(kind: str) -> None:
-    from transformers import AutoModelForCausalLM, Qwen2Config
-
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 700, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
-    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.5}
-    config: Any = Qwen2Config(**sizes)
-    if kind == "some layers have a window":
-        config = Qwen2Config(
-            **sizes, use_sliding_window=True, sliding_window=4, max_window_layers=1
-        )
-    attention = "eager" if kind == "eager attention" else "sdpa"
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
-    engine = Engine(prompts(4), model=model, end_ids=[-1])
-    engine.play()
-    for number in (0, 3):
-        engine.own.continue_with(number, [20 + number] * (1 + number))
-    engine.run()
-    check_log_probabilities(engine, model, 1.0)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.graders_under_test.graders import TOGETHER
-from tests.support.fake_session import RULES, FakeSession, OneAtATime, with_limits
+from tests.support.fake_session import RULES, FakeSession, with_limits
 from tests.support.modules import alone
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
@@ -182,21 +182,6 @@ def test_a_held_out_episode_that_waits_delays_no_other(
     records = read_trajectories(file)
     assert len({record["index"] for record in records}) == 9
     assert all(record["tokens"]["generated"] > 0 for record in records)
-
-
-def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it() -> None:
-    turns = iter(range(8))
-
-    def grade(_: str) -> ToolResult:
-        is_last = next(turns) % 2 == 1
-        return ToolResult("go on", 1.0, finished=is_last, awaits_reply=not is_last)
-
-    open_session = OneAtATime(lambda: FakeSession(lambda *_: grade(""), grade))
-    mix: Any = Mix(lambda *_: None, 4)
-    mix.episode = lambda row: Episode(
-        Task("fake", "train", row.index), open_session, replace(RULES, provider="local")
-    )
-    assert rewards(list(play(rows(4), mix))) == [2.0] * 4
 
 
 def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_stop() -> None:

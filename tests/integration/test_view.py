@@ -168,28 +168,6 @@ def test_the_start_page_lists_filters_and_follows_every_run(start: Server, brows
 
 
 @needs_chromium
-def test_ticked_evaluations_are_compared_task_by_task(start: Server, browser: Any) -> None:
-    watched = Watched(browser, viewport={"width": 1280, "height": 900})
-    page = watched.page
-    page.goto(f"http://127.0.0.1:{start.port}/?token={start.token}")
-    for name in ("mine-a", "mine-b"):
-        page.check(f"input[value='{name}']")
-    page.get_by_role("button", name="Compare 2").click()
-    page.wait_for_selector("#tasks tbody tr")
-    assert "mine-b is better than mine-a by 0.500" in page.inner_text("#pairs")
-    first = page.locator("#tasks tbody tr").first
-    assert first.inner_text().split("\t")[1:] == ["0", "1", "1"]
-    first.click()
-    page.wait_for_selector(".side-part")
-    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == [
-        "mine-a",
-        "mine-b",
-    ]
-    assert watched.problems == []
-    page.close()
-
-
-@needs_chromium
 def test_a_run_that_goes_on_is_followed(server: Server, browser: Any) -> None:
     record = read_record(server.run)
     going = record.__class__(**{**record.__dict__, "status": RunStatus.RUNNING})

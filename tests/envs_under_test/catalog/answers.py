@@ -117,32 +117,5 @@ class Unsplit(_OnlyCounted):
         return self.graded(params.answer)
 
 
-class EchoEnvironment(Environment):  # type: ignore[misc]
-    """The echo environment of TRL's documentation: one split of two tasks."""
-
-    def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
-        super().__init__(task_spec, secrets)
-        self._target = task_spec["target"]
-
-    @classmethod
-    def list_splits(cls) -> Sequence[str]:
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        del split
-        return [{"target": "hello"}, {"target": "world"}]
-
-    def get_prompt(self) -> Sequence[TextBlock]:
-        return [TextBlock(text=f"Echo '{self._target}' to win.")]
-
-    @tool  # type: ignore[untyped-decorator]
-    async def echo(self, params: Text) -> ToolOutput:
-        """Submit a string. Reward 1.0 + finished if it matches the target."""
-        is_right = params.text == self._target
-        blocks = [TextBlock(text="match" if is_right else "no match")]
-        return ToolOutput(blocks=blocks, reward=float(is_right), finished=is_right)
-
-
 def _sum(split: str, index: int) -> JSONObject:
     return {"split": split, "a": index, "b": len(split)}  # No split has a prompt of another one.
