@@ -93,6 +93,8 @@ def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture
         assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("|")[2].strip() for line in lines] == ["model", "---", "one", "two"]
+    assert main(["eval", "list", "--json", f"outputs={outputs}"]) == 0
+    assert [one["num_played"] for one in json.loads(capsys.readouterr().out)] == [5, 5]
     assert {one["model"] for one in server.requests} == {"one", "two"}
     results = [
         json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")
@@ -273,16 +275,3 @@ def test_a_tracker_gets_the_figures_of_an_evaluation(outputs: Path) -> None:
     assert [one.value for one in events.Scalars("eval/all/reward_low")] == [
         pytest.approx(figures["reward"]["low"])
     ]
-
-
-def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(ChatServer(write=knows_some)) as server:
-        assert main(words(server, outputs, "evaluation.num_tasks=12")) == 0
-    capsys.readouterr()
-    assert main(["eval", "list", f"outputs={outputs}"]) == 0
-    assert re.match(
-        r"multiply-stub-[0-9a-f]{8}  finished  0\.\d{3} .*stub on 12 tasks", capsys.readouterr().out
-    )
-    assert main(["eval", "list", "--json", f"outputs={outputs}"]) == 0
-    assert [one["num_played"] for one in json.loads(capsys.readouterr().out)] == [12]
-    assert main(["eval", "list", "--again", f"outputs={outputs}"]) == ExitCode.CONFIG

@@ -109,23 +109,6 @@ def test_an_optional_or_wrong_method_of_mcp_has_the_protocols_error(
     assert session._tool_server.fault is None
 
 
-PROBES = "; ".join(
-    f'curl -s -o /dev/null {words} -H "x-api-key: $OPENAI_API_KEY" ${{OPENAI_BASE_URL%/v1}}{path}'
-    for words, path in (
-        *[("-I", "/"), ("-d {}", "/v1/traces"), ("", "/mcp"), ("-X DELETE", "/mcp")],
-        ("-d {}", "/api/event_logging/batch"),
-    )
-)
-
-
-def test_an_episode_that_ends_with_probes_is_finished(tasks: Path) -> None:
-    config = harness(tasks, options={"command": f"{SHELL}; {PROBES}"})
-    outcome, _ = play(config, HELLO, "Done.")
-    assert outcome.status == FINISHED
-    assert outcome.reward == 1.0
-    assert outcome.grader["program_refused"] == 0.0
-
-
 @pytest.mark.parametrize(
     ("turns", "status", "reward"),
     [

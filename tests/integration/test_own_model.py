@@ -15,13 +15,11 @@ from tests.support.own_model import no_hub as no_hub
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.native import PlanKeys
-from xp.cli.options import first_sentence
-from xp.composition import compose, options
+from xp.composition import compose
 from xp.composition.model import name_of
 from xp.errors import ExitCode, XpError
 from xp.lib.models.clock import TEMPLATES
 from xp.lib.models.network import COUNTED, RECURRENT, TEXT_TWINS, network_of, stated
-from xp.planning.backend import backend_of
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import peft_adapters, weights_of
 from xp.planning.plan import build_plan
@@ -232,24 +230,6 @@ def test_adapters_are_counted_as_peft_makes_them(family: str) -> None:
     adapted = get_peft_model(model, with_experts(peft_config(lora, model), model, lora))
     made = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
     assert peft_adapters(shape, 2, adapts_experts=True) == made
-
-
-def test_an_option_says_which_backend_cannot_train_it() -> None:
-    machine = ["hardware=h200x8", "env=whodunit"]
-    backends = [
-        compose([*machine, "model=qwen3-4b", f"backend={name}"]).backend
-        for name in ("trl", "skyrl", "slime")
-    ]
-    for name in options("model").keys() - {"hf"}:
-        spec = compose([*machine, f"model={name}", "backend=skyrl"])
-        about = first_sentence(options("model")[name])
-        for backend in backends:
-            one = spec.model_copy(update={"backend": backend})
-            fields = [fault.field for fault in backend_of(one).check(one)]
-            is_refused = any(
-                field.startswith(("model.architecture", "backend.engine.name")) for field in fields
-            )
-            assert is_refused == (f"not on {backend.name}" in about), (name, backend.name)
 
 
 def transformers_config(name: str) -> Mapping[str, Any] | None:

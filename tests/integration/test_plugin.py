@@ -136,42 +136,24 @@ def test_a_wrong_option_or_name_is_refused_with_what_there_is(
     assert not (tmp_path / "outputs").exists()
 
 
-def contracts(
-    site: Path, tmp_path: Path, text: str, *words: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs the plugin's contract tests by themselves; a hang, seen twice under load, shows its stacks and processes.
+def contracts(site: Path, tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Runs the plugin's contract tests by themselves.
 
     In pytest's common directory of temporary files, it would remove at its end what earlier sessions, such as whole
     passes of this suite, have left there: tens of thousands of files each.
     """
     (tmp_path / "contracts.py").write_text(text)
     environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-o",
-        "faulthandler_timeout=120",
-    ]
-    command += ["--basetemp", str(tmp_path / "inner"), "contracts.py", *words]
-    try:
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
-    except subprocess.TimeoutExpired as fault:
-        processes = subprocess.run(
-            ["ps", "-ef", "--forest"], capture_output=True, text=True, check=False
-        )
-        pytest.fail(f"{fault.stdout!r}\n{fault.stderr!r}\n{processes.stdout}")
+    words = f"-m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 --basetemp {tmp_path}/inner contracts.py"
+    return subprocess.run(
+        [sys.executable, *words.split()],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Launch, Launcher
+from xp.execution.launchers.base import Context, Launcher
 from xp.execution.launchers.service import code_in
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
@@ -249,28 +249,3 @@ def test_the_exit_code_is_read_from_the_end_of_the_log() -> None:
     assert code_in(log, "train") == 13
     assert code_in(log, "prepare") is None
     assert code_in("it said xp-exit-code train 7 somewhere\n", "train") is None
-
-
-@pytest.mark.parametrize(("state", "code"), [("FAILED", 13), ("RUNNING", None)])
-def test_the_log_of_a_job_is_read_whatever_the_clients_exit_code(
-    cloud: Path, tmp_path: Path, state: str, code: int | None
-) -> None:
-    """`sky jobs logs` ends with 100 for a failed job, 101 for one that goes on, 103 for a cancelled one."""
-    job = cloud / "jobs/xp-run-1-train"
-    job.mkdir(parents=True)
-    (job / "rows").write_text(
-        json.dumps([{"job_name": job.name, "task_name": "train", "status": state}])
-    )
-    (job / "log").write_text("step 3\nxp-exit-code train 13\n")
-    outputs = tmp_path / "outputs"
-    launcher = SkypilotLauncher(launcher_spec("skypilot", options=BUCKET), outputs)
-    launch = Launch(
-        "skypilot",
-        "run/1/train",
-        job.name,
-        "runs/run/attempt_1/train/log.txt",
-        "2026-11-24T00:00:00Z",
-    )
-    assert launcher.poll(launch) == code
-    launcher.fetch(launch)
-    assert (outputs / launch.log).read_text().startswith("step 3\n")

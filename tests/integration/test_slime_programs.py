@@ -22,7 +22,7 @@ from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerC
 from xp.backends.slime.worker.convert import main as convert
 from xp.backends.slime.worker.models import check_architecture, publish_model
 from xp.backends.slime.worker.processes import ask_to_close, close_on_request
-from xp.backends.slime.worker.program import absolute_flags, run_file
+from xp.backends.slime.worker.program import run_file
 from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import CapturedLog
 from xp.episode.metrics_file import read_metrics
@@ -42,38 +42,6 @@ def model_at(directory: Path, **config: Any) -> Path:
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(config))
     return directory
-
-
-def test_paths_become_absolute_and_models_directories_and_the_rest_stays(tmp_path: Path) -> None:
-    model = model_at(tmp_path / "models/tiny")
-    flags = absolute_flags(
-        command(
-            *(
-                "--hf-checkpoint",
-                "models/tiny",
-                "--save",
-                "runs/r/checkpoints",
-                "--colocate",
-                "--rollout-top-k",
-                "-1",
-            ),
-            *("--eval-prompt-data", "held_out", "runs/r/held_out.jsonl", "--lr", "1e-06"),
-            paths=("--save", "--eval-prompt-data"),
-            models=("--hf-checkpoint",),
-        ),
-        tmp_path,
-    )
-    assert flags == [
-        *("--hf-checkpoint", str(model), "--save", f"{tmp_path}/runs/r/checkpoints", "--colocate"),
-        *(
-            "--rollout-top-k",
-            "-1",
-            "--eval-prompt-data",
-            "held_out",
-            f"{tmp_path}/runs/r/held_out.jsonl",
-        ),
-        *("--lr", "1e-06"),
-    ]
 
 
 def test_an_architecture_that_is_not_the_models_is_refused_with_both_values(tmp_path: Path) -> None:

@@ -119,6 +119,11 @@ def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature:
             del waiting[:1]
     assert (engine.own.is_generating, late, waiting) == (False, [], [])
     assert [conversation.num_turns for conversation in engine.conversations] == [3] * 6
+    for number, one in enumerate(engine.conversations):
+        replies = [
+            token for token, own in zip(one.completion_ids, one.mask, strict=True) if not own
+        ]
+        assert replies == [11 + number] * 2 * (1 + number % 3)
     check_log_probabilities(engine, tokenizer_and_model()[1], temperature)
 
 
@@ -163,19 +168,6 @@ def test_a_live_prompt_is_read_as_the_engines_first() -> None:
             assert one.completion_ids == other.completion_ids
         check_log_probabilities(engine, tokenizer_and_model()[1], 1.0)
         assert not engine.own._known
-
-
-def test_a_mask_says_who_wrote_a_token() -> None:
-    engine = Engine(prompts(2))
-    first = {turn.number: turn.ids for turn in engine.play()}
-    engine.own.end(1)
-    engine.own.continue_with(0, [20, 21, 22])
-    second = engine.run()
-    assert [turn.number for turn in second] == [0]
-    conversation = engine.conversations[0]
-    assert conversation.completion_ids == [*first[0], 20, 21, 22, *second[0].ids]
-    assert conversation.mask == [1] * len(first[0]) + [0, 0, 0] + [1] * len(second[0].ids)
-    assert engine.conversations[1].completion_ids == first[1]
 
 
 def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
@@ -251,14 +243,3 @@ def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:
         is_stop=lambda ids: len(ids) == 3,
     )
     assert [(len(turn.ids), turn.is_cut) for turn in engine.play()] == [(3, False), (3, False)]
-
-
-def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
-    def play(sampling: Sampling, seed: str) -> list[list[int]]:
-        engine = Engine(prompts(4), sampling, seed=seed)
-        engine.play()
-        return [conversation.completion_ids for conversation in engine.conversations]
-
-    assert play(SAMPLING, "1") == play(SAMPLING, "1") != play(SAMPLING, "2")
-    greedy = replace(SAMPLING, temperature=0.0)
-    assert play(greedy, "1") == play(greedy, "2")

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -239,17 +238,6 @@ def test_at_no_time_more_episodes_go_on_than_may_have_sessions() -> None:
     )
     assert len(list(play(rows(8), mix))) == 8
     assert most[0] == 3
-
-
-def test_when_a_tool_answers_does_not_change_what_is_written() -> None:
-    def late(seed: int) -> Callable[[Mix], Hear]:
-        random = Random(seed)
-        return lambda _: lambda *_: time.sleep(random.random() * 0.02)
-
-    first, second = (played(6, 4, late(seed)) for seed in (1, 2))
-    assert [one.conversation.completion_ids for one in first] == [
-        one.conversation.completion_ids for one in second
-    ]
 
 
 def test_a_fault_of_xps_own_ends_the_play(monkeypatch: pytest.MonkeyPatch) -> None:

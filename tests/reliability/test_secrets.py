@@ -30,21 +30,6 @@ def remote(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("url", "allowed"),
-    [
-        ("https://elsewhere.example:8443", ("https://elsewhere.example:8443",)),
-        ("http://127.0.0.1:9", ("http://127.0.0.1:9",)),
-        ("https://sessions.openreward.ai", ()),
-    ],
-)
-def test_the_key_goes_to_the_catalog_and_to_what_is_allowed(
-    url: str, allowed: tuple[str, ...]
-) -> None:
-    target = targets.remote_target(remote(target=url, allowed_origins=allowed), KEY)
-    assert target.headers["X-API-Key"] == CANARY
-
-
-@pytest.mark.parametrize(
     "url",
     [
         "http://elsewhere.example:8443",

@@ -182,10 +182,3 @@ def test_a_comparison_of_a_group_is_resumed_and_paid_once(world: World) -> None:
     assert b'"task_id"' not in first.body
     assert b'"task_id"' in second.body
     assert effects.count("compared") == 2, "both orders, each once"
-
-
-def test_an_idle_session_is_kept_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openreward, "PING_EVERY_S", 0.2)
-    session = world.session()
-    assert wait_for(lambda: len(world.proxy.requests("/ping")) >= 3)
-    assert session.call("inc", {}).reward == 0.25

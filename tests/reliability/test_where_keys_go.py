@@ -119,20 +119,6 @@ def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated() -> None:
     assert "XPCANARY" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "goal",
-    ["//elsewhere.example/x", "http://h:99999/", "javascript:1"],
-)
-def test_a_redirect_to_anywhere_is_the_environments_fault(world: World, goal: str) -> None:
-    world.proxy.inject(
-        "/create",
-        faults.status(307, {"Location": goal}),
-        times=99,
-    )
-    with pytest.raises((UnsafeOrigin, ProtocolError)):
-        world.provider().open(TASK)
-
-
 def test_a_redirect_is_told_without_what_may_be_a_token(world: World) -> None:
     goal = "https://alice:XPCANARY@elsewhere.example/login?token=XPCANARY"
     world.proxy.inject(
