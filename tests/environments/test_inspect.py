@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.environments.python import ROOT, inspect_python, told
+from tests.environments import python as environments
+from tests.environments.python import ROOT, Script, inspect_python, told
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
 from tests.support.small_training import check_finds_no_fault, two_steps_are_played
 from xp.__main__ import main
 from xp.checks.contracts.provider import ProviderSuite, lent
-from xp.envs.base import Provider, Task
+from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
-from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 
 FILE = ROOT / "tests/environments/packages/inspect_samples.py"
 OWN = (ROOT / "tests/environments/own_inspect.py").read_text()
 NONE: dict[str, Any] = {"arguments": {}, "score": None, "roles": {}, "prices": {}}
-Script = list[str | tuple[str, dict[str, Any]]]
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -61,31 +61,8 @@ class TestInspect(ProviderSuite):
         return load_provider(task_of("sums"), os.environ)
 
 
-def written(turn: str | tuple[str, dict[str, Any]]) -> str:
-    """A turn as the model writes it."""
-    if isinstance(turn, str):
-        return turn
-    return f"<tool_call>{json.dumps({'name': turn[0], 'arguments': turn[1]})}</tool_call>"
-
-
-def played(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[EpisodeResult]:
-    """xp's Episodes."""
-    provider = load_provider(config, os.environ)
-    outcomes = []
-    for index, script in scripts:
-        task = Task("x", "all", index)
-        episode = Episode(task, lambda task=task: provider.open(task), config)
-        for turn in script:
-            episode.step(written(turn))
-        outcomes.append(episode.settle())
-    provider.close()
-    return outcomes
-
-
-def rewards(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[float | None]:
-    outcomes = played(config, scripts)
-    assert [one.status for one in outcomes] == [EpisodeStatus.FINISHED] * len(scripts), outcomes
-    return [one.reward for one in outcomes]
+played = partial(environments.played, split="all")
+rewards = partial(environments.rewards, split="all")
 
 
 def own(name: str, scripts: list[tuple[int, Script]]) -> list[dict[str, float]]:
@@ -96,16 +73,31 @@ def own(name: str, scripts: list[tuple[int, Script]]) -> list[dict[str, float]]:
     return found
 
 
-def test_tools_of_a_task_agree() -> None:
-    scripts: list[tuple[int, Script]] = [
-        (3, [("add", {"x": 3, "y": 3}), "It is 6"]),
-        (2, [("add", {"x": -2, "y": 2}), ("add", {"x": "two", "y": 2}), "I do not know"]),
-        (1, ["2"]),
-        (1, ["3"]),
-    ]
-    found = rewards(task_of("sums"), scripts)
-    assert found == [one["match"] for one in own("sums", scripts)]
-    assert found == [1.0, 0.0, 1.0, 0.0]
+@pytest.mark.parametrize(
+    ("name", "score", "scripts"),
+    [
+        (
+            "sums",
+            "match",
+            [
+                (3, [("add", {"x": 3, "y": 3}), "It is 6"]),
+                (2, [("add", {"x": -2, "y": 2}), ("add", {"x": "two", "y": 2}), "I do not know"]),
+                (1, ["2"]),
+                (1, ["3"]),
+            ],
+        ),
+        (
+            "choices",
+            "choice",
+            [(0, ["ANSWER: B"]), (0, ["ANSWER: A"]), (1, ["ANSWER: A"]), (1, ["apple"])],
+        ),
+    ],
+)
+def test_tools_and_choices_of_a_task_agree(
+    name: str, score: str, scripts: list[tuple[int, Script]]
+) -> None:
+    found = rewards(task_of(name), scripts)
+    assert found == [one[score] for one in own(name, scripts)] == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_a_task_that_shuffles_without_a_seed_is_the_same_in_every_process() -> None:
@@ -118,17 +110,6 @@ def test_a_task_that_shuffles_without_a_seed_is_the_same_in_every_process() -> N
     assert [one["id"] for one in found[0]] == list(range(1, 21))
     assert found[0][0]["input"] != "Which is 0?" or found[0][1]["input"] != "Which is 1?"
     assert len({str(one["target"]) for one in found[0]}) > 1
-
-
-def test_choices_agree() -> None:
-    scripts: list[tuple[int, Script]] = [
-        (0, ["ANSWER: B"]),
-        (0, ["ANSWER: A"]),
-        (1, ["ANSWER: A"]),
-        (1, ["apple"]),
-    ]
-    found = rewards(task_of("choices"), scripts)
-    assert found == [one["choice"] for one in own("choices", scripts)] == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_a_dialogue_with_several_scores_agrees() -> None:

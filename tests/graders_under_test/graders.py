@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,13 +46,6 @@ def hangs(answer: str, row: Mapping[str, Any]) -> float:
     del answer, row
     time.sleep(60)
     return 0.0
-
-
-def backtracks(answer: str, row: Mapping[str, Any]) -> float:
-    """For ever, without ever letting another thread of its process run; only for the row of 1."""
-    if row["answer"] == "1":
-        re.fullmatch(r"(a|a?)+b", "a" * 64)
-    return float(answer == row["answer"])
 
 
 def sees(answer: str, row: Mapping[str, Any]) -> float:

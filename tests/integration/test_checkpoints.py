@@ -55,11 +55,13 @@ def without_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_page_is_current() -> None:
     assert (ROOT / "docs/models.md").read_text(encoding="utf-8") == page(), "run make docs"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_yes_names_a_test_and_a_no_has_a_reason() -> None:
     answers = {
@@ -79,6 +81,7 @@ def test_a_yes_names_a_test_and_a_no_has_a_reason() -> None:
     assert by_verdict[NOT_TRIED] <= {""}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_refusal_in_the_table_has_a_proof_or_is_xps_own() -> None:
     refusals = {

@@ -153,30 +153,6 @@ def test_a_grader_that_fails_makes_the_episode_void_never_zero() -> None:
     assert all(word in (outcome.void_reason or "") for word in words)
 
 
-def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
-    """A regular expression that backtracks for ever: no thread of its process, and no signal handler, runs again."""
-    config = with_limits(graded("backtracks"), retries_per_episode=1)
-    provider = GradedProvider(config, {})
-    hung, other = (
-        Episode(
-            Task("x", "train", index),
-            lambda index=index: provider.open(Task("x", "train", index)),
-            config,
-        )
-        for index in (1, 2)
-    )
-    other.start()
-    provider._config = with_limits(
-        config, call_timeout_s=1.0
-    )  # The other one may take longer on a busy machine.
-    hung.start()
-    hung.step("1")
-    other.step("2")
-    assert "DeadlineExceeded" in (hung.settle().void_reason or "")
-    assert other.settle().reward == 1.0
-    provider.close()
-
-
 def test_a_grader_sees_the_secrets_that_are_declared_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -157,27 +157,31 @@ def results_in(outputs: Path) -> dict[tuple[str, str], Any]:
     return {(one["playing"].get("engine", one["model"]["kind"]), one["env"]): one for one in values}
 
 
-def test_the_default_model_earns_the_same_on_vllm(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_default_model_earns_the_same_on_an_engine(
+    engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = compose([f"outputs={tmp_path}"])
     model = tmp_path / model_place(spec.model)
     ensure_made(spec, str(model))
     asked = (*PLAY, "evaluation.temperature=0", f"outputs={tmp_path}")
     port = free_port()
-    with served(vllm(model, port), port, tmp_path / "serve.txt") as url:
+    if engine == "vllm":
+        command = vllm(model, port)
+        python = os.environ[VARIABLE]
+    else:
+        python = sglang_python(tmp_path)
+        command = sglang(python, model, port)
+    with served(command, port, tmp_path / "serve.txt") as url:
         words = ["model=endpoint", f"model.url={url}", "model.name=served", "model.max_tokens=96"]
         assert main(["eval", "env=whodunit_mini,multiply", *words, *asked]) == ExitCode.OK
     own = ["eval", "env=whodunit_mini", "model=tiny", *asked]
     size = ("backend.engine.eager=true", "backend.engine.memory_fraction=0.1")
-    assert (
-        main([*own, *size, "eval.engine=vllm", f"eval.python={os.environ[VARIABLE]}"])
-        == ExitCode.OK
-    )
+    assert main([*own, *size, f"eval.engine={engine}", f"eval.python={python}"]) == ExitCode.OK
     assert main(own) == ExitCode.OK
     print(capfd.readouterr().out)
     found = results_in(tmp_path)
-    for name in ("endpoint", "vllm"):
+    for name in ("endpoint", engine):
         assert_same(found[name, "whodunit_mini"], found["transformers", "whodunit_mini"])
     assert found["endpoint", "multiply"]["status"] == "finished"
 
@@ -191,27 +195,6 @@ def assert_same(one: Any, here: Any) -> None:
         one["tasks"][task]["rewards"] == other["rewards"] for task, other in here["tasks"].items()
     ]
     assert sum(same) >= 7, (one["tasks"], here["tasks"])
-
-
-def test_the_default_model_earns_the_same_on_sglang(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    python = sglang_python(tmp_path)
-    port = free_port()
-    spec = compose([f"outputs={tmp_path}"])
-    model = tmp_path / model_place(spec.model)
-    ensure_made(spec, str(model))
-    asked = ("env=whodunit_mini", *PLAY, "evaluation.temperature=0", f"outputs={tmp_path}")
-    with served(sglang(python, model, port), port, tmp_path / "serve.txt") as url:
-        words = ["model=endpoint", f"model.url={url}", "model.name=served", "model.max_tokens=96"]
-        assert main(["eval", *asked, *words]) == ExitCode.OK
-    size = ("backend.engine.memory_fraction=0.1", f"eval.python={python}")
-    assert main(["eval", *asked, "model=tiny", "eval.engine=sglang", *size]) == ExitCode.OK
-    assert main(["eval", *asked, "model=tiny"]) == ExitCode.OK
-    print(capfd.readouterr().out)
-    found = results_in(tmp_path)
-    for name in ("endpoint", "sglang"):
-        assert_same(found[name, "whodunit_mini"], found["transformers", "whodunit_mini"])
 
 
 def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -> None:

@@ -148,15 +148,6 @@ def test_an_ors_server_of_the_sdk_scores_a_group_in_its_order() -> None:
     assert not effects.still_open()
 
 
-def test_a_judge_that_fails_voids_its_group_and_the_next_is_scored() -> None:
-    with on_server() as mix:
-        failed = scored(mix, call("argue", value="no verdict"), call("argue", value="a"))
-        following = scored(mix, call("argue", value="aa"), call("argue", value="a"))
-    assert {(one.status, one.ungrouped) for one in failed} == {(EpisodeStatus.VOID, 0.5)}
-    assert all("score_group: ToolCrashed" in str(one.void_reason) for one in failed)
-    assert [one.reward for one in following] == [1.5, 0.5]
-
-
 def test_recorded_groups_are_rescored_with_the_same_numbers(tmp_path: Path) -> None:
     spec = compose(
         [

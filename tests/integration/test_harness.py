@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,11 +15,10 @@ import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.fake_session import call
-from tests.support.harbor_tasks import left_over, write_task
-from tests.support.harness_programs import PROGRAMS, ROOT, SHELL, harness, play
+from tests.support.harbor_tasks import write_task
+from tests.support.harness_programs import PROGRAMS, SHELL, harness, play
 from tests.support.harness_programs import place as place
 from xp.__main__ import main
-from xp.checks.contracts.jobs import eventually
 from xp.checks.contracts.provider import ProviderSuite, lent
 from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
@@ -216,31 +212,6 @@ def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions()
     assert outcome.reward == 1.0
     assert [turn.messages[0]["content"] for turn in episode.turns[:2]] == ["no match", "match"]
     assert play(config, call("echo", text="no"), "I give up.")[0].reward == 0.0
-
-
-def test_of_a_program_that_is_killed_with_xp_nothing_is_left(tasks: Path, place: Path) -> None:
-    script = (
-        "import os, sys, tests.integration.test_harness as here\n"
-        "from pathlib import Path\n"
-        "from xp.envs.base import Task\n"
-        f"provider = here.load_provider(here.harness(Path({str(tasks)!r})), os.environ)\n"
-        "session = provider.open(Task('x', 'train', 0))\n"
-        "print(session._server.url, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    environ = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environ,
-    ) as player:
-        assert player.stdout is not None
-        assert player.stdout.readline().startswith("http://127.0.0.1:")
-        assert left_over(place)
-        player.send_signal(signal.SIGKILL)
-    eventually(lambda: not left_over(place))
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
