@@ -25,15 +25,13 @@ LOOK_ALIKES = {
     "GeneralReasoning/GSM8K": "answers:GSM8K",
     "MATH/GSM8K": "answers:GSM8K",
     "GeneralReasoning/GSM1K": "answers:GSM1K",
-    "GeneralReasoning/Open-RL": "answers:OpenRL",
 }
 OPTIONS = {
     "whodunit": (Rule.SHARE, 50, {"train": 100}),
     "gsm8k": (Rule.SPLIT, 40, {"train": 7473, "test": 1319}),
     "gsm1k": (Rule.SPLIT, 0, {"test": 1205}),
-    "open_rl": (Rule.SHARE, None, {"train": 40}),
 }
-"""Option -> its rule, its training tasks (None: all that are not held out), and the sizes of its splits."""
+"""Option -> its rule, its training tasks, and the sizes of its splits."""
 FEW = {
     "gsm8k": ("env.train.num_tasks=40", "env.held_out.num_tasks=40"),
     "gsm1k": ("env.held_out.num_tasks=40",),
@@ -52,8 +50,7 @@ def on_look_alikes(overrides: tuple[str, ...]) -> RunSpec:
 
 
 def prepared(root: Path, *overrides: str) -> TaskSet:
-    environ = {**os.environ, "openai_api_key": "look-alike", "OPENAI_API_KEY": "look-alike"}
-    return prepare(prepare_config(on_look_alikes(overrides)), environ, root)
+    return prepare(prepare_config(on_look_alikes(overrides)), os.environ, root)
 
 
 def record(found: TaskSet) -> HeldOutRecord:
@@ -68,7 +65,7 @@ def test_an_option_of_the_catalog_is_prepared_as_its_page_says(option: str, tmp_
     rule, num_train, sizes = OPTIONS[option]
     assert one.rule is rule
     assert one.sizes.items() <= sizes.items()
-    assert num_train is None or one.num_train == num_train
+    assert one.num_train == num_train
     ids = {purpose: {row.task_id for row in found.rows(purpose)} for purpose in Purpose}
     assert not ids[Purpose.TRAIN] & ids[Purpose.HELD_OUT]
     assert one.num_held_out == len(ids[Purpose.HELD_OUT]) > 0

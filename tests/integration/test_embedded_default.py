@@ -10,6 +10,7 @@ import pytest
 
 from tests.chaos.place import REWARDS, Place
 from tests.chaos.sample import Sample, played
+from tests.support.child import json_lines
 from tests.support.embedded_default import SMALL, metrics, the_run, xp
 from tests.support.evaluations import evaluated
 from xp.__main__ import main
@@ -85,10 +86,7 @@ def test_the_evaluation_records_what_decides_its_rewards(outputs: Path) -> None:
 
 def test_every_episode_is_on_record_with_the_tools_that_the_model_saw(outputs: Path) -> None:
     folder = the_run(outputs) / "attempt_1"
-    records = {
-        file: [json.loads(line) for line in file.read_text().splitlines()]
-        for file in folder.glob("*/trajectories/*.jsonl")
-    }
+    records = {file: json_lines(file) for file in folder.glob("*/trajectories/*.jsonl")}
     counts = {file.relative_to(folder).as_posix(): len(lines) for file, lines in records.items()}
     assert counts == {
         "train/trajectories/train.jsonl": 16,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.environments.python import VARIABLE, python
+from tests.support.child import ended
 from xp.__main__ import main
 from xp.cli.environments import WORDS, new_environment
 from xp.composition import options
@@ -25,9 +26,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": f"{cwd}{os.pathsep}{ROOT}"}
     command = [interpreter, "-m", *words]
-    return subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=280
-    )
+    return ended(command, cwd=cwd, env=environ)
 
 
 @pytest.mark.parametrize(

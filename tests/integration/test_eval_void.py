@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.child import json_lines
 from tests.support.endpoint_evaluations import knows_some, result_in, words
 from tests.support.modules import alone
 from xp.__main__ import main
@@ -86,6 +87,6 @@ def test_a_changed_prompt_costs_no_request_and_a_live_one_is_read(
         assert main([*command, "env.prompt=live"]) == ExitCode.OK
     assert result_in(tmp_path)["summary"]["reward"]["value"] == 1.0
     (file,) = (tmp_path / "evaluations").glob(f"*/{EPISODES}")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
+    records = json_lines(file)
     requested = {json.dumps(body["messages"]) for body in server.requests}
     assert all(json.dumps(record["messages"][:2]) in requested for record in records)

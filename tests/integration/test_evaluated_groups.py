@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.place import REWARDS
+from tests.support.child import json_lines
 from tests.support.embedded_default import SMALL, the_run, xp
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -40,7 +41,7 @@ def test_the_tasks_of_every_evaluation_are_groups(
     for phase in ("before", "after"):
         files = (run / "attempt_1" / "evaluate" / "trajectories").glob(f"{phase}*.jsonl")
         check([line for file in files for line in file.read_text().splitlines()], num_tasks)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     for phase in ("before", "during", "after"):
         means = [
             line[f"evaluation/{phase}/{MEAN}"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.child import ended
 from tests.support.endpoint_evaluations import knows_some, words
 from xp.__main__ import main
 
@@ -37,9 +37,7 @@ def test_inspect_ai_reads_every_sample_with_its_reward_and_messages(tmp_path: Pa
             == 0
         )
     (file,) = (tmp_path / "evaluations").glob("*/inspect.json")
-    done = subprocess.run(
-        [python, "-c", READ, str(file)], capture_output=True, text=True, timeout=250, check=False
-    )
+    done = ended([python, "-c", READ, str(file)])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     result = json.loads(file.with_name("eval.json").read_text())

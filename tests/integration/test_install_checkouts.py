@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from xp.cli.install import install, install_sources, make_checkouts, python_above
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -34,9 +35,7 @@ def repository(place: Path, **files: str) -> str:
         (place / name).write_text(text)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
-    first = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    first = ended([*git, "rev-parse", "HEAD"], check=True).stdout.strip()
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "later"], check=True)
     return first
 
@@ -128,9 +127,7 @@ def test_the_python_that_has_the_packages_is_the_jobs(sources: Checkouts, tmp_pa
     program = python_above(["/nowhere/python", sys.executable], ["pydantic"], place)
     assert interpreter(runtime) == str(program)
     ask = [str(program), "-c", "import sys, pydantic; print(sys.prefix)"]
-    assert (
-        subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip() == sys.prefix
-    )
+    assert ended(ask, check=True).stdout.strip() == sys.prefix
 
 
 def test_checkouts_of_the_users_own_are_taken_at_their_pins_alone(

@@ -13,6 +13,7 @@ import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support import grouped
+from tests.support.child import json_lines
 from tests.support.fake_session import RULES, TASK
 from tests.support.judges import by, check_of, config, data_of, verdict
 from tests.support.played_groups import play, scored
@@ -205,7 +206,7 @@ def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
 ) -> None:
     first = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(tmp_path / "judge"))
     (file,) = (tmp_path / "judge").iterdir()
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = json_lines(file)
     recorded, sent = (
         [one["messages"][1]["content"] for one in each] for each in (lines, server.requests)
     )

@@ -1,14 +1,13 @@
-"""Servers of engines answer nobody without the run's key, and the trainers' clients send it."""
+"""Servers of engines answer nobody without the run's key."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from xp.lib import loopback, private_ray
+from xp.lib import loopback
 from xp.worker.engines import key_check
 
 
@@ -51,14 +50,3 @@ def test_a_process_without_a_key_serves_nothing(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="has no key of engines"):
         key_check.EngineKeyCheck(lambda *_: None)  # type: ignore[arg-type, return-value]
-
-
-@pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Key of a process of the run's own Ray."""
-    private_ray.token_file(tmp_path).write_text("a-token")
-    for name, value in private_ray.token_variables(private_ray.token_file(tmp_path)).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv(loopback.ONE_MACHINE, "1")
-    monkeypatch.delenv(key_check.KEY, raising=False)
-    return key_check.engine_key()

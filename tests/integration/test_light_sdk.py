@@ -1,13 +1,12 @@
 """The SDK without the vendors' clients: the same SDK, and everybody else finds the real packages."""
 
-import subprocess
 import sys
+
+from tests.support.child import ended
 
 
 def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    return ended([sys.executable, "-c", code], check=True).stdout
 
 
 def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() -> None:

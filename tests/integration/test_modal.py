@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
-from xp.checks.contracts.jobs import DEADLINE_S
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
@@ -237,12 +236,6 @@ def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> 
     ]
     file.write_text(app_text("t", "xp-run", parts, spec))
     program = Path(sys.executable).with_name("modal")
-    shown = subprocess.run(
-        [program, "run", file, "--help"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=DEADLINE_S,
-    )
+    shown = ended([program, "run", file, "--help"], cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "Usage: modal run" in shown.stdout

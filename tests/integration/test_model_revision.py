@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.http_server import HttpServer, Reply, Request, http_server
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -135,13 +135,7 @@ def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(
     (tmp_path / "config.json").write_text(content)
     place = tmp_path / pinned_place("Org/Tiny", OLD)
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-m", job.argv[2], "config.json"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ended([sys.executable, "-m", job.argv[2], "config.json"], cwd=tmp_path)
         assert (done.returncode, done.stdout) == (
             0,
             f"model: {place.relative_to(tmp_path)}, Org/Tiny at {OLD[:12]}\n",
@@ -167,13 +161,10 @@ def test_without_the_model_or_a_network_the_stage_says_what_to_do(tmp_path: Path
     snapshot = tmp_path / "hub/models--Org--Tiny/snapshots" / OLD
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-m", "xp.worker.hub_model", "config.json"],
         cwd=tmp_path,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == ExitCode.RUNTIME
     assert reason in done.stderr

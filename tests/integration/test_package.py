@@ -13,6 +13,8 @@ from venv import EnvBuilder
 import pytest
 from packaging.requirements import Requirement
 
+from tests.support.child import ended
+
 pytestmark = pytest.mark.integration
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -84,7 +86,7 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def xp_of(venv: Path, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [str(venv / "bin/python"), "-m", "xp", *words]
-    return subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    return ended(command, cwd=place)
 
 
 GPUS = ["plan", "env=whodunit", "backend=skyrl", "hardware=8xH100", "model=qwen3-4b"]

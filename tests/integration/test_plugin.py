@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended, json_lines
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_plugin"
@@ -74,9 +76,7 @@ def xps(*commands: Sequence[str], path: Path, cwd: Path) -> list[subprocess.Comp
     """Runs commands one after the other in one process that finds the plugin's packages."""
     environ = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{SAMPLE.parents[1]}"}
     command = [sys.executable, "-c", SEVERAL, json.dumps(commands)]
-    done = subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, check=True, timeout=280
-    )
+    done = ended(command, cwd=cwd, env=environ, check=True)
     return [
         subprocess.CompletedProcess(*answer) for answer in json.loads(done.stdout.splitlines()[-1])
     ]
@@ -104,7 +104,7 @@ def test_a_run_of_nothing_but_the_plugins_things_ends_well(
     run = next((tmp_path / "outputs/runs").glob("run-*"))
     record = json.loads((run / "run.json").read_text())
     assert {stage["launcher"] for stage in record["attempts"][0]["stages"]} == {"sample"}
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    metrics = json_lines(run / "metrics.jsonl")
     # No reader but the plugin's own makes a call of what is played.
     assert [(line["episodes/num"], line["reward/avg_raw_reward"]) for line in metrics] == [
         (6.0, 1.0)
@@ -145,15 +145,7 @@ def contracts(site: Path, tmp_path: Path, text: str) -> subprocess.CompletedProc
     (tmp_path / "contracts.py").write_text(text)
     environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
     words = f"-m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 --basetemp {tmp_path}/inner contracts.py"
-    return subprocess.run(
-        [sys.executable, *words.split()],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    return ended([sys.executable, *words.split()], cwd=tmp_path, env=environ)
 
 
 @pytest.mark.slow
@@ -171,14 +163,7 @@ def test_a_plan_that_does_not_use_a_plugin_imports_nothing_of_it(
         "print(code, [name for name in sys.modules if name.startswith('xp_sample')])"
     )
     environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ended([sys.executable, "-c", program], cwd=tmp_path, env=environ, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
 
 

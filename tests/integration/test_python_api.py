@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from nbclient import NotebookClient
 
 import xp
+from tests.support.child import ended
 from tests.support.report_run import make_run
 from xp.composition import ROOT
 
@@ -67,12 +67,6 @@ def test_a_comparison_takes_what_load_takes(tmp_path: Path) -> None:
 
 def test_importing_xp_imports_nothing_else() -> None:
     code = "import sys, xp; print([m for m in sys.modules if m.startswith(('xp.', 'hydra', 'pydantic', 'torch'))])"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-        == "[]\n"
-    )
+    assert ended([sys.executable, "-c", code]).stdout == "[]\n"
     code = "import sys, xp; xp.plan(xp.compose()); print([m for m in ('torch', 'pandas', 'scipy') if m in sys.modules])"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-        == "[]\n"
-    )
+    assert ended([sys.executable, "-c", code]).stdout == "[]\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.child import ended
 from tests.support.detaching import DetachingContract
 from tests.support.launching import eventually, forms, is_alive, launcher_spec, plan, stage
 from tests.support.ray_cluster import ray_cluster
@@ -214,7 +214,5 @@ def test_a_process_of_a_ray_cluster_uses_rays_interface(tmp_path: Path) -> None:
     """A cluster that xp did not start: its raylets were not told, and gloo would take a machine's 127.0.1.1."""
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environ.pop("GLOO_SOCKET_IFNAME", None)
-    run = subprocess.run(
-        [sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True
-    )
+    run = ended([sys.executable, "-c", JOINS], cwd=tmp_path, env=environ)
     assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr

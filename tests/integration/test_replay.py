@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import json_lines
 from tests.support.own_game import prepared as prepared
 from tests.support.own_game import run as run
 from xp.__main__ import main
@@ -73,7 +74,7 @@ def test_an_episode_of_the_first_batch_that_differs_is_named(
     same = check_first_batch(recorded, run)
     assert (same.verdict, same.summary) == (Outcome.SAME, "4 episodes")
     file = run / "attempt_1/train/trajectories/train.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = json_lines(file)
     lines[1]["outcome"]["reward"] = 0.5
     later = {**lines[2], "step": 2}
     file.write_text("".join(json.dumps(line) + "\n" for line in (*lines[:2], later, lines[3])))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from xp.cli.install import cannot_run_here, install_lock
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -87,9 +87,7 @@ def test_an_environment_is_found_by_its_lock_once_it_is_whole(
     python = install_lock(small, sys.executable)
     assert interpreter(runtime) == str(python)
     assert python.is_relative_to(home / ".xp" / "runtimes" / small.key)
-    made = subprocess.run(
-        [python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True
-    )
+    made = ended([python, "-c", "import sys; print(sys.prefix)"], check=True)
     assert made.stdout.strip() == str(python.parent.parent)
 
 

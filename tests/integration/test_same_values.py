@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.child import ended
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.arrow_values import rows_of_table
@@ -124,12 +125,9 @@ def test_a_download_of_the_hub_has_the_values_of_its_files_without_a_network(
     (repository / "refs/main").write_text("0" * 40)
     write(snapshot)
     program = "import json; from xp.lib.data_files import rows_of_hub; print(json.dumps(rows_of_hub('hf:org/days')))"
-    result = subprocess.run(
+    result = ended(
         [sys.executable, "-c", program],
         env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {"train": ROWS}

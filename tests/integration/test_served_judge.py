@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.fake_vllm import FAKE
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -153,9 +153,7 @@ def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(
         "a_program",
         "word",
     ]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
-    )
+    done = ended(command, cwd=tmp_path, env=environ)
     assert done.returncode == 7, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [[0.5], "4,5", ["word"]]
     begun = json.loads(log.read_text().splitlines()[0])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.launching import launcher_spec
 from xp.checks.contracts.launcher import LauncherSuite
@@ -153,15 +153,7 @@ def test_the_real_client_takes_the_yaml_and_understands_what_it_asks_for(
     mounts: list[dict[str, str]] = []
     texts = [_without_storage(text, mounts) for text in files(PLANS[name], tmp_path, detach=detach)]
     environ = {**os.environ, "SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "HOME": str(tmp_path)}
-    done = subprocess.run(
-        [str(CLIENT), "-c", LOAD],
-        input=json.dumps([texts, mounts]),
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = ended([str(CLIENT), "-c", LOAD], env=environ, given=json.dumps([texts, mounts]))
     assert done.returncode == 0, done.stderr[-3000:]
     found = {row[1]: row for row in json.loads(done.stdout.splitlines()[-1])}
     gpus = {

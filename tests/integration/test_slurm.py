@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.child import ended
 from tests.support.detaching import DetachingContract
 from tests.support.launching import eventually, forms, launcher_spec, plan, stage
 from xp.checks.contracts.launcher import LauncherSuite
@@ -30,9 +31,7 @@ def has_slurm() -> bool:
     """Whether a node is up."""
     if shutil.which("sinfo") is None:
         return False
-    found = subprocess.run(
-        ["sinfo", "--noheader", "--format=%T"], capture_output=True, text=True, timeout=250
-    )
+    found = ended(["sinfo", "--noheader", "--format=%T"])
     return found.returncode == 0 and bool(found.stdout.strip())
 
 
@@ -126,11 +125,7 @@ def test_a_second_submission_that_slipped_through_leaves_the_stage_alone(tmp_pat
     first = launcher.submit(once, context)
     script = context.outputs / "runs/run/attempt_1/once/job.sh"
     eventually(lambda: script.with_name("claim.json").exists())
-    other = subprocess.run(
-        ["sbatch", "--parsable", f"--output={tmp_path}/other.out", script],
-        capture_output=True,
-        text=True,
-    )
+    other = ended(["sbatch", "--parsable", f"--output={tmp_path}/other.out", script])
     assert launcher.wait(first, lambda _: None) == 0
     eventually(lambda: assumed_code(other.stdout.strip()) is not None)
     assert assumed_code(other.stdout.strip()) == ExitCode.RUN_DIR
@@ -174,11 +169,7 @@ raise RuntimeError("cannot log in with " + key)
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
                     kept.append(" ".join(process.cmdline()))
-            kept.append(
-                subprocess.run(
-                    ["scontrol", "show", "job", "-dd"], capture_output=True, text=True
-                ).stdout
-            )
+            kept.append(ended(["scontrol", "show", "job", "-dd"]).stdout)
         finally:
             (outputs / "go").touch()  # or the job, and with it the test, would wait for ever
 

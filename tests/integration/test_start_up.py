@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode
@@ -44,13 +44,7 @@ COMMANDS = (
 
 
 def test_planning_imports_nothing_heavy_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", PLANS, *COMMANDS],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ended([sys.executable, "-B", "-c", PLANS, *COMMANDS], cwd=tmp_path, check=True)
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert found == [f"FOUND {words} [] []" for words in COMMANDS]
     assert list(tmp_path.iterdir()) == []
@@ -96,9 +90,7 @@ began = time.process_time()
 import xp.spec, xp.envs.config, xp.worker.stage
 print(json.dumps([[name for name in {HEAVY!r} if name in sys.modules], time.process_time() - began]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=XP.parent
-    )
+    done = ended([sys.executable, "-c", program], cwd=XP.parent, check=True)
     heavy, seconds = json.loads(done.stdout)
     assert heavy == []
     assert seconds < LIMIT_S
@@ -115,13 +107,7 @@ print("HEAVY", sorted({"torch", "transformers", "trl"} & set(sys.modules)))
 def test_the_model_stage_copies_it_without_importing_a_trainer(tmp_path: Path) -> None:
     (stage,) = model_stages(compose([]), RunPaths(run="runs/r", attempt=1, tasks="tasks/t"))
     (tmp_path / "config.json").write_text(*stage.job.files.values())
-    done = subprocess.run(
-        [sys.executable, "-c", COPIES, "config.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ended([sys.executable, "-c", COPIES, "config.json"], cwd=tmp_path, check=True)
     assert "HEAVY []" in done.stdout
     assert damaged(tmp_path / PLACE / MANIFEST) is None
     assert (tmp_path / PLACE / "model.safetensors").read_bytes() == (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.launching import eventually
 from tests.support.wandb_history import rows
 
@@ -61,14 +62,8 @@ def program(
     known = {name: value for name, value in known.items() if not name.startswith("WANDB_")}
     variables = {**known, "WANDB_MODE": "offline", "TRACKIO_DIR": str(place / "trackio"), **environ}
     command = [sys.executable, "-c", text, *words]
-    return subprocess.run(
-        command,
-        cwd=place,
-        env={**variables, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+    return ended(
+        command, cwd=place, env={**variables, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     )
 
 

@@ -57,14 +57,13 @@ def test_other_tasks_than_prepared_end_the_stage_before_episodes(load: Load, rev
     assert "start a new run" in str(raised.value)
 
 
-def test_the_same_tasks_are_loaded(load: Load) -> None:
-    assert load("again") > 0
-
-
 def test_descriptions_that_differ_while_the_prompts_are_the_same_are_said(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    num_tasks = load("signed")
+    num_tasks = load("again")
+    assert num_tasks > 0
+    assert "differently" not in capsys.readouterr().out
+    assert load("signed") == num_tasks
     assert (
         f"describes {num_tasks} of {num_tasks} tasks differently now; their prompts are the same"
         in (capsys.readouterr().out)

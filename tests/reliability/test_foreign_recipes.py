@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.foreign import leave_run, record
 from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
@@ -36,9 +37,7 @@ def plan(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH")))),
     }
-    return subprocess.run(
-        words, cwd=place, env=environ, capture_output=True, text=True, check=False
-    )
+    return ended(words, cwd=place, env=environ)
 
 
 def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path) -> None:

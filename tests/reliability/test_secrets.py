@@ -16,6 +16,7 @@ import pytest
 
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
+from tests.support.child import ended
 from tests.support.ors_server import COUNTER, rules, running
 from xp.envs import target as targets
 from xp.envs.base import EnvFault, UnsafeOrigin
@@ -176,9 +177,7 @@ print("openreward" in sys.modules)
 def test_nothing_but_the_configured_host_is_spoken_to() -> None:
     program = AUDITED.format(path=[entry or os.getcwd() for entry in sys.path])
     environ = {**os.environ, "HTTP_PROXY": "http://192.0.2.1:1", "http_proxy": "http://192.0.2.1:1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=280, env=environ
-    )
+    done = ended([sys.executable, "-c", program], env=environ)
     assert done.returncode == 0, done.stderr
     *places, has_sdk = done.stdout.splitlines()
     assert places
