@@ -16,7 +16,7 @@ import pytest
 
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
-from xp.cli.arguments import COMMANDS, INSTEAD
+from xp.cli.arguments import COMMANDS
 from xp.cli.parser import build
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
@@ -34,14 +34,6 @@ def test_a_working_directory_that_was_deleted_is_one_clear_message(
     assert main(words.split()) == ExitCode.RESOURCE
     (said,) = capsys.readouterr().err.splitlines()
     assert "the working directory" in said
-
-
-@pytest.mark.parametrize("words", INSTEAD)
-def test_a_word_that_is_no_command_names_the_command_for_it(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words.split(), "x"]) == ExitCode.CONFIG
-    assert f"use `python -m xp {INSTEAD[words]}`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, *ACTIONS])

@@ -19,7 +19,6 @@ from tests.support.tiny_vision import IMAGES, message
 from xp.__main__ import main
 from xp.envs import pictures
 from xp.envs.base import Message
-from xp.envs.judges import JudgeFault
 from xp.envs.pictures import PictureStore, picture_data
 from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
@@ -122,13 +121,6 @@ def test_records_have_digests_and_are_a_cache(
     assert [image["sha256"] for image in images] == [
         store.keep(board(name))["sha256"] for name in "ab"
     ]
-
-
-def test_a_judge_without_the_key_scores_no_dialogue_with_pictures(
-    server: ChatServer, store: PictureStore
-) -> None:
-    with pytest.raises(JudgeFault, match=r"set env\.judge\.model\.images=true"):
-        judged(server, store, "Two.", reads_images=False)
 
 
 JUDGED = "env.judge={{rubric: r, model: {{url: '{url}', name: m, {more}}}}}"

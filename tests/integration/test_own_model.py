@@ -17,13 +17,12 @@ from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.native import PlanKeys
 from xp.composition import compose
 from xp.composition.model import name_of
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
 from xp.lib.models.clock import TEMPLATES
 from xp.lib.models.network import COUNTED, RECURRENT, TEXT_TWINS, network_of, stated
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import peft_adapters, weights_of
 from xp.planning.plan import build_plan
-from xp.planning.refusals import check_model_files
 from xp.spec import Architecture, LoraSpec
 
 
@@ -300,15 +299,6 @@ def test_a_directory_without_a_part_of_the_model_is_refused(
     message = capsys.readouterr().err
     assert f"model.path={place}: the directory has no " in message
     assert kind in message
-
-
-def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Path) -> None:
-    place = model_at(tmp_path / "mine")
-    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    (place / shards["a"]).touch()
-    with pytest.raises(XpError, match=f"the directory has no {shards['b']}"):
-        check_model_files(compose(["model=hf", f"model.path={place}"]))
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ import pytest
 
 from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.sections import replace
-from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
+from tests.support.tiny_vision import IMAGES, message, picture, seeing_chat, vision_model
 from xp.envs.base import PICTURE_MARK, Task, ToolResult
 from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.episode.episode import Episode
 from xp.worker.token_budget import reply_ids
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return vision_model(request.param, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vision_model("qwen2_5_vl", tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from xp.envs.builtin.shapes_mini import drawn, puzzle
 from xp.envs.pictures import digests_of
 from xp.errors import ExitCode, XpError
 from xp.planning.stages import prepare_config
-from xp.tasks import prepare as stage
 from xp.tasks.load import load_tasks
 from xp.tasks.picture_files import FILE
 from xp.tasks.prepare import prepare
@@ -108,27 +107,6 @@ def test_a_stage_refuses_tasks_whose_pictures_were_replaced(home: Path) -> None:
     ) as raised:
         load_tasks(made.path, home, "train")
     assert raised.value.code is ExitCode.TASKS
-
-
-def test_a_picture_that_is_replaced_between_two_parts_of_a_preparation_is_not_mixed_in(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def killed(*_: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(stage, "digests_of_rows", killed)
-        with pytest.raises(Killed):
-            prepared(home)
-    replace_picture(home, 2, "another")
-    with pytest.raises(XpError, match=r"shown/2\.png of task graded/train/2 changed while"):
-        prepared(home)
-    pictures = pictures_of(prepared(home))
-    replace_picture(home, 2, "2")
-    assert pictures_of(prepared(home))[2] != pictures[2]
 
 
 def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:

@@ -13,9 +13,7 @@ from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.errors import ExitCode
-from xp.execution.launchers.node.log import RESTORE, LogStream
-from xp.lib.secrets.redaction import Redactor
-from xp.lib.terminal import Screen, redrawn, shown
+from xp.lib.terminal import Screen, shown
 from xp.spec.section import local_path
 
 C0 = [chr(number) for number in range(32) if chr(number) not in "\t\n"]
@@ -59,12 +57,6 @@ def test_no_colour_of_a_text_hides_what_follows(codes: str) -> None:
     screen = Screen(Terminal())
     screen.write(f"before\x1b[{codes}mhidden\nafter\n")
     assert screen.stream.getvalue() == f"before\\u001b[{codes}mhidden\nafter\n"
-
-
-@pytest.mark.parametrize("codes", ["8", "31;8", "30;40", "38;5"])
-def test_the_log_filter_keeps_colours_and_hides_nothing(codes: str) -> None:
-    assert redrawn(f"a\x1b[{codes}mb") == "ab"
-    assert redrawn("a\x1b[1;31mb") == "a\x1b[1;31mb"
 
 
 def test_a_path_of_a_spec_has_no_control_characters(tmp_path: Path) -> None:
@@ -136,16 +128,3 @@ def test_errors_repeat_what_was_given_without_its_controls(
     said = capsys.readouterr()
     assert said.err + said.out
     assert_harmless(said.out, said.err)
-
-
-@pytest.mark.parametrize("on_screen", [True, False])
-def test_the_log_filter_leaves_redrawn_progress_and_nothing_else(on_screen: bool) -> None:
-    log = io.BytesIO()
-    screen = io.StringIO()
-    stream = LogStream(log, Redactor(), screen.write, on_screen=on_screen)
-    stream.feed(f"begins {EVERY.replace(chr(13), '')} ends\n".encode())
-    stream.feed("\x9d0;title\x9c\x9b2J\x90dcs\x9c text\n".encode())
-    stream.close()
-    assert_harmless(log.getvalue().decode(), screen.getvalue().removesuffix(RESTORE))
-    assert "begins" in log.getvalue().decode()
-    assert " text\n" in log.getvalue().decode()
