@@ -1,4 +1,4 @@
-"""Slime's real rollout, engine and router on SGLang's real server: weights from disk, and a key (make test-sglang)."""
+"""Slime's real engine and router on SGLang's real server: a key, and loopback alone (make test-sglang)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ import pytest
 import requests
 
 from tests.support.listeners import listeners, off_loopback
-from tests.support.scripts import NO_RETRY, ROW, FakeMix
 from tests.support.slime_engine import ON_CPU, needs_server
-from tests.trainers.slime_play import Kept, play_group
 from tests.trainers.slime_setup import (
-    group_of,
     needs_slime,
-    put_worker,
     slime_arguments,
     tiny_directory,
-    worker_config,
 )
 from xp.backends.slime.worker import engine_key
 from xp.lib import loopback, private_ray
@@ -31,8 +26,6 @@ from xp.lib.loopback import HOST, free_port
 from xp.worker.engines.key_check import headers
 
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]
-
-GROUP = 4
 
 
 @dataclass(frozen=True)
@@ -84,32 +77,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
             for process in router:
                 process.kill()
                 process.join()
-
-
-def gap(model: Any, samples: list[Any]) -> float:
-    """Mean difference of the engine's log-probabilities of the policy's tokens from this model's."""
-    import torch
-
-    found: list[float] = []
-    for sample in samples:
-        with torch.inference_mode():
-            logits = model(torch.tensor([sample.tokens])).logits[0, :-1]
-        of_model = logits.log_softmax(-1).gather(1, torch.tensor(sample.tokens[1:])[:, None])[:, 0]
-        own = of_model[-sample.response_length :].tolist()
-        found += [
-            abs(mine - engines)
-            for mine, engines, is_policys in zip(
-                own, sample.rollout_log_probs, sample.loss_mask, strict=True
-            )
-            if is_policys
-        ]
-    return sum(found) / len(found)
-
-
-def rollout(args: Any, root: Path) -> list[Any]:
-    """A group of episodes by Slime's own function, over its router."""
-    put_worker(args, worker_config(root), FakeMix(NO_RETRY), Kept())
-    return play_group(args, group_of(ROW, GROUP))
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,6 @@ def test_a_server_that_refuses_is_measured_up_to_there(monkeypatch: pytest.Monke
     assert "env.limits.max_sessions=12" in str(measured)
 
 
-def test_a_server_that_opens_one_by_one_is_asked_for_few_at_once() -> None:
-    with provider(16, serve="tests.envs_under_test.narrow:OneByOne") as found:
-        measured = measure_slots(found, found.tasks("train", [1])[0], 16)
-    assert measured.num_idle == 16
-    assert measured.at_once <= 2
-    assert measured.per_s < 6
-
-
 @pytest.mark.parametrize(
     ("address", "requested", "expected"),
     [

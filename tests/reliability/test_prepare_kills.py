@@ -74,8 +74,9 @@ def test_failing_at_a_named_point_leaves_no_set(tmp_path: Path, point: str) -> N
     check_that_the_next_run_ends_it(runs)
 
 
-def kill_at_a_random_time(root: Path, seed: int) -> None:
-    runs = new_runs(root)
+@pytest.mark.parametrize("seed", few(range(20), 1))
+def test_killed_at_a_random_time_the_next_run_ends_it(tmp_path: Path, seed: int) -> None:
+    runs = new_runs(tmp_path)
     process = runs.start()
     time.sleep(random.Random(seed).uniform(0.05, undisturbed()[1]))
     process.kill()
@@ -83,15 +84,3 @@ def kill_at_a_random_time(root: Path, seed: int) -> None:
     if runs.path.exists():
         prove(runs.path)
     check_that_the_next_run_ends_it(runs)
-
-
-@pytest.mark.parametrize("seed", few(range(20), 1))
-def test_killed_at_a_random_time_the_next_run_ends_it(tmp_path: Path, seed: int) -> None:
-    kill_at_a_random_time(tmp_path, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_killed_at_a_hundred_random_times_the_next_run_ends_it(tmp_path: Path) -> None:
-    for seed in range(100, 200):
-        kill_at_a_random_time(tmp_path / str(seed), seed)
