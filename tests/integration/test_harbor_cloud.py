@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import pickle
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from tests.stubs.runloop_cloud import KEY as RUNLOOP_KEY
 from tests.stubs.runloop_cloud import RunloopCloud, runloop_cloud
 from tests.support.clouds import (
     ADDRESS,
-    VARIABLE,
     at_daytona,
     begun,
     cloud_task,
@@ -35,7 +32,6 @@ from tests.support.harness_programs import harness
 from xp.checks.contracts.jobs import eventually
 from xp.checks.doctor.reach import environments
 from xp.contrib.harbor.cloud_options import ACCOUNTS
-from xp.contrib.harbor.task_folder import read_task
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
@@ -326,40 +322,3 @@ def test_a_grade_whose_exit_code_is_lost_is_read_or_void(
         provider.close()
     assert outcome.reward == reward, outcome
     assert (outcome.status is EpisodeStatus.VOID) == (reward is None)
-
-
-MAKES = """
-import json, pickle, sys
-from xp.contrib.harbor.cloud_host import CloudHost
-from xp.spec.env import SandboxKind
-config, task = pickle.load(sys.stdin.buffer)
-made = {}
-for kind in SandboxKind:
-    if kind.is_cloud or kind is SandboxKind.DOCKER:
-        host = CloudHost(config.model_copy(update={"sandbox": kind}))
-        sandbox = host._sandbox(task, "true")
-        made[kind] = [type(sandbox).__name__, sandbox.environment_name, sandbox.session_id]
-print(json.dumps(made))
-"""
-
-
-def test_harbor_takes_the_options_of_every_sandbox(tasks: Path) -> None:
-    """Modal's client speaks gRPC, for which there is no stub: its class is made and no more."""
-    done = subprocess.run(
-        [os.environ[VARIABLE], "-c", MAKES],
-        input=pickle.dumps((at_daytona(harbor(tasks)), read_task(tasks / "a"))),
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    made = json.loads(done.stdout.splitlines()[-1])
-    assert {kind: facts[0] for kind, facts in made.items()} == {
-        "docker": "DockerEnvironment",
-        "daytona": "DaytonaEnvironment",
-        "modal": "ModalEnvironment",
-        "e2b": "E2BEnvironment",
-        "runloop": "RunloopEnvironment",
-    }
-    assert len({facts[1] for facts in made.values()}) == 1
-    assert all(len(facts[2]) < 64 for facts in made.values())

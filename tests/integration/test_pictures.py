@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.picture_play import SAMPLING
 from tests.support.sections import replace
 from tests.support.tiny_vision import IMAGES, message, picture, seeing_chat, vision_model
 from xp.envs.base import PICTURE_MARK, Task, ToolResult
 from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.episode.episode import Episode
+from xp.worker.engines.conversation import Opening
+from xp.worker.engines.in_process import over_model
+from xp.worker.media import load_network, placeholder_ids
 from xp.worker.token_budget import reply_ids
 
 
@@ -59,6 +65,35 @@ def test_a_picture_without_room_becomes_a_text_before_the_engine_is_asked(
     shown = reply_ids(chat, whole, whole.step(call("move")), 400, chat.end_id)
     assert shown is not None
     assert digests_of(shown.messages) == [large["sha256"]]
+
+
+def test_a_placeholder_is_not_sampled_though_the_model_wants_nothing_else(
+    model: Path, store: PictureStore
+) -> None:
+    """trl#3847, verl#7038: a sampled placeholder had no pixels."""
+    network = load_network(model, torch.float32).eval()
+    chat = seeing_chat(model, store)
+    wanted = placeholder_ids(network.config)
+    assert len(wanted) >= 2
+
+    def want(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
+        logits[..., wanted] += 50
+        return logits
+
+    network.lm_head.register_forward_hook(want)
+    prompt = message("user", picture(store, "a"), "How many?")
+    delivered: list[Any] = []
+    ids = [chat.prompt([prompt], "[]")] * 4
+    digests = [digests_of([prompt])] * 4
+    opening = Opening(ids, list("abcd"), 4, delivered.append, digests)
+    engine = over_model(network, chat, SAMPLING, "seed")(opening)
+    for number in range(4):
+        engine.begin(number)
+    while engine.is_generating:
+        engine.step(is_live=True)
+    sampled = {token for turn in delivered for token in turn.ids}
+    assert sampled
+    assert not sampled & set(wanted)
 
 
 DROPPING = (
