@@ -156,13 +156,23 @@ def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(
 
 
 @pytest.mark.parametrize("kind", LOST)
-def test_a_sweep_goes_on_without_its_output_and_the_code_of_the_work_remains(
-    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_sweep_goes_on_without_its_output(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun: list[int] = []
+    monkeypatch.setattr("xp.cli.run_plans.run_plan", lambda one, **_: begun.append(one.spec.seed))
+    monkeypatch.setattr("xp.checks.doctor.template.check_template_on_tasks", lambda _: None)
+    with lost_stream(kind) as stream, redirect_stdout(stream):
+        assert main(["prepare", "-m", "env=echo", "seed=1,2,3", f"outputs={tmp_path}"]) == 0
+    assert begun == [1, 2, 3]
+    assert ("the command went on without it" in capsys.readouterr().err) == (kind != "pipe")
 
+
+@pytest.mark.parametrize("kind", LOST)
+def test_the_code_of_the_work_remains_without_output(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def fail(one: Plan, **_: object) -> None:
-        begun.append(one.spec.seed)
         raise XpError(one.run_id, ExitCode.UNHEALTHY)
 
     monkeypatch.setattr("xp.cli.run_plans.run_plan", fail)
@@ -175,4 +185,3 @@ def test_a_sweep_goes_on_without_its_output_and_the_code_of_the_work_remains(
     ):
         words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
         assert main(words) == ExitCode.UNHEALTHY
-    assert begun == [1, 2]
