@@ -145,8 +145,8 @@ test-skypilot: setup .venv-skypilot/.done  ## The YAML of launcher=skypilot, che
 	.venv-environments/bin/pip install --quiet "reasoning-gym==0.1.25" "verifiers==0.4.0" pillow
 	touch $@
 
-test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers, inspect_ai and OpenEnv (OPENENV_PATH: a checkout), with the real packages
-	OPENENV_PATH=$(OPENENV_PATH) ENVIRONMENTS_PYTHON=.venv-environments/bin/python INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
+test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers and inspect_ai, with the real packages
+	ENVIRONMENTS_PYTHON=.venv-environments/bin/python INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
 
 # Harbor needs Python 3.12.
 .venv-harbor/.done:
@@ -154,9 +154,8 @@ test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Enviro
 	.venv-harbor/bin/pip install --quiet "harbor[daytona,e2b,modal,runloop]==0.26.0"
 	touch $@
 
-test-harbor: setup .venv-harbor/.done  ## Harbor's sandboxes and agents against stubs of the clouds' APIs, and two steps on TRL with each
-	HARBOR_PYTHON=.venv-harbor/bin/python $(BIN)/python -m pytest -m "slow or not slow" tests/integration/test_harbor_cloud.py \
-		tests/integration/test_harbor_cloud_training.py
+test-harbor: setup .venv-harbor/.done  ## Harbor's sandboxes and agents against stubs of the clouds' APIs
+	HARBOR_PYTHON=.venv-harbor/bin/python $(BIN)/python -m pytest -m "slow or not slow" tests/integration/test_harbor_cloud.py
 
 .venv-programs/.done:
 	$(PYTHON) -m venv .venv-programs

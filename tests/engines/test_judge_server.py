@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.engines import needs_vllm
+from tests.support.child import ended
 from tests.support.tiny import leave_model
 from xp.composition import compose
 from xp.worker.engines.config import JudgeServer, VLLMServer
@@ -65,8 +65,6 @@ def test_a_program_beside_vllm_is_answered_with_the_key_alone(tmp_path: Path) ->
         "PYTHONPATH": f"{Path(__file__).parents[2]}:{tmp_path}",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
+    done = ended(command, cwd=tmp_path, env=environ)
     assert done.returncode == 7, done.stdout[-2000:] + done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == [[200, True], 401]

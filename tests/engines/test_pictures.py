@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.engines import needs_vllm
 from tests.engines.pictures_on_vllm import SPREAD, TEXT
+from tests.support.child import ended
 from tests.support.skyrl_served import result_of
 from tests.support.tiny_vision import VISION
 from tools.tiny_vlm.build import write_model
@@ -50,14 +50,7 @@ TWO_BOARDS = (
 
 def ran(*words: str, **more: str) -> str:
     """What a program of this Python writes."""
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=REPOSITORY,
-        env={**ENVIRON, **more},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([sys.executable, "-m", *words], cwd=REPOSITORY, env={**ENVIRON, **more})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     return done.stdout
 

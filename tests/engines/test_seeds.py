@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.engines import needs_vllm
+from tests.support.child import ended
 from tests.support.tiny import leave_model
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -39,7 +39,7 @@ def written(model: Path, tokens_at_once: int) -> list[list[int]]:
         "PYTHONPATH": os.getcwd(),
     }
     command = [sys.executable, "-c", PROGRAM, str(model), str(tokens_at_once)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = ended(command, env=environ)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     found: list[list[int]] = json.loads(line.removeprefix("RESULT"))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.engines import needs_vllm
+from tests.support.child import ended
 
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
@@ -77,9 +78,7 @@ def run(
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     argv = [sys.executable, "-m", program, module, config, json.dumps(faults)]
     environ = {**inherited, **job.env, "XP_ONE_MACHINE": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(
-        argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=timeout_s
-    )
+    return ended(argv, cwd=outputs, env=environ, timeout=timeout_s)
 
 
 def gaps(outputs: Path, name: str) -> list[float]:

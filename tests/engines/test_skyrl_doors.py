@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import os
 import threading
 import time
@@ -25,8 +23,6 @@ from xp.backends.skyrl.worker.train import MIDDLEWARE
 from xp.lib import loopback, private_ray
 
 REQUESTS = (
-    ("GET", "/v1/models"),
-    ("GET", "/list_workers"),
     ("POST", "/add_worker?url=http://x:1"),
     ("POST", "/collective_rpc"),
     ("POST", "/inference/v1/generate"),
@@ -138,46 +134,6 @@ def test_the_router_hands_on_what_has_the_key(doors: Doors, key: str, path: str)
         ).status_code
         == 200
     )
-
-
-@pytest.mark.usefixtures("doors")
-def test_the_end_of_a_session_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
-    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import (
-        RemoteInferenceClient,
-    )
-
-    from xp.backends.skyrl.worker.engine_key import EngineClient
-
-    async def ended(kind: Any) -> None:
-        client = kind(
-            proxy_url="http://127.0.0.1:1", server_urls=[], model_name="m", data_parallel_size=1
-        )
-        await client.finish_session("a")
-        await client.aclose()
-
-    for kind, warnings in ((RemoteInferenceClient, 1), (EngineClient, 0)):
-        caplog.clear()
-        asyncio.run(ended(kind))
-        assert (
-            len([one for one in caplog.records if "finish_session" in one.getMessage()]) == warnings
-        )
-
-
-def test_a_session_of_an_ended_loop_is_no_error(
-    doors: Doors, caplog: pytest.LogCaptureFixture
-) -> None:
-    from xp.backends.skyrl.worker.engine_key import EngineClient
-
-    client = EngineClient(proxy_url=doors.url, server_urls=[], model_name="m", data_parallel_size=1)
-
-    async def ask() -> None:
-        async with (await client._get_session()).get(f"{doors.url}/v1/models") as answer:
-            await answer.read()
-
-    for _ in range(2):
-        asyncio.run(ask())
-    gc.collect()
-    assert [one.getMessage() for one in caplog.records if "Unclosed" in one.getMessage()] == []
 
 
 def test_vllms_app_takes_the_middleware_as_skyrl_hands_it_over(key: str) -> None:

@@ -6,13 +6,13 @@ What of it is real: tests/engines/slime_on_cpu/stage.py.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.evaluations import evaluated
 from tests.support.programs import PROGRAMS, mini
 from tests.support.resuming import lose_once, process_with
@@ -43,13 +43,7 @@ def xp(*words: str) -> str:
         "PATH": f"{ON_CPU / 'gpus'}:{os.environ['PATH']}",
         "SLIME_PYTHON": sys.executable,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "xp", *words],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([sys.executable, "-m", "xp", *words], env=environ)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done.stdout
 

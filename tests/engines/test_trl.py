@@ -59,11 +59,6 @@ def test_the_run_stops_where_the_engine_has_another_type(tmp_path: Path) -> None
     print(found["told"].splitlines()[0])
 
 
-def test_vllm_refuses_a_head_that_its_model_ties_to_the_embeddings(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"'lm_head.weight' was skipped because it is tied"):
-        trained(tmp_path, configured(tmp_path, 3), "untied")
-
-
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -106,14 +101,6 @@ SERVED = (
     ),
     "backend.engine.memory_fraction=0.1",
 )
-
-
-def test_a_run_resumes_after_its_server_was_killed(tmp_path: Path) -> None:
-    loss = lose_once(
-        tmp_path, lambda tree: process_with("xp.worker.engines.key_check", tree).kill(), *SERVED
-    )
-    assert loss.exit_code == ExitCode.ENGINE
-    assert "xp: the vLLM server ended with 137; the end of " in loss.log
 
 
 IMPATIENT = """

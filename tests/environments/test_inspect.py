@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.environments.python import ROOT, inspect_python, told
+from tests.environments import python as environments
+from tests.environments.python import ROOT, Script, inspect_python, told
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
 from tests.support.small_training import check_finds_no_fault, two_steps_are_played
 from xp.__main__ import main
 from xp.checks.contracts.provider import ProviderSuite, lent
-from xp.envs.base import Provider, Task
+from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
-from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 
 FILE = ROOT / "tests/environments/packages/inspect_samples.py"
 OWN = (ROOT / "tests/environments/own_inspect.py").read_text()
 NONE: dict[str, Any] = {"arguments": {}, "score": None, "roles": {}, "prices": {}}
-Script = list[str | tuple[str, dict[str, Any]]]
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -61,31 +61,8 @@ class TestInspect(ProviderSuite):
         return load_provider(task_of("sums"), os.environ)
 
 
-def written(turn: str | tuple[str, dict[str, Any]]) -> str:
-    """A turn as the model writes it."""
-    if isinstance(turn, str):
-        return turn
-    return f"<tool_call>{json.dumps({'name': turn[0], 'arguments': turn[1]})}</tool_call>"
-
-
-def played(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[EpisodeResult]:
-    """xp's Episodes."""
-    provider = load_provider(config, os.environ)
-    outcomes = []
-    for index, script in scripts:
-        task = Task("x", "all", index)
-        episode = Episode(task, lambda task=task: provider.open(task), config)
-        for turn in script:
-            episode.step(written(turn))
-        outcomes.append(episode.settle())
-    provider.close()
-    return outcomes
-
-
-def rewards(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[float | None]:
-    outcomes = played(config, scripts)
-    assert [one.status for one in outcomes] == [EpisodeStatus.FINISHED] * len(scripts), outcomes
-    return [one.reward for one in outcomes]
+played = partial(environments.played, split="all")
+rewards = partial(environments.rewards, split="all")
 
 
 def own(name: str, scripts: list[tuple[int, Script]]) -> list[dict[str, float]]:
@@ -96,16 +73,31 @@ def own(name: str, scripts: list[tuple[int, Script]]) -> list[dict[str, float]]:
     return found
 
 
-def test_tools_of_a_task_agree() -> None:
-    scripts: list[tuple[int, Script]] = [
-        (3, [("add", {"x": 3, "y": 3}), "It is 6"]),
-        (2, [("add", {"x": -2, "y": 2}), ("add", {"x": "two", "y": 2}), "I do not know"]),
-        (1, ["2"]),
-        (1, ["3"]),
-    ]
-    found = rewards(task_of("sums"), scripts)
-    assert found == [one["match"] for one in own("sums", scripts)]
-    assert found == [1.0, 0.0, 1.0, 0.0]
+@pytest.mark.parametrize(
+    ("name", "score", "scripts"),
+    [
+        (
+            "sums",
+            "match",
+            [
+                (3, [("add", {"x": 3, "y": 3}), "It is 6"]),
+                (2, [("add", {"x": -2, "y": 2}), ("add", {"x": "two", "y": 2}), "I do not know"]),
+                (1, ["2"]),
+                (1, ["3"]),
+            ],
+        ),
+        (
+            "choices",
+            "choice",
+            [(0, ["ANSWER: B"]), (0, ["ANSWER: A"]), (1, ["ANSWER: A"]), (1, ["apple"])],
+        ),
+    ],
+)
+def test_tools_and_choices_of_a_task_agree(
+    name: str, score: str, scripts: list[tuple[int, Script]]
+) -> None:
+    found = rewards(task_of(name), scripts)
+    assert found == [one[score] for one in own(name, scripts)] == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_a_task_that_shuffles_without_a_seed_is_the_same_in_every_process() -> None:
@@ -120,23 +112,6 @@ def test_a_task_that_shuffles_without_a_seed_is_the_same_in_every_process() -> N
     assert len({str(one["target"]) for one in found[0]}) > 1
 
 
-def test_a_task_without_a_solver_agrees() -> None:
-    scripts: list[tuple[int, Script]] = [(0, ["Paris."]), (0, ["Lyon"])]
-    found = rewards(task_of("without_solver"), scripts)
-    assert found == [one["includes"] for one in own("without_solver", scripts)] == [1.0, 0.0]
-
-
-def test_choices_agree() -> None:
-    scripts: list[tuple[int, Script]] = [
-        (0, ["ANSWER: B"]),
-        (0, ["ANSWER: A"]),
-        (1, ["ANSWER: A"]),
-        (1, ["apple"]),
-    ]
-    found = rewards(task_of("choices"), scripts)
-    assert found == [one["choice"] for one in own("choices", scripts)] == [1.0, 0.0, 1.0, 0.0]
-
-
 def test_a_dialogue_with_several_scores_agrees() -> None:
     scripts: list[tuple[int, Script]] = [(0, ["a cat", "an owl"]), (0, ["a cat", "a dog", "a cow"])]
     expected = own("dialogue", scripts)
@@ -145,11 +120,6 @@ def test_a_dialogue_with_several_scores_agrees() -> None:
     (outcome,) = played(task_of("dialogue"), scripts[:1])
     assert outcome.void_reason is not None
     assert "options.score one of guessed.brief, guessed.found, includes" in outcome.void_reason
-
-
-def test_a_sample_whose_turns_run_out_is_scored_as_it_is() -> None:
-    scripts: list[tuple[int, Script]] = [(0, ["a cat", "a dog"])]
-    assert rewards(task_of("dialogue", max_turns=2, score="guessed.brief"), scripts) == [0.2]
 
 
 def test_a_judge_has_a_role_and_its_price_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +159,6 @@ def test_a_judge_has_a_role_and_its_price_is_counted(monkeypatch: pytest.MonkeyP
     [
         ("judged", "By scattering.", "give a judge a model of its own by options.roles"),
         ("breaks", "words", "'rather good', which is no number"),
-        ("breaks", "silence", "the scorer is broken"),
     ],
 )
 def test_a_score_that_cannot_be_given_is_void(name: str, said: str, reason: str) -> None:
@@ -202,22 +171,8 @@ def test_a_score_that_cannot_be_given_is_void(name: str, said: str, reason: str)
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("no_such_task", {}, "no_such_task"),
         ("sums", {"arguments": {"sise": 2}}, "sise"),
         ("in_a_sandbox", {}, "env=harbor plays tasks in containers"),
-        (
-            "judged",
-            {
-                "roles": {
-                    "grader": {
-                        "model": "openai-api/mine/x",
-                        "base_url": None,
-                        "api_key_var": "JUDGE_KEY",
-                    }
-                }
-            },
-            "JUDGE_KEY",
-        ),
     ],
 )
 def test_what_cannot_be_played_is_named(name: str, options: dict[str, Any], said: str) -> None:

@@ -112,25 +112,6 @@ def test_rows_and_a_thousand_scores_are_the_packages_own(provider: Provider) -> 
     assert {0.0, 1.0} < set(found)
 
 
-def test_sets_that_use_hashes_have_the_same_tasks_in_every_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = [
-        "isomorphic_strings",
-        "knight_swap",
-        "polynomial_multiplication",
-        "ransom_note",
-        "word_ladder",
-    ]
-    found = []
-    for seed in ("1", "2"):
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        provider = load_provider(puzzles(dataset=names, weights={}), os.environ)
-        found.append([task.spec for task in provider.tasks("train", range(40))])
-        provider.close()
-    assert found[0] == found[1]
-
-
 def test_test_tasks_have_seeds_of_no_training_task(provider: Provider) -> None:
     members = [["chain_sum", 3.0, {}], ["leg_counting", 1.0, {}]]
     own = told(OWN, {"members": members, "seed": 42 + 10**9, "size": 100, "answers": []})
@@ -144,11 +125,6 @@ def test_test_tasks_have_seeds_of_no_training_task(provider: Provider) -> None:
         if len(task.spec["question"]) > 90
     }
     assert not trained & {task.spec["question"] for task in found}
-
-
-def test_weights_are_the_shares_of_a_mix(provider: Provider) -> None:
-    shares = Counter(task.spec["dataset"] for task in provider.tasks("train", range(400)))
-    assert 0.68 < shares["chain_sum"] / 400 < 0.82
 
 
 def test_a_level_and_a_configuration_make_tasks_harder() -> None:
@@ -170,11 +146,6 @@ def test_a_level_and_a_configuration_make_tasks_harder() -> None:
     ("options", "said"),
     [
         ({"dataset": ["chain_sums"], "weights": {}}, "did you mean chain_sum"),
-        ({"prompt": "polite"}, "DeepSeekZero"),
-        (
-            {"config": {"chain_sum": {"min_terms": 9, "max_terms": 2}}},
-            "max_terms must be >= min_terms",
-        ),
         ({"config": {"chain_sum": {"terms": 9}}}, "terms"),
     ],
 )

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.environments.python import ROOT, python, told
+from tests.environments.python import ROOT, Script, played, python, rewards, told
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
 from tests.support.small_training import check_finds_no_fault, two_steps_are_played
 from xp.checks.contracts.provider import ProviderSuite, lent
-from xp.envs.base import ProtocolError, Provider, Task, ToolCrashed
+from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
-from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 
 PACKAGES = ROOT / "tests/environments/packages"
@@ -35,8 +33,8 @@ NONE: dict[str, Any] = {
     "prices": {},
 }
 SUBPROCESS = {"runtime": {"type": "subprocess"}, "harness": {"id": "null"}}
+BOOK = "ledger_book"
 USER = ["Tell me the capital of my country.", "###DONE###"]
-Script = list[str | tuple[str, dict[str, Any]]]
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -75,13 +73,6 @@ class TestVerifiers(ProviderSuite):
         return load_provider(package("xp_capitals"), os.environ)
 
 
-def written(turn: str | tuple[str, dict[str, Any]]) -> str:
-    """A turn as the model writes it."""
-    if isinstance(turn, str):
-        return turn
-    return f"<tool_call>{json.dumps({'name': turn[0], 'arguments': turn[1]})}</tool_call>"
-
-
 def message(number: int, turn: str | tuple[str, dict[str, Any]]) -> Mapping[str, Any]:
     """The same turn as an endpoint says it."""
     if isinstance(turn, str):
@@ -89,22 +80,6 @@ def message(number: int, turn: str | tuple[str, dict[str, Any]]) -> Mapping[str,
     function = {"name": turn[0], "arguments": json.dumps(turn[1])}
     call = {"id": f"call_{number}", "type": "function", "function": function}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
-
-
-def played(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[float | None]:
-    """The rewards of xp's Episodes."""
-    provider = load_provider(config, os.environ)
-    rewards = []
-    for index, script in scripts:
-        task = Task("x", "train", index)
-        episode = Episode(task, lambda task=task: provider.open(task), config)
-        for turn in script:
-            episode.step(written(turn))
-        outcome = episode.settle()
-        assert outcome.status is EpisodeStatus.FINISHED, outcome
-        rewards.append(outcome.reward)
-    provider.close()
-    return rewards
 
 
 def own(
@@ -121,40 +96,45 @@ def own(
     return found
 
 
-def test_single_turns_with_weighted_rewards_agree() -> None:
-    scripts: list[tuple[int, Script]] = [
-        (0, ["Paris"]),
-        (1, ["It is Rome, of course"]),
-        (2, ["Kyoto"]),
-        (3, [""]),
-    ]
-    found = played(package("xp_capitals"), scripts)
-    assert found == own({"taskset": {"id": "xp_capitals"}, "agent": SUBPROCESS}, scripts)
-    assert found[:3] == [2.0, 1.5, 0.0]
-
-
-def test_an_environment_that_answers_each_turn_agrees() -> None:
-    scripts: list[tuple[int, Script]] = [
-        (1, ["3", "9", "7"]),
-        (0, ["1", "no idea"]),
-        (2, ["1", "2", "3"]),
-    ]
-    config = {"taskset": {"id": "xp_guess"}, "player": {**SUBPROCESS, "max_turns": 3}}
-    found = played(package("xp_guess", max_turns=3), scripts)
-    assert found == own(config, scripts, seat="player")
-    assert found[1] == 0.25
-
-
-def test_tools_with_a_state_of_each_rollout_agree() -> None:
-    book = "ledger_book"
-    scripts: list[tuple[int, Script]] = [
-        (2, [(book, {"amount": 2}), (book, {"amount": "x"}), (book, {"amount": 1}), "done"]),
-        (4, [(book, {"amount": 1}), ("ledger_balance", {}), "done"]),
-        (0, [(book, {"amount": -200})]),
-    ]
-    found = played(package("xp_ledger"), scripts)
-    assert found == own({"taskset": {"id": "xp_ledger"}, "agent": SUBPROCESS}, scripts)
-    assert found == [1.25, 0.25, 0.25]
+@pytest.mark.parametrize(
+    ("target", "seat", "scripts", "expected"),
+    [
+        (
+            "xp_capitals",
+            "agent",
+            [(0, ["Paris"]), (1, ["It is Rome, of course"]), (2, ["Kyoto"]), (3, [""])],
+            [2.0, 1.5, 0.0],
+        ),
+        (
+            "xp_ledger",
+            "agent",
+            [
+                (
+                    2,
+                    [(BOOK, {"amount": 2}), (BOOK, {"amount": "x"}), (BOOK, {"amount": 1}), "done"],
+                ),
+                (4, [(BOOK, {"amount": 1}), ("ledger_balance", {}), "done"]),
+                (0, [(BOOK, {"amount": -200})]),
+            ],
+            [1.25, 0.25, 0.25],
+        ),
+        (
+            "xp_guess",
+            "player",
+            [(0, ["1", "no idea"]), (1, ["3", "9", "7"]), (2, ["1", "2", "3"])],
+            [0.25],
+        ),
+    ],
+    ids=["weighted rewards", "tools with a state", "answers to each turn"],
+)
+def test_turns_and_tools_agree(
+    target: str, seat: str, scripts: list[tuple[int, Script]], expected: list[float]
+) -> None:
+    turns = 3 if seat == "player" else 6
+    agent = SUBPROCESS | ({"max_turns": turns} if seat == "player" else {})
+    found = rewards(package(target, max_turns=turns), scripts)
+    assert found == own({"taskset": {"id": target}, seat: agent}, scripts, seat)
+    assert found[: len(expected)] == expected
 
 
 def test_the_packages_own_environment_with_a_simulated_user_agrees() -> None:
@@ -179,22 +159,10 @@ def test_the_packages_own_environment_with_a_simulated_user_agrees() -> None:
             "user": {"model": "user", "client": {"base_url": server.url, "api_key_var": "OWN_KEY"}}
         }
         assert (
-            played(package("xp_capitals", environment="user-sim", seats=seats), scripts) == expected
+            rewards(package("xp_capitals", environment="user-sim", seats=seats), scripts)
+            == expected
         )
     assert expected == [2.0, 0.0]
-
-
-def test_one_attempt_of_an_environment_with_several_agrees_and_more_are_refused() -> None:
-    scripts: list[tuple[int, Script]] = [(0, ["Paris"]), (2, ["Osaka"])]
-    own_config = {"id": "best-of-n", "n": 1, "taskset": {"id": "xp_capitals"}, "agent": SUBPROCESS}
-    found = played(package("xp_capitals", environment="best-of-n", config={"n": 1}), scripts)
-    assert found == own(own_config, scripts) == [2.0, 0.0]
-    provider = load_provider(
-        package("xp_capitals", environment="best-of-n", config={"n": 2}), os.environ
-    )
-    with pytest.raises(ProtocolError, match=r"agent plays several times .*options\.config"):
-        provider.open(Task("x", "train", 0)).answer("Paris")
-    provider.close()
 
 
 def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(
@@ -216,13 +184,7 @@ def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(
         taskset = {"task": {"judges": [{**entry, "answer_field": "answer"}]}}
         config = package("xp_capitals", taskset=taskset, prices={"judge": (2.0, 8.0)})
         config = EnvConfig(**{**vars(config), "secrets": {"JUDGE_KEY": None}})
-        provider = load_provider(config, os.environ)
-        episode = Episode(
-            Task("x", "train", 0), lambda: provider.open(Task("x", "train", 0)), config
-        )
-        episode.step("It is Paris")
-        outcome = episode.settle()
-        provider.close()
+        (outcome,) = played(config, [(0, ["It is Paris"])])
         (asked,) = server.requests
         assert "Bearer of-the-judge" in str(server.headers)
     assert outcome.reward == 6.0
@@ -234,31 +196,11 @@ def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(
     )
 
 
-def test_a_judge_that_is_not_there_makes_the_episode_void() -> None:
-    entry = {
-        "id": "reference",
-        "base_url": "http://127.0.0.1:9/v1",
-        "api_key_var": "JUDGE_KEY",
-        "model": "judge",
-    }
-    config = package(
-        "xp_capitals", taskset={"task": {"judges": [{**entry, "answer_field": "answer"}]}}
-    )
-    provider = load_provider(config, os.environ)
-    session = provider.open(Task("x", "train", 0))
-    with pytest.raises(ToolCrashed, match="verifiers' episode failed"):
-        session.answer("Paris")
-    provider.close()
-
-
 @pytest.mark.parametrize(
     ("target", "options", "said"),
     [
-        ("xp_no_such_package", {}, "xp_no_such_package"),
         ("xp_capitals", {"taskset": {"continents": "x"}}, "continents"),
-        ("xp_capitals", {"seats": {"player": {}}}, "no seat 'player'; there are: agent"),
         ("xp_capitals", {"environment": "user-sim"}, "options.seat"),
-        ("xp_capitals", {"config": {"agent": {}}}, "options.config.agent"),
     ],
 )
 def test_what_the_package_does_not_have_is_named(

@@ -154,16 +154,6 @@ class Gathering(Counter):
         return said("met")
 
 
-class Napping(Counter):
-    """Has a tool that blocks its thread for a while."""
-
-    @tool
-    def nap(self, args: Amount) -> ToolOutput:
-        """Sleep for some seconds."""
-        time.sleep(args.amount)
-        return said("rested")
-
-
 class Stuck(Counter):
     """Has a tool that never lets its server's loop turn again."""
 

@@ -54,11 +54,3 @@ class Shuffled(Drawn):
 
     def get_prompt(self) -> list[TextBlock]:
         return [TextBlock(text=f"Which is the largest? {OPTIONS}")]
-
-
-class Hashed(Drawn):
-    """The options are in an order by hash(), which Python seeds anew in each process unless it is told a seed."""
-
-    def get_prompt(self) -> list[TextBlock]:
-        options = sorted(range(40), key=lambda option: hash(f"{self.task_spec['number']} {option}"))
-        return [TextBlock(text=f"Which is the largest? {options}")]

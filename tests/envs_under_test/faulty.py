@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -61,36 +59,11 @@ class Blocking(Faulty):
             time.sleep(0.1)  # fault: block
 
 
-class Waiting(Faulty):
-    @tool
-    async def dig(self) -> ToolOutput:
-        """Dig."""
-        await self.answered()
-        return dug()
-
-    async def answered(self) -> None:
-        await asyncio.sleep(600.0)  # fault: wait
-
-
-class Leaving(Faulty):
-    @tool
-    def dig(self) -> ToolOutput:
-        """Dig."""
-        sys.exit(3)  # fault: exit
-
-
 class Dying(Faulty):
     @tool  # fault: die
     def dig(self) -> ToolOutput:
         """Dig."""
         os._exit(3)
-
-
-class Mistaken(Faulty):
-    @tool  # fault: type
-    def dig(self) -> ToolOutput:
-        """Dig."""
-        return "dug"  # type: ignore[return-value]
 
 
 class Slow(Faulty):

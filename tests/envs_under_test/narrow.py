@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from typing import Any
-
 from openreward.environments import Server
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.envs_under_test.counter import Counter
 
 ROOM = 12
-_OPENING = threading.Lock()
 
 
 class Narrow:
@@ -36,12 +31,3 @@ class Narrow:
 
 
 narrow = Narrow(Server([Counter]).app)
-
-
-class OneByOne(Counter):
-    """Its sessions are made one after the other."""
-
-    def __init__(self, task_spec: Any = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
-        super().__init__(task_spec, secrets)
-        with _OPENING:
-            time.sleep(0.2)

@@ -174,7 +174,3 @@ async def own_results(environment: Any, calls: Any) -> list[tuple[str, float | N
             text = "{}"
         results.append((text, seen.reward, seen.done, error is not None))
     return results
-
-
-class Unnamed(Environment):  # type: ignore[type-arg]
-    """Says nothing of its models."""

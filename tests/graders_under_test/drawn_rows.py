@@ -14,15 +14,6 @@ def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     }
 
 
-def hashed() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Rows of this process's hash seed."""
-    return {"train": [{"prompt": f"Say {hash(str(number))}."} for number in range(9)]}
-
-
-def equals(answer: str, row: Mapping[str, Any]) -> bool:
-    return answer == row["prompt"]
-
-
 class Dealt:
     """A grader in the manner of SkyRL-Gym's BaseTextEnv, whose first message is drawn."""
 

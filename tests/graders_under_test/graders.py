@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import re
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,33 +42,10 @@ def says_a_text(answer: str, row: Mapping[str, Any]) -> str:
     return "1"
 
 
-class NeverScores:
-    """A conversation that ends without a reward in any step."""
-
-    def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
-        del env_config, extras
-
-    def step(self, text: str) -> Mapping[str, Any]:
-        del text
-        return {"observations": [], "reward": None, "done": True}
-
-
 def hangs(answer: str, row: Mapping[str, Any]) -> float:
     del answer, row
     time.sleep(60)
     return 0.0
-
-
-def backtracks(answer: str, row: Mapping[str, Any]) -> float:
-    """For ever, without ever letting another thread of its process run; only for the row of 1."""
-    if row["answer"] == "1":
-        re.fullmatch(r"(a|a?)+b", "a" * 64)
-    return float(answer == row["answer"])
-
-
-def eats(answer: str, row: Mapping[str, Any]) -> float:
-    del answer, row
-    return float(len(bytearray(2 << 30)))
 
 
 def sees(answer: str, row: Mapping[str, Any]) -> float:
@@ -92,12 +67,6 @@ def rows_of_a_set() -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 def unsendable_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     return {"train": [{"prompt": "a", "check": lambda text: text}]}
-
-
-def starts(answer: str, row: Mapping[str, Any]) -> float:
-    """The id of a process that it leaves behind."""
-    del answer, row
-    return float(subprocess.Popen(["sleep", "600"]).pid)
 
 
 TOGETHER = 9
@@ -125,18 +94,6 @@ def waits_for_others(answer: str, row: Mapping[str, Any]) -> float:
         if is_first and not _turn.wait_for(lambda: _num_answers.value > 4, timeout=240):
             raise TimeoutError("no other episode was played meanwhile")
     return 1.0
-
-
-class Counts:
-    """Gives the number of the answers so far."""
-
-    def __init__(self) -> None:
-        self._number = 0
-
-    def grade(self, answer: str, row: Mapping[str, Any]) -> int:
-        del answer, row
-        self._number += 1
-        return self._number
 
 
 class Higher:
@@ -207,13 +164,6 @@ def numpy_scalar(answer: str, row: Mapping[str, Any]) -> Any:
 
     del answer, row
     return np.float32(0.25)
-
-
-def torch_scalar(answer: str, row: Mapping[str, Any]) -> Any:
-    import torch
-
-    del answer, row
-    return torch.tensor(0.25)
 
 
 async def later(answer: str, row: Mapping[str, Any]) -> float:

@@ -27,11 +27,6 @@ def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     }
 
 
-async def alarmed_later(answer: str, row: Mapping[str, Any]) -> float:
-    await asyncio.sleep(0)
-    return alarmed(answer, row)
-
-
 def alarmed(answer: str, row: Mapping[str, Any]) -> float:
     """A code checker's own time limit."""
 
@@ -55,11 +50,6 @@ def trl_reward(completions: Any, answer: Sequence[str], **_: Any) -> list[float]
 async def trl_reward_later(completions: Any, answer: Sequence[str], **_: Any) -> list[float]:
     await asyncio.sleep(0)
     return trl_reward(completions, answer)
-
-
-class Alarmed:
-    def grade(self, answer: str, row: Mapping[str, Any]) -> float:
-        return alarmed(answer, row)
 
 
 class AlarmedSteps:
@@ -132,11 +122,6 @@ def draws(answer: str, row: Mapping[str, Any]) -> Mapping[str, float]:
     return {"score": random.random(), "numpy": float(numpy.random.random())}
 
 
-def slow(answer: str, row: Mapping[str, Any]) -> float:
-    time.sleep(0.2)
-    return alarmed(answer, row)
-
-
 def leaves_an_alarm(answer: str, row: Mapping[str, Any]) -> float:
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     if "late" in answer:
@@ -191,10 +176,6 @@ def shaped(outcome: EpisodeResult, index: int) -> Mapping[str, float]:
 
 def with_alarm(outcome: EpisodeResult) -> float:
     return alarmed("1", {"answer": "1"}) + (outcome.reward or 0.0)
-
-
-async def with_alarm_later(outcome: EpisodeResult) -> float:
-    return with_alarm(outcome)
 
 
 def of_a_group(episodes: Sequence[GroupEpisode]) -> list[float]:

@@ -73,11 +73,3 @@ def test_it_prepares_tasks_of_an_environment_without_a_server(
 ) -> None:
     run([installed, "-m", "xp", "prepare", "env=multiply"], tmp_path)
     assert list(tmp_path.glob("outputs/tasks/*/manifest.json"))
-
-
-def test_it_finds_the_locks_of_the_trainers(installed: Path, tmp_path: Path) -> None:
-    said = run(
-        [installed, "-c", "from xp.planning.runtimes import locks; print(sorted(locks()))"],
-        tmp_path,
-    )
-    assert "'skyrl', 'trl'" in said

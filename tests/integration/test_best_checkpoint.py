@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from xp.episode.metrics_file import read_metrics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -38,9 +38,7 @@ STEADY = (
 
 def xp(directory: Path, *words: str) -> str:
     command = [sys.executable, "-m", "xp", *words]
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=1500, check=False
-    )
+    done = ended(command, cwd=directory, timeout=1500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

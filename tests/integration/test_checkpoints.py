@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-import tools.checkpoints
 from tools.checkpoints import (
-    COUNTS,
     ENGINE_PROOF,
-    ENGINES,
     FAMILY_FIELDS,
     NO,
     NOT_TRIED,
-    TABLE,
     TRAINERS,
     YES,
     answer,
-    checkpoints,
-    count,
-    counts,
-    listed,
-    main,
     most_trained,
-    options,
     page,
     planned,
     recorded_sizes,
@@ -39,18 +27,13 @@ from xp.composition import compose
 from xp.errors import XpError
 from xp.fields.limits import claims, limits_of, proof_of
 from xp.lib.models.files import known_config
-from xp.lib.models.network import COUNTED, context_of, network_of, text_part
+from xp.lib.models.network import COUNTED, network_of
 from xp.lib.models.weights import media_parameters
 from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan
 from xp.spec import Architecture
 
 ROOT = Path(__file__).parents[2]
-FAMILIES = (
-    *("Qwen3.5", "Qwen3.6", "Qwen3-VL", "Gemma 3", "Gemma 4", "Mistral Small 3.1", "Ministral 3"),
-    *("GLM-4.6V", "Kimi K2.5", "InternVL", "Nemotron 3", "gpt-oss", "GLM-4.7", "GLM-5"),
-    *("DeepSeek V3.2", "MiniMax-M2", "LFM2", "SmolLM3", "Olmo 3"),
-)
 OPTIONS = (
     *("qwen3.5-0.8b", "qwen3.5-35b-a3b", "qwen3.6-35b-a3b"),
     *("qwen3-vl-8b-instruct", "olmo-3-7b-instruct"),
@@ -72,26 +55,13 @@ def without_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_page_is_current() -> None:
     assert (ROOT / "docs/models.md").read_text(encoding="utf-8") == page(), "run make docs"
 
 
-def test_each_family_is_there_with_its_most_counted_checkpoint() -> None:
-    chosen = [one.name for one in most_trained()]
-    assert len(chosen) >= 20
-    assert {one.family for one in most_trained()} == {*FAMILIES}
-    for one in checkpoints():
-        assert one.name in chosen or counts()[one.name] <= 1
-
-
-def test_the_five_most_counted_with_known_trainers_are_options() -> None:
-    """GLM-5 is too large for an option that somebody plans by its defaults."""
-    ranked = [one for one in most_trained() if one.family != "GLM-5"]
-    assert [one.name for one in ranked[:8] if one.option is None] == []
-    assert {*OPTIONS} <= {*options().values()}
-
-
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_yes_names_a_test_and_a_no_has_a_reason() -> None:
     answers = {
@@ -111,6 +81,7 @@ def test_a_yes_names_a_test_and_a_no_has_a_reason() -> None:
     assert by_verdict[NOT_TRIED] <= {""}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_refusal_in_the_table_has_a_proof_or_is_xps_own() -> None:
     refusals = {
@@ -138,61 +109,6 @@ def test_every_test_of_a_family_exists() -> None:
         assert function.partition("[")[0] in functions, name
 
 
-def test_scripts_are_counted_once_for_each_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in {
-        "examples/a.sh": "MODEL=Qwen/Qwen3.5-9B\nREF=/root/Qwen3.5-9B_torch_dist",
-        "examples/deep/b.yaml": "model: Qwen/Qwen3.5-9B-Base",
-        "examples/c.py": "'Qwen3.5-9B-Something', 'OtherQwen3.5-9B', 'Qwen3.5-27B'",
-        "examples/d.md": "Qwen3.5-9B",
-        "tests/e.sh": "Qwen3.5-9B",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    for words in (
-        ("init",),
-        ("add", "."),
-        ("-c", "user.name=a", "-c", "user.email=a", "commit", "-m", "a"),
-    ):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
-    place = tmp_path / "counts.json"
-    monkeypatch.setattr(tools.checkpoints, "COUNTS", place)
-    main("count", f"trl={tmp_path}")
-    recorded = json.loads(place.read_text())
-    assert recorded == count({"trl": tmp_path})
-    assert recorded["counts"]["Qwen/Qwen3.5-9B"] == {"trl": 2}
-    assert recorded["counts"]["Qwen/Qwen3.5-27B"] == {"trl": 1}
-    assert recorded["counts"]["zai-org/GLM-5"] == {}
-    facts = recorded["repositories"]["trl"]
-    assert facts["scripts"] == 3
-    assert len(facts["commit"]) == 40
-
-
-def test_every_checkpoint_is_counted_at_a_commit() -> None:
-    recorded = json.loads(COUNTS.read_text(encoding="utf-8"))
-    assert recorded["counts"].keys() == {one.name for one in checkpoints()}
-    assert len(recorded["repositories"]) == 6
-    assert all(len(facts["commit"]) == 40 for facts in recorded["repositories"].values())
-
-
-def test_classes_are_found_in_an_engines_package(tmp_path: Path) -> None:
-    registry = tmp_path / "vllm/model_executor/models/registry.py"
-    models = tmp_path / "sglang/srt/models/olmo.py"
-    for file in (registry, models):
-        file.parent.mkdir(parents=True)
-    registry.write_text('"Olmo3ForCausalLM": ("olmo2", "Olmo2ForCausalLM")')
-    models.write_text("class GptOssForCausalLM(nn.Module):\n    pass\n# class Olmo3ForCausalLM\n")
-    for name in ("vllm-1.0.dist-info", "sglang-2.0.dist-info"):
-        (tmp_path / name).mkdir()
-    assert listed(tmp_path / "vllm", tmp_path / "sglang") == {
-        "vLLM": {"version": "1.0", "classes": ["Olmo3ForCausalLM"]},
-        "SGLang": {"version": "2.0", "classes": ["GptOssForCausalLM"]},
-    }
-    recorded = json.loads(ENGINES.read_text(encoding="utf-8"))
-    assert {"vLLM", "SGLang"} == recorded.keys()
-
-
 @pytest.mark.slow
 def test_sizes_are_those_of_transformers() -> None:
     assert sizes() == recorded_sizes()
@@ -212,24 +128,6 @@ def test_a_known_network_is_as_large_as_transformers_says() -> None:
             assert number / size == pytest.approx(1, rel=0.05), name
             compared += 1
     assert compared > 10
-
-
-def test_each_known_network_names_its_public_source() -> None:
-    table = json.loads(TABLE.read_text(encoding="utf-8"))
-    sources = {one.name: table[one.name]["source"] for one in checkpoints() if one.config}
-    assert len(sources) > 20
-    public = ("https://github.com/", "transformers ", "megatron-bridge ")
-    assert {name for name, source in sources.items() if not source.startswith(public)} == set()
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_is_the_network_of_its_config(option: str) -> None:
-    model = compose([f"model={option}", "hardware=h200x8", "backend=skyrl", "env=whodunit"]).model
-    config = known_config(str(model.path))
-    assert config is not None
-    assert model.architecture is not None
-    assert model.architecture.model_dump(mode="json") == network_of(config)
-    assert model.max_context_tokens == context_of(text_part(config))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 
 import pytest
 
+from tests.support.child import ended
 from xp.contrib.harbor.cloud_host import BOUNDED
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -24,5 +24,5 @@ def test_the_script_of_a_command_bounds_its_time_and_output(
     command: str, code: int, output: str
 ) -> None:
     text = BOUNDED.format(command=shlex.quote(command), timeout_s=1.5, kill_s=2, limit=20, half=10)
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
+    done = ended(["bash", "-c", text])
     assert (done.returncode, done.stdout) == (code, output)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.launching import CPU, eventually, stage
+from tests.support.launching import CPU, stage
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context
 from xp.execution.launchers.local import LocalLauncher
@@ -69,24 +67,8 @@ def test_two_runs_get_different_gpus_and_a_third_is_refused(tmp_path: Path) -> N
     assert len(claim(a100s(3), tmp_path).names) == 3  # with the one that the refused run had taken
 
 
-def test_the_gpus_of_a_run_that_was_killed_are_free(tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from xp.planning.job import Resources\n"
-        "from xp.execution.launchers.node.gpus import claim\n"
-        f"held = claim([{a100s(4)[0]!r}], Path({str(tmp_path)!r}))\n"
-        f"Path({str(tmp_path / 'up')!r}).touch(); time.sleep(600)"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
-    eventually((tmp_path / "up").exists)
-    with pytest.raises(XpError, match="0 of the 4"):
-        claim(a100s(1), tmp_path)
-    holder.kill()
-    holder.wait()
-    assert len(claim(a100s(4), tmp_path).names) == 4
-
-
-@pytest.mark.parametrize("listing", ["exit 1", "printf 'No devices were found'", "sleep 0"])
-def test_a_machine_without_the_gpus_is_told_before_the_start(tmp_path: Path, listing: str) -> None:
+def test_a_machine_without_the_gpus_is_told_before_the_start(tmp_path: Path) -> None:
+    listing = "printf 'No devices were found'"
     (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{listing}\n")
     with pytest.raises(
         XpError, match=r"2 x a100-80gb, and 0 of the 0 .*the plan is fine"

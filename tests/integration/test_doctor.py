@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ import pytest
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
-from xp.checks.doctor.finding import Finding, Verdict, fault, ok
-from xp.checks.doctor.functions import functions
+from xp.checks.doctor.finding import Finding, Verdict
 from xp.checks.doctor.machine import accelerators, disk, versions
-from xp.checks.doctor.reach import environments, launcher, secrets
+from xp.checks.doctor.reach import environments, secrets
 from xp.checks.doctor.template import chat_template
 from xp.composition import compose
 from xp.errors import ExitCode
@@ -53,43 +51,6 @@ def test_versions_are_held_against_the_pins() -> None:
     assert "xp's rendering was tested with 9.9.9" in said["transformers"].text
     assert "pip install 'transformers==9.9.9'" in said["transformers"].text
     assert "is not installed" in said["no-such-package"].text
-
-
-def test_xps_own_python_is_not_made_into_the_trainers() -> None:
-    overrides = ["backend=skyrl", "env=whodunit", "hardware=a100x4"]
-    faults = [
-        f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT
-    ]
-    assert "python -m xp install backend=skyrl hardware=a100x4" in only(faults).text
-
-
-def test_functions_of_the_users_own_are_named_and_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_rewards.py").write_text(
-        "import json\n\ndef mine(outcome, task):\n    return 1.0\n"
-    )
-    (tmp_path / "my_broken.py").write_text("import no_such_package\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert list(functions(compose([]))) == []
-    listed = (
-        "env.reward_fn=[my_rewards:mine, my_rewards:theirs, {fn: my_broken:other, weight: 0.5}]"
-    )
-    good, missing, broken = functions(compose([listed]))
-    assert (good.verdict, "a run imports my_rewards:mine" in good.text) == (Verdict.OK, True)
-    assert missing.verdict == Verdict.FAULT
-    assert missing.code == ExitCode.CONFIG
-    assert "reward_fn my_rewards:theirs cannot be loaded" in missing.text
-    assert (
-        "reward_fn my_broken:other cannot be loaded: No module named 'no_such_package'"
-        in broken.text
-    )
-
-
-def test_an_interpreter_that_is_not_there_is_a_fault() -> None:
-    finding = only(list(versions(compose(["backend.runtime.python=/no/such/python"]), ())))
-    assert finding.verdict == Verdict.FAULT
-    assert finding.code == ExitCode.RUNTIME
 
 
 def nvidia_smi(directory: Path, rows: str) -> None:
@@ -144,19 +105,6 @@ def test_a_secret_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "sesame" not in str(finding)
 
 
-def test_the_launcher_says_what_it_cannot_start(tmp_path: Path) -> None:
-    overrides = ["backend.runtime.python=/no/such/python"]
-    finding = only(list(launcher(compose(overrides), stages(*overrides), tmp_path)))
-    assert "/no/such/python is not an executable" in finding.text
-
-
-def test_an_environment_that_does_not_answer_is_a_fault() -> None:
-    spec = compose(["env.serve=null", "env.target=http://127.0.0.1:9"])
-    finding = only(list(environments(spec)))
-    assert finding.verdict == Verdict.FAULT
-    assert finding.code == ExitCode.ENVIRONMENT
-
-
 @pytest.mark.integration
 def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
     answers, slots = environments(compose(["env=echo"]), 4)
@@ -193,34 +141,6 @@ def test_the_command_goes_on_after_a_fault(
     assert list(tmp_path.iterdir()) == []
 
 
-def checkout_in(directory: Path) -> str:
-    """A git checkout with one commit; returns the commit."""
-    git = ["git", "-C", str(directory), "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git[:3], "init", "-q"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
-    return subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
-SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
-
-
-def test_each_checkout_is_held_against_its_pinned_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = checkout_in(tmp_path)
-    monkeypatch.setenv("SLIME_PATH", str(tmp_path))
-    monkeypatch.delenv("MEGATRON_PATH", raising=False)
-    pinned = compose([*SLIME, f"backend.commits.SLIME_PATH={there}"])
-    said = [finding for finding in versions(pinned, ()) if finding.subject == "checkout"]
-    assert [finding.verdict for finding in said] == [Verdict.OK, Verdict.UNKNOWN]
-    assert "MEGATRON_PATH is not set" in said[1].text
-    said = [finding for finding in versions(compose(SLIME), ()) if finding.subject == "checkout"]
-    assert said[0].verdict is Verdict.FAULT
-    assert f"is at {there[:9]}; xp's rendering was tested with 624b824a8" in said[0].text
-
-
 def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,17 +151,3 @@ def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(
     looked_at = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert {"plan", "launcher"} <= looked_at
     assert looked_at.isdisjoint({"accelerators", "host", "disk", "python", "version", "checkout"})
-
-
-def test_json_has_every_finding(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import xp.checks.doctor
-
-    findings = [ok("plan", "train"), fault("disk", "too small", ExitCode.RESOURCE)]
-    monkeypatch.setattr(xp.checks.doctor, "examine", lambda *_: iter(findings))
-    assert main(["doctor", "--json"]) == ExitCode.RESOURCE
-    assert json.loads(capsys.readouterr().out) == [
-        {"subject": "plan", "verdict": "ok", "text": "train", "code": 0},
-        {"subject": "disk", "verdict": "FAULT", "text": "too small", "code": 74},
-    ]

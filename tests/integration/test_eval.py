@@ -22,7 +22,7 @@ from tests.support.endpoint_evaluations import ROOT, knows_some, result_in, word
 from tests.support.endpoint_evaluations import outputs as outputs
 from tests.support.endpoint_evaluations import prepared as prepared
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S, eventually
+from xp.checks.contracts.jobs import DEADLINE_S
 from xp.envs import server_events
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
@@ -33,39 +33,6 @@ from xp.results.evaluation.records import EPISODES
 def episodes_in(outputs: Path) -> list[tuple[str, int, int]]:
     (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
     return [(one["split"], one["index"], one["sample"]) for one in read_trajectories(file)]
-
-
-GRADER = """
-from xp.envs.builtin.multiply import Multiply
-
-TASKS_VERSION = "1"
-
-class Graded(Multiply):
-    def grade(self, answer, row):
-        return {reward}
-"""
-
-
-def test_a_repaired_grader_is_another_evaluation_though_its_tasks_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with serving(ChatServer(write=knows_some)) as server:
-        command = words(
-            server, tmp_path / "outputs", "env.grader=graded_here:Graded", "evaluation.num_tasks=2"
-        )
-        # Lengths differ: Python takes a module's cached bytecode if size and second of its source are the same.
-        for reward in ("0.0", "1.00"):
-            (tmp_path / "graded_here.py").write_text(GRADER.format(reward=reward))
-            assert main(command) == 0
-    results = [
-        json.loads(file.read_text())
-        for file in (tmp_path / "outputs/evaluations").glob("*/eval.json")
-    ]
-    assert sorted(result["summary"]["reward"]["value"] for result in results) == [0.0, 1.0]
-    assert len(list((tmp_path / "outputs/tasks").glob("*/manifest.json"))) == 1
 
 
 def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
@@ -126,6 +93,8 @@ def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture
         assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("|")[2].strip() for line in lines] == ["model", "---", "one", "two"]
+    assert main(["eval", "list", "--json", f"outputs={outputs}"]) == 0
+    assert [one["num_played"] for one in json.loads(capsys.readouterr().out)] == [5, 5]
     assert {one["model"] for one in server.requests} == {"one", "two"}
     results = [
         json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")
@@ -171,10 +140,8 @@ def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(
     ("more", "code", "told"),
     [
         (["--budget-usd", "3"], ExitCode.CONFIG, "needs the prices"),
-        (["--budget-usd", "-3"], ExitCode.CONFIG, "is not a number above 0"),
         (["--max-tokens-total", "0"], ExitCode.CONFIG, "is not a whole number from 1 on"),
         (["model.key=XP_NO_SUCH_KEY"], ExitCode.SECRET, "XP_NO_SUCH_KEY"),
-        (["model.key=XP_ODD_KEY"], ExitCode.SECRET, "XP_ODD_KEY"),
     ],
 )
 def test_what_cannot_be_kept_or_used_is_refused_before_anything_is_made(
@@ -242,7 +209,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize(
-    ("kills", "num_tasks"), [(3, 30), pytest.param(20, 120, marks=pytest.mark.slow)]
+    ("kills", "num_tasks"), [(2, 12), pytest.param(20, 120, marks=pytest.mark.slow)]
 )
 def test_killed_at_random_points_each_episode_counts_once(
     outputs: Path,
@@ -293,18 +260,11 @@ def _code(lines: Any) -> str:
     return next(line for line in lines if re.fullmatch(r"-?\d+\n", line))
 
 
-def test_the_trackers_get_the_figures_of_an_evaluation(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb")
+def test_a_tracker_gets_the_figures_of_an_evaluation(outputs: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    monkeypatch.setenv("WANDB_MODE", "offline")
     with serving(ChatServer(write=knows_some)) as server:
-        assert (
-            main(words(server, outputs, "evaluation.num_tasks=12", "tracking=[tensorboard,wandb]"))
-            == 0
-        )
+        assert main(words(server, outputs, "evaluation.num_tasks=12", "tracking=tensorboard")) == 0
     (place,) = (outputs / "evaluations").iterdir()
     figures = result_in(outputs)["summary"]
     events = EventAccumulator(str(place / "tensorboard" / "attempt_1"))
@@ -315,19 +275,3 @@ def test_the_trackers_get_the_figures_of_an_evaluation(
     assert [one.value for one in events.Scalars("eval/all/reward_low")] == [
         pytest.approx(figures["reward"]["low"])
     ]
-    (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
-    # W&B's own service writes the file, after `finish` has returned too.
-    eventually(lambda: b"eval/multiply/passes" in file.read_bytes())
-
-
-def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(ChatServer(write=knows_some)) as server:
-        assert main(words(server, outputs, "evaluation.num_tasks=12")) == 0
-    capsys.readouterr()
-    assert main(["eval", "list", f"outputs={outputs}"]) == 0
-    assert re.match(
-        r"multiply-stub-[0-9a-f]{8}  finished  0\.\d{3} .*stub on 12 tasks", capsys.readouterr().out
-    )
-    assert main(["eval", "list", "--json", f"outputs={outputs}"]) == 0
-    assert [one["num_played"] for one in json.loads(capsys.readouterr().out)] == [12]
-    assert main(["eval", "list", "--again", f"outputs={outputs}"]) == ExitCode.CONFIG

@@ -67,17 +67,3 @@ def test_a_group_is_scored_when_its_last_episode_has_ended(outputs: Path, functi
         assert len(server.requests) == 18
     reward = result_in(outputs)["summary"]["reward"]["value"]
     assert 31.0 <= reward <= 31.1
-
-
-def test_a_budget_stops_between_groups(outputs: Path, function: str) -> None:
-    prices = ("model.price_in=1000", "model.price_out=1000", "eval.concurrency=2")
-    with serving(ChatServer(write=knows_some)) as server:
-        sizes = ("evaluation.num_tasks=20", "evaluation.samples_per_task=3")
-        command = words(server, outputs, function, *prices, *sizes)
-        assert main([*command, "--budget-usd", "0.07"]) == 0
-        records = records_of(outputs)
-        assert 2 <= len(records) // 3 < 8
-        check_groups(records, len(records) // 3)
-        assert len(server.requests) == len(records), "no episode was paid and lost"
-        assert main([*command, "--budget-usd=100"]) == 0
-    check_groups(records_of(outputs), 20)

@@ -48,12 +48,12 @@ def _read(terminal: int) -> bytes:
 def test_a_terminal_shows_a_bar_and_a_pipe_plain_lines(
     outputs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(ChatServer(write=knows_some, latency_s=0.02)) as server:
-        asked = words(server, outputs, *PRICES, "evaluation.num_tasks=20", "eval.concurrency=2")
+    with serving(ChatServer(write=knows_some, latency_s=0.1)) as server:
+        asked = words(server, outputs, *PRICES, "evaluation.num_tasks=8", "eval.concurrency=2")
         shown, code = on_a_terminal([sys.executable, "-m", "xp", *asked])
         assert code == 0, shown
         assert main([*asked, "--again"]) == 0  # capfd takes its output as a file would
-    states = re.findall(r"multiply / stub .*?(\d+)/20 reward (\d\.\d{3}), \$(\d\.\d{3})", shown)
+    states = re.findall(r"multiply / stub .*?(\d+)/8 reward (\d\.\d{3}), \$(\d\.\d{3})", shown)
     assert len(states) >= 2, shown
     assert "\\u001b" not in shown
     for done, mean, cost in states:
@@ -62,7 +62,7 @@ def test_a_terminal_shows_a_bar_and_a_pipe_plain_lines(
         )  # an episode's cost may be a moment ahead
         assert 0 <= float(mean) <= 1
     assert [int(done) for done, _, _ in states] == sorted(int(done) for done, _, _ in states)
-    assert re.search(r"multiply +stub +20 +0\.\d{3}", shown)  # the table stays
+    assert re.search(r"multiply +stub +8 +0\.\d{3}", shown)  # the table stays
     plain = capfd.readouterr()
     assert not re.search("[\x1b\r━]", plain.out + plain.err)
-    assert re.search(r"multiply +stub +20 +0\.\d{3}", plain.out)
+    assert re.search(r"multiply +stub +8 +0\.\d{3}", plain.out)

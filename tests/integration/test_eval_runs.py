@@ -95,40 +95,11 @@ def test_a_run_its_checkpoint_and_untrained_model_play_the_same_tasks(
     assert held_out(outputs / "runs" / "R")["after"].reward_mean == 0.8
 
 
-def test_other_tasks_and_another_environment_are_a_word_away(outputs: Path) -> None:
-    root = [f"outputs={outputs}"]
-    assert (
-        main(
-            [
-                "eval",
-                "run=R",
-                *root,
-                "env.held_out.shuffle=true",
-                "env.held_out.seed=7",
-                "evaluation.num_tasks=2",
-            ]
-        )
-        == 0
-    )
-    assert (
-        main(["eval", "run=R", *root, "env=gsm8k_mini", "evaluation.num_tasks=2", "eval.tasks=all"])
-        == 0
-    )
-    envs = [
-        json.loads(file.read_text())["env"]
-        for file in (outputs / "evaluations").glob("*/eval.json")
-    ]
-    assert {"multiply", "gsm8k_mini"} <= set(envs)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["run=NONE"], ExitCode.RUN_DIR, "no such run"),
         (["run=R@7"], ExitCode.RUN_DIR, "its checkpoints: checkpoint-"),
-        (["run=R@last"], ExitCode.CONFIG, "after @ write a rollout step"),
         (["run=R", "training.learning_rate=1.0"], ExitCode.CONFIG, "an evaluation of a run sets"),
-        (["run=R", "env.held_out.sed=7"], ExitCode.CONFIG, "unknown key"),
         (["run=../x"], ExitCode.RUN_DIR, "not the id of a run"),
     ],
 )
@@ -137,14 +108,3 @@ def test_what_a_run_does_not_have_is_refused_with_what_it_has(
 ) -> None:
     assert main(["eval", *words, f"outputs={outputs}"]) == code
     assert told in capsys.readouterr().err
-
-
-def test_a_run_is_compared_with_its_own_beginning_task_by_task(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["runs", "compare", "R", "--paired", f"outputs={outputs}"]) == 0
-    shown = capsys.readouterr().out
-    assert "R against R@0, 10 tasks" in shown
-    assert "0.200 -> 0.800: +0.600" in shown
-    assert "both 2, only R@0 0, only R 6, neither 2" in shown
-    assert "R is better than R@0 by 0.600" in shown

@@ -25,17 +25,12 @@ import psutil
 import pytest
 
 from tests.support.listeners import listeners, off_loopback
-from tests.support.smollm2 import smollm2
-from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.loopback import HOST, free_port
-from xp.planning.engine import ON_CPU, sglang_arguments, vllm_server
+from xp.planning.engine import ON_CPU, sglang_arguments
 from xp.results.evaluation.local import ensure_made
-from xp.worker.adapters import load_policy
-from xp.worker.engines import server
-from xp.worker.engines.completions import CompletionClient
 from xp.worker.engines.conversation import GenerationRequest
 from xp.worker.engines.sglang import SGLangClient, running
 from xp.worker.places import model_place
@@ -162,53 +157,33 @@ def results_in(outputs: Path) -> dict[tuple[str, str], Any]:
     return {(one["playing"].get("engine", one["model"]["kind"]), one["env"]): one for one in values}
 
 
-def test_the_default_model_earns_the_same_on_vllm(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_default_model_earns_the_same_on_an_engine(
+    engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = compose([f"outputs={tmp_path}"])
     model = tmp_path / model_place(spec.model)
     ensure_made(spec, str(model))
     asked = (*PLAY, "evaluation.temperature=0", f"outputs={tmp_path}")
     port = free_port()
-    with served(vllm(model, port), port, tmp_path / "serve.txt") as url:
+    if engine == "vllm":
+        command = vllm(model, port)
+        python = os.environ[VARIABLE]
+    else:
+        python = sglang_python(tmp_path)
+        command = sglang(python, model, port)
+    with served(command, port, tmp_path / "serve.txt") as url:
         words = ["model=endpoint", f"model.url={url}", "model.name=served", "model.max_tokens=96"]
         assert main(["eval", "env=whodunit_mini,multiply", *words, *asked]) == ExitCode.OK
     own = ["eval", "env=whodunit_mini", "model=tiny", *asked]
     size = ("backend.engine.eager=true", "backend.engine.memory_fraction=0.1")
-    assert (
-        main([*own, *size, "eval.engine=vllm", f"eval.python={os.environ[VARIABLE]}"])
-        == ExitCode.OK
-    )
+    assert main([*own, *size, f"eval.engine={engine}", f"eval.python={python}"]) == ExitCode.OK
     assert main(own) == ExitCode.OK
     print(capfd.readouterr().out)
     found = results_in(tmp_path)
-    for name in ("endpoint", "vllm"):
+    for name in ("endpoint", engine):
         assert_same(found[name, "whodunit_mini"], found["transformers", "whodunit_mini"])
     assert found["endpoint", "multiply"]["status"] == "finished"
-
-
-def test_a_model_with_eyes_earns_the_same_on_vllm(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    python = os.environ.get(VARIABLE)
-    if python is None:
-        pytest.skip(f"needs {VARIABLE}=a Python with vLLM: make test-vllm")
-    if subprocess.run([python, "-c", "import torchvision"], check=False).returncode:
-        pytest.skip(f"needs torchvision in {VARIABLE}: vLLM reads pictures with it")
-    own = ("eval", "env=shapes_mini", "model=tiny_vlm", f"outputs={tmp_path}")
-    few = ("eval.tasks=all", "evaluation.num_tasks=24", "evaluation.temperature=0")
-    size = ("backend.engine.eager=true", "backend.engine.memory_fraction=0.1")
-    served = ("eval.engine=vllm", f"eval.python={python}")
-    assert main([*own, *few, *size, *served]) == ExitCode.OK
-    assert main([*own, *few]) == ExitCode.OK
-    print(capfd.readouterr().out)
-    found = results_in(tmp_path)
-    rewards = [
-        {task: entry["rewards"] for task, entry in found[name, "shapes_mini"]["tasks"].items()}
-        for name in ("vllm", "transformers")
-    ]
-    assert len(rewards[0]) == 24
-    assert rewards[0] == rewards[1]
 
 
 def assert_same(one: Any, here: Any) -> None:
@@ -220,27 +195,6 @@ def assert_same(one: Any, here: Any) -> None:
         one["tasks"][task]["rewards"] == other["rewards"] for task, other in here["tasks"].items()
     ]
     assert sum(same) >= 7, (one["tasks"], here["tasks"])
-
-
-def test_the_default_model_earns_the_same_on_sglang(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    python = sglang_python(tmp_path)
-    port = free_port()
-    spec = compose([f"outputs={tmp_path}"])
-    model = tmp_path / model_place(spec.model)
-    ensure_made(spec, str(model))
-    asked = ("env=whodunit_mini", *PLAY, "evaluation.temperature=0", f"outputs={tmp_path}")
-    with served(sglang(python, model, port), port, tmp_path / "serve.txt") as url:
-        words = ["model=endpoint", f"model.url={url}", "model.name=served", "model.max_tokens=96"]
-        assert main(["eval", *asked, *words]) == ExitCode.OK
-    size = ("backend.engine.memory_fraction=0.1", f"eval.python={python}")
-    assert main(["eval", *asked, "model=tiny", "eval.engine=sglang", *size]) == ExitCode.OK
-    assert main(["eval", *asked, "model=tiny"]) == ExitCode.OK
-    print(capfd.readouterr().out)
-    found = results_in(tmp_path)
-    for name in ("endpoint", "sglang"):
-        assert_same(found[name, "whodunit_mini"], found["transformers", "whodunit_mini"])
 
 
 def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -> None:
@@ -264,61 +218,3 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
         assert port in {one for _, _, one in found}
         assert port not in {one for _, _, one in off_loopback(found)}
     assert key not in log.read_text()
-
-
-def test_a_pretrained_model_behind_vllm_is_evaluated_on_two_environments(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    model = smollm2(tmp_path)
-    port = free_port()
-    with served(vllm(model, port), port, tmp_path / "serve.txt") as url:
-        own = [
-            "model=endpoint",
-            f"model.url={url}",
-            "model.name=served",
-            "model.tools=text",
-            "model.max_tokens=64",
-        ]
-        assert (
-            main(["eval", "env=echo,multiply", *own, *PLAY, f"outputs={tmp_path}"]) == ExitCode.OK
-        )
-    print(capfd.readouterr().out)
-    for one in results_in(tmp_path).values():
-        assert one["status"] == "finished"
-        assert one["num_played"] == one["num_asked"] > 0
-        assert one["summary"]["num_void"] == 0
-        assert sum(one["summary"]["statuses"].values()) == one["num_asked"]
-
-
-def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) -> None:
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    python = os.environ.get(VARIABLE)
-    if python is None:
-        pytest.skip(f"needs {VARIABLE}=a Python with vLLM: make test-vllm")
-    for one in tokenizer_and_model():
-        one.save_pretrained(tmp_path / "base")
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    new = LoraConfig(
-        r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
-    )
-    get_peft_model(base, new).save_pretrained(tmp_path / "adapted")
-    spec = compose(["model=tiny", "hardware=cpu", "evaluation.temperature=1.0"])
-    served, model, name = server.with_adapters(
-        vllm_server(spec, 0, takes_weights=False), str(tmp_path / "adapted")
-    )
-    log = tmp_path / "vllm.log"
-    prompt = [10, 11, 12]
-    with server.running(served, model, "", log, python, name) as (url, key):
-        written = CompletionClient(url, evaluation_sampling(spec), [2], str(log), key=key).answer(
-            GenerationRequest(prompt, 8, 1)
-        )
-    with torch.no_grad():
-        ids = torch.tensor([[*prompt, *written.ids]])
-        logprobs = load_policy(tmp_path / "adapted", "float32")(ids).logits.log_softmax(-1)[0]
-    expected = [
-        float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(written.ids)
-    ]
-    assert written.logprobs == pytest.approx(expected, abs=1e-3)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.child import json_lines
 from tests.support.endpoint_evaluations import knows_some, result_in, words
 from tests.support.modules import alone
 from xp.__main__ import main
@@ -52,28 +53,6 @@ def test_a_dropped_connection_makes_one_episode_void_and_others_count(outputs: P
     assert all("it answers other dialogues" in one["void_reason"] for one in void)
 
 
-def test_too_many_void_episodes_stop_it_early_with_a_code(
-    tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (outputs / "tasks").mkdir(exist_ok=True)
-    (tmp_path / "tasks").symlink_to(outputs / "tasks")
-    with serving(breaks_off_at(1)) as server:
-        more = ("evaluation.num_tasks=100", "model.max_attempts=1", "eval.concurrency=2")
-        assert (
-            main(words(server, tmp_path, *more, "training.max_void_fraction=0.1"))
-            == ExitCode.UNHEALTHY
-        )
-        assert 11 <= result_in(tmp_path)["num_played"] < 100
-        asked = len(server.requests)
-        assert (
-            main(words(server, tmp_path, *more, "training.max_void_fraction=0.1"))
-            == ExitCode.UNHEALTHY
-        )
-        assert len(server.requests) == asked  # the limit is passed: nothing more is played
-    told = capsys.readouterr()
-    assert "more than training.max_void_fraction=0.1" in told.out + told.err
-
-
 def repeats(body: Mapping[str, Any]) -> dict[str, Any]:
     """The number that the dialogue's last message names."""
     return {
@@ -108,6 +87,6 @@ def test_a_changed_prompt_costs_no_request_and_a_live_one_is_read(
         assert main([*command, "env.prompt=live"]) == ExitCode.OK
     assert result_in(tmp_path)["summary"]["reward"]["value"] == 1.0
     (file,) = (tmp_path / "evaluations").glob(f"*/{EPISODES}")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
+    records = json_lines(file)
     requested = {json.dumps(body["messages"]) for body in server.requests}
     assert all(json.dumps(record["messages"][:2]) in requested for record in records)

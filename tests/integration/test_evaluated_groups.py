@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.place import REWARDS
+from tests.support.child import json_lines
 from tests.support.embedded_default import SMALL, the_run, xp
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -21,29 +22,24 @@ def compared(episodes):
 """
 
 
-@pytest.mark.parametrize(
-    ("num_tasks", "layout"),
-    [(2, ()), (7, ("hardware.accelerators_per_node=2", "training.micro_batch_size=2"))],
-    ids=["one process", "two processes"],
-)
 def test_the_tasks_of_every_evaluation_are_groups(
-    num_tasks: int, layout: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rewards.py").write_text(REWARDS + FUNCTION)
     own = ("env.group_reward_fn=my_rewards:compared", "evaluation.samples_per_task=3")
     few = (
         "env.train.num_tasks=2",
-        f"env.held_out.num_tasks={num_tasks}",
+        "env.held_out.num_tasks=2",
         "training.max_response_tokens=60",
     )
-    done = xp(tmp_path, "name=first", *SMALL, *own, *few, *layout, "evaluation.every=1")
+    done = xp(tmp_path, "name=first", *SMALL, *own, *few, "evaluation.every=1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     run = the_run(tmp_path)
     for phase in ("before", "after"):
         files = (run / "attempt_1" / "evaluate" / "trajectories").glob(f"{phase}*.jsonl")
-        check([line for file in files for line in file.read_text().splitlines()], num_tasks)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        check([line for file in files for line in file.read_text().splitlines()])
+    lines = json_lines(run / "metrics.jsonl")
     for phase in ("before", "during", "after"):
         means = [
             line[f"evaluation/{phase}/{MEAN}"]
@@ -54,12 +50,12 @@ def test_the_tasks_of_every_evaluation_are_groups(
         assert means
 
 
-def check(lines: list[str], num_tasks: int) -> None:
+def check(lines: list[str]) -> None:
     groups: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         record = json.loads(line)
         groups[record["index"]].append(record["outcome"])
-    assert len(groups) == num_tasks
+    assert len(groups) == 2
     for group in groups.values():
         assert sorted(one["reward"] for one in group) == [300.0, 301.0, 302.0]
         assert all(one["ungrouped"] < 100 for one in group)

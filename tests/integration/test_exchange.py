@@ -3,63 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.support.http_server import Reply, Request, http_server
-from tests.support.sections import sampling_of
-from xp.checks.contracts.jobs import DEADLINE_S
-from xp.envs.base import ProtocolError
-from xp.envs.docker import _is_healthy
 from xp.envs.target import Target
-from xp.envs.transport import Transport, _encoded
-from xp.errors import XpError
-from xp.lib.loopback import direct_opener
-from xp.worker.engines.completions import CompletionClient
-from xp.worker.engines.conversation import GenerationRequest
-from xp.worker.engines.probe import is_answering
+from xp.envs.transport import Transport
 
 XP = Path(__file__).parents[2] / "xp"
-
-
-@pytest.fixture
-def redirecting() -> Iterator[str]:
-    """Redirects every request to a path of its own, where it would be answered."""
-
-    def answer(request: Request) -> Reply:
-        return Reply(
-            status=200 if request.path == "/elsewhere" else 302, headers={"Location": "/elsewhere"}
-        )
-
-    with http_server(answer) as server:
-        yield server.url
-    assert server.paths
-    assert "/elsewhere" not in server.paths
-
-
-def test_the_opener_follows_no_redirect(redirecting: str) -> None:
-    for body in (None, b"{}"):
-        with pytest.raises(urllib.error.HTTPError, match="302"):
-            direct_opener().open(
-                urllib.request.Request(f"{redirecting}/x", body), timeout=DEADLINE_S
-            )
-
-
-def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) -> None:
-    assert not _is_healthy(redirecting)
-
-
-def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
-    assert not is_answering(f"{redirecting}/health", "key", DEADLINE_S)
-    sampling = sampling_of(64, 8, 32)
-    with pytest.raises(XpError, match="302"):
-        CompletionClient(redirecting, sampling, [], "log", key="key").answer(
-            GenerationRequest([1], 8, seed=1)
-        )
 
 
 def test_every_opener_of_xp_follows_no_redirect() -> None:
@@ -82,11 +31,3 @@ def test_a_clients_proxy_is_for_other_machines_alone() -> None:
 
     assert asyncio.run(trusts("https://api.example.com"))
     assert not asyncio.run(trusts("http://127.0.0.1:8000"))
-
-
-def test_a_request_is_json_of_plain_numbers_and_whole_letters() -> None:
-    assert _encoded({"text": "é"}, "/call") == '{"text": "é"}'.encode()
-    with pytest.raises(
-        ProtocolError, match=r"/call: the request cannot be written as JSON \(ValueError\)"
-    ):
-        _encoded({"reward": float("nan")}, "/call")

@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tests.support import grouped, ors_server
-from tests.support.fake_session import RULES, call
+from tests.support.fake_session import call
 from tests.support.harbor_tasks import write_task
 from tests.support.ors_server import Effects
 from tests.support.played_groups import play, scored
-from tests.support.sections import replace
 from xp.composition import compose
 from xp.composition.points import to_yaml
-from xp.envs.base import Message
 from xp.envs.config import EpisodeConfig
-from xp.episode.group import dialogue, load_group_fn
+from xp.episode.group import load_group_fn
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
-from xp.episode.rewards import reward_steps
+from xp.episode.outcome import EpisodeStatus
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
@@ -63,9 +60,7 @@ def test_an_only_valid_episode_keeps_its_own_reward() -> None:
     ("given", "reason"),
     [
         ("[1.0]", "it must give a list with one entry for each of 3"),
-        ("5", "it must give a list with one entry for each of 3"),
         ("[1.0, 2.0, float('nan')]", "it must give a finite number"),
-        ("[1.0, 2.0, {'rank': 1}]", "it gave no 'reward'"),
         ("[1.0, 2.0, 1e9]", "RewardOutOfBounds"),
     ],
 )
@@ -82,7 +77,6 @@ def test_what_is_not_one_number_for_each_voids_the_group(
 
 
 def impossible(episodes: Any, weather: str) -> None: ...
-def without() -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -90,20 +84,11 @@ def without() -> None: ...
     [
         ("no.such:thing", "cannot be loaded"),
         ("impossible", "unknown parameters weather; `task` alone may follow"),
-        ("without", "must take the list of the group's episodes"),
     ],
 )
 def test_a_function_that_cannot_score_is_refused_when_it_is_loaded(name: str, reason: str) -> None:
     with pytest.raises(XpError, match=reason):
         load_group_fn(name if ":" in name else f"{__name__}:{name}")
-
-
-def test_a_provider_without_group_scores_is_refused() -> None:
-    rules = replace(RULES, provider="tests.openenv_like:Plain", group_score_weight=1.0)
-    with pytest.raises(XpError, match=r"provider tests.openenv_like:Plain scores no groups"):
-        reward_steps(rules, cast("Any", object()), lambda _: {})
-    with pytest.raises(XpError, match="group_score_weight belongs to provider=openreward"):
-        compose(["env=graded", "env.group_score_weight=1.0"])
 
 
 def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
@@ -130,34 +115,6 @@ def test_the_scale_of_rewards_is_another_where_a_folders_test_is(tmp_path: Path)
     before = scoring(config)
     (tmp_path / "train/one/tests/test.sh").write_text("exit 1\n")
     assert scoring(config) != before
-
-
-def test_calls_and_results_are_those_that_were_executed() -> None:
-    messages = [
-        Message(role="user", content="go"),
-        Message(role="assistant", content=f"<think>hm</think>First. {call('move')}"),
-        Message(role="tool", content="moved", name="move", tool_call_id="call00000"),
-        Message(role="assistant", content="<tool_call>{"),
-        Message(role="tool", content="Error", name="tool", tool_call_id="call00001"),
-        Message(role="assistant", content="done"),
-    ]
-    outcome = EpisodeResult(EpisodeStatus.STOPPED, 0.0, (), 3, 1, 1)
-    made = dialogue(
-        GroupEpisode(outcome, messages, [{"name": "move", "arguments": {"x": 1}}]), RULES.dialect
-    )
-    assert [one["role"] for one in made] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "user",
-        "assistant",
-    ]
-    assert "hm" not in made[1]["content"]
-    assert made[1]["content"].startswith("First.")
-    (one,) = made[1]["tool_calls"]
-    assert one["id"] == "call00000"
-    assert one["function"] == {"name": "move", "arguments": {"x": 1}}
 
 
 def on_server(serve: str = DEBATE, **limits: Any) -> EnvironmentMixture:
@@ -189,22 +146,6 @@ def test_an_ors_server_of_the_sdk_scores_a_group_in_its_order() -> None:
     )
     assert effects.count("compared") == 12, "every pair in both orders"
     assert not effects.still_open()
-
-
-def test_a_judge_that_fails_voids_its_group_and_the_next_is_scored() -> None:
-    with on_server() as mix:
-        failed = scored(mix, call("argue", value="no verdict"), call("argue", value="a"))
-        following = scored(mix, call("argue", value="aa"), call("argue", value="a"))
-    assert {(one.status, one.ungrouped) for one in failed} == {(EpisodeStatus.VOID, 0.5)}
-    assert all("score_group: ToolCrashed" in str(one.void_reason) for one in failed)
-    assert [one.reward for one in following] == [1.5, 0.5]
-
-
-def test_a_server_without_group_scores_is_named() -> None:
-    with on_server(ors_server.COUNTER) as mix:
-        outcomes = scored(mix, call("submit"), call("submit"))
-    reason = "scores no groups (score_group); set env.group_score_weight=null"
-    assert all(reason in str(one.void_reason) for one in outcomes)
 
 
 def test_recorded_groups_are_rescored_with_the_same_numbers(tmp_path: Path) -> None:

@@ -15,10 +15,9 @@ import pytest
 
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
-from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S, eventually
 from xp.checks.contracts.provider import ProviderSuite, lent
-from xp.contrib.harbor import keeper, session
+from xp.contrib.harbor import session
 from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
@@ -77,18 +76,11 @@ def bash(command: str) -> str:
 
 def test_a_solved_task_has_the_verifiers_reward_and_files_of_its_environment(tasks: Path) -> None:
     outcome, read = play(
-        tasks, bash("cat start; ls"), bash("echo hello > hello.txt"), "It is done."
+        tasks, bash("cat start; ls; exit 3"), bash("echo hello > hello.txt"), "It is done."
     )
     assert outcome.status == EpisodeStatus.FINISHED
     assert outcome.reward == 1.0
-    assert read == ["given\nstart\n", ""]
-
-
-def test_a_task_that_is_not_solved_has_zero(tasks: Path) -> None:
-    outcome, read = play(tasks, bash("exit 3"), "Done.")
-    assert outcome.status == EpisodeStatus.FINISHED
-    assert outcome.reward == 0.0
-    assert read == ["[exit code 3]"]
+    assert read == ["given\nstart\n\n[exit code 3]", ""]
 
 
 def test_where_turns_run_out_the_state_is_scored(tasks: Path) -> None:
@@ -96,12 +88,6 @@ def test_where_turns_run_out_the_state_is_scored(tasks: Path) -> None:
     assert outcome.status == EpisodeStatus.TRUNCATED
     assert outcome.reward == 1.0
     assert outcome.step_rewards == (1.0,)
-
-
-def test_where_the_trainer_ends_the_episode_the_state_is_scored(tasks: Path) -> None:
-    outcome, _ = play(tasks, bash("echo hello > hello.txt"))
-    assert outcome.status == EpisodeStatus.TRUNCATED
-    assert outcome.reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -112,15 +98,13 @@ def test_where_the_trainer_ends_the_episode_the_state_is_scored(tasks: Path) -> 
             "wrote no /logs/verifier/reward.txt",
         ),
         (f"#!/bin/bash\necho nan > {REWARD}\n", "reward.txt is nan"),
-        (f"#!/bin/bash\ntouch {REWARD}\n", "is no number"),
         (f"#!/bin/bash\nln -s /etc/hostname {REWARD}\n", "is a link"),
-        ("#!/no/such/shell $XP_ROOT\n", "wrote no"),
         (
             '#!/bin/bash\necho \'{"a": 1, "b": 2}\' > "$XP_ROOT/logs/verifier/reward.json"\n',
             "set env.options.reward",
         ),
     ],
-    ids=["none", "nan", "empty", "link", "shell", "several"],
+    ids=["none", "nan", "link", "several"],
 )
 def test_a_verifier_that_fails_makes_the_episode_void(tmp_path: Path, test: str, said: str) -> None:
     write_task(tmp_path / "tasks/a", test=test)
@@ -205,34 +189,9 @@ def test_links_that_a_model_leaves_are_removed_and_not_followed(
     ]
 
 
-def test_a_session_with_restrictive_modes_is_removed_without_a_change_above_it(
-    tmp_path: Path,
-) -> None:
-    above = tmp_path / "above"
-    (above / "session/inner").mkdir(parents=True)
-    (above / "session/inner/file").touch()
-    (above / "session/inner").chmod(0o500)
-    (above / "session").chmod(0)
-    above.chmod(0o1755)
-    keeper.remove(above / "session")
-    assert [path.name for path in above.iterdir()] == []
-    assert above.stat().st_mode & 0o7777 == 0o1755
-
-
 def test_an_episode_that_kills_its_process_is_void(tasks: Path) -> None:
     outcome, _ = play(tasks, bash("kill -9 $PPID"), retries_per_episode=0)
     assert outcome.status is EpisodeStatus.VOID
-
-
-def test_a_process_in_the_background_stays_until_the_verifier_ran(tmp_path: Path) -> None:
-    write_task(
-        tmp_path / "tasks/a",
-        test=f"#!/bin/bash\nkill -0 $(cat pid) && echo 1 > {REWARD} || echo 0 > {REWARD}\n",
-    )
-    outcome, _ = play(
-        tmp_path / "tasks", bash("setsid sleep 603 & echo $! > pid"), bash("true"), "Done."
-    )
-    assert outcome.reward == 1.0
 
 
 PROGRAM = """
@@ -247,10 +206,8 @@ box.run("sleep 605", {}, 600.0, 100)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_process_that_is_ended_leaves_no_process_and_no_directory(
-    number: signal.Signals, place: Path
-) -> None:
+def test_a_process_that_is_ended_leaves_no_process_and_no_directory(place: Path) -> None:
+    number = signal.SIGKILL
     environ = {**os.environ, "TMPDIR": str(place)}
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -267,22 +224,3 @@ def test_a_process_that_is_ended_leaves_no_process_and_no_directory(
     process.wait(DEADLINE_S)
     process.stdout.close()
     eventually(lambda: not left_over(place))
-
-
-@pytest.mark.slow
-def test_env_check_finds_no_fault(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [
-        "env=harbor",
-        f"env.target={tasks}",
-        "env.sandbox=none",
-        f"outputs={tmp_path}",
-        "env.max_turns=3",
-    ]
-    assert (
-        main(["env", "check", *words, "tasks=2", "training.group_size=2", "--seconds", "250"]) == 0
-    )
-    captured = capsys.readouterr()
-    assert "without isolation" in captured.err
-    assert "fault" not in captured.out

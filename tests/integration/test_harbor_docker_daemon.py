@@ -6,11 +6,11 @@ It needs an image with bash, python3 and timeout, which `XP_TEST_IMAGE` names (u
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import harbor, write_task
 from tests.support.harness_programs import harness
@@ -33,7 +33,7 @@ pytestmark = [
 
 def containers() -> list[str]:
     command = ["docker", "ps", "--all", "--quiet"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return ended(command, check=True).stdout.split()
 
 
 def task(tmp_path: Path) -> Path:

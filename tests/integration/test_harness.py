@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -17,20 +14,15 @@ from typing import Any
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
-from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import call
-from tests.support.harbor_tasks import left_over, write_task
-from tests.support.harness_programs import PROGRAMS, ROOT, SHELL, harness, play
+from tests.support.harbor_tasks import write_task
+from tests.support.harness_programs import PROGRAMS, SHELL, harness, play
 from tests.support.harness_programs import place as place
 from xp.__main__ import main
-from xp.checks.contracts.jobs import eventually
 from xp.checks.contracts.provider import ProviderSuite, lent
-from xp.contrib.harness import provider as harness_provider
-from xp.contrib.harness import session
-from xp.envs.base import PROMPT_LENGTH, EnvUnavailable, Message, Provider, Task
+from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.tokens import ChatTokens
 
 HELLO = call("bash", command="echo hello > hello.txt")
 FINISHED = EpisodeStatus.FINISHED
@@ -113,14 +105,6 @@ ENDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], EpisodeStatus, dict[
         TRUNCATED,
         {"program_timed_out": 1},
     ),
-    "rewrites": (" rewrite", {}, (HELLO, "Done.", "Done."), TRUNCATED, {"program_rewritten": 1}),
-    "has a second conversation": (
-        " parallel",
-        {},
-        (HELLO, "Done.", "Done."),
-        TRUNCATED,
-        {"program_rewritten": 1},
-    ),
     "sends requests again": (
         " retry",
         {},
@@ -133,20 +117,13 @@ ENDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], EpisodeStatus, dict[
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_what_a_program_left_is_scored_however_it_ends(
-    tasks: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    session._warn_once.cache_clear()
+def test_what_a_program_left_is_scored_however_it_ends(tasks: Path, name: str) -> None:
     flag, changes, turns, status, numbers = ENDS[name]
     options = {"command": SHELL + flag, **changes.get("options", {})}
     outcome, _ = play(harness(tasks, **{**changes, "options": options}), *turns)
     assert outcome.status == status
     assert outcome.reward == 1.0
     assert {one: outcome.grader[one] for one in numbers} == numbers
-    is_rewritten = "program_rewritten" in numbers
-    assert (
-        "the program does not go on with its conversation" in capsys.readouterr().err
-    ) is is_rewritten
 
 
 def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:
@@ -160,9 +137,7 @@ def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("no_such_program {prompt_file}", "command not found"),
         ("true", "before it asked the model anything"),
-        ("python -c 'raise SystemExit(3)'", "ended with code 3 before it asked"),
         (f"{SHELL} n=2", "n=2 is not supported"),
         (EMBED, "/v1/embeddings: not served"),
     ],
@@ -202,26 +177,6 @@ def test_a_key_is_of_one_episode_while_it_lasts(tasks: Path) -> None:
         asked(one, "/v1/models")
 
 
-def test_tokens_of_a_request_are_counted_by_the_policys_template(
-    tasks: Path, tmp_path: Path
-) -> None:
-    provider = load_provider(harness(tasks), os.environ)
-    path = "/v1/messages/count_tokens"
-    message = Message(role="user", content="Look.")
-    body = {"messages": [message], "tools": [{"name": "look", "input_schema": {"type": "object"}}]}
-    chat = ChatTokens(tokenizer_of("qwen3", tmp_path))
-    token = PROMPT_LENGTH.set(lambda messages, tools: len(chat.prompt(messages, tools)))
-    counted = provider.open(Task("x", "train", 0))
-    PROMPT_LENGTH.reset(token)
-    function = {"name": "look", "description": "", "parameters": {"type": "object"}}
-    prompt = chat.prompt([message], json.dumps([{"type": "function", "function": function}]))
-    assert asked(counted, path, body) == (200, {"input_tokens": len(prompt)})
-    uncounted = provider.open(Task("x", "train", 1))
-    assert asked(uncounted, path, body)[0] == 404
-    for one in (counted, uncounted, provider):
-        one.close()
-
-
 def test_rows_are_scored_by_a_command_that_alone_sees_the_answer(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
@@ -257,74 +212,6 @@ def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions()
     assert outcome.reward == 1.0
     assert [turn.messages[0]["content"] for turn in episode.turns[:2]] == ["no match", "match"]
     assert play(config, call("echo", text="no"), "I give up.")[0].reward == 0.0
-
-
-def test_a_session_without_a_usable_prompt_is_closed_and_an_address_of_another_machine_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = {"command": "python {program}/tools_agent.py {prompt_file}"}
-    provider: Any = load_provider(
-        harness(None, serve="xp.envs.builtin.echo:Echo", options=options), os.environ
-    )
-    task = provider.tasks("train", [0])[0]
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            harness_provider, "LOOPBACK", "192.0.2.1"
-        )  # of documentation: no machine has it
-        with pytest.raises(EnvUnavailable, match=r"cannot listen on 192\.0\.2\.1: .*address"):
-            provider.open(task)
-    closed: list[Any] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            harness_provider, "ToolServer", lambda inner, *_: closed.append(inner) or 1 / 0
-        )
-        with pytest.raises(ZeroDivisionError):
-            provider.open(task)
-    assert [inner._is_closed for inner in closed] == [True]
-    provider.close()
-
-
-def test_of_a_program_that_is_killed_with_xp_nothing_is_left(tasks: Path, place: Path) -> None:
-    script = (
-        "import os, sys, tests.integration.test_harness as here\n"
-        "from pathlib import Path\n"
-        "from xp.envs.base import Task\n"
-        f"provider = here.load_provider(here.harness(Path({str(tasks)!r})), os.environ)\n"
-        "session = provider.open(Task('x', 'train', 0))\n"
-        "print(session._server.url, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    environ = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environ,
-    ) as player:
-        assert player.stdout is not None
-        assert player.stdout.readline().startswith("http://127.0.0.1:")
-        assert left_over(place)
-        player.send_signal(signal.SIGKILL)
-    eventually(lambda: not left_over(place))
-
-
-def test_env_check_plays_a_program(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "env=harness",
-        f"env.target={tasks}",
-        "env.sandbox=none",
-        "tasks=1",
-        "training.group_size=2",
-    ]
-    words += ["env.limits.max_sessions=4", "env.max_turns=5"]
-    command = f"env.options.command=python {PROGRAMS}/shell_agent.py {{prompt_file}}"
-    assert main(["env", "check", *words, command, "--seconds", "300", "--json"]) == 0, (
-        capsys.readouterr().out
-    )
-    (report,) = json.loads(capsys.readouterr().out)
-    assert report["facts"]["tools"] == "bash"
-    assert "program_requests" in report["facts"]["grader"]
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])

@@ -19,11 +19,9 @@ from tests.support.fake_session import call
 from tests.support.harbor_tasks import write_task
 from tests.support.harness_programs import OPTIONS, PROGRAMS, SHELL, harness, play
 from xp.contrib.harness.provider import HarnessOptions, HarnessProvider
-from xp.envs.base import ModelMessage, Task
+from xp.envs.base import Task
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
-from xp.errors import XpError
-from xp.spec.env import PromptSource, SandboxKind
 
 FINISHED = EpisodeStatus.FINISHED
 TRUNCATED = EpisodeStatus.TRUNCATED
@@ -73,11 +71,8 @@ def answered(
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        *[("HEAD", "/", 200), ("GET", "/", 200), ("GET", "/v1/models", 200)],
-        *[("HEAD", "/v1/models", 200), ("GET", "/v1/models/policy", 200)],
-        *[("GET", "/mcp", 405), ("DELETE", "/mcp", 405), ("GET", "/v1/responses", 405)],
-        *[("POST", "/api/event_logging/batch", 404), ("POST", "/v1/traces", 404)],
-        *[("GET", "/v1/embeddings", 404), ("GET", "/.well-known/oauth-protected-resource", 404)],
+        *[("HEAD", "/", 200), ("GET", "/v1/models/policy", 200), ("GET", "/mcp", 405)],
+        *[("POST", "/v1/traces", 404), ("GET", "/v1/embeddings", 404)],
     ],
 )
 def test_a_probe_or_telemetry_is_answered_and_is_no_refused_request(
@@ -90,13 +85,7 @@ def test_a_probe_or_telemetry_is_answered_and_is_no_refused_request(
     assert session._channel.refused is None
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *["/v1/completions", "/v1/embeddings", "/v1/responses/compact", "/api/chat"],
-        "/v1beta/models/policy:generateContent",
-    ],
-)
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1beta/models/policy:generateContent"])
 def test_a_request_to_another_models_api_is_refused(session: Any, path: str) -> None:
     assert answered(session, "POST", path, {})[0] == 404
     assert path in session._channel.refused
@@ -106,9 +95,7 @@ def test_a_request_to_another_models_api_is_refused(session: Any, path: str) -> 
 @pytest.mark.parametrize(
     ("message", "code"),
     [
-        *[({"id": 1, "method": f"{name}/list"}, -32601) for name in ("resources", "prompts")],
-        ({"id": 1, "method": "logging/setLevel", "params": {"level": "info"}}, -32601),
-        ({"id": 1, "method": "tools/call", "params": [1]}, -32602),
+        ({"id": 1, "method": "prompts/list"}, -32601),
         ({"id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": [1]}}, -32602),
         ("no request", -32600),
     ],
@@ -120,27 +107,6 @@ def test_an_optional_or_wrong_method_of_mcp_has_the_protocols_error(
     assert status == 200
     assert value["error"]["code"] == code
     assert session._tool_server.fault is None
-
-
-def test_a_clients_answer_to_no_request_is_accepted(session: Any) -> None:
-    assert answered(session, "POST", "/mcp", {"id": 7, "result": {}})[0] == 202
-
-
-PROBES = "; ".join(
-    f'curl -s -o /dev/null {words} -H "x-api-key: $OPENAI_API_KEY" ${{OPENAI_BASE_URL%/v1}}{path}'
-    for words, path in (
-        *[("-I", "/"), ("-d {}", "/v1/traces"), ("", "/mcp"), ("-X DELETE", "/mcp")],
-        ("-d {}", "/api/event_logging/batch"),
-    )
-)
-
-
-def test_an_episode_that_ends_with_probes_is_finished(tasks: Path) -> None:
-    config = harness(tasks, options={"command": f"{SHELL}; {PROBES}"})
-    outcome, _ = play(config, HELLO, "Done.")
-    assert outcome.status == FINISHED
-    assert outcome.reward == 1.0
-    assert outcome.grader["program_refused"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -225,24 +191,6 @@ def test_a_grading_script_is_found_and_copied_where_the_program_does_not_see_it(
     assert HarnessProvider.source_digest(config) != before
 
 
-@pytest.mark.parametrize(("prompt", "starts"), [(PromptSource.LIVE, 1), (PromptSource.PREPARED, 3)])
-def test_a_preparation_starts_the_program_for_prompts_that_it_writes(
-    tmp_path: Path, prompt: PromptSource, starts: int
-) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"prompt": f"Say {n}."}) + "\n" for n in range(3)))
-    log = tmp_path / "starts"
-    options = {"command": f"echo x >> {log}; {SHELL}", "grade": "true"}
-    config = harness(None, rows=str(rows), options=options, prompt=prompt)
-    provider = load_provider(config, os.environ)
-    described = [provider.describe(task) for task in provider.tasks("train", range(3))]  # type: ignore[attr-defined]
-    provider.close()
-    assert [opening[-1]["content"] for opening, _ in described] == ["Say 0.", "Say 1.", "Say 2."]
-    assert {opening[0]["content"] for opening, _ in described} == {"You use bash."}
-    assert {tools[0].name for _, tools in described} == {"bash"}
-    assert len(log.read_text().split()) == starts
-
-
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_requests_beside_the_programs_loop_can_be_left_out_of_a_training(
     tasks: Path, is_trained: bool
@@ -254,40 +202,3 @@ def test_requests_beside_the_programs_loop_can_be_left_out_of_a_training(
     assert outcome.grader["program_auxiliary"] == 1.0
     assert outcome.grader["program_rows"] == (2.0 if is_trained else 1.0)
     assert episode.undelivered == (() if is_trained else (0,))
-
-
-def test_the_programs_wish_for_one_call_is_kept_by_its_message() -> None:
-    from xp.contrib.harness.session import _with_one_call
-    from xp.envs.base import Message
-
-    calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in "ab"]
-    whole = ModelMessage(Message(role="assistant", content="x", tool_calls=calls), reasoning="r")
-    assert _with_one_call(whole).message["tool_calls"] == calls[:1]
-    assert _with_one_call(whole).reasoning == "r"
-
-
-def test_advice_without_docker_is_accepted_by_the_same_environment(
-    tmp_path: Path, tasks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"prompt": "Say it."}) + "\n")
-    config = harness(
-        None,
-        rows=str(rows),
-        options={"grade": "true", "image": "python:3.12"},
-    )
-    docker = config.model_copy(update={"sandbox": SandboxKind.DOCKER})
-    monkeypatch.setenv("DOCKER_HOST", "unix:///none")
-    with pytest.raises(XpError) as fault:
-        load_provider(docker, os.environ)
-    if "not on this machine" not in str(fault.value):
-        assert "env.sandbox=none env.options.image=null" in str(fault.value)
-
-    needs_root = tmp_path / "tasks"
-    shutil.copytree(tasks, needs_root)
-    next(needs_root.rglob("test.sh")).write_text("echo 1 > /logs/verifier/reward.txt\n")
-
-    docker = harness(needs_root).model_copy(update={"sandbox": SandboxKind.DOCKER})
-    with pytest.raises(XpError) as fault:
-        load_provider(docker, os.environ)
-    assert "sandbox=none" not in str(fault.value)

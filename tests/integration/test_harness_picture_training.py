@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import json_lines
 from tests.support.harbor_tasks import write_task
 from tests.support.harness_programs import PROGRAMS
 from tests.support.tiny_vision import vision_model
@@ -43,7 +43,7 @@ def test_the_update_has_the_engines_pixels_of_a_programs_pictures(
     )
     assert main([*words, f"outputs={outputs}"]) == 0
     (run,) = (outputs / "runs").iterdir()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     steps = [line for line in lines if line["stage"] == "train"]
     assert len(steps) == 2
     for step in steps:

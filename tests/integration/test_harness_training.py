@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.child import json_lines
 from tests.support.harbor_tasks import left_over
 from tests.support.programs import mini, needs_mini, rewriting
 from xp.__main__ import main
@@ -44,7 +45,7 @@ def trained(outputs: Path, *words: str) -> tuple[list[dict[str, Any]], str]:
     """The lines of metrics of a training, and the digest of its weights."""
     assert main([*words, f"outputs={outputs}", "model=tiny", *SMALL]) == 0
     (run,) = (outputs / "runs").iterdir()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     return [line for line in lines if line["stage"] == "train"], file_digest(
         run / "model/model.safetensors"
     )

@@ -45,23 +45,6 @@ def dripping(head: bytes) -> Iterator[bytes]:
         yield b" "
 
 
-def test_an_answer_nested_without_end_breaks_the_protocol() -> None:
-    with (
-        raw_server(lambda: whole(DEEP)) as url,
-        pytest.raises(XpError, match="does not speak") as caught,
-    ):
-        asked(url)
-    assert caught.value.code is ExitCode.ENVIRONMENT
-
-
-def test_an_error_nested_without_end_is_shown_as_text() -> None:
-    with (
-        raw_server(lambda: whole(DEEP, "500 X")) as url,
-        pytest.raises(Unavailable, match=r"HTTP 500: \[\[\["),
-    ):
-        asked(url)
-
-
 def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
     call = {"id": "\ud83d", "function": {"name": "\ud83d", "arguments": "{}"}}
     with raw_server(lambda: whole(said({"content": "cut \ud83d", "tool_calls": [call]}))) as url:
@@ -78,20 +61,10 @@ def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
         asked(url)
 
 
-@pytest.mark.parametrize("usage", [[1], "x", 3, {"prompt_tokens": [1]}, None])
-def test_a_usage_that_is_none_counts_nothing(usage: Any) -> None:
-    with raw_server(lambda: whole(said({"content": "a"}, usage=usage))) as url:
-        assert asked(url).prompt_tokens is None
-
-
 @pytest.mark.parametrize(
     "head",
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n",
-    ],
-    ids=["body", "body without a length", "last body"],
+    [b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"],
+    ids=["body", "body without a length"],
 )
 def test_an_answer_that_comes_byte_by_byte_ends_at_the_deadline(head: bytes) -> None:
     began = time.monotonic()
@@ -130,14 +103,3 @@ def test_an_engine_that_answers_badly_is_lost() -> None:
     ):
         CompletionClient(url, SAMPLING, [], "log").answer(GenerationRequest([1], 8, seed=1))
     assert caught.value.code is ExitCode.ENGINE
-
-
-def test_a_vllm_server_that_writes_too_much_has_failed() -> None:
-    answer = {"choices": [{"token_ids": [1] * 5, "logprobs": {"token_logprobs": [-1.0] * 5}}]}
-    with (
-        raw_server(lambda: whole(json.dumps(answer).encode())) as url,
-        pytest.raises(XpError, match="5 token ids"),
-    ):
-        CompletionClient(url, SAMPLING, [2], "vllm.log").answer(
-            GenerationRequest([5, 6], 4, seed=1)
-        )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.child import ended
 from tests.support.endpoint_evaluations import knows_some, words
 from xp.__main__ import main
 
@@ -25,14 +25,6 @@ print(json.dumps({
     "mean": metrics["reward_mean"].value,
 }))
 """
-READ_CALLS = """
-import json
-from inspect_ai.log import read_eval_log
-sample = read_eval_log(%r).samples[0]
-call, result = sample.messages[1].tool_calls[0], sample.messages[2]
-called = {"id": call.id, "function": call.function, "arguments": call.arguments}
-print(json.dumps([len(sample.input), called, [result.function, result.tool_call_id], sample.output.completion]))
-"""
 
 
 def test_inspect_ai_reads_every_sample_with_its_reward_and_messages(tmp_path: Path) -> None:
@@ -45,9 +37,7 @@ def test_inspect_ai_reads_every_sample_with_its_reward_and_messages(tmp_path: Pa
             == 0
         )
     (file,) = (tmp_path / "evaluations").glob("*/inspect.json")
-    done = subprocess.run(
-        [python, "-c", READ, str(file)], capture_output=True, text=True, timeout=250, check=False
-    )
+    done = ended([python, "-c", READ, str(file)])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     result = json.loads(file.with_name("eval.json").read_text())
@@ -60,30 +50,3 @@ def test_inspect_ai_reads_every_sample_with_its_reward_and_messages(tmp_path: Pa
         for number, value in enumerate(values)
     }
     assert all(one[3][:3] == ["system", "user", "assistant"] for one in found["samples"])
-
-
-def test_inspect_ai_reads_the_earlier_calls_of_a_prompt(tmp_path: Path) -> None:
-    python = os.environ.get(VARIABLE)
-    if python is None:
-        pytest.skip(f"needs {VARIABLE}=a Python with inspect_ai: make test-inspect")
-    calls = [{"name": "weather", "arguments": {"city": "Rome"}}]
-    prompt = [
-        {"role": "user", "content": "Rome?"},
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "content": "sunny"},
-        {"role": "user", "content": "And Oslo?"},
-    ]
-    rows = tmp_path / "rows.json"
-    rows.write_text(json.dumps([{"prompt": prompt, "answer": str(number)} for number in range(40)]))
-    with serving(ChatServer(write=lambda _: {"content": "cloudy"})) as server:
-        model = ("model=endpoint", f"model.url={server.url}", "model.name=stub")
-        own = ("env=graded", f"env.rows={rows}", "env.grader=exact", "evaluation.num_tasks=2")
-        assert main(["eval", f"outputs={tmp_path}", *own, *model]) == 0
-    (file,) = (tmp_path / "evaluations").glob("*/inspect.json")
-    read = READ_CALLS % str(file)
-    done = subprocess.run(
-        [python, "-c", read], capture_output=True, text=True, timeout=250, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    call = {"id": "call00000", "function": "weather", "arguments": {"city": "Rome"}}
-    assert json.loads(done.stdout) == [4, call, ["weather", call["id"]], "cloudy"]

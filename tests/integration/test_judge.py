@@ -13,22 +13,21 @@ import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support import grouped
+from tests.support.child import json_lines
 from tests.support.fake_session import RULES, TASK
 from tests.support.judges import by, check_of, config, data_of, verdict
 from tests.support.played_groups import play, scored
 from tests.support.tables import rows
 from xp.__main__ import main
 from xp.composition import compose
-from xp.envs.config import EpisodeConfig
 from xp.envs.judges import COST, JudgeFault
 from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
 from xp.episode.mixture import without_judge_key
 from xp.episode.outcome import EpisodeStatus
-from xp.errors import ExitCode, XpError
-from xp.planning.episode import episode_config, episode_secrets
+from xp.errors import XpError
+from xp.planning.episode import episode_secrets
 from xp.spec.judge import JudgeScoring, JudgeSpec
-from xp.tasks.request import scoring as scoring_of
 
 OPENING = [{"role": "user", "content": "Argue."}]
 PRICE = (20 * 100 + 5 * 200) / 1e6
@@ -202,25 +201,12 @@ def test_a_judge_that_fails_makes_void_and_never_0(scoring: JudgeScoring) -> Non
     )
 
 
-def test_requests_are_bounded_and_a_busy_endpoint_is_waited_for() -> None:
-    def busy(number: int) -> Any:
-        return (429, {"Retry-After": "0"}, {"error": "busy"}) if number == 1 else None
-
-    with serving(ChatServer(write=by(length), before=busy, latency_s=0.02)) as server:
-        scores = judged(
-            server, JudgeScoring.PAIRWISE, *("a" * number for number in range(1, 6)), concurrency=2
-        )
-    assert scores.values == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert server.most_in_flight == 2
-    assert len(server.requests) == 21
-
-
 def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
     tmp_path: Path, server: ChatServer
 ) -> None:
     first = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(tmp_path / "judge"))
     (file,) = (tmp_path / "judge").iterdir()
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = json_lines(file)
     recorded, sent = (
         [one["messages"][1]["content"] for one in each] for each in (lines, server.requests)
     )
@@ -252,26 +238,6 @@ def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
     assert len(server.requests) == 4
 
 
-def test_each_request_has_a_seed_of_its_own_that_a_rerun_repeats() -> None:
-    def unsure(body: Mapping[str, Any]) -> dict[str, Any]:
-        """No verdict at first, so that the same dialogue is sent again."""
-        seeds.append(body["seed"])
-        return verdict(body, score=5) if len(seeds) % 2 == 0 else {"content": "no"}
-
-    tasks = ("t/0", "t/0", "t/1")
-    runs = []
-    with serving(ChatServer(write=unsure)) as server:
-        for _ in "12":
-            rule = config(server, JudgeScoring.POINTWISE, seed=7)
-            seeds = list[int]()
-            with closing(Judge(rule, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as one:
-                for task, answer in zip(tasks, ("a", "b", "a"), strict=True):
-                    one.score_answers(OPENING, [answer], rule.rubric, task)
-            runs.append(seeds)
-    assert runs[0] == runs[1]
-    assert len(set(runs[0])) == 6, "by task, answer and attempt"
-
-
 def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> None:
     own = config(server, JudgeScoring.POINTWISE, key="JUDGE_KEY")
     environ = {"JUDGE_KEY": "canary-of-the-judge", "OTHER": "1"}
@@ -297,25 +263,6 @@ def judge_word(
     more = f", {model}" if model else ""
     endpoint = f"{{url: '{server.url}', name: stub, {prices}{more}}}"
     return f"env.judge={{rubric: '{rubric}', scoring: {scoring}, model: {endpoint}}}"
-
-
-def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(
-    tmp_path: Path, server: ChatServer
-) -> None:
-    (tmp_path / "rubric.md").write_text("Be kind.\n")
-    spec = compose(["env=multiply", judge_word(server, "pairwise", rubric=f"{tmp_path}/rubric.md")])
-    member = EpisodeConfig.from_json(episode_config(spec).to_json()).members["multiply"]
-    assert member.judge is not None
-    assert member.judge.rubric == "Be kind."
-    assert member.judge.scoring == JudgeScoring.PAIRWISE
-    assert member.judge.weight == 1.0
-    assert member.judge.model.concurrency == 8
-    assert member.judge.model.price_out == 200.0
-    assert spec.env.scores_groups
-    (keys,) = scoring_of(episode_config(spec)).values()
-    assert keys["env.judge"]["rubric"] == "Be kind."
-    assert "url" not in keys["env.judge"]["model"]
-    assert compose(["env=multiply"]).env.members["multiply"].judge is None
 
 
 def test_a_rubric_may_be_a_column_of_the_task(server: ChatServer) -> None:
@@ -361,38 +308,3 @@ def test_agreement_with_a_persons_labels_is_measured(
     assert json.loads(capsys.readouterr().out)["pairs"] > 5, (
         "pointwise scores are compared over all rows"
     )
-
-
-def test_the_budget_of_a_check_stops_before_the_next_row(
-    tmp_path: Path, server: ChatServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert check(tmp_path, server, "pairwise", "--budget-usd", "0.017") == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["rows"] == 1
-    assert result["pairs"] == 3
-    assert len(server.requests) == 6
-    assert result["stopped"].startswith("--budget-usd 0.017 is spent")
-
-
-def test_a_check_without_a_verdict_fails_and_illegal_rows_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving(ChatServer(write=lambda _: {"content": "no"})) as server:
-        assert check(tmp_path, server, "groupwise", "--budget-usd", "0.01") == ExitCode.ENVIRONMENT
-        assert len(server.requests) == 6, (
-            "what failed rows cost counts: three requests of 0.003 each"
-        )
-        result = json.loads(capsys.readouterr().out)
-        assert (result["failed"], result["usage"][COST]) == (2, pytest.approx(6 * PRICE))
-        assert check(tmp_path, server, "groupwise") == ExitCode.ENVIRONMENT
-        (tmp_path / "rows.jsonl").write_text(
-            '{"prompt": "p", "answers": ["a"], "labels": [1, 2]}\n'
-        )
-        command = ["env", "check", "--labels", str(tmp_path / "rows.jsonl"), "env=multiply"]
-        assert main([*command, judge_word(server, "pointwise")]) == 2
-        assert "rows.jsonl:1: expected {prompt: text" in capsys.readouterr().err
-        assert main(command) == 2
-        assert "needs one environment with env.judge" in capsys.readouterr().err
-        (tmp_path / "rows.jsonl").write_text("")
-        assert main([*command, judge_word(server, "pointwise")]) == 2
-        assert "rows.jsonl has no rows" in capsys.readouterr().err

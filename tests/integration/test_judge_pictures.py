@@ -19,7 +19,6 @@ from tests.support.tiny_vision import IMAGES, message
 from xp.__main__ import main
 from xp.envs import pictures
 from xp.envs.base import Message
-from xp.envs.judges import JudgeFault
 from xp.envs.pictures import PictureStore, picture_data
 from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
@@ -106,29 +105,6 @@ def pixels(url: str) -> Any:
     return image.size, image.tobytes()
 
 
-def test_a_large_picture_is_sent_as_the_judged_model_reads_it(
-    server: ChatServer, store: PictureStore
-) -> None:
-    judged(server, store, "Two.", images=Images(max_pixels=784, per_episode=4))
-    _, _, (url,) = shown(server.requests[0])
-    assert pixels(url)[0] == (28, 28)
-
-
-@pytest.mark.parametrize("scoring", [JudgeScoring.PAIRWISE, JudgeScoring.GROUPWISE])
-def test_compared_answers_have_their_own_pictures(
-    scoring: JudgeScoring, server: ChatServer, store: PictureStore
-) -> None:
-    judged(server, store, dialogue(store, "b"), dialogue(store, "c"), scoring=scoring)
-    for body in server.requests:
-        data, names, urls = shown(body)
-        compared = data.get("answers") or [data["first"], data["second"]]
-        places = [turns[1]["content"] for turns in compared]
-        assert places == ["Closer: [image 2]", "Closer: [image 3]"]
-        assert names == ["[image 1]", "[image 2]", "[image 3]"]
-        assert len({str(pixels(url)) for url in urls}) == 3
-    assert len(server.requests) == (2 if scoring is JudgeScoring.PAIRWISE else 1)
-
-
 def test_records_have_digests_and_are_a_cache(
     server: ChatServer, store: PictureStore, tmp_path: Path
 ) -> None:
@@ -145,22 +121,6 @@ def test_records_have_digests_and_are_a_cache(
     assert [image["sha256"] for image in images] == [
         store.keep(board(name))["sha256"] for name in "ab"
     ]
-
-
-def test_a_judge_without_the_key_scores_no_dialogue_with_pictures(
-    server: ChatServer, store: PictureStore
-) -> None:
-    with pytest.raises(JudgeFault, match=r"set env\.judge\.model\.images=true"):
-        judged(server, store, "Two.", reads_images=False)
-
-
-def test_a_picture_that_is_lost_is_a_fault_and_no_score(
-    server: ChatServer, store: PictureStore
-) -> None:
-    answer = dialogue(store, "b")
-    store.file(answer[1]["pictures"][0]["sha256"]).unlink()
-    with pytest.raises(JudgeFault, match="cannot be read from"):
-        judged(server, store, answer)
 
 
 JUDGED = "env.judge={{rubric: r, model: {{url: '{url}', name: m, {more}}}}}"

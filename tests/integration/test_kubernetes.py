@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import shutil
-import subprocess
-import threading
 from dataclasses import replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +14,19 @@ import pytest
 import yaml
 
 from tests.support.detaching import DetachingContract, InTheCloud, stub
-from tests.support.launching import CPU, ROOT, launcher_spec, stage
+from tests.support.launching import ROOT, launcher_spec, stage
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.kubernetes.launcher import KubernetesLauncher, state_of
-from xp.contrib.kubernetes.manifest import API_VERSION, KIND
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launch, Launcher
 from xp.execution.launchers.files import copy_package
-from xp.execution.launchers.service import stage_log, to_yaml
-from xp.planning.job import Runtime, Stage
+from xp.execution.launchers.service import stage_log
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
 
 pytestmark = pytest.mark.integration
 
-KUBECTL = shutil.which("kubectl")
-"""The real program, before a stub takes its place on PATH."""
 COMMON = (
     "env=whodunit",
     "launcher=kubernetes",
@@ -131,13 +122,6 @@ def test_a_manifest_is_valid_by_its_operators_schema(
         assert len(manifest["metadata"]["name"]) <= 40
 
 
-def test_the_schema_refuses_a_field_that_the_operator_does_not_know(tmp_path: Path) -> None:
-    manifest = manifests("skyrl", tmp_path)["train"]
-    manifest["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containerz"] = []
-    with pytest.raises(jsonschema.ValidationError, match="containerz"):
-        validator_of("RayJob").validate(manifest)
-
-
 def test_a_ray_job_has_the_machines_of_hardware_and_a_ray_with_a_token(tmp_path: Path) -> None:
     found = manifests(
         "skyrl", tmp_path, "launcher.options.queue=team", "launcher.max_restarts=2", detach=True
@@ -175,97 +159,14 @@ def test_a_job_set_starts_each_stage_after_the_one_before(tmp_path: Path) -> Non
     assert main.endswith("-train-0-0." + main.partition("-train-0-0.")[0] + ":29500")
 
 
-def test_slime_runs_in_its_image_with_xps_packages_before_ray_starts(tmp_path: Path) -> None:
-    cluster = manifests("slime", tmp_path)["train"]["spec"]["rayClusterSpec"]
-    assert cluster["rayVersion"] == "2.56.0"
-    (container,) = cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"]
-    assert container["image"].startswith("slimerl/slime")
-    assert " ".join(container["command"]).startswith("python3 -m pip install '")
-    variables = {each["name"]: each.get("value") for each in container["env"]}
-    assert variables["PYTHONPATH"] == "/outputs/runs/some_run/attempt_1/code:/root/slime"
-
-
-def test_a_ray_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match=r"set launcher\.options\.ray_version") as caught:
-        manifests("slime", tmp_path, "launcher.options.ray_version=null")
-    assert caught.value.code == ExitCode.PLAN
-
-
-class Discovery(BaseHTTPRequestHandler):
-    """A cluster's answers about its kinds, which `kubectl --dry-run=client` asks for; it has nothing else."""
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0].strip("/")
-        groups = [
-            {"groupVersion": version, "version": version.partition("/")[2]}
-            for version in API_VERSION.values()
-        ]
-        answers: dict[str, Any] = {
-            "api": {"kind": "APIVersions", "versions": ["v1"]},
-            "api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
-            "apis": {
-                "kind": "APIGroupList",
-                "groups": [
-                    {"name": each["groupVersion"].partition("/")[0], "versions": [each]}
-                    for each in groups
-                ],
-            },
-        }
-        for kind, version in API_VERSION.items():
-            row = {"name": f"{kind}s", "singularName": kind, "namespaced": True, "kind": KIND[kind]}
-            resources = [{**row, "verbs": ["create", "get"]}]
-            answers[f"apis/{version}"] = {
-                "kind": "APIResourceList",
-                "groupVersion": version,
-                "resources": resources,
-            }
-        body = json.dumps(answers.get(path, {"kind": "Status", "code": 404})).encode()
-        self.send_response(200 if path in answers else 404)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Prints nothing."""
-
-
-@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not here")
-@pytest.mark.parametrize("name", sorted(PLANS))
-def test_kubectl_would_create_the_object(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "kubernetes.yaml"
-    manifest = manifests(name, tmp_path)["train"]
-    file.write_text(to_yaml([manifest]))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Discovery)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    words = ["create", "--dry-run=client", "--validate=false", "--filename", str(file)]
-    address = f"--server=http://127.0.0.1:{server.server_port}"
-    done = subprocess.run(
-        [str(KUBECTL), address, *words, "--output=json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
-    )
-    server.shutdown()
-    server.server_close()
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
-    assert shown["kind"] == KINDS[name]
-    assert shown["spec"] == manifest["spec"]
-
-
 @pytest.mark.parametrize(
     ("kind", "status", "state"),
     [
-        ("job", {}, "running"),
         ("job", {"conditions": [{"type": "Suspended", "status": "True"}]}, "running"),
-        ("job", {"conditions": [{"type": "FailureTarget", "status": "True"}]}, "running"),
         ("job", {"conditions": [{"type": "Failed", "status": "True"}]}, "failed"),
         ("rayjob", {"jobDeploymentStatus": "Retrying", "jobStatus": "FAILED"}, "running"),
-        ("rayjob", {"jobDeploymentStatus": "Suspended"}, "running"),
         ("rayjob", {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}, "succeeded"),
         ("rayjob", {"jobDeploymentStatus": "Complete", "jobStatus": "STOPPED"}, "failed"),
-        ("rayjob", {"jobDeploymentStatus": "ValidationFailed"}, "failed"),
         ("jobset", {"restarts": 1}, "running"),
         ("jobset", {"terminalState": "Completed"}, "succeeded"),
         ("jobset", {"terminalState": "Failed"}, "failed"),
@@ -323,62 +224,10 @@ class TestDetachedKubernetes(InTheCloud, DetachingContract):
         return KubernetesLauncher(launcher_spec("kubernetes", grace_s=1.0, detach=True), outputs)
 
 
-def on_two_nodes(name: str, code: str, *packages: str) -> Stage:
-    made = stage(name, code)
-    runtime = Runtime(packages=packages)
-    job = replace(made.job, resources=replace(CPU, num_nodes=2), runtime=runtime)
-    return replace(made, job=job)
-
-
 def prepared(tmp_path: Path) -> Context:
     context = Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
     copy_package(context.outputs / context.code)
     return context
-
-
-SHOWS = "import os; print('node', os.environ['XP_NODE'], 'of', os.environ['XP_NODES'], os.environ['XP_MAIN_NODE'])"
-
-
-@pytest.mark.slow
-def test_a_program_runs_on_every_node_and_its_log_is_that_of_the_first(
-    cluster: Path, tmp_path: Path
-) -> None:
-    context = prepared(tmp_path)
-    launcher = KubernetesLauncher(launcher_spec("kubernetes", grace_s=1.0), context.outputs)
-    code = SHOWS + "\nopen(os.environ['XP_NODE'], 'w')"
-    launch = launcher.submit(on_two_nodes("train", code), context)
-    assert launch.native_id.startswith("jobset.")
-    assert launcher.wait(launch, lambda _: None) == 0
-    assert (context.outputs / launch.log).read_text() == "node 0 of 2 127.0.0.1:29500\n"
-    assert (cluster / "volume/1").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_node_that_fails_ends_the_stage_with_its_code(tmp_path: Path) -> None:
-    context = prepared(tmp_path)
-    launcher = KubernetesLauncher(launcher_spec("kubernetes", grace_s=1.0), context.outputs)
-    code = "import os; raise SystemExit(13 if os.environ['XP_NODE'] == '0' else 0)"
-    launch = launcher.submit(on_two_nodes("train", code), context)
-    assert launcher.wait(launch, lambda _: None) == 13
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_ray_jobs_stages_run_on_its_head_one_after_the_other(tmp_path: Path) -> None:
-    context = prepared(tmp_path)
-    spec = launcher_spec("kubernetes", grace_s=1.0, detach=True)
-    launcher = KubernetesLauncher(spec, context.outputs)
-    stages = [
-        stage("prepare", "import os; print('CUDA_VISIBLE_DEVICES' in os.environ)"),
-        on_two_nodes("train", "raise SystemExit(7)", "ray"),
-    ]
-    launches = launcher.submit_all([(each, context) for each in stages])
-    assert {launch.native_id.partition(".")[0] for launch in launches} == {"rayjob"}
-    assert launcher.wait(launches[1], lambda _: None) == 7
-    assert launcher.poll(launches[0]) == 0
-    launcher.fetch(launches[0])
-    assert (context.outputs / launches[0].log).read_text() == "False\n"
 
 
 def test_a_job_that_the_cluster_refuses_leaves_no_secret(cluster: Path, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -19,11 +17,9 @@ from xp.checks.contracts.launcher import LauncherSuite
 from xp.cli.runs import cancel
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers import modal, slurm
+from xp.execution.launchers import slurm
 from xp.execution.launchers.base import Context, Launcher
-from xp.execution.launchers.cluster import TimedOut, ask
 from xp.execution.launchers.modal import ModalLauncher
-from xp.execution.launchers.node.job_spec import make_job_spec, read_result
 from xp.execution.launchers.node.on_node import REQUEUE
 from xp.execution.launchers.ray import RayLauncher
 from xp.execution.launchers.slurm import SlurmLauncher
@@ -31,7 +27,6 @@ from xp.execution.launchers.slurm_job import array_script, batch_script
 from xp.execution.record import LOCK, RunStatus, read_record
 from xp.execution.supervise import dispatch
 from xp.lib.loopback import free_ports
-from xp.planning.job import Resources, Stage
 
 pytestmark = pytest.mark.integration
 
@@ -54,13 +49,6 @@ TESTS_ONLY = 'case "$1" in --test-only) exit 0;; esac'
 INVALID = "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1"
 REFUSALS: list[tuple[type[Launcher], dict[str, Any], str | None, tuple[str, ...]]] = [
     (SlurmLauncher, {}, INVALID, ("Invalid account",)),
-    (
-        SlurmLauncher,
-        {},
-        f"{TESTS_ONLY}\necho 'slurmctld: connection refused' >&2; exit 1",
-        ("connection refused",),
-    ),
-    (SlurmLauncher, {}, f"{TESTS_ONLY}\necho '<html>welcome</html>'", ("welcome",)),
     (SlurmLauncher, {}, f"{TESTS_ONLY}\nexit 0", ("answered ''",)),
     (SlurmLauncher, {}, None, ("sbatch is not on this machine's PATH",)),
     (SlurmLauncher, {"sbatch": {"mem": "1G"}}, "exit 0", ("xp sets mem itself",)),
@@ -128,25 +116,6 @@ def test_a_job_that_slurm_took_silently_is_found_by_name(
     assert (place / "submitted").read_text() == "x\n"
 
 
-def test_a_supervisor_killed_after_slurm_took_the_job_leaves_one_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sbatch = f"{TESTS_ONLY}\necho x >> $here/submitted; echo 4711"
-    place = programs(
-        tmp_path, monkeypatch, sbatch=sbatch, squeue="test -f $here/submitted && echo 4711; exit 0"
-    )
-    context = LauncherSuite.make_context(tmp_path)
-    first = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(
-        stage("a", "pass"), context
-    )
-    (context.outputs / "runs/run/attempt_1/a/submitted.json").unlink()  # it came no further
-    again = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(
-        stage("a", "pass"), context
-    )
-    assert again.native_id == first.native_id
-    assert (place / "submitted").read_text() == "x\n"
-
-
 LISTS = """test -f $here/cancelled && echo "JobState=CANCELLED ExitCode=0:15" || echo "JobState=PENDING ExitCode=0:0\""""
 """A scontrol that knows whether scancel was called."""
 
@@ -181,22 +150,6 @@ def test_a_run_that_another_command_asks_about_is_cancelled(
     assert read_record(outputs / "runs/run").status is RunStatus.INTERRUPTED
 
 
-def test_further_sbatch_options_reach_it_and_cpu_processes_are_no_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = programs(tmp_path, monkeypatch, sbatch='printf "%s\\n" "$@" > $here/argv; exit 0')
-    launcher = SlurmLauncher(
-        launcher_spec("slurm", sbatch={"qos": "high"}, account="us"), tmp_path / "outputs"
-    )
-    two = replace(stage("a", "pass").job, resources=Resources("cpu", 2, 1, 3, 1.5))
-    launcher.check([Stage("a", two)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
-    asked = (place / "argv").read_text().split("\n")
-    assert {"--qos=high", "--account=us", "--cpus-per-task=3", "--mem=1536M", "--requeue"} <= set(
-        asked
-    )
-    assert not [text for text in asked if text.startswith(("--gres", "--partition"))]
-
-
 def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None:
     context = LauncherSuite.make_context(tmp_path / AWKWARD)
     order = context.outputs / "runs/run/attempt_1/a/job.json"
@@ -218,56 +171,6 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
         ["-m", "xp.execution.launchers.node.on_node", "7", str(order)]
     )
     assert not list(tmp_path.rglob("pwned"))
-
-
-def test_a_node_skips_a_stage_that_an_earlier_one_made(tmp_path: Path) -> None:
-    context = LauncherSuite.make_context(tmp_path)
-    result = "runs/run/attempt_1/evaluate/after/eval.json"
-    evaluate = replace(stage("evaluate", "1 / 0", outputs=(result,), done=result), made_in="train")
-    spec = make_job_spec(
-        evaluate, context, root=str(context.outputs), grace_s=1.0, secrets_file=None
-    )
-    (context.outputs / result).parent.mkdir(parents=True)
-    (context.outputs / result).write_text("{}")
-    (tmp_path / "job.json").write_text(spec.to_json())
-    command = [
-        sys.executable,
-        "-m",
-        "xp.execution.launchers.node.on_node",
-        "7",
-        str(tmp_path / "job.json"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    ended = read_result(context.outputs / "runs/run/attempt_1/evaluate")
-    assert ended is not None
-    assert ended.exit_code == 0
-
-
-def test_an_app_that_modal_took_silently_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud = with_modal(tmp_path, monkeypatch, "accepts")
-    monkeypatch.setattr(modal, "ask", lambda argv, **how: _asked(argv, cloud, **how))
-    context = LauncherSuite.make_context(tmp_path)
-    once = stage("once", "open('count', 'a').write('x')")
-    launcher = ModalLauncher(launcher_spec("modal"), context.outputs)
-    launch = launcher.submit(once, context)
-    assert launch.native_id == "ap-1"
-    assert ModalLauncher(launcher_spec("modal"), context.outputs).submit(once, context) == launch
-    assert launcher.wait(launch, lambda _: None) == 0
-    assert (cloud / "volume/count").read_text() == "x"
-
-
-def _asked(argv: Sequence[str], cloud: Path, **how: Any) -> str:
-    """`ask`, whose time for a submission is over when the app is there."""
-    if "--detach" not in argv:
-        return ask(argv, **how)
-    taking = subprocess.Popen(argv, env=how["environ"])
-    eventually(lambda: list(cloud.glob("apps/*/pid")))
-    taking.kill()
-    taking.wait()
-    raise TimedOut("it is over", ExitCode.RUNTIME)
 
 
 def with_modal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> Path:

@@ -1,17 +1,12 @@
 """The SDK without the vendors' clients: the same SDK, and everybody else finds the real packages."""
 
-import subprocess
 import sys
 
-import pytest
-
-from xp.envs.light_sdk import VENDORS, import_openreward
+from tests.support.child import ended
 
 
 def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    return ended([sys.executable, "-c", code], check=True).stdout
 
 
 def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() -> None:
@@ -31,13 +26,6 @@ def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() ->
         "from openreward.api.rollouts.serializers.ant import serialize_anthropic_message\n"
         "print(serialize_anthropic_message({'role': 'user', 'content': 'hello'})[0].content)\n"
     ).splitlines() == ["[]", "False True", "True True", "OTLPMetricExporter", "hello"]
-
-
-def test_without_the_sdk_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openreward", None)
-    before = list(sys.meta_path), {name: sys.modules.get(name) for name in VENDORS}
-    import_openreward()
-    assert before == (list(sys.meta_path), {name: sys.modules.get(name) for name in VENDORS})
 
 
 def test_openenvs_page_is_not_imported_and_can_be() -> None:

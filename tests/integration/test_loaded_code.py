@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from xp.errors import XpError
 from xp.execution.lock import Lock, check_resumed, complete_lock, inputs_of, read_lock
 from xp.execution.preflight import _loaded_before
-from xp.lib import loaded_code
 from xp.lib.code_files import location_digest
 from xp.lib.loaded_code import FILE, VARIABLE, changed, loaded
 from xp.results.evaluation.records import REQUEST, EvaluationIdentity, directory_of
@@ -89,18 +87,3 @@ def test_an_evaluation_is_played_again_when_such_a_module_changed(
     assert directory_of(tmp_path, requested, again=False).name == f"{place.name}-2"
     (code / "library/hidden.py").unlink()  # of another machine
     assert directory_of(tmp_path, requested, again=False) == place
-
-
-def test_loaded_modules_are_looked_at_once_for_each_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[ModuleSpec | None] = []
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.setattr(loaded_code, "users_location", looked.append)
-    for number in (1, 2):
-        monkeypatch.setenv(VARIABLE, str(tmp_path / f"{number}.jsonl"))
-        looked.clear()
-        loaded_code.watch()
-        once = len(looked)
-        loaded_code.watch()
-        assert len(looked) == once > 0

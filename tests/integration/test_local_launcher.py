@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,69 +10,19 @@ import psutil
 import pytest
 
 from tests.support.launching import (
-    DEADLINE_S,
-    ROOT,
     Supervisor,
     eventually,
     forms,
     plan,
     run,
     stage,
-    statuses,
 )
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.local import LocalLauncher
 from xp.execution.record import RunStatus, read_record
-from xp.execution.tracking.base import tracked_places
 
 pytestmark = pytest.mark.integration
 
 CANARY = 'XPCANARY_7f3a/"q" $(touch pwned)\nsecond XPCANARY_line'
-
-METRICS = """
-import json, os
-assert "WANDB_API_KEY" not in os.environ
-with open("runs/run/metrics.jsonl", "a") as file:
-    for step in range(3):
-        file.write(json.dumps({"step": step, "time": 1.0, "attempt": 1, "stage": "train", "loss": step}) + "\\n")
-"""
-
-
-MAKE = """
-import hashlib, json, os
-os.makedirs("made", exist_ok=True)
-open("count", "a").write("x")
-open("made/weights", "w").write("w" * 1000)
-digest = hashlib.sha256(b"w" * 1000).hexdigest()
-open("made/manifest.json", "w").write(json.dumps({"files": {"weights": digest}}))
-"""
-
-
-def test_a_damaged_result_is_made_again_with_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = stage("model", MAKE, done="made/manifest.json")
-    for number, name in enumerate(("one", "two")):
-        assert run(plan(make, run_id=name), tmp_path).attempts[0].stages[0].status is (
-            RunStatus.CACHED if number else RunStatus.SUCCEEDED
-        )
-    weights = tmp_path / "made/weights"
-    with monkeypatch.context() as patch:
-        patch.setattr("xp.lib.verified.file_digest", None)
-        assert (
-            run(plan(make, run_id="three"), tmp_path).attempts[0].stages[0].status
-            is RunStatus.CACHED
-        )
-    for number, damage in enumerate(("w" * 999 + "v", "w" * 500)):
-        weights.write_text(damage)
-        screen = []
-        run(plan(make, run_id=f"damaged-{number}"), tmp_path, screen)
-        assert (
-            "".join(screen).count("xp: model: made is damaged (weights does not match its sha256)")
-            == 1
-        )
-        assert weights.read_text() == "w" * 1000
-    assert (tmp_path / "count").read_text() == "xxx"
 
 
 def test_a_canary_is_in_no_byte_no_argv_and_no_output(
@@ -141,56 +89,6 @@ def test_what_a_job_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> N
     assert time.monotonic() - began < 300
     pid = int((tmp_path / "pid").read_text())
     assert not psutil.pid_exists(pid)
-
-
-def test_a_full_disk_under_the_log_ends_the_run_with_its_code(tmp_path: Path) -> None:
-    code = "import sys\nfor _ in range(4000): sys.stdout.write('x' * 999 + '\\n')"
-    limited = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)); import json, tests.support.launching as t;"
-        f"sys.exit(t._main({{'outputs': {str(tmp_path)!r}, 'codes': [{code!r}], 'grace_s': 1, 'attempt': 1}}))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", limited],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert ended.returncode == ExitCode.RESOURCE
-    assert "log.txt" in ended.stdout
-    assert "Traceback" not in ended.stderr
-    assert statuses(tmp_path) == {"s0": "failed"}
-
-
-def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_API_KEY", "XPCANARY" + "a" * 40)
-    screen: list[str] = []
-    run(plan(stage("train", METRICS), tracking=("wandb",)), tmp_path, screen)
-    (history,) = tmp_path.glob("runs/run/wandb/offline-run-*-run/run-run.wandb")
-    # W&B's own process may still be writing when finish() has returned.
-    eventually(lambda: history.read_bytes().count(b"loss") >= 3)
-    assert b"project" in history.read_bytes()
-    assert f"wandb sync {history.parent}" in tracked_places(["wandb"], tmp_path / "runs/run")[0]
-    assert not [
-        path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()
-    ]
-    assert "tracking:" not in "".join(screen)
-
-
-def test_with_a_terminal_the_job_is_told_to_draw_for_one(tmp_path: Path) -> None:
-    code = "import os; print(os.environ.get('FORCE_COLOR'), os.environ.get('COLUMNS'), '\\x1b[31mred\\x1b[0m')"
-    from xp.execution.supervise import dispatch
-
-    screen: list[str] = []
-    one = plan(stage("a", code))
-    dispatch(one, LocalLauncher(1.0, on_screen=True), tmp_path, echo=screen.append)  # type: ignore[arg-type]
-    assert "1 80 \x1b[31mred\x1b[0m\n" in "".join(screen)
-    assert (tmp_path / "runs/run/attempt_1/a/log.txt").read_text() == "1 80 red\n"
 
 
 def _watch_argv(seen: set[str], is_over: threading.Event, enough: Path) -> None:

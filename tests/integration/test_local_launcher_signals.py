@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import (
-    DEADLINE_S,
     STUBBORN_TREE,
     Supervisor,
     eventually,
@@ -20,7 +18,6 @@ from tests.support.launching import (
     statuses,
 )
 from xp.errors import ExitCode
-from xp.lib import processes
 
 pytestmark = pytest.mark.integration
 
@@ -36,13 +33,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGHUP, ExitCode.TERMINATED)],
-)
-def test_a_signal_ends_the_whole_tree_after_the_grace(
-    tmp_path: Path, number: int, code: ExitCode
-) -> None:
+def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path) -> None:
+    number = signal.SIGINT
+    code = ExitCode.INTERRUPTED
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE, "open('never', 'w')"], grace_s=1.0)
     tree = supervisor.tree()
     assert all(map(is_alive, tree))
@@ -78,30 +71,6 @@ def _ignore() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def test_a_stop_request_that_precedes_the_program_ends_the_job() -> None:
-    """A signal to the supervisor just before a stage: the guard's first action is to end the job that it has forked."""
-    process = processes.start(["sleep", "1200"], 1200.0)
-    processes.ask(process)
-    try:
-        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
-    finally:
-        processes.end(process, now=True)
-
-
-def test_a_command_ends_with_its_parent_although_it_ignores_term(tmp_path: Path) -> None:
-    """The program is killed; its child, which starts another process, ignores TERM."""
-    program = "import sys; from xp.lib import processes; processes.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program, STUBBORN_TREE], cwd=tmp_path, stdin=subprocess.PIPE
-    )
-    eventually(lambda: (tmp_path / "pids").exists())
-    tree = [int(text) for text in (tmp_path / "pids").read_text().split()]
-    assert all(map(is_alive, tree))
-    parent.kill()
-    parent.wait()
-    eventually(lambda: not any(map(is_alive, tree)))
-
-
 def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=600.0)
     tree = supervisor.tree()
@@ -116,18 +85,6 @@ def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     ended, _ = supervisor.end()
     assert ended == ExitCode.INTERRUPTED
     assert not any(map(is_alive, tree))
-
-
-def test_one_key_press_that_arrives_twice_is_one_interrupt(tmp_path: Path) -> None:
-    slow = POLITE.replace("sys.exit(0)", "time.sleep(0.5); sys.exit(0)")
-    supervisor = Supervisor(tmp_path, [slow], grace_s=600.0, debounce_s=600.0)
-    eventually(lambda: (tmp_path / "up").exists())
-    supervisor.send(signal.SIGINT)
-    time.sleep(0.02)
-    supervisor.send(signal.SIGINT)
-    ended, output = supervisor.end()
-    assert ended == ExitCode.INTERRUPTED
-    assert "tidied up" in output
 
 
 def test_a_job_can_still_use_its_children_while_it_tidies_up(tmp_path: Path) -> None:

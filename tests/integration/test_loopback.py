@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from xp.checks.contracts.jobs import DEADLINE_S
+from tests.support.child import ended
 from xp.lib import private_ray
 
 PROGRAM = """
@@ -36,9 +35,7 @@ def test_nothing_listens_off_loopback_in_a_process_and_in_those_it_spawns(tmp_pa
     (tmp_path / "program.py").write_text(PROGRAM)
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
     command = [sys.executable, str(tmp_path / "program.py")]
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    done = ended(command, env=environ)
     assert done.returncode == 0, done.stderr[-2000:]
     addresses = done.stdout.split()
     assert len(addresses) >= 2
@@ -55,9 +52,7 @@ print(json.dumps(dict(os.environ)))
 
 def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
     """Environment of a cluster that is started by a process with these variables."""
-    done = subprocess.run(
-        [sys.executable, "-c", CLUSTER], env=environ, capture_output=True, text=True, check=True
-    )
+    done = ended([sys.executable, "-c", CLUSTER], env=environ, check=True)
     return dict(json.loads(done.stdout))
 
 

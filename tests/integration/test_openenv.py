@@ -35,7 +35,6 @@ from xp.envs.openenv import OpenEnvProvider
 from xp.envs.target import origin
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.errors import XpError
 from xp.spec.dialect import Dialect
 
 pytestmark = pytest.mark.integration
@@ -80,24 +79,6 @@ def test_tasks_are_rows_times_reset_seeds(provider: OpenEnvProvider) -> None:
         session.close()
 
 
-def test_a_step_gives_text_reward_and_end(provider: OpenEnvProvider) -> None:
-    session = provider.open(task())
-    assert [tool.name for tool in session.tools()] == ["step"]
-    first = session.call("step", {"amount": 7})
-    last = session.call("step", {"amount": 93})
-    assert (first.reward, first.finished, last.reward, last.finished) == (7.0, False, 93.0, True)
-    session.close()
-
-
-def test_wrong_arguments_are_the_models_fault_and_the_session_goes_on(
-    provider: OpenEnvProvider,
-) -> None:
-    session = provider.open(task())
-    assert "amount" in session.call("step", {"amount": "many"}).text
-    assert session.call("step", {"amount": 1}).reward == 1.0
-    session.close()
-
-
 def test_a_fault_of_the_environments_own_is_no_score(provider: OpenEnvProvider) -> None:
     session = provider.open(task())
     with pytest.raises(ToolCrashed, match="thirteen"):
@@ -137,15 +118,6 @@ def test_the_first_refusal_of_a_server_at_capacity_is_the_bound_of_sessions(
     assert [line for line in caplog.messages if "session" in line or "answer" in line] == [
         f"{origin(found._reach().url)} holds 1 session at a time; xp opens no more (env.limits.max_sessions)"
     ]
-
-
-def test_mcp_tools_are_the_tools(tools: OpenEnvProvider) -> None:
-    session = tools.open(task())
-    assert {tool.name for tool in session.tools()} == {"say", "fail", "add", "look"}
-    assert session.call("say", {"text": "hi"}).text == "hi"
-    with pytest.raises(ProtocolError, match="image"):
-        session.call("look", {})
-    session.close()
 
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -201,13 +173,6 @@ def play(name: str, index: int, *turns: str) -> EpisodeResult:
     return episode.settle()
 
 
-def test_the_echo_environment_wants_the_tasks_word() -> None:
-    assert play("echo", 0, "<action>hallo</action>", "<action>hello</action>").step_rewards == (
-        0.0,
-        1.0,
-    )
-
-
 def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
     wrong = "def double(n): return n"
     right = "def double(n): return 2 * n"
@@ -220,10 +185,8 @@ def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
     "cheat",
     [
         "import os; print('passed', flush=True); os._exit(0)",
-        "raise SystemExit(0)",
         "import time; time.sleep(60)",
         "x = ' ' * 10**10",
-        "import os; print(os.environ.get('HOME') == '/root'); raise SystemExit",
     ],
 )
 def test_a_program_that_does_not_reach_its_tests_has_passed_none(cheat: str) -> None:
@@ -245,11 +208,6 @@ def test_strangers_get_neither_an_answer_nor_a_session(provider: OpenEnvProvider
     assert asyncio.run(ask(provider._reach().url)) == (401, "403")
 
 
-def test_a_class_that_names_no_models_is_refused_with_the_way_out() -> None:
-    with pytest.raises(XpError, match="YourAction"):
-        OpenEnvProvider(counter("Unnamed"), os.environ).open(task())
-
-
 def interpreter(place: Path, *paths: str) -> str:
     """A stub for a virtual environment: a program that notes that it was used and then is this interpreter."""
     other = place / "python"
@@ -259,13 +217,6 @@ def interpreter(place: Path, *paths: str) -> str:
     )
     other.chmod(other.stat().st_mode | stat.S_IXUSR)
     return str(other)
-
-
-def test_another_interpreter_serves_what_needs_other_packages(tmp_path: Path) -> None:
-    found = OpenEnvProvider(counter(python=interpreter(tmp_path)), os.environ)
-    found.open(task()).close()
-    found.close()
-    assert (tmp_path / "used").exists()
 
 
 def test_what_the_trainers_python_lacks_is_served_by_xps(tmp_path: Path) -> None:

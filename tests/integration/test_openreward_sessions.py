@@ -19,9 +19,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config, episode_secrets, named_code
 from xp.planning.plan import build_plan
-from xp.planning.stages import prepare_config
 from xp.spec import RunSpec
-from xp.tasks.request import request_key, scoring
 
 pytestmark = pytest.mark.integration
 BOXED = "tests.envs_under_test.counter:Boxed"
@@ -58,13 +56,6 @@ def test_an_unknown_toolset_is_refused_with_those_that_the_server_has() -> None:
         pytest.raises(NotOffered, match=r"unknown toolset 'abacus'.*codex"),
     ):
         provider.open(TASK)
-
-
-def test_a_toolset_without_its_sandbox_is_refused_with_the_reason() -> None:
-    with boxed() as provider:
-        provider._config = rules(serve="tests.envs_under_test.counter:Counter", toolset="codex")
-        with pytest.raises(NotOffered, match=r"CodexToolset requires `env.sandbox`"):
-            provider.open(TASK)
 
 
 @pytest.mark.parametrize(("word", "reward"), [("cat", 1.25), ("dog", 0.25)])
@@ -112,20 +103,9 @@ def composed(*overrides: str) -> RunSpec:
     return compose(["env=openreward", *overrides])
 
 
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [
-        (
-            "{OPENAI_API_KEY: hunter2}",
-            r"overrides.OPENAI_API_KEY is a secret: .*\{from_env: OPENAI_API_KEY\}",
-        ),
-        (
-            "{BASE_URL: 'https://me:hunter2@example.org'}",
-            "BASE_URL: a URL with a user or a password",
-        ),
-    ],
-)
-def test_a_secret_is_refused_as_a_value(overrides: str, reason: str) -> None:
+def test_a_secret_is_refused_as_a_value() -> None:
+    overrides = "{OPENAI_API_KEY: hunter2}"
+    reason = r"overrides.OPENAI_API_KEY is a secret: .*\{from_env: OPENAI_API_KEY\}"
     with pytest.raises(XpError, match=reason) as caught:
         composed(f"env.serve={BOXED}", f"env.overrides={overrides}")
     assert "hunter2" not in str(caught.value)
@@ -137,13 +117,3 @@ def test_a_server_at_a_url_has_its_variables_where_it_was_started() -> None:
             "env.target='http://127.0.0.1:9'",
             "env.overrides={OPENAI_BASE_URL: 'http://127.0.0.1:9'}",
         )
-
-
-def test_a_toolset_makes_another_task_set_and_a_variable_another_scale_of_rewards() -> None:
-    plain = composed("env.target=Org/Name")
-    other = composed(
-        "env.target=Org/Name", "env.toolset=codex", "env.overrides={OPENAI_BASE_URL: 'http://h/v1'}"
-    )
-    assert request_key(prepare_config(plain)) != request_key(prepare_config(other))
-    (before,), (after,) = (scoring(episode_config(spec)).values() for spec in (plain, other))
-    assert before["env.overrides"] != after["env.overrides"]

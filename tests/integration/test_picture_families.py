@@ -11,7 +11,8 @@ import torch
 
 from tests.support.picture_families import FAMILIES, picture_model
 from tests.support.picture_play import TOLERANCE, check_rows, own_logprobs, play
-from tests.support.tiny_vision import message, picture, seeing_chat
+from tests.support.tiny_vision import FAMILIES as QWENS
+from tests.support.tiny_vision import message, picture, seeing_chat, vision_model
 from xp.envs.pictures import PictureStore, picture_data
 from xp.episode.tokens import TemplateFault
 from xp.worker.engines.conversation import Conversation
@@ -27,16 +28,18 @@ def _numbers_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(processing_smolvlm, "num2words", str)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[*FAMILIES, *QWENS])
 def family(request: pytest.FixtureRequest) -> str:
-    for package in FAMILIES[request.param].needs:
-        pytest.importorskip(package)
+    if request.param in FAMILIES:
+        for package in FAMILIES[request.param].needs:
+            pytest.importorskip(package)
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return picture_model(family, tmp_path_factory.mktemp(family))
+    made = picture_model if family in FAMILIES else vision_model
+    return made(family, tmp_path_factory.mktemp(family))
 
 
 @pytest.fixture

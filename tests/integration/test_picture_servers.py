@@ -65,11 +65,3 @@ def test_a_trainers_python_needs_the_server(
     assert words not in fault_of(train_stage())
     assert READS_PICTURES not in fault_of(train_stage())
     assert has_module(sys.executable, READS_PICTURES)
-
-
-def test_a_python_without_vllm_lacks_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    install(tmp_path, READS_PICTURES)  # no installed package, but a folder where the command is
-    assert not has_module(sys.executable, READS_PICTURES)
-    assert not has_module(str(tmp_path / "none"), "json")
-    assert has_module(sys.executable, "json.decoder")

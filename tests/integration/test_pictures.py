@@ -2,125 +2,33 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.stubs.chat_server import ChatServer, serving
 from tests.support.fake_session import RULES, FakeSession, call
-from tests.support.picture_play import TOLERANCE, check_rows, own_logprobs, play
-from tests.support.scripts import ROW
+from tests.support.picture_play import SAMPLING
 from tests.support.sections import replace
-from tests.support.tiny_vision import FAMILIES, IMAGES, message, picture, seeing_chat, vision_model
-from xp.__main__ import main
-from xp.envs.base import PICTURE_MARK, Message, Picture, Task, ToolResult
-from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
+from tests.support.tiny_vision import IMAGES, message, picture, seeing_chat, vision_model
+from xp.envs.base import PICTURE_MARK, Task, ToolResult
 from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus
-from xp.episode.tokens import TemplateFault, TooManyPictures
-from xp.errors import XpError
-from xp.spec.env import PromptSource
-from xp.spec.model import Images
-from xp.tasks.load import within_limit
-from xp.tasks.row import read_rows
-from xp.worker.engines.conversation import Conversation
-from xp.worker.media import load_network
-from xp.worker.played import live_prompt
+from xp.worker.engines.conversation import Opening
+from xp.worker.engines.in_process import over_model
+from xp.worker.media import load_network, placeholder_ids
 from xp.worker.token_budget import reply_ids
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return vision_model(request.param, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vision_model("qwen2_5_vl", tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> PictureStore:
     return PictureStore(tmp_path / "pictures")
-
-
-def test_the_engines_log_probabilities_are_the_models_own_over_two_turns_with_pictures(
-    model: Path, store: PictureStore
-) -> None:
-    """Rows of 0, 1 and 2 pictures are in one batch; in one of them only the tool's result has a picture."""
-    network = load_network(model, torch.float32).eval()
-    chat = seeing_chat(model, store)
-    one, two, three = (picture(store, name) for name in "abc")
-    look = {"name": "look", "tool_call_id": "call00000"}
-    prompts = [
-        message("user", one, "How many?"),
-        message("user", "How many?"),
-        message("user", "How many?"),
-    ]
-    replies = [
-        {**message("tool", "Closer: ", two), **look},
-        {**message("tool", three, " turned"), **look},
-        {**message("tool", "nothing"), **look},
-    ]
-    rows = play(network, chat, prompts, replies)
-    assert [len(row.pictures) for row in rows] == [2, 1, 0]
-    check_rows(network, chat, rows)
-    # The pictures matter: another one in the first prompt gives other log-probabilities.
-    other = Conversation(rows[0].prompt_ids, rows[0].completion_ids)
-    other.pictures = [three["sha256"], two["sha256"]]
-    gap = own_logprobs(network, chat, other) - own_logprobs(network, chat, rows[0])
-    assert gap.abs().max() > 100 * TOLERANCE
-
-
-def test_a_prompt_is_what_the_processor_itself_makes_of_it(
-    model: Path, store: PictureStore
-) -> None:
-    chat = seeing_chat(model, store)
-    shown = picture(store, "a")
-    assert chat.pictures is not None
-    dialogue = [
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "Look: "},
-                {"type": "image", "image": chat.pictures.image(shown["sha256"])},
-                {"type": "text", "text": " How many?"},
-            ],
-        }
-    ]
-    processor = chat.pictures.processor
-    processor.chat_template = chat.tokenizer.chat_template
-    expected = processor.apply_chat_template(
-        dialogue, add_generation_prompt=True, tokenize=True, return_dict=True
-    )
-    ids = chat.prompt([message("user", "Look: ", shown, " How many?")], "[]")
-    assert ids == list(expected["input_ids"][0])
-
-
-def test_equal_tokens_with_another_picture_are_another_prompt(
-    model: Path, store: PictureStore
-) -> None:
-    network = load_network(model, torch.float32).eval()
-    chat = seeing_chat(model, store)
-    prompts = [message("user", picture(store, name), "How many?") for name in "ab"]
-    replies = [message("user", "Again?")] * 2
-    first, second = play(network, chat, prompts, replies)
-    assert first.prompt_ids == second.prompt_ids
-    for row in (first, second):
-        gap = own_logprobs(network, chat, row) - torch.tensor(row.logprobs)
-        assert gap[torch.tensor(row.mask) > 0].abs().max() < TOLERANCE
-
-
-def test_a_text_that_stands_for_a_picture_is_refused(model: Path, store: PictureStore) -> None:
-    chat = seeing_chat(model, store)
-    forged = message("user", "What is <|image_pad|>?")
-    with pytest.raises(TemplateFault, match=r"<\|image_pad\|>, which stands for an image"):
-        chat.prompt([forged], "[]")
-    with pytest.raises(TemplateFault, match="stands for an image"):
-        chat.reply([forged], last_id=None)
 
 
 def test_a_template_that_drops_pictures_of_tools_gets_them_behind_the_result(
@@ -134,43 +42,6 @@ def test_a_template_that_drops_pictures_of_tools_gets_them_behind_the_result(
     assert "Closer: [image 1, below]" in text
     assert text.count("<|image_pad|>") == chat.pictures.num_tokens(shown["sha256"])  # type: ignore[union-attr]
     assert text.index("below]") < text.index("<|image_pad|>")
-
-
-class ShowsTwo(FakeSession):
-    """Begins with a picture, twice."""
-
-    def __init__(self, shown: Picture) -> None:
-        super().__init__(lambda *_: ToolResult(""))
-        self._shown = shown
-
-    def prompt(self) -> list[Message]:
-        return [message("user", self._shown, self._shown)]
-
-
-def test_pictures_are_bounded_in_pixels_and_by_episode(model: Path, store: PictureStore) -> None:
-    chat = seeing_chat(model, store, Images(max_pixels=28 * 28 * 4, per_episode=1))
-    shown = picture(store, "a")
-    assert chat.pictures is not None
-    assert chat.pictures.num_tokens(shown["sha256"]) == 4
-    two = message("user", shown, shown)
-    reason = "the prompt has 2 images, more than model.images.per_episode=1; set model.images.per_episode to a larger number"
-    with pytest.raises(TooManyPictures) as caught:
-        chat.prompt([two], "[]")
-    assert str(caught.value) == reason
-    task = replace(ROW, messages=(two,))
-    with pytest.raises(XpError) as refused:
-        within_limit(store.directory.parent, [task], chat, 400)
-    assert str(refused.value) == f"task {task.task_id}: {reason}"
-    # The prompt of a session is known when it is open.
-    rules = replace(RULES, prompt=PromptSource.LIVE, images=IMAGES)
-    episode = Episode(Task("fake", "train", 0), lambda: ShowsTwo(shown), rules, prepared=[two])
-    assert live_prompt(episode, "[]", chat, 400) is None
-    outcome = episode.settle()
-    assert outcome.status is EpisodeStatus.VOID
-    assert outcome.void_reason == f"TooManyPictures: {reason}"
-    larger = seeing_chat(model, store, IMAGES)
-    assert larger.pictures is not None
-    assert larger.digest() != chat.digest()
 
 
 def test_a_picture_without_room_becomes_a_text_before_the_engine_is_asked(
@@ -196,32 +67,33 @@ def test_a_picture_without_room_becomes_a_text_before_the_engine_is_asked(
     assert digests_of(shown.messages) == [large["sha256"]]
 
 
-def test_pictures_of_a_file_of_rows_are_beside_it_and_a_wrong_one_leaves_its_row_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_placeholder_is_not_sampled_though_the_model_wants_nothing_else(
+    model: Path, store: PictureStore
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "shown").mkdir()
-    rows = []
-    for number in range(8):
-        (tmp_path / f"shown/{number}.png").write_bytes(drawn(puzzle(str(number))[0]))
-        rows.append({"prompt": f"{number}?", "image": f"shown/{number}.png", "answer": "1"})
-    rows.append({"prompt": "outside?", "image": "../../etc/passwd", "answer": "1"})
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    words = ("env=graded", "env.rows=./rows.jsonl", "env.grader=number", "env.held_out=null")
-    lenient = ("model=tiny_vlm", "preparation.allow_missing_fraction=0.2")
-    assert main(["prepare", *words, *lenient, f"outputs={tmp_path / 'outputs'}"]) == 0
-    (task_set,) = (tmp_path / "outputs/tasks").glob("*/manifest.json")
-    assert "outside the folder of the rows" in task_set.read_text()
-    prepared = list(read_rows(task_set.with_name("tasks.parquet")))
-    assert len(prepared) == 8
-    store = PictureStore(tmp_path / "outputs/pictures")
-    for row in prepared:
-        (digest,) = digests_of(row.messages)
-        assert store.data(digest) == (tmp_path / f"shown/{row.index}.png").read_bytes()
-    # A set that comes without its pictures is made again.
-    shutil.rmtree(tmp_path / "outputs/pictures")
-    assert main(["prepare", *words, *lenient, f"outputs={tmp_path / 'outputs'}"]) == 0
-    assert all(store.data(digest) for row in prepared for digest in digests_of(row.messages))
+    """trl#3847, verl#7038: a sampled placeholder had no pixels."""
+    network = load_network(model, torch.float32).eval()
+    chat = seeing_chat(model, store)
+    wanted = placeholder_ids(network.config)
+    assert len(wanted) >= 2
+
+    def want(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
+        logits[..., wanted] += 50
+        return logits
+
+    network.lm_head.register_forward_hook(want)
+    prompt = message("user", picture(store, "a"), "How many?")
+    delivered: list[Any] = []
+    ids = [chat.prompt([prompt], "[]")] * 4
+    digests = [digests_of([prompt])] * 4
+    opening = Opening(ids, list("abcd"), 4, delivered.append, digests)
+    engine = over_model(network, chat, SAMPLING, "seed")(opening)
+    for number in range(4):
+        engine.begin(number)
+    while engine.is_generating:
+        engine.step(is_live=True)
+    sampled = {token for turn in delivered for token in turn.ids}
+    assert sampled
+    assert not sampled & set(wanted)
 
 
 DROPPING = (
@@ -233,28 +105,3 @@ DROPPING = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-def test_an_endpoint_sees_the_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stub knows each board by its pixels, which it gets as a data URI."""
-    from PIL import Image
-
-    def pixels(data: bytes) -> bytes:
-        with Image.open(io.BytesIO(data)) as image:
-            return bytes(image.convert("RGB").tobytes())
-
-    monkeypatch.chdir(tmp_path)
-    rows = ShapesMini().rows()["test"]
-    answers = {(pixels(row["image"]), row["prompt"]): row["answer"] for row in rows}
-
-    def looks(body: Mapping[str, Any]) -> dict[str, Any]:
-        image, text = body["messages"][-1]["content"]
-        data = image["image_url"]["url"].removeprefix("data:image/png;base64,")
-        return {"content": answers[pixels(base64.b64decode(data)), text["text"]]}
-
-    with serving(ChatServer(write=looks)) as server:
-        words = ("env=shapes_mini", "model=endpoint", f"model.url={server.url}", "model.name=stub")
-        few = ("model.images=true", "evaluation.num_tasks=8", f"outputs={tmp_path / 'outputs'}")
-        assert main(["eval", *words, *few]) == 0
-    (file,) = (tmp_path / "outputs/evaluations").glob("*/eval.json")
-    assert json.loads(file.read_text())["summary"]["reward"]["value"] == 1.0

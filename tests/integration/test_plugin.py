@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.lib.plugins import BUILT_IN, Kind
-from xp.spec import BackendName, LauncherName
+from tests.support.child import ended, json_lines
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -77,9 +76,7 @@ def xps(*commands: Sequence[str], path: Path, cwd: Path) -> list[subprocess.Comp
     """Runs commands one after the other in one process that finds the plugin's packages."""
     environ = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{SAMPLE.parents[1]}"}
     command = [sys.executable, "-c", SEVERAL, json.dumps(commands)]
-    done = subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, check=True, timeout=280
-    )
+    done = ended(command, cwd=cwd, env=environ, check=True)
     return [
         subprocess.CompletedProcess(*answer) for answer in json.loads(done.stdout.splitlines()[-1])
     ]
@@ -107,7 +104,7 @@ def test_a_run_of_nothing_but_the_plugins_things_ends_well(
     run = next((tmp_path / "outputs/runs").glob("run-*"))
     record = json.loads((run / "run.json").read_text())
     assert {stage["launcher"] for stage in record["attempts"][0]["stages"]} == {"sample"}
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    metrics = json_lines(run / "metrics.jsonl")
     # No reader but the plugin's own makes a call of what is played.
     assert [(line["episodes/num"], line["reward/avg_raw_reward"]) for line in metrics] == [
         (6.0, 1.0)
@@ -139,42 +136,16 @@ def test_a_wrong_option_or_name_is_refused_with_what_there_is(
     assert not (tmp_path / "outputs").exists()
 
 
-def contracts(
-    site: Path, tmp_path: Path, text: str, *words: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs the plugin's contract tests by themselves; a hang, seen twice under load, shows its stacks and processes.
+def contracts(site: Path, tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Runs the plugin's contract tests by themselves.
 
     In pytest's common directory of temporary files, it would remove at its end what earlier sessions, such as whole
     passes of this suite, have left there: tens of thousands of files each.
     """
     (tmp_path / "contracts.py").write_text(text)
     environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-o",
-        "faulthandler_timeout=120",
-    ]
-    command += ["--basetemp", str(tmp_path / "inner"), "contracts.py", *words]
-    try:
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
-    except subprocess.TimeoutExpired as fault:
-        processes = subprocess.run(
-            ["ps", "-ef", "--forest"], capture_output=True, text=True, check=False
-        )
-        pytest.fail(f"{fault.stdout!r}\n{fault.stderr!r}\n{processes.stdout}")
+    words = f"-m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 --basetemp {tmp_path}/inner contracts.py"
+    return ended([sys.executable, *words.split()], cwd=tmp_path, env=environ)
 
 
 @pytest.mark.slow
@@ -192,14 +163,7 @@ def test_a_plan_that_does_not_use_a_plugin_imports_nothing_of_it(
         "print(code, [name for name in sys.modules if name.startswith('xp_sample')])"
     )
     environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ended([sys.executable, "-c", program], cwd=tmp_path, env=environ, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
@@ -237,8 +201,3 @@ def metadata(directory: Path, name: str, entry_points: str) -> None:
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text(entry_points)
-
-
-def test_the_table_of_own_names_is_that_of_the_schema() -> None:
-    assert list(BUILT_IN[Kind.BACKEND]) == [name.value for name in BackendName]
-    assert list(BUILT_IN[Kind.LAUNCHER]) == [name.value for name in LauncherName]

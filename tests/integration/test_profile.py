@@ -102,17 +102,6 @@ def test_a_set_has_the_tasks_within_the_bounds_and_no_other(outputs: Path) -> No
     )
 
 
-def test_the_plan_says_how_many_remain(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    every = [rate_of(one) for one in products(outputs)]
-    code, said = of_plan(outputs, capsys, "env.train.pass_rate=[0.4,0.6]")
-    assert code == 0, said
-    assert (
-        f"training tasks of multiply: {every.count(0.5)} of {NUM_TASKS} profiled (stub, {TRIES} tries): "
-        f"{every.count(0.5)} with a pass rate of 0.4 to 0.6, {every.count(0.0)} below, {every.count(1.0)} above"
-        in said
-    )
-
-
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
@@ -127,11 +116,7 @@ def test_the_plan_says_how_many_remain(outputs: Path, capsys: pytest.CaptureFixt
             "set training.shuffle=false",
         ),
         (("env.train.pass_rate=[0.9,0.1]",), ExitCode.CONFIG, "[lowest, highest]"),
-        (("env.train.indices=[1]",), ExitCode.CONFIG, "set indices to null"),
-        (("env.train.profile=gone",), ExitCode.CONFIG, "there is no evaluation gone"),
         (("env=whodunit_mini",), ExitCode.CONFIG, "is of another environment"),
-        (("env.train.split=extra",), ExitCode.CONFIG, "has no tasks of split extra"),
-        (("env.train.profile=null", "env.train.pass_rate=[0,1]"), ExitCode.CONFIG, "need profile"),
     ],
 )
 def test_what_cannot_be_selected_is_refused_with_the_reason(
@@ -144,17 +129,3 @@ def test_what_cannot_be_selected_is_refused_with_the_reason(
     found, said = of_plan(outputs, capsys, *more)
     assert (found, says in said) == (code, True), said
     assert "Traceback" not in said
-
-
-def test_a_profile_is_of_one_model_and_sets_its_own_tasks(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for words, says in (
-        (("eval.tasks=all",), "add --tries N, the episodes of each task"),
-        (("env=multiply,whodunit_mini",), "one model and one environment"),
-    ):
-        assert (
-            main(["tasks", "profile", "model=tiny", f"outputs={tmp_path}", *words])
-            == ExitCode.CONFIG
-        )
-        assert says in capsys.readouterr().err

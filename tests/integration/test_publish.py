@@ -74,15 +74,6 @@ def head_of(text: str) -> dict[str, Any]:
     return head
 
 
-def test_a_model_has_the_data_type_of_its_weights(run: Path) -> None:
-    config = json.loads((run / "model/config.json").read_text())
-    (run / "model/config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
-    write_digests(run / "model")
-    assert main(["runs", "publish", run.name, "--to", "out"]) == 0
-    assert json.loads(Path("out/model/config.json").read_text())["dtype"] == "float32"
-    assert "The weights are in float32" in Path("out/model/README.md").read_text()
-
-
 def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -102,16 +93,9 @@ def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run:
     assert main(["runs", "publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
 
 
-@pytest.mark.parametrize(
-    ("base", "expected"),
-    [
-        (f"/home/me/outputs/models/ORG--NAME--{'c' * 40}", ("ORG/NAME", "c" * 40)),
-        ("/home/me/outputs/runs/other/model", ("name", None)),
-    ],
-)
-def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine(
-    run: Path, base: str, expected: tuple[str, str | None]
-) -> None:
+def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine(run: Path) -> None:
+    base = f"/home/me/outputs/models/ORG--NAME--{'c' * 40}"
+    expected = ("ORG/NAME", "c" * 40)
     (run / "model/adapter").mkdir()
     config = {"base_model_name_or_path": base, "revision": None, "r": 8}
     (run / "model/adapter/adapter_config.json").write_text(json.dumps(config))
@@ -132,28 +116,6 @@ def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine
         files["README.md"]
     )
     assert not [name for name in files if name.endswith(("digests.json", ".verified.json"))]
-
-
-def test_a_model_in_several_files_is_published(run: Path) -> None:
-    """As transformers and Megatron write larger models."""
-    (run / "model/model.safetensors").unlink()
-    tokenizer_and_model()[1].save_pretrained(run / "model", max_shard_size="100KB")
-    write_digests(run / "model")
-    assert main(["runs", "publish", run.name, "--to", "out", "--no-episodes"]) == 0
-    assert len(list(Path("out/model").glob("model-*.safetensors"))) > 1
-
-
-def test_a_dry_run_shows_the_files_and_the_card_and_writes_nothing(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        main(["runs", "publish", run.name, "--to", "hub:me/mine", "--dry-run", "--no-episodes"])
-        == 0
-    )
-    shown = capsys.readouterr().out
-    assert "  model.safetensors" in shown
-    assert "# " + run.name in shown
-    assert "episodes:" not in shown
 
 
 def test_a_model_that_is_missing_or_damaged_is_refused(
@@ -244,13 +206,11 @@ def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("---\nlicense: apache-2.0\ntags: [x]\n---\n# A model\n", {"license": "apache-2.0"}),
         (
             "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: LICENSE\n---\n",
             {"license": "other", "license_name": "qwen-research", "license_link": "LICENSE"},
         ),
         ("# A model without a head\n", {"license": "other", "license_name": "of-the-base-model"}),
-        ("---\nlicense: [1\n---\n", {"license": "other", "license_name": "of-the-base-model"}),
         (None, {"license": "other", "license_name": "of-the-base-model"}),
     ],
 )
@@ -260,7 +220,3 @@ def test_the_base_models_licence_is_the_cards(
     if text is not None:
         (tmp_path / "README.md").write_text(text)
     assert licence_of(tmp_path) == expected
-
-
-def test_a_name_that_the_hub_would_not_take_is_refused(run: Path) -> None:
-    assert main(["runs", "publish", run.name, "--to", "hub:mine"]) == ExitCode.CONFIG

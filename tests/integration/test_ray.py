@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
-import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.child import ended
 from tests.support.detaching import DetachingContract
 from tests.support.launching import eventually, forms, is_alive, launcher_spec, plan, stage
 from tests.support.ray_cluster import ray_cluster
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.errors import XpError
-from xp.execution.launchers import ray_head
-from xp.execution.launchers.base import Context, Launcher
+from xp.execution.launchers.base import Launcher
 from xp.execution.launchers.ray import RayLauncher
 from xp.execution.launchers.ray_head import RayHead
 from xp.execution.supervise import dispatch
@@ -140,49 +137,6 @@ def test_a_private_head_listens_on_loopback_and_ends_with_the_run(
     assert not [pid for pid in seen.processes if is_alive(pid)]
 
 
-def test_a_head_whose_port_is_taken_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = [taken.getsockname()[1], *ray_head.free_ports(1)]
-        monkeypatch.setattr(ray_head, "free_ports", lambda _: ports)
-        began = time.monotonic()
-        with pytest.raises(XpError, match="Failed to bind to"):
-            RayHead(num_cpus=1, gpus=(), environ=os.environ)
-        assert time.monotonic() - began < ray_head.START_S
-
-
-SLOW_DASHBOARD = """
-import time
-from pathlib import Path
-if b"dashboard/dashboard.py" in Path("/proc/self/cmdline").read_bytes():
-    time.sleep(70)
-"""
-
-
-def test_a_head_whose_dashboard_needs_more_than_rays_minute_starts(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SLOW_DASHBOARD)
-    head = RayHead(
-        num_cpus=1,
-        gpus=(),
-        environ={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
-    assert head.is_alive
-    head.stop()
-
-
-@pytest.mark.parametrize(
-    "host", ["127.evil.example", "127.0.0.1.evil.example", "localhost.evil.example"]
-)
-def test_a_cluster_elsewhere_whose_name_is_like_this_machines_is_elsewhere(
-    host: str, tmp_path: Path
-) -> None:
-    launcher = RayLauncher(
-        launcher_spec("ray", address=f"http://{host}:8265"), tmp_path / "outputs"
-    )
-    context = Context("r", 1, tmp_path / "outputs", "runs/r/attempt_1")
-    with pytest.raises(XpError, match="a cluster elsewhere needs the values"):
-        launcher.check([stage("train", "", secrets={"KEY": "MY_KEY"})], context)
-
-
 class Seen:
     """Observations of a cluster from outside, while one of its jobs waits."""
 
@@ -250,7 +204,5 @@ def test_a_process_of_a_ray_cluster_uses_rays_interface(tmp_path: Path) -> None:
     """A cluster that xp did not start: its raylets were not told, and gloo would take a machine's 127.0.1.1."""
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environ.pop("GLOO_SOCKET_IFNAME", None)
-    run = subprocess.run(
-        [sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True
-    )
+    run = ended([sys.executable, "-c", JOINS], cwd=tmp_path, env=environ)
     assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr

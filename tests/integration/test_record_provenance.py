@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from xp.errors import ExitCode, XpError
 from xp.execution.launchers.files import copy_modules, copy_package, locate_modules
-from xp.execution.preflight import checkout_state, provenance
-from xp.execution.record import is_held
-from xp.planning.job import Runtime
+from xp.execution.preflight import checkout_state
 
 
 @pytest.fixture
@@ -42,11 +38,6 @@ def test_a_changed_file_makes_it_dirty_and_a_new_one_does_not(checkout: Path) ->
     assert checkout_state(checkout)[1] is False
     (checkout / "file").write_text("two")
     assert checkout_state(checkout)[1] is True
-
-
-def test_versions_are_those_of_the_interpreter_of_the_job() -> None:
-    versions = provenance(["pytest", "absent-package"], Runtime(python=sys.executable)).versions
-    assert versions == {"pytest": pytest.__version__, "absent-package": None}
 
 
 def test_the_copy_has_the_code_and_the_data_and_no_rubbish(tmp_path: Path) -> None:
@@ -81,26 +72,3 @@ def test_the_users_modules_are_copied_and_installed_ones_are_not(
         if path.is_file()
     }
     assert found == {"my_envs/maze.py", "my_reward.py"}
-
-
-def test_a_module_that_is_not_there_is_named() -> None:
-    with pytest.raises(XpError, match="no_such_envs: no such module") as caught:
-        locate_modules(["no_such_envs"])
-    assert caught.value.code == ExitCode.CONFIG
-
-
-def test_a_run_is_held_while_its_supervisor_lives(tmp_path: Path) -> None:
-    assert not is_held(tmp_path)
-    hold = "lock = FileLock(sys.argv[1]); lock.acquire(); print('up', flush=True); input()"
-    code = f"import sys; from filelock import FileLock; {hold}"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / ".lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    assert is_held(tmp_path)
-    holder.kill()
-    holder.wait()
-    assert not is_held(tmp_path)

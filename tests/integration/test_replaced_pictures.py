@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,15 +16,12 @@ from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.builtin.shapes_mini import drawn, puzzle
-from xp.envs.pictures import digests_of, named
+from xp.envs.pictures import digests_of
 from xp.errors import ExitCode, XpError
 from xp.planning.stages import prepare_config
-from xp.tasks import picture_files
-from xp.tasks import prepare as stage
 from xp.tasks.load import load_tasks
-from xp.tasks.picture_files import FILE, SETTLED_S, STATES
+from xp.tasks.picture_files import FILE
 from xp.tasks.prepare import prepare
-from xp.tasks.request import request_key
 from xp.tasks.store import TaskSet
 
 WORDS = ("env=graded", "env.rows=./rows.jsonl", "env.grader=number", "env.held_out=null")
@@ -85,23 +81,6 @@ def test_a_replaced_picture_makes_the_task_set_anew(
     assert "recognised" in capsys.readouterr().out
 
 
-def test_a_picture_of_the_same_size_and_time_is_noticed(home: Path) -> None:
-    boards = [drawn(puzzle(name)[0]) for name in ("0", "another")]
-    size = max(map(len, boards))
-    file = home / "shown/0.png"
-    old = time.time() - 1000
-    pictures = []
-    for board in boards:
-        # A decoder reads nothing behind the end of a PNG.
-        file.write_bytes(board.ljust(size, b"\0"))
-        os.utime(file, (old, old))
-        pictures.append(pictures_of(prepared(home))[0])
-        time.sleep(SETTLED_S + 0.1)
-        states = prepared(home).path
-        assert states.with_name(states.name + STATES).is_file()
-    assert pictures[0] != pictures[1]
-
-
 def test_files_that_were_only_touched_or_copied_are_the_same(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,25 +95,6 @@ def test_files_that_were_only_touched_or_copied_are_the_same(
     assert after.manifest == before.manifest
 
 
-def test_unchanged_files_are_not_read_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared(home)
-    time.sleep(SETTLED_S + 0.1)
-    prepared(home)
-
-    def read(*name: Any) -> str:
-        raise AssertionError(name)
-
-    monkeypatch.setattr("xp.tasks.picture_files._digest", read)
-    prepared(home)
-
-
-def test_a_plan_reads_no_picture(home: Path) -> None:
-    key = prepared(home).key
-    shutil.rmtree(home / "shown")
-    assert main(["plan", *WORDS, "model=tiny_vlm", "hardware=cpu"]) == 0
-    assert request_key(prepare_config(compose([*WORDS, "model=tiny_vlm"]))) == key
-
-
 def test_a_stage_refuses_tasks_whose_pictures_were_replaced(home: Path) -> None:
     made = prepared(home)
     config = prepare_config(compose([*WORDS, "model=tiny_vlm"]))
@@ -147,27 +107,6 @@ def test_a_stage_refuses_tasks_whose_pictures_were_replaced(home: Path) -> None:
     ) as raised:
         load_tasks(made.path, home, "train")
     assert raised.value.code is ExitCode.TASKS
-
-
-def test_a_picture_that_is_replaced_between_two_parts_of_a_preparation_is_not_mixed_in(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def killed(*_: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(stage, "digests_of_rows", killed)
-        with pytest.raises(Killed):
-            prepared(home)
-    replace_picture(home, 2, "another")
-    with pytest.raises(XpError, match=r"shown/2\.png of task graded/train/2 changed while"):
-        prepared(home)
-    pictures = pictures_of(prepared(home))
-    replace_picture(home, 2, "2")
-    assert pictures_of(prepared(home))[2] != pictures[2]
 
 
 def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:
@@ -187,54 +126,6 @@ def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:
         assert main(["eval", *words]) == 0
         assert len(asked) == 2 * NUM_ROWS
     assert len(list((home / "outputs/evaluations").glob("*/eval.json"))) == 2
-
-
-def test_each_member_has_states_of_its_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two members may name one path, beside different rows."""
-    folders = []
-    for number, member in enumerate(("here", "there")):
-        folder = home / member
-        folder.mkdir()
-        (folder / "0.png").write_bytes(drawn(puzzle(str(number))[0]))
-        os.utime(folder / "0.png", (1000, 1000))
-        folders.append(folder)
-    monkeypatch.setattr("xp.tasks.picture_files.SETTLED_S", -1.0)
-    num_read = 0
-
-    def counted(*name: Any) -> str | None:
-        nonlocal num_read
-        num_read += 1
-        return read(*name)
-
-    read = picture_files._digest
-    monkeypatch.setattr(picture_files, "_digest", counted)
-    digests = []
-    for _ in range(2):
-        states = picture_files._States(home / "set")
-        digests.append([states.digest(folder.name, "0.png", [folder]) for folder in folders])
-        states.keep()
-    assert digests[0] == digests[1]
-    assert len(set(digests[0])) == 2
-    assert num_read == 2
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"shown/0.png": {"state": [], "sha256": "0"}}',
-        '{"shown/0.png": {"size": 1}}',
-        '{"graded": {"shown/0.png": {"size": 1}}}',
-        '{"graded": {"shown/0.png": {"state": [], "sha256": null}}}',
-        '{"graded": []}',
-        "[]",
-        "3",
-        "{",
-    ],
-)
-def test_states_of_another_form_are_as_none(home: Path, content: str) -> None:
-    made = prepared(home)
-    made.path.with_name(made.path.name + STATES).write_text(content)
-    assert prepared(home).manifest == made.manifest
 
 
 def bundle_of(home: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[set[str], str]:
@@ -267,43 +158,3 @@ def test_a_bundle_without_a_large_task_set_has_the_pictures_of_its_rows(
     assert "left out: task set: " in said
     assert stored == digests
     assert "left out: picture" not in said
-
-
-def test_a_bundle_says_that_it_lacks_the_pictures_of_rows(
-    home: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored, said = bundle_of(home, capsys, "--no-tasks")
-    assert stored == set()
-    assert "left out: pictures that the rows name: by --no-tasks; send them too" in said
-    shutil.rmtree(tasks)
-    stored, said = bundle_of(home, capsys)
-    assert stored == set()
-    assert "left out: pictures that the rows name: the task set has their names, and it is" in said
-
-
-@pytest.mark.usefixtures("tasks")
-def test_a_bundle_counts_the_pictures_that_the_store_lacks(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = sorted((home / "outputs/pictures").glob("*/*"))
-    for file in files[:2]:
-        file.unlink()
-    stored, said = bundle_of(home, capsys)
-    assert stored == {file.name for file in files[2:]}
-    assert f"left out: pictures: 2 of {NUM_ROWS} are not in " in said
-
-
-@pytest.mark.usefixtures("tasks")
-def test_a_sha256_that_is_no_picture_is_no_picture_of_a_bundle(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (run,) = (home / "outputs/runs").iterdir()
-    file = run / "attempt_1/train/trajectories/train.jsonl"
-    file.parent.mkdir(parents=True)
-    digest = "0" * 64
-    picture = named("0") | {"sha256": digest}
-    calls = {"tool_calls": [{"arguments": {"sha256": "1" * 64}}]}
-    lines = [json.dumps(calls), json.dumps({"messages": [{"pictures": [picture]}]})]
-    file.write_text("\n".join([*lines, '{"sha256": "' + "2" * 64 + '", ']))
-    _, said = bundle_of(home, capsys)
-    assert f"left out: pictures: 1 of {NUM_ROWS + 1} are not in " in said

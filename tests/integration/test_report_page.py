@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.browser import Watched, chromium, needs_chromium
-from tests.support.report_run import ENV, episode, make_evaluation, make_run, write_episodes
+from tests.support.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.cli.report import write_page
 from xp.episode.metric_table import METRICS, find, title_of_metric
-from xp.episode.metrics import EpisodeFacts, episode_metrics
-from xp.episode.metrics_file import MetricsFile, read_metrics
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.metrics_file import MetricsFile
 from xp.worker.tiny_model import SHIPPED
 
 pytestmark = [pytest.mark.integration, needs_chromium]
@@ -153,30 +150,6 @@ def test_tokens_are_shown_with_the_mask_when_they_are_asked_for(watched: Watched
     assert watched.problems == []
 
 
-def test_no_raw_key_and_no_dash_is_in_the_charts_of_a_run(watched: Watched) -> None:
-    page = watched.page
-    for chart in page.locator("#curves .chart, #distribution .plot").all():
-        chart.scroll_into_view_if_needed()
-    page.locator("#distribution .uplot").wait_for()
-    texts = page.locator("main figcaption, main .u-label").all_inner_texts()
-    assert "Groups of 4 with a pass" in texts
-    assert "accuse" in texts
-    assert [text for text in texts if "/" in text or "_" in text] == []
-    values = page.locator("main .u-legend .u-series:not(.quiet) .u-value").all_inner_texts()
-    assert [value for value in values if not re.fullmatch(r"[\d.,e-]*\d", value)] == []
-    assert "95 % confidence interval" in page.inner_text("#curves .chart.large .note")
-    assert watched.problems == []
-
-
-def test_evaluations_during_the_training_are_points_of_the_reward_chart(watched: Watched) -> None:
-    page = watched.page
-    page.locator("#curves .chart.large .plot").focus()
-    for _ in range(3):  # steps 0, 1, 2
-        page.keyboard.press("ArrowRight")
-    legend = page.locator("#curves .chart.large .u-series:has-text('held-out') .u-value")
-    assert legend.inner_text() == "0.25"
-
-
 CHARTS = """XP.charts.map(({ given, figure }) => ({
     title: given.title, caption: figure.querySelector("figcaption").textContent, metric: given.metric,
     lines: given.lines.filter((line) => !line.isBound).map(
@@ -184,170 +157,43 @@ CHARTS = """XP.charts.map(({ given, figure }) => ({
 }))"""
 
 
-def played_by_hand() -> tuple[list[EpisodeFacts], dict[str, float]]:
-    """Four episodes of two tasks, and what a chart with this title must show of them, counted by hand."""
-    outcomes = [
-        EpisodeResult(EpisodeStatus.FINISHED, 1.0, (0.5, 0.5), 2, 2, 0),
-        EpisodeResult(EpisodeStatus.TRUNCATED, 0.5, (0.5,), 3, 1, 1),
-        EpisodeResult(EpisodeStatus.FINISHED, 0.0, (0.0, 0.0, 0.0), 4, 3, 0),
-        EpisodeResult(EpisodeStatus.VOID, None, (), 1, 0, 0, "gone"),
-    ]
-    played = [
-        EpisodeFacts(ENV, f"t{at // 2}", one, 10 * (at + 1)) for at, one in enumerate(outcomes)
-    ]
-    return played, {
-        "Reward: mean of a step's episodes": 0.5,
-        "Mean of the rewards above 0": 0.75,
-        "Groups of 2 with a pass": 0.5,
-        "Groups without variance": 0.5,
-        "Episodes": 4,
-        "Finished episodes": 0.5,
-        "Truncated episodes": 0.25,
-        "Void episodes": 0.25,
-        "Episodes with a malformed call": 0.25,
-        "Tokens written in an episode": 25,
-        "Turns of an episode": 2.5,
-        "Total of the environment's rewards": 1.5,
-        "Number of the environment's rewards": 6,
-    }
-
-
 def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_unit(
     browser: Any, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, "charts", num_steps=2)
-    (played, by_hand) = played_by_hand()
     (run / "metrics.jsonl").unlink()
     names = [
         row.name
         for row in METRICS
         if "<" not in row.name and not row.name.startswith(("sft/", "tasks/"))
     ]
-    rest = {name: 100.0 + place for place, name in enumerate(names)} | {"reward_fn/entropy": 7.0}
+    of_title = {title_of_metric(name): name for name in names}
+    of_title["training"] = "reward/avg_raw_reward"
     train = MetricsFile(run / "metrics.jsonl", "train", 1)
     for step in (1, 2):
-        train.write(step, {**rest, **episode_metrics(played, 2, 1.0), "training/kl": step / 10})
-    during = {
-        f"evaluation/during/{name}": value
-        for name, value in episode_metrics(played, 1, 1.0).items()
-    }
-    MetricsFile(run / "metrics.jsonl", "evaluate_during", 1).write(2, during)
-    MetricsFile(run / "metrics.jsonl", "sft", 1).write(
-        1, {"training/loss": 3.0, "sft/held_out_loss": 2.5}
-    )
+        train.write(step, {name: step * 100.0 + place for place, name in enumerate(names)})
     write_page([run], tmp_path / "report.html")
     found = Watched(browser)
     found.open((tmp_path / "report.html").as_uri())
-    charts = found.page.evaluate(CHARTS)
-
-    lines = {
-        stage: read_metrics(run / "metrics.jsonl", stage)
-        for stage in ("train", "evaluate_during", "sft")
-    }
-    shown: dict[str, list[str]] = {stage: [] for stage in lines}
-    for chart in charts:
+    shown = []
+    for chart in found.page.evaluate(CHARTS):
         if chart["metric"] is None:
             continue
-        title = chart["title"]
         main = find(chart["metric"])
         assert main is not None
-        assert chart["caption"] == f"{title} {main.unit}"
-        if title.startswith("Held-out"):
-            stage = "evaluate_during"
-        elif title.startswith("Fine-tun"):
-            stage = "sft"
-        else:
-            stage = "train"
+        assert chart["caption"] == f"{chart['title']} {main.unit}"
         for line in chart["lines"]:
-            if line["label"] in ("training", "held-out"):
-                continue  # the reward's chart, below
-            (name,) = {name for name in lines[stage][0] if title_of_metric(name) == line["label"]}
+            if line["label"] == "held-out":
+                continue  # of the evaluations
+            name = of_title[line["label"]]
             row = find(name)
             assert row is not None
-            assert row.unit == main.unit  # one axis, one unit
-            assert line["points"] == [
-                [one["step"], pytest.approx(one[name])] for one in lines[stage]
-            ]
-            assert len(chart["lines"]) > 1 or line["label"] in title
-            shown[stage].append(name)
-    heads = {"step", "time", "stage", "attempt"}
-    rewards = {"train": {"reward/avg_raw_reward"}}
-    for stage, (first, *_) in lines.items():
-        assert sorted(shown[stage]) == sorted(first.keys() - heads - rewards.get(stage, set()))
-
-    values = {line["label"]: line["points"][-1][1] for chart in charts for line in chart["lines"]}
-    values["Reward: mean of a step's episodes"] = values["training"]
-    assert {title: values[title] for title in by_hand} == by_hand
+            assert row.unit == main.unit, "one axis, one unit"
+            place = names.index(name)
+            assert line["points"] == [[1, 100.0 + place], [2, 200.0 + place]]
+            shown.append(name)
+    assert sorted(shown) == sorted(names)
     found.page.close()
-
-
-def test_marks_of_the_held_out_tasks_lie_inside_the_axes(watched: Watched) -> None:
-    least, most, top = watched.page.evaluate(
-        "(({ plot: { scales } }) => [scales.x.min, scales.x.max, scales.y.max])(XP.charts[0])"
-    )
-    high = watched.page.evaluate("XP.charts[0].given.bars.at(-1).high")
-    assert least < 0
-    assert most > 4
-    assert top >= high
-
-
-def test_a_printed_page_has_every_chart_whole_at_the_width_of_the_paper(
-    browser: Any, report: Path
-) -> None:
-    page = Watched(browser, viewport={"width": 1200, "height": 900}).open(report.as_uri())
-    assert page.evaluate("XP.charts.some(({ plot }) => plot === null)")
-    page.emulate_media(media="print")
-    page.set_viewport_size({"width": 700, "height": 900})
-    assert page.pdf(format="A4").startswith(b"%PDF")
-    assert page.evaluate("XP.charts.every(({ plot }) => plot !== null)")
-    widths = page.evaluate(
-        "XP.charts.map(({ host }) => [host.clientWidth, host.querySelector('canvas').getBoundingClientRect().width])"
-    )
-    assert [pair for pair in widths if pair[1] > pair[0] or pair[1] == 0] == []
-    assert page.locator("nav").is_hidden()
-    page.close()
-
-
-def test_a_narrow_screen_shows_the_rewards_of_episodes(browser: Any, report: Path) -> None:
-    found = Watched(browser, viewport={"width": 390, "height": 844})
-    page = found.open(report.as_uri())
-    page.evaluate("XP.go({phase: 'train', filter: 'best'})")
-    cell = page.locator("#episodes tr.open .reward").first
-    cell.scroll_into_view_if_needed()
-    box = cell.bounding_box()
-    assert box["x"] + box["width"] <= 390
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.close()
-
-
-def test_a_reward_of_0_is_not_green_and_a_file_tells_where_the_right_answer_is(
-    watched: Watched,
-) -> None:
-    page = watched.page
-    page.evaluate("XP.go({phase: 'train', step: 1})")
-    page.locator(".chip:not(.bare)").first.click()
-    assert (
-        page.locator("dialog .badge", has_text="reward 0").get_attribute("class").strip() == "badge"
-    )
-    page.get_by_text("Right answer and hidden state of the task").click()
-    # Waits for the note: the browser tells the page of an opened part a moment after the click.
-    assert "python -m xp view run-one" in page.inner_text("dialog .task-part .note")
-
-
-def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(
-    watched: Watched,
-) -> None:
-    page = watched.page
-    page.locator(".histogram .cell[aria-label='step 2']").click()
-    assert page.eval_on_selector("#step", "box => box.value") == "2"
-    page.locator(".chip:not(.bare)").first.click()
-    page.get_by_role("button", name="this task at 4 steps").click()
-    page.wait_for_selector(".side-part")
-    titles = [
-        part.inner_text().split("\n")[0].split(",")[0] for part in page.locator(".side-part").all()
-    ]
-    assert titles == ["step 1", "step 2", "step 3", "step 4"]
-    assert watched.problems == []
 
 
 def test_void_episodes_have_their_reason_and_no_reward(watched: Watched) -> None:
@@ -359,17 +205,6 @@ def test_void_episodes_have_their_reason_and_no_reward(watched: Watched) -> None
     assert "reward void" in page.inner_text(".row-head")
 
 
-def test_the_same_held_out_task_is_shown_before_and_after(watched: Watched) -> None:
-    page = watched.page
-    page.get_by_role("button", name="better 10").click()
-    page.locator("#held-out tr.open").first.click()
-    page.wait_for_selector(".side-part")
-    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == [
-        "before",
-        "after",
-    ]
-
-
 def test_a_policy_stands_against_scripts_that_are_not_the_pages_own(watched: Watched) -> None:
     page = watched.page
     page.evaluate(
@@ -378,60 +213,3 @@ def test_a_policy_stands_against_scripts_that_are_not_the_pages_own(watched: Wat
     page.evaluate("fetch('http://127.0.0.1:1/').catch(() => null)")
     assert page.evaluate("window.hurt") is None
     assert any("Content Security Policy" in problem for problem in watched.problems)
-
-
-@pytest.fixture(scope="module")
-def several(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Watched:
-    """A page of several runs: two seeds of one spec, and two runs with another learning rate."""
-    outputs = tmp_path_factory.mktemp("several")
-    runs = [
-        make_run(outputs, "one", seed=1, num_steps=2),
-        make_run(outputs, "two", seed=2, num_steps=2),
-        make_run(outputs, "slow", gain=0.1, num_steps=2, training__learning_rate=1e-5),
-        make_run(outputs, "fast", gain=0.9, num_steps=2, training__learning_rate=1e-3),
-    ]
-    target = outputs / "page.html"
-    write_page(runs, target)
-    found = Watched(browser, viewport={"width": 1200, "height": 900})
-    found.open(target.as_uri())
-    return found
-
-
-def column(page: Any, number: int) -> list[str]:
-    return [cell.inner_text() for cell in page.locator(f"#runs tbody td:nth-child({number})").all()]
-
-
-def test_the_table_has_a_column_for_each_key_that_differs_and_sorts(several: Watched) -> None:
-    page = several.page
-    heads = [head.inner_text() for head in page.locator("#runs th").all()]
-    assert heads[:6] == ["run", "before", "after", "verdict", "seed", "training.learning_rate"]
-    page.locator("#runs th button", has_text="after").click()
-    assert column(page, 1) == ["fast", "one", "two", "slow"]
-    page.locator("#runs th button", has_text="after").click()
-    assert column(page, 1)[0] == "slow"
-    assert several.problems == []
-
-
-def test_seeds_are_one_line_with_a_band_or_lines_of_their_own(several: Watched) -> None:
-    page = several.page
-    legend = page.locator("#over .chart.large .u-series:not(.quiet) th .u-label")
-    assert [label.inner_text() for label in legend.all()] == [
-        "rollout step",
-        "learning_rate 0.002: mean of 2 seeds",
-        "seed 1, learning_rate 1e-05",
-        "seed 1, learning_rate 0.001",
-    ]
-    page.uncheck("#bands")
-    page.wait_for_selector("#over .chart.large canvas")
-    assert len(legend.all()) == 5
-    for axis in ("episodes", "time"):
-        page.select_option("#axis", axis)
-        page.wait_for_selector("#over .chart.large canvas")
-    assert several.problems == []
-
-
-def test_runs_are_compared_task_by_task_with_the_first(several: Watched) -> None:
-    said = several.page.inner_text("#pairs")
-    assert "Each against one on the same held-out tasks" in said
-    assert "fast is better than one by 0.400" in said
-    assert "slow is worse than one by 0.400" in said

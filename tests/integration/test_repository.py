@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
+from tests.support.child import ended
 from tests.support.launching import ROOT
 
 TOP = """.ci .github .gitignore AGENTS.md CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md conf docs
@@ -17,9 +16,7 @@ LARGEST = 2_000_000
 def test_git_has_known_things_at_the_top_and_no_large_file() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout of git")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    listed = ended(["git", "ls-files", "-z"], cwd=ROOT, check=True).stdout
     files = [name for name in listed.split("\0") if name]
     assert {name.split("/")[0] for name in files} == set(TOP.split())
     assert [

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import Supervisor, eventually, launcher_spec, plan, run, stage
+from tests.support.launching import Supervisor, eventually, launcher_spec, plan, stage
 from xp.cli import runs
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
 from xp.execution import detached
 from xp.execution.launchers.base import Context, Echo, Launch
 from xp.execution.record import RunStatus, read_record
@@ -63,13 +63,6 @@ def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
         "its supervisor was killed; continue with: python -m xp resume=run"
         in capsys.readouterr().out
     )
-
-
-def test_a_run_that_is_over_is_not_cancelled(tmp_path: Path) -> None:
-    run(plan(stage("a", "pass")), tmp_path)
-    with pytest.raises(XpError, match="not running") as caught:
-        runs.cancel(tmp_path / "runs/run")
-    assert caught.value.code == ExitCode.RUN_DIR
 
 
 class Silent:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.child import ended
 from xp.composition import compose
-from xp.envs.builtin.graders import exact
 from xp.errors import ExitCode, XpError
 from xp.lib.arrow_values import rows_of_table
 from xp.lib.data_files import rows_of_file, rows_of_hub
@@ -41,20 +41,9 @@ def in_jsonl(place: Path) -> None:
     (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
 
 
-def in_json(place: Path) -> None:
-    (place / "train.json").write_text(json.dumps(ROWS))
-
-
 def in_parquet(place: Path) -> None:
     (place / "data").mkdir()
     datasets.Dataset.from_list(ROWS).to_parquet(str(place / "data/train-00000-of-00001.parquet"))
-
-
-def in_pandas(place: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame([{"prompt": "out"}, *ROWS])
-    frame["answer"] = frame["answer"].astype("category")
-    frame[frame["prompt"] != "out"].to_parquet(place / "train.parquet")
 
 
 def saved(place: Path) -> None:
@@ -63,10 +52,6 @@ def saved(place: Path) -> None:
     again = datasets.load_from_disk(str(place))
     again.map(lambda _: {"answer": "of a cache"})
     assert list(place.glob("cache-*.arrow"))
-
-
-def saved_splits(place: Path) -> None:
-    datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(place))
 
 
 def arrows(place: Path) -> None:
@@ -78,9 +63,7 @@ def arrows(place: Path) -> None:
         (place / name).write_bytes(next(place.glob("data-*.arrow")).read_bytes())
 
 
-@pytest.mark.parametrize(
-    "write", [in_jsonl, in_json, in_parquet, in_pandas, saved, saved_splits, arrows]
-)
+@pytest.mark.parametrize("write", [in_jsonl, in_parquet, saved, arrows])
 def test_a_directory_has_the_values_of_its_files(
     tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
@@ -130,11 +113,11 @@ def test_columns_of_maps_as_verl_has_them_are_planned_and_prepared(
     assert "4 of 4 right answers score 1\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("write", [in_jsonl, in_parquet])
 def test_a_download_of_the_hub_has_the_values_of_its_files_without_a_network(
-    tmp_path: Path, write: Callable[[Path], None]
+    tmp_path: Path,
 ) -> None:
     """`load_dataset` knows the hub's cache by its own prepared tables alone, in which texts are dates."""
+    write = in_parquet
     repository = tmp_path / "hub/hub/datasets--org--days"
     snapshot = repository / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
@@ -142,21 +125,12 @@ def test_a_download_of_the_hub_has_the_values_of_its_files_without_a_network(
     (repository / "refs/main").write_text("0" * 40)
     write(snapshot)
     program = "import json; from xp.lib.data_files import rows_of_hub; print(json.dumps(rows_of_hub('hf:org/days')))"
-    result = subprocess.run(
+    result = ended(
         [sys.executable, "-c", program],
         env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {"train": ROWS}
-
-
-def test_a_table_that_a_loader_made_dates_of_is_refused_by_name() -> None:
-    table = pa.table({"prompt": ["a"], "day": [datetime(2026, 1, 1, tzinfo=UTC)]})
-    with pytest.raises(ValueError, match=r"the column 'day'.*\btext is lost; download"):
-        rows_of_table(table, has_dates=False)
 
 
 KINDS: list[tuple[Any, Any, Any]] = [
@@ -166,29 +140,17 @@ KINDS: list[tuple[Any, Any, Any]] = [
         {"ground_truth": "4", "b": None},
     ),
     (pa.map_(pa.int32(), pa.list_(pa.date32())), [(1, [date(2026, 1, 1)])], {"1": ["2026-01-01"]}),
-    (pa.large_string(), "a", "a"),
-    (pa.string_view(), "a", "a"),
-    (pa.decimal128(10, 2), Decimal("12.50"), 12.5),
-    (pa.decimal128(10, 2), Decimal("12.00"), 12),
     (
         pa.decimal256(50, 30),
         Decimal("0.123456789012345678901234567891"),
         "0.123456789012345678901234567891",
     ),
-    (pa.float32(), 0.1, 0.1),
-    (pa.float64(), 0.1, 0.1),
-    (pa.int8(), 3, 3),
-    (pa.bool_(), True, True),
-    (pa.date32(), date(2026, 1, 1), "2026-01-01"),
     (pa.timestamp("ns"), datetime(2026, 1, 1, 10), "2026-01-01T10:00:00"),
-    (pa.time64("us"), time(10, 30), "10:30:00"),
     (
         pa.large_list(pa.struct({"a": pa.int64(), "b": pa.string()})),
         [{"a": 1, "b": None}],
         [{"a": 1}],
     ),
-    (pa.list_(pa.int64(), 2), [1, 2], [1, 2]),
-    (pa.struct({"m": pa.map_(pa.string(), pa.int64())}), {"m": [("a", 1)]}, {"m": {"a": 1}}),
     (pa.json_(), '{"a": [1, null]}', {"a": [1, None]}),
 ]
 
@@ -207,16 +169,6 @@ def test_a_type_arrives_as_in_json(tmp_path: Path, kind: Any, value: Any, expect
     assert rows_of_file(tmp_path / "a.parquet") == rows
 
 
-def test_categories_of_texts_and_of_structs_are_their_values() -> None:
-    words = pa.array(["a", "b", "a"]).dictionary_encode()
-    parts = pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array([{"a": "x"}, {"a": "y"}]))
-    nested = pa.StructArray.from_arrays([parts, words.slice(0, 2)], names=["p", "w"])
-    assert rows_of_table(pa.table({"nested": nested, "word": words.slice(1)})) == [
-        {"nested": {"p": {"a": "y"}, "w": "a"}, "word": "b"},
-        {"nested": {"p": {"a": "x"}, "w": "b"}, "word": "a"},
-    ]
-
-
 @pytest.mark.parametrize(
     ("array", "kind"),
     [
@@ -233,23 +185,6 @@ def test_a_type_that_json_lacks_is_refused_by_its_column(
         rows_of_file(tmp_path / "a.parquet")
 
 
-def test_both_forms_of_a_file_of_arrows_are_read_and_others_refused(tmp_path: Path) -> None:
-    table = pa.Table.from_pylist(ROWS)
-    for name, new in (("a.arrow", pa.ipc.new_file), ("b.arrow", pa.ipc.new_stream)):
-        with new(str(tmp_path / name), table.schema) as writer:
-            writer.write_table(table)
-        assert rows_of_file(tmp_path / name) == ROWS
-    (tmp_path / "c.arrow").write_text("no such file at all")
-    with pytest.raises(XpError, match=r"c\.arrow: .*cannot be read as arrow|c\.arrow: "):
-        rows_of_file(tmp_path / "c.arrow")
-
-
-@pytest.mark.parametrize("right", [date(2026, 1, 1), {"a": 1}, b"a", [["a"]], None])
-def test_a_right_answer_that_no_model_writes_is_refused(right: Any) -> None:
-    with pytest.raises(ValueError, match="expected a text, a number, or a list of them"):
-        exact(str(right), {"answer": right})
-
-
 def test_a_process_that_has_read_parquet_ends_with_its_own_code(tmp_path: Path) -> None:
     """Arrow's threads let a file of Python's go at the end, and aborted 6 of 10 processes by it."""
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
@@ -262,7 +197,7 @@ def test_a_process_that_has_read_parquet_ends_with_its_own_code(tmp_path: Path) 
         subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path / "rows.parquet")], stderr=subprocess.PIPE
         )
-        for _ in range(4)
+        for _ in range(2)
     ]
     for run in runs:
         assert run.communicate(timeout=60) == (None, b"")

@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("openreward")
 
-from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.builtin.shapes_mini import CELL, SIDE, drawn, puzzle
 from xp.envs.pictures import VARIABLE, PictureStore
@@ -61,12 +60,3 @@ def pictures_in(reply: Any, store: PictureStore) -> list[Any]:
         for message in reply.messages
         for picture in message.get("pictures", ())
     ]
-
-
-def test_a_check_of_it_shows_the_picture_of_a_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("env=shapes_look", "model=tiny_vlm", f"outputs={tmp_path}/outputs")
-    assert main(["env", "check", *words]) == 0
-    assert "[image 56x56 png " in capsys.readouterr().out

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
-from tests.support.launching import CPU, launcher_spec, stage
+from tests.support.launching import launcher_spec
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
-from xp.contrib.skypilot.task import ACCELERATORS
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Launch, Launcher
-from xp.execution.launchers.files import copy_package
+from xp.execution.launchers.base import Context, Launcher
 from xp.execution.launchers.service import code_in
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
@@ -157,15 +153,7 @@ def test_the_real_client_takes_the_yaml_and_understands_what_it_asks_for(
     mounts: list[dict[str, str]] = []
     texts = [_without_storage(text, mounts) for text in files(PLANS[name], tmp_path, detach=detach)]
     environ = {**os.environ, "SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "HOME": str(tmp_path)}
-    done = subprocess.run(
-        [str(CLIENT), "-c", LOAD],
-        input=json.dumps([texts, mounts]),
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = ended([str(CLIENT), "-c", LOAD], env=environ, given=json.dumps([texts, mounts]))
     assert done.returncode == 0, done.stderr[-3000:]
     found = {row[1]: row for row in json.loads(done.stdout.splitlines()[-1])}
     gpus = {
@@ -186,27 +174,6 @@ def test_the_real_client_takes_the_yaml_and_understands_what_it_asks_for(
         assert train[8]["max_restarts_on_errors"] == 3
 
 
-NAMES = """
-import json, sys
-from sky.utils import gpu_names
-names = [each for value in vars(gpu_names).values() if isinstance(value, list) for each in value]
-print(json.dumps(names))
-"""
-
-
-@needs_client
-def test_the_newest_accelerators_have_the_names_of_the_client() -> None:
-    done = subprocess.run(
-        [str(CLIENT), "-c", NAMES],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    known = json.loads(done.stdout.splitlines()[-1])
-    newest = {name: ACCELERATORS[name] for name in ("b200", "b300", "gb200", "gh200", "h200")}
-    assert [name for name in newest.values() if name not in known] == []
-
-
 def test_ray_of_several_nodes_is_started_by_skypilots_own_template(tmp_path: Path) -> None:
     import yaml
 
@@ -222,39 +189,6 @@ def test_ray_of_several_nodes_is_started_by_skypilots_own_template(tmp_path: Pat
     # The other nodes keep their part of the cluster, and only the first one runs the stage.
     assert lines[start + 1] == '[ "$XP_NODE" = 0 ] || exit 0'
     assert lines[-1].startswith("run_stage train ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_each_node_runs_its_part_by_skypilots_variables(tmp_path: Path, rank: int) -> None:
-    """The script as a node runs it, with the variables that SkyPilot sets there."""
-    import yaml
-
-    outputs = tmp_path / "outputs"
-    context = Context("run", 1, outputs, "runs/run/attempt_1")
-    copy_package(outputs / context.code)
-    code = "import os; print('node', os.environ['XP_NODE'], os.environ['XP_MAIN_NODE'])"
-    made = stage("train", code)
-    made = replace(made, job=replace(made.job, resources=replace(CPU, num_nodes=2)))
-    launcher = SkypilotLauncher(launcher_spec("skypilot", options=BUCKET), outputs)
-    text = launcher.preview([(made, context)])["runs/run/attempt_1/train/skypilot.yaml"]
-    launcher._place(made, context)
-    document = yaml.safe_load(text)
-    spec = outputs / "runs/run/attempt_1/train/job.json"
-    spec.write_text(json.dumps(json.loads(spec.read_text()) | {"root": str(outputs)}))
-    script = document["run"].replace("~/xp-python/bin/python", sys.executable)
-    script = script.replace("/xp/jobs/train.json", str(spec))
-    script = script.replace("/xp/code", str(outputs / context.code))
-    variables = {"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.2"}
-    done = subprocess.run(
-        ["bash", "-c", script],
-        env={**os.environ, **variables, "SKYPILOT_TASK_ID": "task-1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"node {rank} 127.0.0.1:29500\n"
 
 
 def _without_storage(text: str, left_out: list[dict[str, str]]) -> str:
@@ -292,26 +226,6 @@ def test_a_chain_has_the_stages_in_order_and_secrets_by_name_alone(
     )
 
 
-def test_slimes_checkouts_are_those_of_its_image_and_kubernetes_has_a_volume(
-    tmp_path: Path,
-) -> None:
-    import yaml
-
-    train = next(
-        one
-        for text in files(PLANS["slime"], tmp_path, detach=False)
-        for one in yaml.safe_load_all(text)
-        if "-train-" in one["name"]
-    )
-    assert train["resources"]["image_id"] == "docker:slimerl/slime:nightly-dev-20260810a"
-    assert train["envs"] == {"SLIME_PATH": "/root/slime", "MEGATRON_PATH": "/root/Megatron-LM"}
-    assert "openreward" in train["setup"]
-    (text,) = files(PLANS["skyrl"], tmp_path, detach=True)
-    train = list(yaml.safe_load_all(text))[2]
-    assert train["volumes"] == {"/outputs": "xp-outputs"}
-    assert train["resources"]["infra"] == "k8s"
-
-
 def test_what_skypilot_lacks_is_refused_while_planning() -> None:
     words = ["env=multiply", "hardware=a100x4", "launcher=skypilot", "launcher.options.bucket=b"]
     spec = compose([*words, "backend=trl", "backend.runtime.python=python3"])
@@ -327,30 +241,3 @@ def test_the_exit_code_is_read_from_the_end_of_the_log() -> None:
     assert code_in(log, "train") == 13
     assert code_in(log, "prepare") is None
     assert code_in("it said xp-exit-code train 7 somewhere\n", "train") is None
-
-
-@pytest.mark.parametrize(
-    ("state", "code"), [("FAILED", 13), ("CANCELLED", ExitCode.TERMINATED), ("RUNNING", None)]
-)
-def test_the_log_of_a_job_is_read_whatever_the_clients_exit_code(
-    cloud: Path, tmp_path: Path, state: str, code: int | None
-) -> None:
-    """`sky jobs logs` ends with 100 for a failed job, 101 for one that goes on, 103 for a cancelled one."""
-    job = cloud / "jobs/xp-run-1-train"
-    job.mkdir(parents=True)
-    (job / "rows").write_text(
-        json.dumps([{"job_name": job.name, "task_name": "train", "status": state}])
-    )
-    (job / "log").write_text("step 3\nxp-exit-code train 13\n")
-    outputs = tmp_path / "outputs"
-    launcher = SkypilotLauncher(launcher_spec("skypilot", options=BUCKET), outputs)
-    launch = Launch(
-        "skypilot",
-        "run/1/train",
-        job.name,
-        "runs/run/attempt_1/train/log.txt",
-        "2026-11-24T00:00:00Z",
-    )
-    assert launcher.poll(launch) == code
-    launcher.fetch(launch)
-    assert (outputs / launch.log).read_text().startswith("step 3\n")

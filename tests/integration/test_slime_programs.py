@@ -17,12 +17,12 @@ import pytest
 
 import xp
 from tests.unit.slime_config import worker_config
-from xp.backends.slime.worker import engine_key, processes, sources
+from xp.backends.slime.worker import engine_key, processes
 from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.convert import main as convert
-from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
+from xp.backends.slime.worker.models import check_architecture, publish_model
 from xp.backends.slime.worker.processes import ask_to_close, close_on_request
-from xp.backends.slime.worker.program import absolute_flags, run_file
+from xp.backends.slime.worker.program import run_file
 from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import CapturedLog
 from xp.episode.metrics_file import read_metrics
@@ -42,44 +42,6 @@ def model_at(directory: Path, **config: Any) -> Path:
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(config))
     return directory
-
-
-def test_paths_become_absolute_and_models_directories_and_the_rest_stays(tmp_path: Path) -> None:
-    model = model_at(tmp_path / "models/tiny")
-    flags = absolute_flags(
-        command(
-            *(
-                "--hf-checkpoint",
-                "models/tiny",
-                "--save",
-                "runs/r/checkpoints",
-                "--colocate",
-                "--rollout-top-k",
-                "-1",
-            ),
-            *("--eval-prompt-data", "held_out", "runs/r/held_out.jsonl", "--lr", "1e-06"),
-            paths=("--save", "--eval-prompt-data"),
-            models=("--hf-checkpoint",),
-        ),
-        tmp_path,
-    )
-    assert flags == [
-        *("--hf-checkpoint", str(model), "--save", f"{tmp_path}/runs/r/checkpoints", "--colocate"),
-        *(
-            "--rollout-top-k",
-            "-1",
-            "--eval-prompt-data",
-            "held_out",
-            f"{tmp_path}/runs/r/held_out.jsonl",
-        ),
-        *("--lr", "1e-06"),
-    ]
-
-
-def test_a_model_that_a_run_has_not_made_is_missed_by_name(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="there is no model at runs/r/model") as caught:
-        local_model("runs/r/model", tmp_path)
-    assert caught.value.code is ExitCode.RUN_DIR
 
 
 def test_an_architecture_that_is_not_the_models_is_refused_with_both_values(tmp_path: Path) -> None:
@@ -109,21 +71,6 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.usefixtures("untouched")
-def test_a_missing_checkout_is_named_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "_imported", lambda _: None)
-    with pytest.raises(
-        XpError, match=r"github.com/THUDM/slime and XP_TEST_SLIME is not set; clone it"
-    ) as caught:
-        sources.open_sources(command())
-    assert caught.value.code is ExitCode.RUNTIME
-    monkeypatch.setenv("XP_TEST_SLIME", str(tmp_path))
-    with pytest.raises(XpError, match=r"is not a checkout with train.py"):
-        sources.open_sources(command())
-
-
 @pytest.fixture
 def checkouts(tmp_path: Path, untouched: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     del untouched
@@ -137,24 +84,6 @@ def checkouts(tmp_path: Path, untouched: None, monkeypatch: pytest.MonkeyPatch) 
     # As in a stage, whose children find xp.
     monkeypatch.setenv("PYTHONPATH", str(Path(xp.__file__).parents[1]))
     return tmp_path / "slime"
-
-
-def test_both_checkouts_are_importable_for_every_process_that_is_started(checkouts: Path) -> None:
-    assert sources.open_sources(command()) == checkouts
-    assert {str(checkouts), str(checkouts.with_name("megatron-lm"))} <= set(
-        os.environ["PYTHONPATH"].split(":")
-    )
-
-
-def test_a_programs_exit_is_one_sentence_without_its_arguments(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    before = list(sys.argv)
-    program.write_text("import sys; sys.exit(int(sys.argv[1]))")
-    run_file(program, ["0"])
-    with pytest.raises(XpError, match=r"train.py ended with 2") as caught:
-        run_file(program, ["2"])
-    assert caught.value.code is ExitCode.STAGE_FAILED
-    assert sys.argv == before
 
 
 @pytest.mark.parametrize(
@@ -276,15 +205,6 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
     assert native == ["rollout/step", "train/step", "train/step"]
 
 
-def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="rollout step 4: grad_norm nan") as caught:
-        logged(
-            worker_config(tmp_path, 2),
-            {"train/step": 6, "train/loss": 1.0, "train/grad_norm": math.nan},
-        )
-    assert caught.value.code is ExitCode.DIVERGED
-
-
 def test_a_gap_stops_slime_only_at_a_steps_first_update(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2)
     leave_half(config, 3)
@@ -359,24 +279,6 @@ def convert_job(root: Path, checkouts: Path) -> Path:
     (root / "config.json").write_text(config.to_json())
     assert ConvertConfig.from_json(config.to_json()) == config
     return root / "config.json"
-
-
-def test_a_conversion_takes_its_name_when_it_is_whole(
-    tmp_path: Path, checkouts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    path = convert_job(tmp_path, checkouts)
-    (tmp_path / "models/tiny-megatron").mkdir()  # what a killed conversion left
-    convert([str(path)])
-    target = tmp_path / "models/tiny-megatron"
-    manifest = json.loads((target / "manifest.json").read_text())
-    assert manifest["of"] == "tiny"
-    assert sorted(manifest["files"]) == ["latest_checkpointed_iteration.txt", "release/weights"]
-    assert f"--hf-checkpoint {tmp_path}/models/tiny" in (target / "release/weights").read_text()
-    assert [
-        path.name for path in (tmp_path / "models").iterdir() if path.name.endswith(".part")
-    ] == []
 
 
 def test_a_converted_checkpoint_that_was_damaged_is_seen_and_made_again(

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.ors_server import COUNTER, QUIZ, Effects, rules, running
+from tests.support.ors_server import COUNTER, Effects, rules, running
 from tests.support.sections import replace
 from tests.support.waiting import wait_for
-from xp.__main__ import main
 from xp.envs import slots
 from xp.envs.openreward import OpenRewardProvider
 from xp.envs.slots import measure_slots, num_slots_of, slot_limits
@@ -58,51 +57,16 @@ def test_a_server_that_refuses_is_measured_up_to_there(monkeypatch: pytest.Monke
     assert "env.limits.max_sessions=12" in str(measured)
 
 
-def test_a_server_that_opens_one_by_one_is_asked_for_few_at_once() -> None:
-    with provider(16, serve="tests.envs_under_test.narrow:OneByOne") as found:
-        measured = measure_slots(found, found.tasks("train", [1])[0], 16)
-    assert measured.num_idle == 16
-    assert measured.at_once <= 2
-    assert measured.per_s < 6
-
-
 @pytest.mark.parametrize(
     ("address", "requested", "expected"),
     [
-        ({"serve": COUNTER}, None, 64),
         ({"serve": COUNTER, "max_sessions": 10}, None, 10),
-        ({"serve": COUNTER}, 200, 200),
         ({"target": "https://example.org"}, None, None),
-        ({"target": "http://127.0.0.1:8000"}, None, None),
         ({"target": "Org/Name"}, None, None),
         ({"target": "Org/Name"}, 30, 30),
-        ({"provider": "local", "grader": "m:f"}, 30, None),
     ],
 )
 def test_anothers_server_is_measured_by_request_only(
     address: dict[str, Any], requested: int | None, expected: int | None
 ) -> None:
     assert num_slots_of(rules(**{"max_sessions": 256, **address}), requested) == expected
-
-
-def test_both_commands_show_the_slots(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proposal = "preparation.concurrency="
-    assert main(["env", "check", QUIZ, "tasks=1", "--slots", "5", "--seconds", "300"]) == 0
-    assert "server holds             5 idle sessions at the same time" in capsys.readouterr().out
-    main(["doctor", "env=openreward", f"env.serve={COUNTER}", "--slots", "5"])
-    out = " ".join(capsys.readouterr().out.split())
-    assert "holds 5 idle sessions at the same time" in out
-    assert proposal in out
-    server = running(COUNTER).server
-    monkeypatch.setenv("OPENREWARD_API_KEY", server.key)
-    words = (
-        "env.variant=counter",
-        f"env.allowed_origins=['{server.url}']",
-        "tasks=1",
-        "--seconds",
-        "300",
-    )
-    main(["env", "check", server.url, *words])
-    assert proposal not in capsys.readouterr().out

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
+from tests.support.child import ended
 from xp.worker.tiny_model import SHIPPED
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -25,7 +25,7 @@ FEW = (
 
 def xp(*words: str) -> None:
     command = [sys.executable, "-m", "xp", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ended(command)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tests.support.child import ended, json_lines
 from tests.support.http_server import Reply, Request
 from tests.support.tinker_server import (
     KEY,
@@ -86,7 +87,7 @@ def the_run(directory: Path) -> Path:
 
 
 def lines(run: Path, stage: str = "train") -> list[dict[str, Any]]:
-    read = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    read = json_lines(run / "metrics.jsonl")
     return [line for line in read if line["stage"] == stage]
 
 
@@ -237,13 +238,9 @@ def test_a_service_that_does_not_fit_ends_before_tasks_are_prepared(
     code: int,
     said: str,
 ) -> None:
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-m", "xp", *WORDS, *words, f"outputs={tmp_path}"],
         env={**os.environ, **server.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
     )
     assert done.returncode == code, done.stderr
     assert said in done.stderr

@@ -10,23 +10,21 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from tests.graders_under_test.graders import TOGETHER
-from tests.support.fake_session import RULES, FakeSession, OneAtATime, with_limits
+from tests.support.fake_session import RULES, FakeSession, with_limits
 from tests.support.modules import alone
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
 from xp.composition import compose
-from xp.envs.base import Message, Task, ToolResult, ToolSpec
+from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeResult
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
@@ -34,7 +32,6 @@ from xp.lib.signals import StopSignal
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.play import EpisodePlay, Rollout
 from xp.worker.engines.transformers_engine import TransformersEngine
 
@@ -186,69 +183,6 @@ def test_a_held_out_episode_that_waits_delays_no_other(
     assert all(record["tokens"]["generated"] > 0 for record in records)
 
 
-def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it() -> None:
-    turns = iter(range(8))
-
-    def grade(_: str) -> ToolResult:
-        is_last = next(turns) % 2 == 1
-        return ToolResult("go on", 1.0, finished=is_last, awaits_reply=not is_last)
-
-    open_session = OneAtATime(lambda: FakeSession(lambda *_: grade(""), grade))
-    mix: Any = Mix(lambda *_: None, 4)
-    mix.episode = lambda row: Episode(
-        Task("fake", "train", row.index), open_session, replace(RULES, provider="local")
-    )
-    assert rewards(list(play(rows(4), mix))) == [2.0] * 4
-
-
-def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun = threading.Event()
-    settle = Episode.settle
-
-    def slow(episode: Episode) -> EpisodeResult:
-        assert begun.wait(DEADLINE_S)
-        return settle(episode)
-
-    class Engine(TransformersEngine):
-        def begin(self, number: int, conversation: Conversation | None = None) -> None:
-            super().begin(number, conversation)
-            if number == 2:
-                begun.set()
-
-    monkeypatch.setattr(Episode, "settle", slow)
-    assert rewards(list(play(rows(3), Mix(lambda *_: None, 2), Engine))) == [0.0, 1.0, 2.0]
-
-
-def test_a_prompt_is_rendered_once_for_all_episodes_of_its_task(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rendered = list[str]()
-    prompt = ChatTokens.prompt
-
-    def counted(chat: ChatTokens, messages: Sequence[Message], tools: str) -> list[int]:
-        rendered.append(tools)
-        return prompt(chat, messages, tools)
-
-    monkeypatch.setattr(ChatTokens, "prompt", counted)
-    assert len(list(play(rows(1) * 4, Mix(lambda *_: None, 4)))) == 4
-    assert len(rendered) == 1
-
-
-def test_a_session_lists_its_tools_before_the_first_turn_needs_them() -> None:
-    class Listing(FakeSession):
-        num_listed = 0
-
-        def tools(self) -> tuple[ToolSpec, ...]:
-            self.num_listed += 1
-            return super().tools()
-
-    session = Listing(lambda *_: ToolResult("over", 1.0, finished=True))
-    Episode(Task("fake", "train", 0), lambda: session, RULES).start()
-    assert session.num_listed == 1
-
-
 def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_stop() -> None:
     first_may_end = threading.Event()
 
@@ -304,17 +238,6 @@ def test_at_no_time_more_episodes_go_on_than_may_have_sessions() -> None:
     )
     assert len(list(play(rows(8), mix))) == 8
     assert most[0] == 3
-
-
-def test_when_a_tool_answers_does_not_change_what_is_written() -> None:
-    def late(seed: int) -> Callable[[Mix], Hear]:
-        random = Random(seed)
-        return lambda _: lambda *_: time.sleep(random.random() * 0.02)
-
-    first, second = (played(6, 4, late(seed)) for seed in (1, 2))
-    assert [one.conversation.completion_ids for one in first] == [
-        one.conversation.completion_ids for one in second
-    ]
 
 
 def test_a_fault_of_xps_own_ends_the_play(monkeypatch: pytest.MonkeyPatch) -> None:

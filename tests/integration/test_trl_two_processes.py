@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import json_lines
 from tests.support.listeners import Listener, listeners, off_loopback
 from xp.errors import ExitCode
 
@@ -64,7 +65,7 @@ def test_two_processes_train_and_resume_and_checkpoints_can_be_played(
     assert "the training ends after step 2" in (run / "attempt_2/train/log.txt").read_text()
     xp(tmp_path, f"resume={run.name}", "training.num_steps=3", "training.max_hours=null")
     xp(tmp_path, "eval", f"run={run.name}@1")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     trained = [
         (line["attempt"], line["step"], line["episodes/num"])
         for line in lines

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from tests.nodes.conftest import DEADLINE_S
-from tests.support.launching import eventually, launcher_spec, plan, stage
-from xp.checks.contracts.launcher import LauncherSuite
+from tests.support.launching import launcher_spec, plan, stage
 from xp.errors import XpError
 from xp.execution.launchers.slurm import SlurmLauncher
 from xp.execution.record import RunRecord
@@ -68,17 +65,6 @@ if count > 1:
                 time.sleep(0.1)
         link.sendall(f"node {node}".encode())
 open(f"written_{node}", "w").close()
-"""
-SAVE = """
-import os, signal, sys, time
-node = os.environ.get("XP_NODE", "0")
-def save(*_):
-    open(f"saved_{node}", "w").close()
-    sys.exit(143)
-signal.signal(signal.SIGTERM, save)
-open(f"up_{node}_" + os.environ.get("SLURM_RESTART_COUNT", "0"), "w").close()
-while not os.path.exists(f"saved_{node}"): time.sleep(0.05)
-print("goes on", flush=True)
 """
 
 
@@ -159,15 +145,3 @@ def test_the_exit_code_is_the_programs(
     with pytest.raises(XpError, match="stage train failed") as caught:
         run(way, tmp_path, monkeypatch, contained(way, "import sys; sys.exit(23)"))
     assert caught.value.code == 23
-
-
-def test_a_time_limit_reaches_both_nodes_which_run_again(way: Way, tmp_path: Path) -> None:
-    outputs = tmp_path / "outputs"
-    spec = launcher_spec("slurm", grace_s=60.0, container=way.container)
-    launcher = SlurmLauncher(spec, outputs)
-    launch = launcher.submit(contained(way, SAVE, nodes=2), LauncherSuite.make_context(tmp_path))
-    eventually(lambda: all((outputs / f"up_{node}_0").exists() for node in (0, 1)), DEADLINE_S)
-    # The signal that Slurm sends a minute before the limit.
-    subprocess.run(["scancel", "--batch", "--signal=USR1", launch.native_id], check=True)
-    assert launcher.wait(launch, lambda _: None) == 0
-    assert (outputs / launch.log).read_text().count("goes on") == 2

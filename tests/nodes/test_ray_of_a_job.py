@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.nodes.conftest import DEADLINE_S
+from tests.support.child import ended
 from tests.support.job_clusters import home as home
 from tests.support.job_clusters import of_job
 from tests.support.launching import eventually, launcher_spec, plan, stage
@@ -110,7 +110,7 @@ def test_a_stranger_is_refused_and_no_ray_stays_on_nodes(tmp_path: Path, home: P
     address = (outputs / "ready").read_text()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     asking = ["nsenter", "--net=/run/netns/xp2", sys.executable, "-c", STRANGER, address]
-    said = subprocess.run(asking, env=environ, capture_output=True, text=True, timeout=DEADLINE_S)
+    said = ended(asking, env=environ)
     assert "refused" in said.stdout, said.stdout + said.stderr
     assert of_job(home)
     members = [

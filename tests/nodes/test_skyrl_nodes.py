@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.conftest import SMALL, RayNodes, ray_nodes, xp
+from tests.support.child import json_lines
 from tests.support.job_clusters import of_job
 
 PYTHON = os.environ.get("SKYRL_PYTHON", "")
@@ -39,9 +40,7 @@ def trained(outputs: Path) -> None:
     (attempt,) = outputs.glob("runs/*/attempt_1")
     assert json.loads((attempt.parent / "run.json").read_text())["status"] == "succeeded"
     assert (attempt / "evaluate/after/eval.json").exists()
-    steps = [
-        json.loads(line) for line in (attempt.parent / "metrics.jsonl").read_text().splitlines()
-    ]
+    steps = json_lines(attempt.parent / "metrics.jsonl")
     assert max(step.get("step", 0) for step in steps) == 2
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.conftest import ADDRESSES, DEADLINE_S, RayNodes, on_node, ray_nodes
+from tests.nodes.conftest import ADDRESSES, RayNodes, on_node, ray_nodes
+from tests.support.child import ended, json_lines
 from tests.support.job_clusters import of_job
 from tests.support.slime_rehearsal import GROUP, PROMPTS, STEPS, rehearsed, spec_of
 from tests.support.tiny import tokenizer_and_model
@@ -101,7 +101,7 @@ def rollouts(outputs: Path, engine: FakeSglang, *launcher: str) -> Plan:
 def played(outputs: Path) -> None:
     """Both steps were played, and Slime put an accelerator's bundle on each node."""
     (run,) = outputs.glob("runs/*")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2]
     assert all(
         line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines
@@ -144,9 +144,7 @@ def test_slimes_processes_on_two_nodes_of_ray_form_a_gloo_group(
     environ = {**os.environ, **cluster.environ, "RAY_ADDRESS": f"{ADDRESSES[0]}:26379"}
     environ["PYTHONPATH"] = os.pathsep.join([root, environ["PYTHONPATH"]])
     command = on_node(1, sys.executable, "-c", TOGETHER)
-    run = subprocess.run(
-        command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S
-    )
+    run = ended(command, cwd=tmp_path, env=environ)
     assert run.stdout.splitlines()[-1:] == [f"{list(ADDRESSES)} [3.0, 3.0]"], (
         run.stdout + run.stderr[-4000:]
     )

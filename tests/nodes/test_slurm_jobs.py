@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.conftest import DEADLINE_S, QUICK, SMALL, xp
+from tests.support.child import ended, json_lines
 from tests.support.launching import eventually, launcher_spec, plan, stage
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.execution.launchers.slurm import SlurmLauncher
@@ -31,9 +32,7 @@ SWEEP = (
 
 
 def runs(*words: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "xp", "runs", *words], capture_output=True, text=True
-    ).stdout
+    return ended([sys.executable, "-m", "xp", "runs", *words]).stdout
 
 
 def test_a_sweep_is_one_array_whose_tasks_run_one_at_a_time(tmp_path: Path) -> None:
@@ -143,8 +142,5 @@ def test_a_requeued_training_on_two_nodes_continues(tmp_path: Path) -> None:
     assert codes == [0]
     log = submitted.with_name("log.txt").read_text()
     assert "going on from" in log
-    metrics = [
-        json.loads(line)
-        for line in submitted.parents[2].joinpath("metrics.jsonl").read_text().splitlines()
-    ]
+    metrics = json_lines(submitted.parents[2].joinpath("metrics.jsonl"))
     assert max(one.get("step", 0) for one in metrics) == 8

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ended
 from tests.support.foreign import leave_run, record
-from xp.__main__ import main
 from xp.backends.slime.control.flags import catalog
-from xp.cli.run_plans import tell_code
 from xp.composition import compose
 from xp.errors import ExitCode
 from xp.planning.episode import named_code
@@ -38,9 +37,7 @@ def plan(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH")))),
     }
-    return subprocess.run(
-        words, cwd=place, env=environ, capture_output=True, text=True, check=False
-    )
+    return ended(words, cwd=place, env=environ)
 
 
 def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path) -> None:
@@ -55,27 +52,6 @@ SERVED = ("env=openreward", "env.serve=theirs.envs:Env")
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        ("env=graded", "env.grader=theirs.envs:one", "env.rows=theirs:rows.jsonl"),
-        ("env=openreward", "env.provider=theirs.envs:Env", "env.target=x"),
-    ],
-    ids=lambda setting: setting[-1],
-)
-def test_plan_names_modules_of_each_key(
-    place: Path,
-    setting: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(place)
-    monkeypatch.syspath_prepend(place)
-    assert main(["plan", *setting]) == ExitCode.OK
-    assert "would import modules: theirs" in capsys.readouterr().out
-    assert not (place / "theirs" / "ran").exists()
-
-
-@pytest.mark.parametrize(
     ("settings", "line"),
     [
         (
@@ -83,18 +59,9 @@ def test_plan_names_modules_of_each_key(
             "would import the task of inspect_ai: {place}/theirs",
         ),
         (
-            ("env=inspect", "env.target=theirs/one"),
-            "would import the task of inspect_ai: theirs/one",
-        ),
-        (
-            ("env=openreward", "env.serve=elsewhere.envs:Env", "env.python={place}/python"),
-            "modules: elsewhere",
-        ),
-        (
             ("env=verifiers", "env.target=owner/their-pack", "env.python={place}/python"),
             "modules: their_pack",
         ),
-        (("env=verifiers", "env.target=owner/their-pack"), "modules: their_pack"),
         (
             (
                 "env=multiply",
@@ -146,11 +113,11 @@ def loaded_by_slime() -> list[str]:
     return sorted({*of_slime, "--spec", "--sglang-custom-weight-loader"})
 
 
-@pytest.mark.parametrize("flag", loaded_by_slime())
-def test_each_flag_by_which_slime_loads_code_is_shown(flag: str) -> None:
-    key = flag.removeprefix("--")
-    spec = compose([*SLIME, f"backend.overrides.{key}=theirs.envs.one"])
-    assert f"backend.overrides.{key}=theirs.envs.one" in "\n".join(named_code(spec))
+def test_each_flag_by_which_slime_loads_code_is_shown() -> None:
+    keys = [f"backend.overrides.{flag.removeprefix('--')}" for flag in loaded_by_slime()]
+    code = "\n".join(named_code(compose([*SLIME, *(f"{key}=theirs.envs.one" for key in keys)])))
+    assert len(keys) > 10
+    assert [key for key in keys if f"{key}=theirs.envs.one" not in code] == []
 
 
 @pytest.mark.parametrize(
@@ -193,18 +160,6 @@ def test_code_that_an_override_names_in_any_form_is_shown(
     assert [f"may import it: {place}.overrides.{shown}" in line for line in lines] == [True] * (
         shown is not None
     )
-
-
-def test_a_resume_of_a_copy_tells_the_code_of_its_plan(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    overrides = ["env=inspect", f"env.target={place}/theirs/envs.py@one", "env.train.split=train"]
-    spec = compose([f"outputs={place / 'outputs'}", *overrides])
-    line = f"would import the task of inspect_ai: {place}/theirs/envs.py@one"
-    done = plan(place, *overrides)
-    assert "".join(line.split()) in "".join(done.stdout.split())
-    tell_code("their-run", spec)
-    assert line in capsys.readouterr().err
 
 
 def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:

@@ -14,7 +14,6 @@ from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution import sweep
-from xp.execution.launchers.cluster import read_launches
 from xp.execution.record import begin_attempt, is_ours, read_record, write_record
 from xp.results.report.tokens import TokenReader
 
@@ -59,7 +58,7 @@ def every_command(outputs: Path, name: str) -> dict[str, int]:
     return codes | {"resume": main(["plan", f"resume={name}", f"outputs={outputs}"])}
 
 
-@pytest.mark.parametrize("run_id", ["../../thesis", "-rf", "other", 7])
+@pytest.mark.parametrize("run_id", ["../../thesis", "other"])
 def test_a_record_with_another_run_id_is_refused(
     outputs: Path, home: Path, calls: Path, run_id: Any
 ) -> None:
@@ -78,16 +77,11 @@ def test_a_record_with_another_run_id_is_refused(
     "changes",
     [
         {"native_id": "--user=root"},
-        {"native_id": "7;id"},
-        {"native_id": 7},
         {"log": "../../../etc/passwd"},
-        {"log": "runs/other/attempt_1/train/log.txt"},
         {"name": "../train"},
-        {"started": "yesterday"},
         {"status": "\x1b[2J"},
         {"further": 1},
         {"attempt": {"supervisor": 1}},
-        {"attempt": {"number": 2}},
         {"attempt": {"stages": None}},
     ],
     ids=str,
@@ -153,8 +147,8 @@ def test_copies_of_runs_and_other_users_runs_are_foreign(
     assert is_ours(run), "a resume takes the run over"
 
 
-@pytest.mark.parametrize("name", ["..", "../../home", "/etc", "", "a b", "-x"])
-@pytest.mark.parametrize("word", ["show", "logs", "cancel", "compare"])
+@pytest.mark.parametrize("name", ["../../home", "/etc", "-x"])
+@pytest.mark.parametrize("word", ["logs", "cancel"])
 def test_a_command_takes_no_path_for_a_run(outputs: Path, word: str, name: str) -> None:
     assert main(["runs", word, name, f"outputs={outputs}"]) == (
         ExitCode.CONFIG if name.startswith("-") else ExitCode.RUN_DIR
@@ -177,11 +171,3 @@ def test_links_and_pipes_in_a_run_are_not_followed(outputs: Path, home: Path) ->
     (run / "run.json").unlink()
     os.mkfifo(run / "run.json")
     assert main(["runs", "show", "theirs", f"outputs={outputs}"]) == ExitCode.RUN_DIR
-
-
-def test_another_kind_of_job_is_not_taken_for_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "submitted.json").write_text(
-        '[{"launcher": "slurm", "key": "k", "native_id": "--me", "log": "l", "started": "t"}]'
-    )
-    with pytest.raises(XpError, match="would not name"):
-        read_launches(tmp_path)

@@ -35,7 +35,7 @@ def test_a_forked_child_leaves_its_parent_alone(world: World) -> None:
     session = provider.open(TASK)
     session.call("inc", {})
     context = multiprocessing.get_context("fork")
-    for _ in range(3):
+    for _ in range(2):
         results = context.Queue()
         child = context.Process(target=_in_child, args=(provider, session, results))
         child.start()
@@ -44,7 +44,7 @@ def test_a_forked_child_leaves_its_parent_alone(world: World) -> None:
         assert child.exitcode == 0
     assert session.call("inc", {}).text == "2"
     session.close()
-    assert wait_for(lambda: world.effects.count("teardown") == 4)
+    assert wait_for(lambda: world.effects.count("teardown") == 3)
 
 
 def test_sessions_beyond_the_allowed_number_wait_for_a_free_one(world: World) -> None:

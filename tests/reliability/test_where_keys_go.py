@@ -11,7 +11,6 @@ from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.support.ors_server import rules
 from tests.support.sections import replace
-from xp.__main__ import main
 from xp.composition import compose
 from xp.envs import target as targets
 from xp.envs.base import EnvFault, ProtocolError, UnsafeOrigin
@@ -27,14 +26,10 @@ TOKEN = {"HF_TOKEN": "XPCANARY"}
 @pytest.mark.parametrize(
     ("target", "allowed", "is_sent"),
     [
-        ("https://a.hf.space/", ("https://a.hf.space",), True),
         ("https://a.hf.space/v1", ("https://b.example", "https://a.hf.space:443/other"), True),
-        ("https://a.hf.space", (), False),
         ("https://a.hf.space", ("https://b.hf.space",), False),
         ("http://a.hf.space", ("http://a.hf.space",), False),
         ("http://127.0.0.1:9", ("http://127.0.0.1:9",), True),
-        ("http://localhost:9", ("http://localhost:9",), True),
-        ("http://[::1]:9", ("http://[::1]:9",), True),
         ("http://127.0.0.1:9", (), False),
     ],
 )
@@ -102,17 +97,12 @@ def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
 @pytest.mark.parametrize(
     ("url", "expected", "is_loopback"),
     [
-        ("http://a", "http://a:80", False),
         ("https://A.example/x", "https://a.example:443", False),
-        ("https://a:8443", "https://a:8443", False),
         ("http://localhost:1", "http://localhost:1", True),
-        ("http://127.1.2.3:1", "http://127.1.2.3:1", True),
         ("http://127.1:1", "http://127.1:1", True),
         ("http://2130706433:1", "http://2130706433:1", True),
-        ("http://localhost.:1", "http://localhost.:1", True),
         ("http://[::ffff:127.0.0.1]:1", "http://[::ffff:127.0.0.1]:1", True),
         ("http://0:1", "http://0:1", False),
-        ("http://10.0.0.1:1", "http://10.0.0.1:1", False),
         ("http://localhost.example:1", "http://localhost.example:1", False),
     ],
 )
@@ -121,60 +111,12 @@ def test_an_origin_has_scheme_host_and_port(url: str, expected: str, is_loopback
     assert targets.is_loopback(url) == is_loopback
 
 
-@pytest.mark.parametrize(
-    "variable", ["OPENREWARD_API_URL", "OPENREWARD_SESSION_URL", "OPENREWARD_URL"]
-)
-def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated(variable: str) -> None:
+def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated() -> None:
+    variable = "OPENREWARD_API_URL"
     (config,) = episode_config(compose(["env=openreward", "env.target=a/b"])).members.values()
     with pytest.raises(XpError, match="is not an http") as caught:
         targets.remote_target(config, {**KEY, variable: "alice:XPCANARY@host:80"})
     assert "XPCANARY" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "Org/Name",
-        "kanishk/EndlessTerminals",
-        "GeneralReasoning/Open-RL",
-        "name",
-        "o.r_g/n-a.m_e",
-        "Org/Zahlenrätsel",
-    ],
-)
-def test_the_names_of_the_catalog_are_taken(target: str) -> None:
-    (member,) = compose(["env=openreward", f"env.target='{target}'"]).env.members.values()
-    assert member.target == target
-
-
-@pytest.mark.parametrize("url", ["http://[bad", "http://h:99999", "http://h:x"])
-def test_a_url_that_cannot_be_read_is_one_message(url: str) -> None:
-    assert main(["plan", "env=openreward", f"env.target='{url}'"]) == ExitCode.CONFIG
-    with pytest.raises(XpError):
-        targets.origin(url)
-    assert not targets.is_loopback(url)
-
-
-@pytest.mark.parametrize(
-    "goal",
-    [
-        "//elsewhere.example/x",
-        "ftp://h/x",
-        "http://h:99999/",
-        "http://[bad",
-        "//",
-        "http://",
-        "javascript:1",
-    ],
-)
-def test_a_redirect_to_anywhere_is_the_environments_fault(world: World, goal: str) -> None:
-    world.proxy.inject(
-        "/create",
-        faults.status(307, {"Location": goal}),
-        times=99,
-    )
-    with pytest.raises((UnsafeOrigin, ProtocolError)):
-        world.provider().open(TASK)
 
 
 def test_a_redirect_is_told_without_what_may_be_a_token(world: World) -> None:
@@ -196,7 +138,7 @@ def test_a_redirect_is_told_without_what_may_be_a_token(world: World) -> None:
         world.provider().open(TASK)
 
 
-@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\0b", "a\x1b[2J"])
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\0b"])
 def test_control_characters_in_an_id_or_a_key_never_reach_a_header(
     world: World, value: str
 ) -> None:

@@ -324,9 +324,6 @@ REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Trainer -> `model_type` -> node id of the proof that it cannot train the family; under SkyRL by FSDP2."""
-UNKNOWN: Final[Mapping[str, tuple[str, ...]]] = {"slime": ("kimi_k25",)}
-"""Trainer -> families that the transformers of its lock does not have: 5.23.0 of TRL, 5.16.1 of SkyRL, 5.12.1 of
-Slime."""
 
 
 def proofs_of(test: str, trainer: str) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.model import ChatMessageSystem, ChatMessageUser
+from inspect_ai.model import ChatMessageUser
 from inspect_ai.scorer import (
     Score,
     Target,
@@ -52,15 +52,6 @@ def sums(size: int = 4) -> Task:
         solver=[system_message("Use the tool."), use_tools(add()), generate()],
         scorer=match(numeric=True),
     )
-
-
-@task
-def without_solver() -> Task:
-    opening = [
-        ChatMessageSystem(content="Answer in one word."),
-        ChatMessageUser(content="The capital of France?"),
-    ]
-    return Task(dataset=[Sample(id="paris", input=opening, target="Paris")], scorer=includes())
 
 
 @task

@@ -1,4 +1,4 @@
-"""Look-alikes of the catalog's environments of one answer: GSM8K, GSM1K, Open-RL, GeneralReasoner; and TRL's Echo."""
+"""Look-alikes of the catalog's environments of one answer: GSM8K and GSM1K, and a split too large to list."""
 
 from __future__ import annotations
 
@@ -15,20 +15,13 @@ class Answer(BaseModel):
     answer: str
 
 
-class Text(BaseModel):
-    text: str
-
-
 class _Sums(Environment):  # type: ignore[misc]
     """Sums; a subclass says how many, and how the tool is called. The first answer ends the episode."""
 
     sizes: ClassVar[Mapping[str, int]]
-    secret: ClassVar[str | None] = None
 
     def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
         super().__init__(task_spec, secrets)
-        if self.secret is not None and not secrets.get(self.secret):
-            raise ValueError(f"the session has no secret {self.secret}")
         self._a = task_spec["a"]
         self._b = task_spec["b"]
 
@@ -52,22 +45,6 @@ class _Sums(Environment):  # type: ignore[misc]
         )
 
 
-class _OnlyCounted(_Sums):
-    """Tasks that are too many to list: the server counts them, and gives each by its index."""
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        raise NotImplementedError
-
-    @classmethod
-    async def num_tasks(cls, split: str) -> int:
-        return cls.sizes[split]
-
-    @classmethod
-    async def get_task(cls, split: str, index: int) -> JSONObject:
-        return _sum(split, index)
-
-
 class GSM8K(_Sums):
     sizes: ClassVar[Mapping[str, int]] = {"train": 7473, "test": 1319}
 
@@ -86,62 +63,27 @@ class GSM1K(_Sums):
         return self.graded(params.answer)
 
 
-class OpenRL(_Sums):
-    sizes: ClassVar[Mapping[str, int]] = {"train": 40}
-    secret: ClassVar[str | None] = "openai_api_key"
-
-    @tool  # type: ignore[untyped-decorator]
-    async def answer(self, params: Answer) -> ToolOutput:
-        """Answer."""
-        return self.graded(params.answer)
-
-
-class GeneralReasoner(_OnlyCounted):
-    sizes: ClassVar[Mapping[str, int]] = {"train": 228_736, "test": 1000}
-    secret: ClassVar[str | None] = "openai_api_key"
-
-    @tool  # type: ignore[untyped-decorator]
-    async def answer(self, params: Answer) -> ToolOutput:
-        """Answer."""
-        return self.graded(params.answer)
-
-
-class Unsplit(_OnlyCounted):
-    """One split as large as GeneralReasoner's. No catalog page shows this pair; one split is what five of nine have."""
+class Unsplit(_Sums):
+    """One split that is too large to list: the server counts its tasks, and gives each by its index."""
 
     sizes: ClassVar[Mapping[str, int]] = {"train": 228_736}
 
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
+        raise NotImplementedError
+
+    @classmethod
+    async def num_tasks(cls, split: str) -> int:
+        return cls.sizes[split]
+
+    @classmethod
+    async def get_task(cls, split: str, index: int) -> JSONObject:
+        return _sum(split, index)
+
     @tool  # type: ignore[untyped-decorator]
     async def answer(self, params: Answer) -> ToolOutput:
         """Answer."""
         return self.graded(params.answer)
-
-
-class EchoEnvironment(Environment):  # type: ignore[misc]
-    """The echo environment of TRL's documentation: one split of two tasks."""
-
-    def __init__(self, task_spec: JSONObject = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
-        super().__init__(task_spec, secrets)
-        self._target = task_spec["target"]
-
-    @classmethod
-    def list_splits(cls) -> Sequence[str]:
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        del split
-        return [{"target": "hello"}, {"target": "world"}]
-
-    def get_prompt(self) -> Sequence[TextBlock]:
-        return [TextBlock(text=f"Echo '{self._target}' to win.")]
-
-    @tool  # type: ignore[untyped-decorator]
-    async def echo(self, params: Text) -> ToolOutput:
-        """Submit a string. Reward 1.0 + finished if it matches the target."""
-        is_right = params.text == self._target
-        blocks = [TextBlock(text="match" if is_right else "no match")]
-        return ToolOutput(blocks=blocks, reward=float(is_right), finished=is_right)
 
 
 def _sum(split: str, index: int) -> JSONObject:
