@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -110,31 +109,3 @@ def test_thinking_before_a_call_is_no_part_of_it(dialect: Dialect, text: str) ->
         == expected
     )
     assert written_and_read(dialect, {"text": text}, after="</think>no call") == ()
-
-
-def test_a_call_after_a_value_that_is_not_closed_is_read() -> None:
-    text = "<tool_call><function=look><parameter=text>a</function></tool_call><tool_call><function=go></function>"
-    assert read(Dialect.QWEN_XML, text)[1] == ToolCall("go", {})
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.text('aö \n"{}\\u2028', min_size=1, max_size=9),
-    st.dictionaries(st.text(max_size=8), JSON, max_size=4),
-)
-def test_every_legal_call_is_read_back_as_it_was(name: str, arguments: dict[str, Any]) -> None:
-    body = json.dumps({"name": name, "arguments": arguments}).replace(">", "\\u003e")
-    assert read(Dialect.HERMES, f"<tool_call>{body}</tool_call>") == (ToolCall(name, arguments),)

@@ -14,7 +14,6 @@ from tests.support.harbor_tasks import CLOUD, CONFIG
 from tests.support.harness_programs import harness
 from xp.__main__ import main
 from xp.contrib.harbor.cloud_host import is_running, machine, owner
-from xp.contrib.harbor.cloud_options import ACCOUNTS
 from xp.contrib.harbor.cloud_sandbox import CloudSandboxes, SandboxCost
 from xp.contrib.harbor.task_folder import HarborTask
 from xp.contrib.harness.provider import _of_server
@@ -56,17 +55,9 @@ def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
             for address in (
                 "http://localhost:8800",
                 "http://127.0.0.1:{port}",
-                "http://[::1]:80",
-                "http://0.0.0.0:8800",
-                "http://169.254.1.1",
-                "http://127.1:8800",
                 "http://2130706433:8800",
-                "http://0:8800",
-                "http://localhost.:8800",
-                "http://policy.localhost",
                 "http://[::ffff:127.0.0.1]:8800",
                 "http://10.1.2.3:8800",
-                "http://192.168.0.2:{port}",
                 "http://[fd00::1]:8800",
                 "http://[::1",
             )
@@ -76,41 +67,11 @@ def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
             ExitCode.OK,
             (),
         ),
-        (
-            ("env=harness", PROGRAM, *DAYTONA, "env.options.endpoint=http://8.8.8.8:{port}"),
-            ExitCode.OK,
-            (),
-        ),
-        (
-            ("env=harness", PROGRAM, *DAYTONA, "env.options.endpoint=http://172.16.0.9:8800"),
-            ExitCode.PLAN,
-            ("an address of a private network, which a cloud does not reach",),
-        ),
         (("env=harness", TERMINUS, *DAYTONA), ExitCode.OK, ()),
-        (
-            ("env=harness", "env.options.agent=aider", *DAYTONA),
-            ExitCode.PLAN,
-            ("env.options.endpoint",),
-        ),
-        (
-            ("env=harness", TERMINUS, "env.sandbox=none"),
-            ExitCode.PLAN,
-            ("set env.sandbox=docker, daytona",),
-        ),
         (
             ("env=harness", TERMINUS, "env.options.setup=pip", *DAYTONA),
             ExitCode.PLAN,
             ("set env.options.setup=null",),
-        ),
-        (
-            ("env=harness", "env.options.agent=terminus-3", *DAYTONA),
-            ExitCode.CONFIG,
-            ("did you mean terminus-2?",),
-        ),
-        (
-            ("env=harness", PROGRAM, "env.options.agent_options={max_turns: 3}", *DAYTONA),
-            ExitCode.CONFIG,
-            ("agent_options are for an agent of Harbor's",),
         ),
         (
             ("env=harbor", *DAYTONA, "env.options.cloud.budget=3"),
@@ -121,11 +82,6 @@ def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
             ("env=harbor", *DAYTONA, "env.options.cloud.max_minutes=30"),
             ExitCode.CONFIG,
             ("scoring 250 s", "set env.options.cloud.max_minutes=65 or more"),
-        ),
-        (
-            ("env=harbor", *DAYTONA, "env.options.cloud.max_hours=3"),
-            ExitCode.CONFIG,
-            ("cloud.max_hours: unknown key",),
         ),
     ],
 )
@@ -166,10 +122,6 @@ def test_a_server_of_tasks_does_not_get_the_key_of_the_account() -> None:
     )
     assert set(_of_server(config).secrets) == {"API_KEY"}
     assert set(config.secrets) == {"DAYTONA_API_KEY", "API_KEY"}
-
-
-def test_every_cloud_has_an_account() -> None:
-    assert {kind for kind in SandboxKind if kind.is_cloud} == set(ACCOUNTS)
 
 
 def test_a_label_names_a_process_that_runs() -> None:

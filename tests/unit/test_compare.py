@@ -66,9 +66,6 @@ def test_only_keys_that_differ_are_columns(
         ["low", "0.500", "0.0001"],
     ]
     assert sum(name.startswith(("training.", "evaluation.", "env.")) for name in cells[0]) == 1
-    csv = shown(capsys, "--csv", f"outputs={tmp_path}")
-    assert csv[0].endswith(RATE)
-    assert csv[1].endswith(",0.001")
 
 
 def test_environments_are_ranked_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,8 +119,6 @@ def scored_by(run: Path, passes: float | None = None, **changes: Any) -> None:
     [
         (TWICE, 'env.reward_fn (null or {"rewards:twice": 1.0}) differs'),
         ({"code of guess:Guess": "a2"}, "code of guess:Guess differs"),
-        ({"env.reward.reduction": "max"}, 'env.reward.reduction ("sum" or "max") differs'),
-        ({"env.options": {"judge": "b"}}, 'env.options ({} or {"judge": "b"}) differs'),
     ],
 )
 def test_rewards_that_are_not_on_one_scale_are_neither_ranked_nor_compared(
@@ -144,7 +139,6 @@ def test_rewards_that_are_not_on_one_scale_are_neither_ranked_nor_compared(
         json.loads("\n".join(shown(capsys, "--json", f"outputs={tmp_path}")))[0]["incomparable"]
         == reason
     )
-    assert reason.replace('"', '""') in "\n".join(shown(capsys, "--csv", f"outputs={tmp_path}"))
     assert (
         main(["runs", "compare", "plain", "twice", "--paired", f"outputs={tmp_path}"])
         == ExitCode.PLAN
@@ -192,31 +186,10 @@ def test_tasks_of_one_name_and_another_content_are_not_paired(
     assert "e/test/1, e/test/2, e/test/3 and 1 more" in told
     assert "python -m xp eval run=one,other" in told
     assert _pairs([one, other])[0] == []
-    with_tasks(other, [0.0, 1.0] * 3, "aBCDef")
-    assert (
-        main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"])
-        == ExitCode.PLAN
-    )
-    told = capsys.readouterr().err
-    assert "3 tasks have another content under the same name" in told
-    assert "e/test/3 and" not in told
     with_tasks(other, [0.0, 1.0] * 3, "abcdef")
     assert _pairs([one, other])[1] == []
     lines = shown(capsys, "one", "other", "--paired", f"outputs={tmp_path}")
     assert not any("content" in line for line in lines)
-
-
-def test_a_long_value_is_cut_in_a_table_and_whole_in_csv(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prompt = "be brief " * 1000
-    leave(tmp_path, "a", 0.9)
-    leave(tmp_path, "b", 0.1, f"env.system_prompt='{prompt}'")
-    for words in ([], ["--markdown"]):
-        text = "\n".join(shown(capsys, *words, f"outputs={tmp_path}"))
-        assert "be brief be brief" in text
-        assert len(text) < 2000
-    assert prompt.strip() in "\n".join(shown(capsys, "--csv", f"outputs={tmp_path}"))
 
 
 FORGED = "x\n| forged | 1.0 |<img src=x>![a](http://b/c)\\| y"
@@ -283,7 +256,6 @@ def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
     ("rewards", "limits", "interval"),
     # Student's t with 2 degrees of freedom: 4.303 standard errors of 0.1 / sqrt(3).
     [
-        ((0.4, 0.5, 0.6), (None, None), "95 % 0.252 to 0.748 over seeds"),
         ((0.4, 0.5, 0.6), (0.3, 0.7), "95 % 0.300 to 0.700 over seeds"),
         ((0.5, 0.5), (None, None), "the same for each"),
     ],
@@ -309,8 +281,6 @@ def test_seeds_of_one_spec_have_an_interval(
     assert sentence(tmp_path, [rows[0], row("void", 9, None, None)]) is None
     without = sentence(tmp_path, [replace(one, result=None) for one in rows])
     assert without == line.replace("0.300 to 0.700", "0.252 to 0.748")
-    twice = [row("a", 1, None, 0.4), row("b", 1, None, 0.6)]
-    assert sentence(tmp_path, twice) == "2 runs with 1 seed of one spec: mean held-out reward 0.500"
 
 
 def test_one_seed_is_compared_task_by_task_without_an_adjustment(
@@ -373,10 +343,8 @@ REDUCTION = 'env.reward.reduction ("sum" or "max")'
     [
         (result({}), result({}), "reward", ""),
         (result(None), result(TWICE), "reward", ""),
-        (result({}), None, "reward", ""),
         (result({}, tasks=None), result({}), "reward", ""),
         (result({}), result(TWICE), "passes", f"{REWARD_FN} differs"),
-        (result({}), result(TWICE, passes=None), "nothing", f"{REWARD_FN} differs"),
         (result({}), result(TWICE, threshold=0.5), "nothing", f"{REWARD_FN} differs"),
         (
             result({}),
@@ -385,7 +353,6 @@ REDUCTION = 'env.reward.reduction ("sum" or "max")'
             f"{REWARD_FN} and the held-out tasks differ",
         ),
         (result({}), result({}, tasks="u"), "nothing", "the held-out tasks differ"),
-        (result({}), result({"env.reward.reduction": "max"}), "nothing", f"{REDUCTION} differs"),
         (
             result({}),
             result(TWICE | {"env.reward.reduction": "max"}),
@@ -438,12 +405,9 @@ def test_a_run_that_cannot_be_read_is_last_in_a_list_and_an_error_by_its_name(
     [
         (None, "null"),
         (True, "true"),
-        (False, "false"),
         (1e-5, "1e-05"),
         (0.1 + 0.2, "0.3"),
-        (3, "3"),
         ([1, [None, "a"]], "[1,[null,a]]"),
-        ("a b", "a b"),
     ],
 )
 def test_a_value_is_written_as_an_override(value: object, expected: str) -> None:
@@ -473,7 +437,6 @@ SPEC = {
     [
         ({}, [{}, {}]),
         ({"seed": 2, "outputs": "y", "launcher": {"name": "z"}}, [{}, {}]),
-        ({"training": {"rate": 2.0}}, [{"training.rate": 1.0}, {"training.rate": 2.0}]),
         ({"training": {"rate": 1.0, "new": 3}}, [{"training.new": None}, {"training.new": 3}]),
         (
             {"model": {"name": "m", "lora": {"rank": 8}}},
@@ -481,7 +444,6 @@ SPEC = {
         ),
         # With another model, its other keys follow.
         ({"model": {"name": "n", "lora": {"rank": 8}}}, [{}, {}]),
-        ({"env": {"a": [2]}}, [{"env.a": [1]}, {"env.a": [2]}]),
         (
             {"env": {"a": {"b": 1}}},
             [{"env.a": [1], "env.a.b": None}, {"env.a": {"b": 1}, "env.a.b": 1}],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -71,13 +70,9 @@ def test_parquet_has_structs_and_lists_of_them(tmp_path: Path) -> None:
     [
         ("a.jsonl", "{}\n" * 16 + '{"a": 1,}\n', "line 17 is not JSON: .*at column"),
         ("a.jsonl", '{"a": 1}\n[1]\n', r"line 2 is not an object with columns; got \[1\]"),
-        ("a.json", '[{"a": 1},\n{"a": 2}', "line 2 column 9"),
         ("a.json", "[1]", "entry 1 is not an object"),
-        ("a.json", "[" * 100_000, "a.json"),
         ("a.csv", "a,b\n1,2\n1,2,3\n", "line 3 has 3 cells; the header has 2"),
-        ("a.csv", "a,a\n1,2\n", "the column 'a' twice"),
         ("a.csv", 'a,b\n"1,2\n', "line 2 is not CSV"),
-        ("a.parquet", "PAR1 is no Parquet", "(?i)parquet"),
         ("a.jsonl", "\n\n", "has no rows"),
         ("a.xlsx", "x", "ends with .jsonl, .json, .csv, .parquet"),
     ],
@@ -90,19 +85,11 @@ def test_a_file_that_cannot_be_read_says_where(
     assert str(tmp_path / name) in str(error.value)
 
 
-def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="is not UTF-8"):
-        rows_of_file(written(tmp_path / "a.jsonl", '{"a": "b"}\n{"a": "é"}', "latin-1"))
-
-
 @pytest.mark.parametrize(
     ("columns", "prompt", "answer"),
     [
         (("question", "answer"), "question", "answer"),
-        (("prompt", "answer"), "prompt", "answer"),
         (("problem", "solution"), "problem", "solution"),
-        (("instruction", "output"), "instruction", "output"),
-        (("input", "target"), "input", "target"),
         (("problem", "solution", "answer"), "problem", "answer"),
         (("question", "solution", "output"), "question", None),
     ],
@@ -216,25 +203,13 @@ def test_csv_files_of_a_directory_are_read_as_a_single_one(hub: Path) -> None:
 def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(
     tmp_path: Path,
 ) -> None:
-    cells: list[object] = [
-        None,
-        "",
-        " ",
-        float("nan"),
-        "train",
-        "Train ",
-        "Test",
-        "test",
-        "TEST",
-        "Dev",
-        "Extra",
-    ]
+    cells = [None, " ", float("nan"), "train", "Train ", "Test", "TEST", "Dev", "Extra"]
     rows = [{"prompt": f"{n}?", "split": cell} for n, cell in enumerate(cells)]
     file = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     splits, _ = load_rows(str(file), {})
     assert {name: len(found) for name, found in splits.items()} == {
-        "train": 6,
-        "test": 3,
+        "train": 5,
+        "test": 2,
         "dev": 1,
         "Extra": 1,
     }
@@ -244,15 +219,11 @@ def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(
     ("row", "is_refused"),
     [
         ({"images": ["a.png"]}, True),
-        ({"images": [{"bytes": None, "path": "a.png"}]}, True),
-        ({"image": {"bytes": "...", "path": None}}, True),
         ({"image": "https://host/a.JPG?x=1"}, True),
-        ({"image": "data:image/png;base64,AAAA"}, True),
         ({"audio": {"array": [0.1], "sampling_rate": 16000}}, True),
         ({"prompt": "<image>What is it?"}, True),
         ({"prompt": [{"role": "user", "content": "What is it?\n<video>"}]}, True),
         ({"images": [], "image": None, "video": ""}, False),
-        ({"images": 3, "image": "python:3.12"}, False),
         ({"prompt": "Close the tag of <image><src>a</src></image>."}, False),
     ],
     ids=str,
@@ -291,25 +262,6 @@ def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.Monkey
     assert error.value.code is ExitCode.RUNTIME
 
 
-def test_without_math_verify_its_grader_is_refused_before_a_run(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        packages, "find_module", lambda name: None if name == "math_verify" else find_module(name)
-    )
-    assert build_plan(compose(words(here.name)), "r").stages
-    with pytest.raises(
-        XpError, match=r"env.grader=math needs math_verify; install: make setup"
-    ) as error:
-        build_plan(compose(words(here.name, "env.grader=math")), "r")
-    assert error.value.code is ExitCode.RUNTIME
-
-
-def test_a_name_of_the_hub_with_another_form_is_explained() -> None:
-    with pytest.raises(XpError, match="hf:ORG/NAME:CONFIG"):
-        rows_of_hub("hf:a:b:c")
-
-
 def words(file: object, *more: str) -> list[str]:
     return ["env=graded", f"env.rows={file}", "env.grader=number", *more]
 
@@ -336,27 +288,12 @@ def test_the_plan_says_how_many_rows_and_which_columns() -> None:
     assert row_lines(compose(words("sums.jsonl"))) == [line]
 
 
-def test_the_line_is_of_the_rows_as_they_are_now(here: Path) -> None:
-    for rows, text in (
-        ("sums.jsonl", "{} train"),
-        ("{train: sums.jsonl, test: sums.jsonl}", "{0} train, {0} test"),
-    ):
-        for number in (20, 21):
-            here.write_text("\n".join(map(json.dumps, [*SUMS, *SUMS[: number - 20]])))
-            (line,) = row_lines(compose(words(rows)))
-            assert line.startswith(f"rows of sums: {text.format(number)}; ")
-    assert row_lines(compose(["env=multiply"])) == []
-
-
 @pytest.mark.parametrize(
     ("written", "pattern"),
     [
         ("Answer: (.*)", "Answer: (.*)"),
-        ("[A-Za-z]", "[A-Za-z]"),
         (r"(\d{1,3}),(\d+)", r"(\d{1,3}),(\d+)"),
-        ("choice(a,b)", "choice(a,b)"),
         ("'[A-Z]'", "[A-Z]"),
-        ("42", "42"),
         ("null", None),
     ],
 )
@@ -428,24 +365,20 @@ def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
         source_digest(episode_config(spec).members["sums"])
 
 
-def test_a_path_that_may_not_be_seen_is_one_message(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(XpError, match=r"there is no file s\.jsonl in"):
-        compose(words(here.parent / "hidden" / "s.jsonl"))
-
-
-@pytest.mark.parametrize(
-    "rows", ["https://alice:XPCANARY@host/x.jsonl", "hf:https://alice:XPCANARY@host/x"]
-)
+@pytest.mark.parametrize("rows", ["hf:https://alice:XPCANARY@host/x"])
 def test_a_password_in_a_name_of_rows_is_refused_and_not_repeated(rows: str) -> None:
     with pytest.raises(XpError, match="user or a password") as error:
         compose(words(f"'{rows}'"))
     assert "XPCANARY" not in str(error.value)
 
 
-@pytest.mark.parametrize("row", ["{}", '{"prompt": ""}', '{"prompt": []}'])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "{}",
+        '{"prompt": ""}',
+    ],
+)
 def test_a_row_without_a_prompt_is_named(tmp_path: Path, row: str) -> None:
     file = written(tmp_path / "a.jsonl", f'{{"prompt": "x"}}\n{row}')
     with pytest.raises(XpError, match="row 2 of split train"):
