@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -183,25 +182,6 @@ def test_a_function_that_breaks_its_word_stops_the_run(
     with pytest.raises(XpError, match=f"^advantage_fn {name} {expected}") as caught:
         load_advantage_fn(name)(STEP)
     assert caught.value.code is ExitCode.STAGE_FAILED
-
-
-def documented() -> str:
-    """The example of docs/configuration.md."""
-    text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
-    (example,) = re.findall(r"```python\n(# my_algorithms\.py.*?)```", text, flags=re.DOTALL)
-    return str(example)
-
-
-def test_the_documented_example_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_algorithms.py").write_text(documented())
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_algorithms", raising=False)
-    found = load_advantage_fn("my_algorithms:above_median")(
-        [Valid(1.0, "a", 10), Valid(0.0, "a", 20), Valid(0.5, "a", 5), Valid(7.0, "b", 20)]
-    )
-    assert found == pytest.approx([0.5 * 0.75, -0.5 * 0.5, 0.0, 0.0])
 
 
 def test_void_episodes_are_not_shown_to_a_rule_and_get_0() -> None:

@@ -13,8 +13,8 @@ from tests.support.clouds import cloud_task
 from tests.support.harbor_tasks import CLOUD, CONFIG
 from tests.support.harness_programs import harness
 from xp.__main__ import main
-from xp.contrib.harbor.cloud_host import is_running, machine, owner
-from xp.contrib.harbor.cloud_sandbox import CloudSandboxes, SandboxCost
+from xp.contrib.harbor.cloud_host import is_running, owner
+from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
 from xp.contrib.harbor.task_folder import HarborTask
 from xp.contrib.harness.provider import _of_server
 from xp.errors import ExitCode, XpError
@@ -134,41 +134,6 @@ def test_a_label_names_a_process_that_runs() -> None:
     assert not is_running("xp-other")
 
 
-MACHINE_ID = "/etc/machine-id"
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-
-@pytest.mark.parametrize(
-    ("lacks", "links", "num_machines"),
-    [
-        (MACHINE_ID, ("pid:[1]", "pid:[1]"), 1),
-        (MACHINE_ID, ("pid:[1]", "pid:[2]"), 2),
-        (f"{MACHINE_ID} {BOOT_ID}", ("pid:[1]", "pid:[1]"), 2),
-    ],
-)
-def test_only_processes_of_one_boot_and_namespace_share_a_machine(
-    monkeypatch: pytest.MonkeyPatch, lacks: str, links: tuple[str, str], num_machines: int
-) -> None:
-    text_of = Path.read_text
-    link_of = os.readlink
-
-    def read_text(path: Path) -> str:
-        if str(path) in lacks.split():
-            raise FileNotFoundError(path)
-        return text_of(path)
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    names = set()
-    for link in links:
-        monkeypatch.setattr(
-            os, "readlink", lambda path, link=link: link if "ns/pid" in path else link_of(path)
-        )
-        machine.cache_clear()
-        names.add(machine())
-    machine.cache_clear()
-    assert len(names) == num_machines
-
-
 class _Sandboxes:
     """What stands in for the other process: it answers at once, and can be ended."""
 
@@ -199,13 +164,3 @@ def test_a_budget_counts_the_sandboxes_of_a_process_that_was_replaced(tmp_path: 
     with pytest.raises(XpError, match=r"env.options.cloud.budget is 0.2; set a larger one"):
         sandboxes.open(task)
     assert successor.verbs == ["sweep"]
-
-
-def test_a_sandbox_costs_what_its_minutes_cost_at_most() -> None:
-    cost = SandboxCost("x", {**CLOUD, "max_minutes": 0.001, "price": 3600.0})
-    cost.begin(0)
-    time.sleep(0.1)
-    assert cost.text() == "0.00 hours of sandboxes, 0.06 USD"
-    cost.end(0)
-    cost.end(0)
-    assert cost.text() == "0.00 hours of sandboxes, 0.06 USD"

@@ -26,11 +26,10 @@ from xp.execution.leaderboard import (
     head,
     leaderboard,
     readable,
-    text,
 )
 from xp.execution.named import named_runs
 from xp.execution.record import RunStatus
-from xp.results.evaluation.ranking import sentence, settings_of
+from xp.results.evaluation.ranking import sentence
 from xp.results.report.comparison import _pairs
 
 RATE = "training.learning_rate"
@@ -225,33 +224,6 @@ def row(
     return RunEntry(run, seed=seed, before=before, after=after, **fields)
 
 
-def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
-    rows = [
-        row("none", 1, 0.0, None),
-        row("other", 1, 0.0, 0.9, ranked_by="passes"),
-        row("low-1", 1, 0.2, 0.3, model="m2"),
-        row("high-1", 1, 0.0, 0.4, model="m1"),
-        row("again", 1, 0.4, 0.8, model="m1"),
-        row("high-2", None, 0.2, 0.0, model="m1"),
-    ]
-    high, low = settings_of(rows)
-    # The mean before training is 0.2: what a run had more is taken off, and what it had less is added.
-    assert high.label == "model=m1"
-    assert low.label == "model=m2"
-    assert high.rewards == {1: pytest.approx([0.6, 0.6]), 0: pytest.approx([0.0])}
-    assert [*high.seeds, high.mean, low.mean] == pytest.approx([0.6, 0.0, 0.3, 0.3])
-    best, worst = settings_of(
-        [row("a", 1, None, 0.2, differs={"k": 1}), row("b", 1, 0.1, 0.5, differs={"k": 2})]
-    )
-    assert [(one.label, one.rewards, one.stderr) for one in (best, worst)] == [
-        ("k=2", {1: [0.5]}, None),
-        ("k=1", {1: [0.2]}, None),
-    ]
-    assert [one.label for one in settings_of([row("a", 1, 0.0, 0.1), row("b", 2, 0.0, 0.1)])] == [
-        "a"
-    ]
-
-
 @pytest.mark.parametrize(
     ("rewards", "limits", "interval"),
     # Student's t with 2 degrees of freedom: 4.303 standard errors of 0.1 / sqrt(3).
@@ -398,20 +370,6 @@ def test_a_run_that_cannot_be_read_is_last_in_a_list_and_an_error_by_its_name(
     ]
     with pytest.raises(XpError, match=r"runs/a/run\.json"):
         leaderboard(tmp_path, ["a", "c"])
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, "null"),
-        (True, "true"),
-        (1e-5, "1e-05"),
-        (0.1 + 0.2, "0.3"),
-        ([1, [None, "a"]], "[1,[null,a]]"),
-    ],
-)
-def test_a_value_is_written_as_an_override(value: object, expected: str) -> None:
-    assert text(value) == expected
 
 
 def test_a_table_has_rounded_and_short_values() -> None:

@@ -244,9 +244,6 @@ import math
 def hardest(tasks):
     return [1.0 if task.index % 3 == 0 else 0.0 for task in tasks]
 
-def fresh(tasks):
-    return [1.0 / (1 + sum(len(group.rewards) for group in task.groups)) for task in tasks]
-
 def raises(tasks):
     return [1 / 0 for task in tasks]
 
@@ -275,16 +272,13 @@ def test_a_function_of_the_users_gives_the_weights() -> None:
     assert {index % 3 for step in steps for index in step} == {0}
     assert all(len(set(step)) == SIZE for step in steps)
     assert drawn(of_function("hardest"), by_index) == steps
-    times = Counter(index for step in drawn(of_function("fresh"), by_index) for index in step)
-    assert max(times.values()) <= 4
-    assert len(times) > 20
 
 
 @pytest.mark.usefixtures("_module")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("raises", "raised ZeroDivisionError: .* line 11"),
+        ("raises", "raised ZeroDivisionError: .* line 8"),
         ("zeros", ".* and one above 0"),
         ("unknown", ".* one finite number"),
     ],
@@ -294,10 +288,3 @@ def test_a_function_that_gives_no_weights_stops_the_run(name: str, words: str) -
     with pytest.raises(XpError, match=f"^curriculum my_curricula:{name} {words}") as caught:
         curriculum.begin(0)
     assert caught.value.code is ExitCode.STAGE_FAILED
-
-
-def test_more_places_than_tasks_repeat_them() -> None:
-    spec = compose([*BY_RATE])
-    curriculum = Curriculum(spec, ROWS[:3], STEPS)
-    curriculum.begin(0)
-    assert Counter(ids(curriculum.tasks(0))).most_common()[0][1] == 2

@@ -21,7 +21,6 @@ from xp.episode.dialects import SYNTAX, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.prompt import prompt_keys, tool_schemas
 from xp.episode.tokens import ChatTokens
-from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.spec import RunSpec, Sampling, Thinking
@@ -32,7 +31,6 @@ from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
     Demonstration,
     Example,
-    after_prompt,
     chosen,
     example_of,
     play,
@@ -40,12 +38,10 @@ from xp.worker.demonstrations import (
     rendered,
     summary,
     text_of,
-    turn_of,
 )
 from xp.worker.dialogues import of_messages
 from xp.worker.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.worker.engines.play import EpisodePlay
-from xp.worker.sft import Updates
 
 MODELS = {
     Dialect.HERMES: ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
@@ -75,7 +71,7 @@ def within(budget: Sampling) -> RunSpec:
 
 
 WORDS = ("the", "red ", "ключ", "{x}", " <b>", "7.5", "\n", "said: ")
-NUM_EPISODES = 40
+NUM_EPISODES = 15
 
 
 class Scripted(EpisodeEngine):
@@ -251,10 +247,6 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
         "of held-out tasks": 1,
         "without a turn to learn": 1,
     }
-    assert (
-        chosen(given, with_sft(min_reward=0.5, per_task=2, num_episodes=2), frozenset(), counts)
-        == chosen(given, rule, frozenset(), counts)[:2]
-    )
 
 
 def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
@@ -318,7 +310,6 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
         (BUDGET, True),
         (replace(BUDGET, max_tokens_per_turn=3), True),  # "hi" and the token that ends the turn
         (replace(BUDGET, max_tokens_per_turn=2), False),
-        (replace(BUDGET, max_response_tokens=2), False),
         (replace(BUDGET, max_prompt_tokens=5), False),
     ],
 )
@@ -369,40 +360,18 @@ def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
         list(messages), tools=json.loads(TOOLS), tokenize=False
     )
     assert chat.tokenizer.decode(sample.ids) == whole
-    write = partial(text_of, syntax=syntax, tools=TOOLS, thinking=True)
-    call = syntax.write("look", {"n": 1})
-    assert write("I look.", [("look", {"n": 1})]) == (
-        f"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant{call}"
-    )
-    on_channels = (
-        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes"
-    )
-    assert write(on_channels, []) == on_channels
-    assert turn_of("It is 42.", syntax) == "<|channel|>final<|message|>It is 42."
-    assert syntax.read(write("I look.", [("look", {"n": 1})]), lambda: TOOL_SPECS) == (
-        ToolCall("look", {"n": 1}),
-    )
 
 
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        *((name, "<think>\nhm\n</think>\n\nyes") for name in ("qwen3", "qwen3_5_think", "qwen3_6")),
-        *(
-            (name, "yes")
-            for name in (
-                "qwen3",
-                "qwen3_5_think",
-                "qwen3_6",
-                "qwen3_8",
-                "qwen3_instruct_2507",
-                "glm4moe",
-            )
-        ),
-        *(
-            (name, "yes")
-            for name in ("nemotron_3_nano", "gemma4_v5", "lfm2", "llama3_1", "qwen2_5")
-        ),
+        ("qwen3", "<think>\nhm\n</think>\n\nyes"),
+        ("qwen3", "yes"),
+        ("qwen3_5_think", "<think>\nhm\n</think>\n\nyes"),
+        ("qwen3_5_think", "yes"),
+        ("glm4moe", "yes"),
+        ("nemotron_3_nano", "yes"),
+        ("gemma4_v5", "yes"),
     ],
 )
 def test_a_turn_of_a_file_begins_as_the_template_writes_it(
@@ -433,10 +402,6 @@ def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
     )
     assert sample is not None
     assert chat.tokenizer.decode(sample.ids).endswith("<|im_start|>assistant\nyes<|im_end|>")
-    assert (
-        after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes")
-        == "hm\n</think>\n\nyes"
-    )
 
 
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -446,16 +411,6 @@ def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path
     trained, _ = in_hermes(given, RULE, chat, counts)
     assert len(trained) == 1
     assert "set sft.thinking=cut" in next(iter(counts))
-
-
-@pytest.mark.parametrize(("update", "before"), [(0, "before"), (5, "after update 5")])
-def test_a_resumed_fine_tuning_does_not_call_its_checkpoints_loss_that_before(
-    update: int, before: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    updates = Updates(None, 9, 1.0)
-    updates.begin(update, 0.5)
-    updates.finish(9, 0.1)
-    assert f"0.5000 {before}, 0.1000 after the last" in capsys.readouterr().out
 
 
 def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
@@ -544,19 +499,9 @@ def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> Non
         "assistant",
     ]
     assert chosen([one], RULE, frozenset(), Counter()) == [one]
-    for line, expected in (
-        ('{"messages": 3}', "expected a list"),
-        ('{"messages": []}', "no message of the role assistant"),
-        ('{"messages": [], "tools": "search"}', "row 1: expected `tools`"),
-        ('{"messages": [], "tools": {"a": 1}}', "row 1: expected `tools`"),
-        (
-            '{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}',
-            "message 0: `thinking` is not read",
-        ),
-    ):
-        file.write_text(f"{line}\n")
-        with pytest.raises(XpError, match=expected):
-            list(of_messages(str(file), thinking=True))
+    file.write_text('{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}\n')
+    with pytest.raises(XpError, match="message 0: `thinking` is not read"):
+        list(of_messages(str(file), thinking=True))
     assert [one.turns for one in of_messages(str(file))] == [{0: []}], (
         "with sft.thinking=cut it is left out"
     )
@@ -594,9 +539,6 @@ def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
             file,
             "runs/x",
         )
-    with pytest.raises(XpError, match="returned '7'; expected a text, a call"):
-        turn_of(7, SYNTAX[Dialect.HERMES])
-    assert turn_of("x", SYNTAX[Dialect.HERMES]) == "x"
 
 
 def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> None:
@@ -624,7 +566,6 @@ def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("dialect", "thought"),
     [
-        (Dialect.HERMES, "<think>hm</think>"),
         (Dialect.GEMMA, "<|channel>thought\nhm<channel|>"),
         (Dialect.COHERE, "<|START_THINKING|>hm<|END_THINKING|>"),
         (Dialect.MISTRAL, "[THINK]hm[/THINK]"),

@@ -37,12 +37,8 @@ ARGUMENTS: dict[str, Any] = {
 TEMPLATES = {
     "qwen2_5": Dialect.HERMES,
     "qwen3": Dialect.HERMES,
-    "qwen3_instruct_2507": Dialect.HERMES,
-    "qwen3_vl": Dialect.HERMES,
     "qwen3_5_think": Dialect.QWEN_XML,
-    "qwen3_5_nothink": Dialect.QWEN_XML,
     "qwen3_6": Dialect.QWEN_XML,
-    "qwen3_8": Dialect.QWEN_XML,
     "nemotron_3_nano": Dialect.QWEN_XML,
     "llama3_1": Dialect.LLAMA_JSON,
     "llama3_2": Dialect.LLAMA_JSON,
@@ -101,16 +97,12 @@ def test_a_call_in_a_models_own_words_is_read_back(template: str, dialect: Diale
     # LFM2's template puts a text between quotes as it is.
     arguments = ARGUMENTS | {"text": "plain"} if dialect is Dialect.PYTHONIC else ARGUMENTS
     tokenizer = tokenizer_with(template)
+    assert detect(tokenizer, {}) is dialect
     assert read(dialect, rendered_turn(tokenizer, arguments)) == (ToolCall("look", arguments),)
     assert read(dialect, rendered_turn(tokenizer, {})) == (ToolCall("look", {}),)
 
 
-@pytest.mark.parametrize(("template", "dialect"), TEMPLATES.items())
-def test_the_dialect_is_found_by_the_chat_template(template: str, dialect: Dialect) -> None:
-    assert detect(tokenizer_with(template), {}) is dialect
-
-
-@pytest.mark.parametrize("template", ["llama3", "gemma", "cohere", "smolvlm"])
+@pytest.mark.parametrize("template", ["llama3", "cohere"])
 def test_a_template_that_writes_no_call_is_refused_with_the_dialects(template: str) -> None:
     with pytest.raises(XpError, match=r"model\.dialect=auto") as caught:
         detect(tokenizer_with(template), {})
@@ -196,10 +188,6 @@ def test_gpt_oss_answers_on_a_channel() -> None:
     thought = "<|channel|>analysis<|message|>to=functions.no {}<|end|>"
     answer = f"{thought}<|start|>assistant<|channel|>final<|message|>Ada.<|return|>"
     assert SYNTAX[Dialect.HARMONY].plain(answer) == "Ada."
-    assert (
-        SYNTAX[Dialect.HARMONY].plain(f"{answer}<|start|>assistant<|channel|>final<|message|>No.")
-        == "Ada.\nNo."
-    )
     assert SYNTAX[Dialect.HARMONY].plain("Ada.") == "Ada."
 
 
@@ -208,14 +196,12 @@ def test_gpt_oss_answers_on_a_channel() -> None:
     [
         (Dialect.HERMES, "Ada.", False, "Ada."),
         (Dialect.HERMES, "I look.", True, "I look.\n"),
-        (Dialect.HARMONY, "Ada.", False, "<|channel|>final<|message|>Ada."),
         (
             Dialect.HARMONY,
             "I look.",
             True,
             "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant",
         ),
-        (Dialect.HARMONY, "<|channel|>final<|message|>A", False, "<|channel|>final<|message|>A"),
         (
             Dialect.HARMONY,
             "<|channel|>analysis<|message|>A",
@@ -254,7 +240,7 @@ def test_a_turn_ends_where_the_models_template_ends_it(
         assert text.startswith(opening.removeprefix(end))
 
 
-@pytest.mark.parametrize("template", ["qwen3_5_think", "llama3_1", "glm4moe", "gptoss"])
+@pytest.mark.parametrize("template", ["glm4moe", "gptoss"])
 def test_a_cut_turn_is_ended_in_the_templates_way(template: str) -> None:
     tokenizer = tokenizer_with(template)
     chat = ChatTokens(tokenizer)
@@ -263,12 +249,7 @@ def test_a_cut_turn_is_ended_in_the_templates_way(template: str) -> None:
         last_id=None,
         tools=["look"],
     )
-    assert tokenizer.decode(reply[:1]) in (
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|observation|>",
-        "<|call|>",
-    )
+    assert tokenizer.decode(reply[:1]) in ("<|observation|>", "<|call|>")
     assert "found it" in tokenizer.decode(reply)
 
 

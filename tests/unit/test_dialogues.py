@@ -65,18 +65,9 @@ CALLED = '<tool_call>\n{"name": "add", "arguments": {"n": 3}}\n</tool_call><|im_
         ({"instruction": "Say yo.", "input": "now", "output": "yo"}, "yo<|im_end|>"),
         ({"instruction": "b", "output": "yo", "history": [["a", "x"]]}, "x<|im_end|>yo<|im_end|>"),
         ({"prompt": [ASK, WRONG, NO], "completion": [GOOD]}, "GOOD 4<|im_end|>"),
-        ({"prompt": "2+2?", "completion": "4"}, "4<|im_end|>"),
-        (
-            {"messages": [{"role": "User", "content": "q"}, {"role": "Assistant", "content": "a"}]},
-            "a<|im_end|>",
-        ),
         ({"messages": [ASK, WRONG | {"train": False}, NO, GOOD]}, "GOOD 4<|im_end|>"),
         (
             {"messages": [ASK, WRONG | {"loss_weight": 0.0}, NO, GOOD | {"loss_weight": 1.0}]},
-            "GOOD 4<|im_end|>",
-        ),
-        (
-            {"messages": [ASK, WRONG | {"masked": True}, NO, GOOD | {"masked": False}]},
             "GOOD 4<|im_end|>",
         ),
         ({"messages": [ASK, WRONG, NO, GOOD], "loss_mask": [0, 0, 0, 1]}, "GOOD 4<|im_end|>"),
@@ -118,15 +109,8 @@ def test_a_row_is_trained_as_the_tools_that_write_it_mean_it(
     assert not whole or "add" not in json.dumps(row) or "# Tools" in whole
 
 
-@pytest.mark.parametrize("column", ["system", "developer"])
-def test_a_system_text_is_in_the_prompt(column: str, tmp_path: Path) -> None:
-    row = {"messages": [ASK, GOOD]}
-    row = (
-        {"system": "BE BRIEF", **row}
-        if column == "system"
-        else {"messages": [{"role": column, "content": "BE BRIEF"}, ASK, GOOD]}
-    )
-    whole, _ = trained(tmp_path, row)
+def test_a_system_text_is_in_the_prompt(tmp_path: Path) -> None:
+    whole, _ = trained(tmp_path, {"system": "BE BRIEF", "messages": [ASK, GOOD]})
     assert whole.startswith("<|im_start|>system\nBE BRIEF")
 
 
@@ -137,16 +121,12 @@ def test_a_system_text_is_in_the_prompt(column: str, tmp_path: Path) -> None:
         ({"messages": [ASK, GOOD | {"train": "no"}]}, "`train` is 'no'"),
         ({"messages": [ASK | {"train": True}, GOOD]}, "role user cannot be trained on"),
         ({"messages": [ASK, GOOD | {"annotation": "text"}]}, "`annotation`"),
-        ({"messages": [ASK, GOOD], "loss_mask": [1]}, "`loss_mask`"),
-        ({"messages": [ASK, GOOD], "weight": "high"}, "`weight`"),
-        ({"messages": [ASK, GOOD], "reasoning_details": [{"text": "hm"}]}, "`reasoning_details`"),
         ({"messages": [ASK, GOOD], "rejected": "x"}, "`rejected`"),
         ({"messages": [{"role": "narrator", "content": "x"}, GOOD]}, "'narrator'"),
         (
             {"messages": [ASK, GOOD, {"role": "tool", "content": "x", "tool_call_id": "b"}, GOOD]},
             "answers no call",
         ),
-        ({"system": "x", "messages": [{"role": "system", "content": "y"}, ASK, GOOD]}, "`system`"),
         ({"text": "a whole document"}, "`conversations`"),
     ],
 )
@@ -156,10 +136,7 @@ def test_what_is_not_read_is_refused_by_its_name(row: Any, named: str, tmp_path:
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "template", ["qwen3", "qwen2_5", "llama3_1", "gemma3", "gptoss", "glm4moe"]
-)
-@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(("template", "at"), [("qwen3", 0), ("qwen3", 1), ("gptoss", 1)])
 def test_the_text_of_a_special_token_begins_and_ends_no_turn(
     template: str, at: int, tmp_path: Path
 ) -> None:

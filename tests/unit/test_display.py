@@ -22,20 +22,9 @@ def test_a_held_out_reward_stands_with_the_interval_over_its_tasks() -> None:
     assert f"(95 %: {0.5 - reach:.3f} to {0.5 + reach:.3f}) over 20 episodes" in line
 
 
-@pytest.mark.parametrize(("stderr", "num_tasks", "told"), [(0.0, 10, ""), (None, 1, "")])
-def test_where_nothing_is_known_of_other_tasks_no_interval_is_told(
-    stderr: float | None, num_tasks: int, told: str
-) -> None:
-    assert f"0.500{told} over" in _reward(HeldOutResult(0.5, stderr, 20, 0, 0.5, 1.0, num_tasks))
-
-
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (
-            [(7e-4, 2), (None, 2), (7e-4, 2)],
-            "3 steps = 96 episodes, 6 updates at learning rate 0.0007",
-        ),
         (
             [(7e-4, 1), (3.5e-4, 0), (0.0, 1)],
             "3 steps (1 without an update) = 96 episodes, 2 updates at learning rates of 0 to 0.0007",
@@ -65,10 +54,6 @@ def test_the_summary_has_what_the_trainer_counted(
             "training of 2 or 4 (training.lr_schedule=linear)",
         ),
         (("training.num_steps=6",), None),
-        (
-            ("training.lr_schedule=linear", "training.num_steps=4"),
-            "those of a training of 2 (training",
-        ),
         (
             ("training.max_staleness=1", "algorithm.importance_correction=token_truncate"),
             "newer weights",

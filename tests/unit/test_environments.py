@@ -112,17 +112,6 @@ def test_the_made_set_is_reproducible_and_hides_its_answers() -> None:
     )
 
 
-def test_the_public_set_without_a_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    def unreachable(*_: object, **__: object) -> None:
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(XpError, match="env=gsm8k_mini"):
-        gsm8k.hub()
-
-
 def test_no_sum_of_the_test_split_is_trained_on() -> None:
     rows = Sums().rows()
     asked = {split: [row["prompt"][0]["content"] for row in rows[split]] for split in rows}

@@ -54,18 +54,13 @@ def lost(retry_after_s: float | None = None) -> ResponseLost:
         ),
         # A wait that would reach the deadline is not begun.
         (ONCE, Refused("x"), 1, 0.26, 0.25),
-        (ONCE, Refused("x"), 1, 0.25, None),
         (ONCE, Refused("busy", 60.0), 1, 60.25, None),
         # It is never shorter than the server asked for.
-        (ONCE, Refused("busy", 0.0), 1, 1e9, 0.05),
         (ONCE, Refused("busy", 1.0), 1, 1e9, 1.15),
-        (ONCE, Refused("busy", 60.0), 1, 1e9, 60.25),
         (ONCE, Refused("busy", 3600.0), 1, 1e9, 3600.25),
         # A backend that is starting, and an outage, are waited out; in an outage an hour is a minute.
         (ONCE, Refused("starting", 2.0, is_starting=True), 500, 60.0, 2.25),
-        (ONCE, Refused("starting", 2.0, is_starting=True), 500, 1.0, None),
         (OUTAGE, lost(), 500, 60.0, 8.0),
-        (OUTAGE, lost(), 500, 1.0, None),
         (OUTAGE, Refused("429"), 5, 60.0, None),
         (OUTAGE, lost(3600.0), 1, 600.0, 60.25),
         (OUTAGE, Refused("429", 3600.0), 1, 1e9, 3600.25),
@@ -79,30 +74,16 @@ def test_which_faults_are_retried_after_which_wait(
     )
 
 
-def test_the_wait_grows_and_is_spread() -> None:
-    def waits(dice: float) -> list[float]:
-        rule = RetryRule(waited_out=(Refused,))
-        return [
-            rule.wait_s(Refused("x"), attempt, 1e9, lambda: dice) or 0.0 for attempt in range(1, 9)
-        ]
-
-    assert waits(0.5) == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    assert all(low < high for low, high in zip(waits(0.0), waits(0.9), strict=True))
-
-
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
         (None, None),
-        ("60", 60.0),
         ("1.5", 1.5),
         ("Sat, 21 Nov 2026 06:00:30 GMT", 30.0),
         ("Sat, 21 Nov 2026 05:00:00 GMT", 0.0),
         ("soon", None),
-        ("-1", None),
         ("nan", None),
         ("9" * 400, None),
-        ("²", None),
     ],
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date(
@@ -151,25 +132,17 @@ STARTING = {"X-Backend-State": "starting"}
 @pytest.mark.parametrize(
     ("status", "headers", "sid", "fault"),
     [
-        (300, {}, None, ProtocolError),
         (307, {"Location": "http://["}, None, UnsafeOrigin),
         (302, {"Location": "/b"}, None, ProtocolError),
         (302, {"Location": "http://other.example/b"}, None, UnsafeOrigin),
         (400, {}, None, NotOffered),
-        (401, {}, "s", EnvUnavailable),
         (403, {}, "s", EnvUnavailable),
         (404, {}, "s", SessionLost),
         (404, {}, None, NotOffered),
-        (410, {}, "s", SessionLost),
         (429, {}, "s", Refused),
-        (499, {}, None, NotOffered),
         (500, {}, None, ToolCrashed),
         (500, STARTING, None, ToolCrashed),
-        (501, {}, None, ToolCrashed),
-        (502, {}, None, ResponseLost),
         (503, {}, None, ResponseLost),
-        (504, {}, None, ResponseLost),
-        (505, {}, None, ToolCrashed),
     ],
 )
 def test_a_status_is_its_fault(
@@ -185,12 +158,9 @@ def test_a_status_is_its_fault(
     # How many such answers are followed by another attempt; 5 attempts are permitted, an outage has 9.
     [
         (Repeat.QUESTION, 503, {}, 9),
-        (Repeat.OPENING, 503, {}, 9),
         (Repeat.CREATION, 503, {}, 1),
-        (Repeat.CREATION, 429, {}, 9),
         (Repeat.CALL, 429, {}, 5),
         (Repeat.CALL, 503, STARTING, 9),
-        (Repeat.NOTICE, 503, {}, 5),
         (Repeat.RESUMPTION, 503, {}, 5),
     ],
 )

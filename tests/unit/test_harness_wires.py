@@ -74,54 +74,48 @@ def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType, reason: str) -> None:
     assert f'"{reason}"' in json.dumps(list(wire.events(turn, {})))
 
 
+CHAT = '"messages": [{"role": "user", "content": "hi"}]'
+GRID = '{"type": "namespace", "name": "game", "tools": [{"type": "grid", "name": "g"}]}'
+CUSTOM = '{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "say"}}]}'
+
+
 @pytest.mark.parametrize(
-    ("wire", "body", "reason"),
+    ("wire", "body", "words"),
     [
-        *[
-            (chat_wire, {"messages": [USER], **more}, next(iter(more)))
-            for more in (
-                *(
-                    {"n": 2},
-                    {"tool_choice": "required"},
-                    {"response_format": {"type": "json_object"}},
-                ),
-                *(
-                    {"stop": ["x"]},
-                    {"logprobs": True},
-                    {"logit_bias": {"1": 2}},
-                    {"functions": [{}]},
-                ),
-            )
-        ],
-        (chat_wire, {"messages": "hi"}, "expected a list"),
-        (
-            chat_wire,
-            {"messages": [USER, {"role": "assistant", "content": "No"}]},
-            "the last message",
-        ),
-        (chat_wire, {"messages": [USER], "tools": [{"type": "function"}]}, "tools: expected"),
-        (chat_wire, {"messages": [{"role": "critic", "content": "x"}]}, "role"),
-        (responses_wire, {"input": "hi", "previous_response_id": "r"}, "previous_response_id"),
+        (chat_wire, f'{{{CHAT}, "n": 2}}', "n"),
+        (chat_wire, f'{{{CHAT}, "tool_choice": "required"}}', "tool_choice"),
+        (chat_wire, f'{{{CHAT}, "response_format": {{"type": "json_object"}}}}', "response_format"),
+        (chat_wire, f'{{{CHAT}, "stop": ["x"]}}', "stop"),
+        (chat_wire, f'{{{CHAT}, "logprobs": true}}', "logprobs"),
+        (chat_wire, '{"messages": "hi"}', "expected a list"),
+        (chat_wire, '{"messages": [{"role": "assistant", "content": "No"}]}', "the last message"),
+        (chat_wire, f'{{{CHAT}, "tools": [{{"type": "function"}}]}}', "tools: expected"),
+        (chat_wire, '{"messages": [{"role": "critic", "content": "x"}]}', "role"),
+        (chat_wire, f'{{"messages": [{CUSTOM}]}}', "tool_calls 'custom' 'say'"),
+        (responses_wire, '{"input": "hi", "previous_response_id": "r"}', "previous_response_id"),
         (
             responses_wire,
-            {"input": "hi", "text": {"format": {"type": "json_schema"}}},
+            '{"input": "hi", "text": {"format": {"type": "json_schema"}}}',
             "text.format",
         ),
-        (responses_wire, {"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
-        (anthropic_wire, {"messages": [USER], "tool_choice": {"type": "any"}}, "tool_choice"),
-        (anthropic_wire, {"messages": [USER], "stop_sequences": ["x"]}, "stop_sequences"),
+        (responses_wire, '{"input": [{"type": "item_reference"}]}', "item_reference"),
+        (responses_wire, f'{{"input": "hi", "tools": [{GRID}]}}', "tools 'grid' 'g'"),
+        (anthropic_wire, f'{{{CHAT}, "tool_choice": {{"type": "any"}}}}', "tool_choice"),
+        (anthropic_wire, f'{{{CHAT}, "stop_sequences": ["x"]}}', "stop_sequences"),
         (
             anthropic_wire,
-            {"messages": [USER], "output_config": {"format": {"type": "json_schema"}}},
-            "output_config",
+            f'{{{CHAT}, "tools": [{{"type": "bash_2025", "name": "sh"}}]}}',
+            "tools 'bash_2025' 'sh'",
         ),
     ],
 )
 def test_what_the_policy_cannot_keep_is_refused_by_name(
-    wire: ModuleType, body: dict[str, Any], reason: str
+    wire: ModuleType, body: str, words: str
 ) -> None:
-    with pytest.raises(RefusedRequest, match=reason):
-        wire.read(body)
+    with pytest.raises(RefusedRequest) as refused:
+        wire.read(json.loads(body))
+    for word in (words,) if "'" not in words else words.split():
+        assert word in str(refused.value)
 
 
 IMAGE = "[{}: not shown, the policy reads text]"
@@ -203,7 +197,6 @@ def test_a_request_is_a_retry_until_its_answer_is_delivered(
 @pytest.mark.parametrize(
     ("now", "reason"),
     [
-        ([], "the request has 1 messages"),
         ([TURN], "no new message"),
         (
             [Message(role="assistant", content="Another."), Message(role="user", content="x")],
@@ -250,85 +243,16 @@ def test_tools_of_a_namespace_are_read_and_go_back_with_it() -> None:
         ("custom_tool_call", "mcp__game", "say"),
         ("function_call", None, "echo"),
     ]
-    done = [
-        event["item"]
-        for event in responses_wire.events(ModelMessage(turn), body)
-        if event["type"] == "response.output_item.done"
-    ]
-    assert [item.get("namespace") for item in done] == ["mcp__game", "mcp__game", None]
     result = {"type": "function_call_output", "call_id": "c3", "output": "x"}
     now = responses_wire.read({**body, "input": [USER, *output, result]})
     assert difference(responses_wire.read(body), turn, now) is None
 
 
-@pytest.mark.parametrize(
-    ("wire", "body", "words"),
-    [
-        (responses_wire, {"tools": [{"type": "local_shell"}]}, ("tools", "'local_shell'")),
-        (
-            responses_wire,
-            {"tools": [{**NAMESPACE, "tools": [{"type": "grid", "name": "g"}]}]},
-            ("tools", "'grid'", "'g'"),
-        ),
-        (responses_wire, {"input": [{"type": "local_shell_call"}]}, ("'local_shell_call'",)),
-        (
-            chat_wire,
-            {"tools": [{"type": "custom", "custom": {"name": "say"}}]},
-            ("tools", "'custom'", "'say'"),
-        ),
-        (
-            chat_wire,
-            {
-                "messages": [
-                    {
-                        "role": "assistant",
-                        "tool_calls": [{"type": "custom", "custom": {"name": "say"}}],
-                    }
-                ]
-            },
-            ("tool_calls", "'custom'", "'say'"),
-        ),
-        (
-            chat_wire,
-            {"messages": [{"role": "user", "content": [{"type": "odour"}]}]},
-            ("content", "'odour'"),
-        ),
-        (
-            anthropic_wire,
-            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
-            ("tools", "'bash_20250124'", "'bash'"),
-        ),
-        (
-            anthropic_wire,
-            {"messages": [{"role": "assistant", "content": [{"type": "server_tool_use"}]}]},
-            ("'server_tool_use'",),
-        ),
-    ],
-)
-def test_an_item_or_tool_of_an_unknown_kind_is_refused_with_its_name(
-    wire: ModuleType, body: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    field = "input" if wire is responses_wire else "messages"
-    with pytest.raises(RefusedRequest) as refused:
-        wire.read({field: [USER], **body})
-    assert all(word in str(refused.value) for word in words)
-
-
-@pytest.mark.parametrize(
-    ("wire", "body"),
-    [
-        (chat_wire, {"messages": [USER], "parallel_tool_calls": False}),
-        (responses_wire, {"input": [USER], "parallel_tool_calls": False}),
-        (
-            anthropic_wire,
-            {
-                "messages": [USER],
-                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-            },
-        ),
-    ],
-)
-def test_a_wish_for_one_call_is_read(wire: ModuleType, body: dict[str, Any]) -> None:
-    assert wire.read(body).takes_one_call
-    plain = {key: value for key, value in body.items() if key in ("messages", "input")}
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_wish_for_one_call_is_read(wire: ModuleType) -> None:
+    plain = {"input" if wire is responses_wire else "messages": [USER]}
+    wish: dict[str, Any] = {"parallel_tool_calls": False}
+    if wire is anthropic_wire:
+        wish = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    assert wire.read(plain | wish).takes_one_call
     assert not wire.read(plain).takes_one_call

@@ -21,19 +21,13 @@ from xp.execution.launchers.node.job_spec import RESULT
 @pytest.mark.parametrize(
     ("state", "left", "code"),
     [
-        ("PENDING", "0:0", None),
         ("RUNNING", "0:0", None),
-        ("COMPLETING", "0:0", None),
         ("COMPLETED", "0:0", ExitCode.INTERNAL),
-        ("FAILED", "1:0", 1),
         ("FAILED", "7:0", 7),
         ("FAILED", "0:11", 128 + 11),
         ("CANCELLED", "0:15", 128 + 2),
         ("TIMEOUT", "0:0", 128 + 15),
-        ("DEADLINE", "0:0", 128 + 15),
-        ("PREEMPTED", "0:15", 128 + 15),
         ("NODE_FAIL", "0:0", 128 + 15),
-        ("BOOT_FAIL", "0:0", 128 + 15),
         ("OUT_OF_MEMORY", "0:125", 128 + 9),
     ],
 )
@@ -63,33 +57,12 @@ def test_a_job_that_slurm_forgot_was_lost_with_its_machine(
     assert slurm.assumed_code("7") == code
 
 
-def test_the_newest_job_of_a_name_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[str | XpError] = ["", XpError("busy"), "9\n101\n10\n"]
-    pauses: list[float] = []
-
-    def ask(*_: Any, **__: Any) -> str:
-        answer = answers.pop(0)
-        if isinstance(answer, XpError):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(slurm, "ask", ask)
-    monkeypatch.setattr(slurm.time, "sleep", pauses.append)
-    assert slurm._find("run-1-train", 5) == "101"
-    assert pauses == [1.0, 1.0]
-    answers[:] = ["", "7"]
-    assert slurm._find("run-1-train") is None
-
-
 @pytest.mark.parametrize(
     ("status", "driver", "code"),
     [
-        ("PENDING", None, None),
         ("RUNNING", None, None),
         ("STOPPED", None, 128 + 15),
-        ("SUCCEEDED", 0, ExitCode.INTERNAL),
         ("FAILED", None, ExitCode.INTERNAL),
-        ("FAILED", 3, 3),
         ("FAILED", -9, 128 + 9),
         (None, None, 128 + 15),
     ],
@@ -151,9 +124,7 @@ class Clock:
         self.now += seconds
 
 
-@pytest.mark.parametrize(
-    ("code", "deadline_s"), [(1, 10.0), (128, 10.0), (128 + 2, 2.0), (128 + 15, 2.0)]
-)
+@pytest.mark.parametrize(("code", "deadline_s"), [(1, 10.0), (128 + 15, 2.0)])
 def test_a_result_is_awaited_after_the_jobs_end(
     code: int, deadline_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,24 +179,14 @@ def test_secrets_of_a_run_are_its_users_alone_and_end_with_it(
     assert [path.name for path in (file, token)] == ["2.train.json", "2.train.token"]
     assert json.loads(file.read_text()) == {"KEY": "value"}
     assert len(token.read_text()) == 64
-    assert secrets_files.write_token(context, "train").read_text() == token.read_text()
     assert [oct(path.stat().st_mode)[-3:] for path in (file, token, file.parent)] == [
         "600",
         "600",
         "700",
     ]
     (file.parent / "mine.txt").touch()
-    other = secrets_files.write(replace(context, run_id="other"), "train", {"KEY": "value"})
-    stopped: list[bool] = []
-    launcher = ray.RayLauncher(launcher_spec("ray"), tmp_path)
-    monkeypatch.setattr(launcher, "_head", SimpleNamespace(stop=lambda: stopped.append(True)))
-    launcher.close(context)
-    launcher.close(context)
-    assert stopped == [True]
+    slurm.SlurmLauncher(launcher_spec("slurm"), tmp_path).close(context)
     assert [path.name for path in file.parent.iterdir()] == ["mine.txt"]
-    slurm.SlurmLauncher(launcher_spec("slurm"), tmp_path).close(replace(context, run_id="other"))
-    assert other is not None
-    assert not other.parent.exists()
 
 
 @pytest.mark.parametrize(("run_id", "outputs"), [("../r", "outputs"), ("r", ".xp")])
@@ -271,8 +232,6 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
         small,
         job=replace(small.job, resources=replace(small.job.resources, num_cpus=64, memory_gb=9.0)),
     )
-    (tmp_path / "arrays/r1").mkdir(parents=True)
-    (tmp_path / "arrays/r1/0.txt").write_text("of an interrupted sweep")
     sweep = {"r1": [small], "r2": [small], "r3": [small, large]}
     arrays = slurm_array.SlurmArrays(launcher_spec("slurm"), tmp_path, sweep, {})
     scripts = [str(tmp_path / f"arrays/{name}/array.sh") for name in ("r1", "r3")]
@@ -280,7 +239,6 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
         ["sbatch", "--array=0-1", "--job-name=xp-r1", scripts[0]],
         ["sbatch", "--array=0-0", "--job-name=xp-r3", scripts[1]],
     ]
-    assert not (tmp_path / "arrays/r1/0.txt").exists()
     assert [arrays.has(name) for name in ("r1", "r3", "r4")] == [True, True, False]
     places = [
         arrays.task_id(name, Path("code"), [Path("a.json"), Path("b.json")])
@@ -294,4 +252,3 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     with pytest.raises(XpError, match="full"):
         slurm_array.SlurmArrays(launcher_spec("slurm"), tmp_path, sweep, {})
     assert asked[-1] == ["scancel", "9"]
-    assert slurm_array.most([large.job.resources, small.job.resources]) == large.job.resources

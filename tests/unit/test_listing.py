@@ -72,8 +72,6 @@ def test_tags_and_the_note_are_in_the_runs_own_directory(
     [
         (("two words",), "a sentence is a note: --note"),
         (("a=b",), "a tag begins with a letter or a digit"),
-        (("--remove", "absent"), "has no tag 'absent'; it has none"),
-        (("--note", "x" * 2000), "at most 1,000 characters; got 2,000"),
     ],
 )
 def test_a_tag_that_cannot_be_filtered_by_is_refused(

@@ -142,31 +142,3 @@ def test_every_line_is_a_version_with_hashes_and_names_no_address(name: str) -> 
         ), line[:80]
         assert "://" not in line
         assert " @ " not in line
-
-
-def test_torch_is_left_to_the_build_the_machine_wants(lock: Lock) -> None:
-    names = {line.partition("==")[0] for line in lock.lines}
-    assert not names & set(words("TORCHS"))
-    assert not [name for name in names if name.startswith("nvidia-")]
-
-
-def test_the_demo_has_the_same_versions_as_everything_else_and_no_tools() -> None:
-    demo = lock_of("demo.lock", "DEMO_EXTRAS")
-    whole = lock_of("all.lock", "EXTRAS")
-    # A package that is needed for one reason more may have another marker.
-    pins = [
-        {re.sub(r" ;.*?(?= --hash)", "", line) for line in lock.lines} for lock in (demo, whole)
-    ]
-    assert pins[0] < pins[1]
-    names = {line.partition("==")[0] for line in demo.lines}
-    assert not names & {
-        "pytest",
-        "mypy",
-        "ruff",
-        "wandb",
-        "ray",
-        "modal",
-        "optuna",
-        "gradio",
-        "tensorboard",
-    }

@@ -39,17 +39,6 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     return one
 
 
-def test_without_a_gpu_torch_comes_from_the_index_of_cpu_builds() -> None:
-    assert make_venv.torch_index(True, lambda _: True) == make_venv.CPU_INDEX
-
-
-def test_with_a_gpu_no_index_is_named_and_none_is_asked() -> None:
-    def asked(_: str) -> bool:
-        raise AssertionError
-
-    assert make_venv.torch_index(False, asked) is None
-
-
 def test_without_its_index_pip_looks_and_the_cost_is_told(
     capsys: pytest.CaptureFixture[str], commands: Commands
 ) -> None:
@@ -59,13 +48,6 @@ def test_without_its_index_pip_looks_and_the_cost_is_told(
     (ran,) = commands.ran
     assert ran[:4] == [str(PYTHON), "-m", "pip", "install"]
     assert "--index-url" not in ran
-
-
-def test_uv_installs_the_lock_by_its_hashes(commands: Commands) -> None:
-    make_venv.install_lock(PYTHON, ROOT / "requirements/demo.lock")
-    (ran,) = commands.ran
-    assert ran[0] == "/usr/bin/uv"
-    assert {"--no-deps", "--require-hashes"} <= set(ran)
 
 
 def test_where_uv_fails_pip_installs_the_lock_by_its_hashes(commands: Commands) -> None:

@@ -16,7 +16,6 @@ from tools.tiny_vlm.build import write_model
 from xp.composition import compose
 from xp.envs.pictures import PictureStore
 from xp.lib.models.vision import VisionShape, vision_shape
-from xp.lib.models.weights import media_parameters
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.pictures import PictureBatch, picture_bytes, shown_tokens
@@ -167,9 +166,3 @@ def test_tokens_of_pictures_in_a_prepared_prompt_are_those_of_the_processor(
     counted = sum(chat.pictures.num_tokens(one["sha256"]) for one in shown)
     prompt = message("user", *shown, "How many?")
     assert shown_tokens([prompt], shape_in(start), 200_704) == counted
-
-
-def test_the_layers_of_a_part_without_files_are_counted_by_their_own_width() -> None:
-    """Qwen2-VL's hidden_size is that of its text network."""
-    part = {"depth": 2, "embed_dim": 32, "hidden_size": 4096, "mlp_ratio": 4}
-    assert media_parameters(None, {"vision_config": part}) == 2 * (4 * 32**2 + 2 * 32 * 128)

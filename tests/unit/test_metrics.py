@@ -24,16 +24,6 @@ def test_a_void_episode_counts_in_no_mean_of_rewards() -> None:
     assert metrics["episodes/void"] == pytest.approx(1 / 3)
 
 
-def test_pass_at_n_counts_groups_with_a_full_reward() -> None:
-    group = [
-        played("t", 0.0),
-        played("t", 1.0),
-        played("u", 0.9),
-        played("u", 0.0),
-    ]
-    assert episode_metrics(group, 2, 1.0)["reward/avg_pass_at_2"] == 0.5
-
-
 def test_another_threshold_of_a_pass_is_part_of_the_metrics_name() -> None:
     group = [
         played("t", 0.0),
@@ -54,16 +44,6 @@ def test_an_evaluation_says_what_a_pass_was() -> None:
     )
     assert result["pass_threshold"] == 0.5
     assert result["num_void"] == 1
-
-
-def test_groups_without_variance_are_counted() -> None:
-    group = [
-        played("t", 0.2),
-        played("t", 0.2),
-        played("u", 0.0),
-        played("u", 1.0),
-    ]
-    assert episode_metrics(group, 2, 1.0)["reward/groups_without_variance"] == 0.5
 
 
 def test_a_task_that_a_step_has_twice_is_two_groups() -> None:

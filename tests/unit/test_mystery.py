@@ -8,11 +8,7 @@ from dataclasses import replace
 import pytest
 
 from xp.envs.builtin.mystery import WEAPONS, Game, generate_case
-from xp.envs.builtin.scripted_play import Player, play, transcript
-
-
-def test_a_case_is_the_same_every_time() -> None:
-    assert generate_case("train", 7) == generate_case("train", 7)
+from xp.envs.builtin.scripted_play import Player, play
 
 
 def test_the_prompt_does_not_depend_on_the_answer() -> None:
@@ -55,15 +51,8 @@ def test_a_diligent_player_solves_every_case_and_the_others_do_not() -> None:
     mean = {}
     for player in Player:
         replies = [
-            play(generate_case("train", index), player, rng)[-1].reply for index in range(300)
+            play(generate_case("train", index), player, rng)[-1].reply for index in range(60)
         ]
         mean[player] = sum(reply == "The case is solved." for reply in replies) / len(replies)
     assert mean[Player.DILIGENT] == 1.0
     assert mean[Player.HASTY] < mean[Player.SLOPPY] < 0.4
-
-
-def test_a_transcript_ends_with_the_accusation() -> None:
-    case = generate_case("train", 1)
-    messages = transcript(case, play(case, Player.DILIGENT, random.Random(0)))
-    assert [message["role"] for message in messages[:3]] == ["user", "assistant", "tool"]
-    assert messages[-1]["tool_calls"][0]["function"]["name"] == "accuse"
