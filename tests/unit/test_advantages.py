@@ -42,7 +42,6 @@ def whitened(episodes: Sequence[Valid]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("rewards", "groups", "flat"),
     [
-        ([1.0, 1.0, 0.0, 1.0], "aabb", [True, True, False, False]),
         ([0.5, 0.5 + 1e-7, 0.5, 0.5 + 1e-5], "aabb", [True, True, False, False]),
         # Of one valid episode nothing is known; a void one is none.
         ([1.0, None, None, None], "aabb", [False, False, False, False]),

@@ -132,11 +132,6 @@ TENSOR, PIPELINE, CONTEXT = (FIELDS[name][0] for name in ("tensor", "pipeline", 
             needs(lambda s: 24 % s.micro == 0),
             {f"{MICRO}=8": 0.4426, f"{MICRO}=6": 0.4724, f"{MICRO}=12": 1.0276},
         ),
-        (
-            {},
-            needs(lambda s: s.episodes % 5 == 0),
-            {f"{PROMPTS}=10": 2.2877, f"{GROUP}=5": 3.4316, f"{PROMPTS}=5": 3.7123},
-        ),
         # The micro-batch follows another number of episodes: of 10 x 4 / 2 by one that divides 20.
         (
             {"micro": 8},
@@ -153,11 +148,6 @@ TENSOR, PIPELINE, CONTEXT = (FIELDS[name][0] for name in ("tensor", "pipeline", 
             {},
             needs(lambda s: s.tensor == s.pipeline == 1, Tier.PLACEMENT),
             {f"{TENSOR}=1 {PIPELINE}=1": 5.0},
-        ),
-        (
-            {},
-            needs(lambda s: s.tensor == 1 and s.prompts == 10, Tier.PLACEMENT),
-            {f"{TENSOR}=1 {PROMPTS}=10": 4.7877},
         ),
         ({}, needs(lambda _: False), {}),
     ],

@@ -44,12 +44,3 @@ def test_an_accusation_finishes_and_is_scored_and_an_interview_is_not() -> None:
     accusation = Accusation(suspect=case.culprit, weapon=case.weapon, room=case.room)
     ended = asyncio.run(session.accuse(accusation))
     assert (ended.reward, ended.finished) == (1.0, True)
-
-
-def test_echo_rewards_the_right_word() -> None:
-    from xp.envs.builtin.echo import Echo, Text
-
-    session = Echo(Echo.list_tasks("train")[0])
-    assert asyncio.run(session.echo(Text(text="nonsense"))).reward == 0.0
-    ended = asyncio.run(session.echo(Text(text="hello")))
-    assert (ended.reward, ended.finished) == (1.0, True)

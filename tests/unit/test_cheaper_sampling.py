@@ -99,8 +99,3 @@ def test_the_heads_and_divided_experts_are_counted() -> None:
     experts = 48 * 128 * 3 * 2048 * 768
     whole = estimate(compose([*words, "backend.engine.expert_parallel=4"])).kv_room
     assert whole - split == pytest.approx(2 * experts / 2)
-    fp8 = estimate(compose([*words, "backend.engine.expert_parallel=4", FP8[0]])).kv_room
-    assert fp8 - whole == pytest.approx(
-        experts / 2
-        + 48 * (2048 * (32 + 8) * 128 + 32 * 128 * 2048 + 2 * 128 + 2048 * 128 + 2 * 2048)
-    )

@@ -21,13 +21,9 @@ from xp.execution.sweep import spec_digest
 from xp.lib.models.clock import CLOCK, with_date
 from xp.worker.tiny_model import SHIPPED
 
-DATED = sorted(file.stem for file in folder().glob("*.jinja") if CLOCK in file.read_text())
 TEMPLATES = {
-    **{
-        name: (folder() / f"{name}.jinja").read_text()
-        for name in DATED
-        if not name.endswith("_training")
-    },
+    "llama3_2": (folder() / "llama3_2.jinja").read_text(),
+    "gptoss": (folder() / "gptoss.jinja").read_text(),
     "unconditional": "{{ strftime_now('%d %b %Y') }}{% for m in messages %}<s>{{ m.content }}<|im_end|>{% endfor %}",
 }
 ASKED = [Message(role="user", content="Which day is it?")]

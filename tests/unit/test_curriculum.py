@@ -125,7 +125,7 @@ def test_all_places_for_exploration_pass_over_the_tasks_outside_the_bounds() -> 
 
 
 def test_the_share_of_exploration_is_that_of_the_spec() -> None:
-    words = [f"training.num_steps={400}", "env.train.curriculum_exploration=0.25"]
+    words = ["training.num_steps=400", "env.train.curriculum_exploration=0.25"]
     steps = drawn(compose([*BY_RATE, *words]), by_index, num_steps=400)
     places = [index for step in steps[50:] for index in step]
     share = sum(index % 3 != 1 for index in places) / len(places)
@@ -145,9 +145,6 @@ def test_a_task_that_was_solved_often_enough_is_forgotten() -> None:
     assert {times[index] for index in range(24) if index % 3 == 2} == {2}
     assert metrics[-1]["curriculum/forgotten"] == 8.0
     assert metrics[0]["curriculum/untried"] == 1.0
-    for line in metrics:
-        shares = [line[f"curriculum/{name}"] for name in ("untried", "below", "in_bounds", "above")]
-        assert sum(shares) + line["curriculum/forgotten"] / 24 == pytest.approx(1.0)
 
 
 def test_a_running_pass_rate_follows_the_policy_and_leaves_void_episodes_out() -> None:
@@ -162,25 +159,6 @@ def test_a_running_pass_rate_follows_the_policy_and_leaves_void_episodes_out() -
     assert [pass_rate(groups[:number], 1.0) for number in (1, 2, 3, 4)] == [0.0, 0.0, 0.5, 0.75]
     assert [num_solved(groups[:number], 1.0) for number in (1, 3, 4)] == [0, 1, 2]
     assert pass_rate([PlayedGroup(0, (0.5, 0.2))], 0.5) == 0.5
-
-
-def test_a_step_with_staleness_does_not_see_the_latest_steps() -> None:
-    ahead = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")
-    curriculum = Curriculum(compose([*BY_RATE, *ahead]), ROWS, STEPS)
-    curriculum.begin(0)
-    first = ids(curriculum.tasks(1))
-    settle(curriculum, 0, by_index)
-    curriculum.begin(1)
-    assert ids(curriculum.tasks(1)) == first
-    plain = Curriculum(compose([*BY_RATE, *ahead]), ROWS, STEPS)
-    plain.begin(0)
-    settle(plain, 0, by_index)
-    plain.begin(1)
-    # Step 2 is drawn when step 1 begins, from the rewards of step 0.
-    seen = ids(plain.tasks(2))
-    settle(plain, 1, by_index)
-    plain.begin(2)
-    assert ids(plain.tasks(2)) == seen
 
 
 @pytest.mark.parametrize(("stop", "staleness"), [(5, 0), (1, 2), (8, 2)])

@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,7 @@ from xp.worker.demonstrations import (
     recorded,
     rendered,
     summary,
-    text_of,
 )
-from xp.worker.dialogues import of_messages
 from xp.worker.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.worker.engines.play import EpisodePlay
 
@@ -250,42 +247,37 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
 
 
 def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
-    def said(*contents: str, system: str = "") -> Demonstration:
-        messages = [Message(role="system", content=system)] * bool(system)
-        messages += [
-            Message(role=("user", "assistant")[at % 2], content=one)
-            for at, one in enumerate(contents)
+    def said(*contents: str) -> Demonstration:
+        messages = [
+            Message(role=("user", "assistant")[at % 2], content=content)
+            for at, content in enumerate(contents)
         ]
-        turns = {at: [] for at, one in enumerate(messages) if one["role"] == "assistant"}
+        turns = {at: [] for at in range(1, len(contents), 2)}
         return demonstration(len(contents), messages=messages, turns=turns)
 
-    held_out = frozenset(
-        prompt_keys(
-            [Message(role="system", content="Think."), Message(role="user", content="2 + 2?")]
-        )
-    )
+    system = Message(role="system", content="Think.")
+    held_out = frozenset(prompt_keys([system, Message(role="user", content="2 + 2?")]))
     others = [said("2 + 3?", "5"), said("hello", "hi", "2 + 4?", "6")]
     leaks = [
-        said("2 + 2?", "4"),
-        said("2 +\n2? ", "4", system="Be brief."),
+        said("2 +\n2? ", "4"),
         said("hello", "hi", "2 + 2?", "4"),
     ]
     counts = Counter[str]()
     kept = chosen([*others, *leaks], RULE, held_out, counts)
     assert sorted(map(repr, kept)) == sorted(map(repr, others))
-    assert counts == {"of held-out tasks": 3}
+    assert counts == {"of held-out tasks": 2}
 
 
 def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path) -> None:
     chat = qwen(tmp_path)
     given = [
         demonstration(number, text=f"{number} {sample}")
-        for number in range(400)
+        for number in range(100)
         for sample in range(2)
     ]
     trained, held_out = in_hermes(given, with_sft(held_out_fraction=0.25), chat)
-    assert len(trained) + len(held_out) == 800
-    assert 150 < len(held_out) < 250
+    assert len(trained) + len(held_out) == 200
+    assert 20 < len(held_out) < 80
     numbers = [
         {chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (trained, held_out)
     ]
@@ -299,7 +291,6 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
     )
     given = [demonstration(one.index) for one in tasks]
     trained, held_out = in_hermes(given, with_sft(held_out_fraction=0.2), chat)
-    assert len(given) == 60
     assert 40 <= len(trained) <= 56
     assert len(held_out) == 60 - len(trained)
 
@@ -349,19 +340,6 @@ def test_calls_are_written_in_the_policys_dialect(
     )
 
 
-def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
-    """As its template writes it; without a channel the model would learn a turn that it cannot begin."""
-    chat = ChatTokens(tokenizer_of("gptoss", tmp_path))
-    syntax = SYNTAX[Dialect.HARMONY]
-    sample = example_of(demonstration(text="It is 42."), chat, syntax, RULE)
-    assert sample is not None
-    messages = demonstration(text="It is 42.").messages
-    whole = chat.tokenizer.apply_chat_template(
-        list(messages), tools=json.loads(TOOLS), tokenize=False
-    )
-    assert chat.tokenizer.decode(sample.ids) == whole
-
-
 @pytest.mark.parametrize(
     ("template", "text"),
     [
@@ -393,6 +371,17 @@ def test_a_turn_of_a_file_begins_as_the_template_writes_it(
     )
     # Nemotron's prompt has a line break that its history has not.
     assert written.replace("<think>\n</think>", "<think></think>") == whole.rstrip("\n")
+
+
+def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
+    """Without a channel the model would learn a turn that it cannot begin."""
+    chat = ChatTokens(tokenizer_of("gptoss", tmp_path))
+    given = demonstration(text="It is 42.")
+    sample = example_of(given, chat, SYNTAX[Dialect.HARMONY], RULE)
+    assert sample is not None
+    assert chat.tokenizer.decode(sample.ids) == chat.tokenizer.apply_chat_template(
+        list(given.messages), tools=json.loads(TOOLS), tokenize=False
+    )
 
 
 def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
@@ -479,34 +468,6 @@ def test_a_long_episode_is_left_out_or_cut_and_counted(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> None:
-    file = tmp_path / "talk.jsonl"
-    call = {"type": "function", "function": {"name": "look", "arguments": '{"n": 1}'}}
-    messages = [
-        {"role": "user", "content": "?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": "a room"},
-        {"role": "assistant", "content": "a room"},
-        {"role": "user", "content": "thanks"},
-    ]
-    file.write_text(json.dumps({"messages": messages, "tools": json.loads(TOOLS)}) + "\n")
-    (one,) = of_messages(str(file))
-    assert one.turns == {1: [("look", {"n": 1})], 3: []}
-    assert [message["role"] for message in one.messages] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-    assert chosen([one], RULE, frozenset(), Counter()) == [one]
-    file.write_text('{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}\n')
-    with pytest.raises(XpError, match="message 0: `thinking` is not read"):
-        list(of_messages(str(file), thinking=True))
-    assert [one.turns for one in of_messages(str(file))] == [{0: []}], (
-        "with sft.thinking=cut it is left out"
-    )
-
-
 def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
     mix: Any = Mix(Dialect.HERMES)
 
@@ -561,25 +522,3 @@ def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> No
     counts = Counter[str]()
     assert [one.reward for one in recorded([file], counts)] == [1.0]
     assert counts == {"with a malformed call": 1, "truncated": 1}
-
-
-@pytest.mark.parametrize(
-    ("dialect", "thought"),
-    [
-        (Dialect.GEMMA, "<|channel>thought\nhm<channel|>"),
-        (Dialect.COHERE, "<|START_THINKING|>hm<|END_THINKING|>"),
-        (Dialect.MISTRAL, "[THINK]hm[/THINK]"),
-    ],
-)
-def test_thinking_is_cut_in_each_dialects_tags(dialect: Dialect, thought: str) -> None:
-    syntax = syntax_of(dialect)
-    call = syntax.write("look", {"text": "a"})
-    text = partial(
-        text_of,
-        thought + call,
-        [("look", {"text": "a"})],
-        syntax,
-        "[]",
-    )
-    assert text(thinking=True) == thought + call
-    assert text(thinking=False) == call

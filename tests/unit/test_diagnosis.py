@@ -136,12 +136,10 @@ def test_void_episodes_of_one_environment_are_laid_to_it() -> None:
             {"unused_tool": Severity.NOTE},
         ),
         (ToolUse(640, frozenset({"answer"}), {"answer": 640}, 0.7), {"waiting": Severity.NOTE}),
-        (ToolUse(640, frozenset({"answer"}), {"answer": 640}, 0.1), {}),
         (
             ToolUse(64, frozenset({"look"}), {}, 0.1, "<tool_call>{'look'}"),
             {"malformed": Severity.BROKEN},
         ),
-        (ToolUse(64, frozenset({"look"}), {"look": 60}, 0.1, "<tool_call>{'look'}"), {}),
     ],
 )
 def test_trajectories_say_how_tools_are_used(tools: ToolUse, told: dict[str, Severity]) -> None:

@@ -141,10 +141,6 @@ def test_several_calls_are_one_list_where_the_engines_read_one() -> None:
 
     assert written(Dialect.PYTHONIC) == "[look(), go()]"
     assert written(Dialect.COHERE).count("<|START_ACTION|>") == 1
-    assert [one["tool_name"] for one in json.loads(written(Dialect.COHERE)[16:-14])] == [
-        "look",
-        "go",
-    ]
 
 
 KIMI_BY_ID = (
@@ -219,7 +215,7 @@ def test_a_text_is_written_in_the_dialects_words(
 @pytest.mark.parametrize(
     ("template", "ends", "opening"),
     [
-        ("qwen3_5_think", ["<|im_end|>"], "\n<|im_start|>user\n<tool_response>\nfound it"),
+        
         ("llama3_1", ["<|eot_id|>", "<|eom_id|>"], "<|start_header_id|>ipython<|end_header_id|>\n\n\"found it\""),
         ("glm4moe", ["<|user|>", "<|observation|>"], "<|observation|>\n<tool_response>\nfound it"),
         ("gptoss", ["<|return|>", "<|call|>"], "<|start|>functions.look to=assistant<|channel|>commentary"),

@@ -48,11 +48,6 @@ FORMS: list[dict[str, Any]] = [
     {"messages": [PLACE], "images": [uri("a")]},
     {"messages": [TEXT], "image": "a.png"},
     {"messages": [{"role": "user", "content": "<image>How many?"}], "images": ["more/../a.png"]},
-    {
-        "messages": [
-            {"role": "user", "content": [{"type": "image", "image": uri("a")}, "How many?"]}
-        ]
-    },
 ]
 
 
@@ -159,9 +154,6 @@ def test_a_dialogue_is_not_cut_within_a_picture(chat: ChatTokens, tmp_path: Path
     assert example.pictures == whole.pictures[:1]
     assert chat.pictures.fault(example.ids, example.pictures) is None
     assert example.ids == whole.ids[: len(example.ids)]
-    (cut,), _ = tokens(chat, read(tmp_path, row), max_tokens=last + 2, too_long=LongDialogues.CUT)
-    assert cut.pictures == whole.pictures
-    assert len(cut.ids) == last + 2
 
 
 def test_a_dialogue_with_too_many_pictures_is_left_out(chat: ChatTokens, tmp_path: Path) -> None:

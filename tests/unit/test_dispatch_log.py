@@ -54,15 +54,6 @@ def test_a_line_is_shown_when_it_is_whole() -> None:
     assert logged.feed("o\n").file == "one\ntwo\n"
 
 
-def test_what_is_left_at_the_end_is_a_line_too() -> None:
-    assert Logged().feed("one\ntwo").close().file == "one\ntwo\n"
-    assert Logged().feed("one\n").close().file == "one\n"
-
-
-def test_windows_line_ends_and_empty_lines_are_kept_apart() -> None:
-    assert Logged().feed("one\r", "\ntwo\r\n\n\nthree\n").file == "one\ntwo\n\n\nthree\n"
-
-
 def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
     assert Logged().feed("ü→\n".encode()[:3], "ü→\n".encode()[3:]).file == "ü→\n"
     assert Logged().feed(b"\xff broken\n").file == "\ufffd broken\n"
@@ -223,17 +214,15 @@ def test_a_token_by_shape_is_masked_wherever_a_long_line_is_cut(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xp.execution.launchers.node.log.MAX_LINE", 100)
-    before = {0: " ", 1: '"', 2: "x.", 3: f"{SECRET} ", 4: "a "}
     for end in range(98, 104 + len(token)):
-        start = before[end % len(before)]
+        start = (" ", '"', f"{SECRET} ")[end % 3]
         line = "-" * (end - len(token) - len(start)) + start + token + " and more" + " " * 100
         logged = Logged(on_screen=True)
         for at in range(0, len(line), 23):
             logged.feed(line[at : at + 23])
             logged.stream.idle()
         whole = (logged.close().file + logged.screen).replace("\n", "")
-        assert "0123456789" not in whole, (end, whole)
-        assert token[8:-1] not in whole
+        assert token[8:-1] not in whole, (end, whole)
         expected = Redactor([SECRET]).redact(line)
         assert "".join(logged.file.split()) == "".join(expected.split())
 

@@ -60,15 +60,6 @@ def test_an_answer_has_its_reward(grade: Any, right: str, rewards: dict[str, int
     assert {answer: grade(answer, {"answer": right}) for answer in rewards} == rewards
 
 
-def test_the_answers_of_multiply_are_right_and_not_in_its_prompts() -> None:
-    rows = Multiply().rows()["test"]
-    assert rows
-    for row in rows:
-        one, other = map(int, row["prompt"][-1]["content"].split(" * "))
-        assert row["answer"] == str(one * other)
-        assert row["answer"] not in row["prompt"][-1]["content"].split() or 1 in (one, other)
-
-
 def test_math_verify_takes_an_answer_however_it_is_written(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

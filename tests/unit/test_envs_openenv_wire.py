@@ -176,12 +176,3 @@ def test_wrong_arguments_are_the_models_fault_and_named() -> None:
     )
     assert result.is_call_error
     assert "amount: Field required" in result.text
-
-
-@pytest.mark.parametrize("errors", [[{"loc": "x", "msg": "bad"}], None])
-def test_errors_of_another_form_stay_the_models_fault(errors: Any) -> None:
-    result = openenv.refusal(
-        {"code": "VALIDATION_ERROR", "message": "Invalid", "errors": errors}, "x"
-    )
-    assert result.is_call_error
-    assert result.text.startswith("Invalid: ")

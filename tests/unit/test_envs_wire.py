@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xp.envs import wire
-from xp.envs.base import EnvFault, ProtocolError, ResponseLost, Task, ToolResult, ToolSpec
+from xp.envs.base import EnvFault, ProtocolError, ResponseLost, ToolResult, ToolSpec
 
 TEXT = '{"type": "text", "text": "a"}'
 THOUGHT = '{"type": "reasoning", "text": "b"}'
@@ -64,27 +64,38 @@ def test_another_answer_to_a_call_is_a_fault(reply: str, text: str) -> None:
     assert type(caught.value) is (ResponseLost if "had finished" in text else ProtocolError)
 
 
-def test_the_tools_of_a_task_have_names_and_one_schema() -> None:
-    one = {"name": "a", "description": None, "input_schema": None}
-    other = {"name": "b", "description": "B", "input_schema": {"x": 1}}
+@pytest.mark.parametrize(
+    ("terminal", "expected"),
+    [
+        ("null", None),
+        ('{"name": "b"}', ("b", None)),
+        ('{"name": "b", "arg": "text"}', ("b", "text")),
+    ],
+)
+def test_the_tools_of_a_task_have_names_and_one_schema(
+    terminal: str, expected: tuple[str, str | None] | None
+) -> None:
+    listing = f'{{"tools": [{PLAIN_TOOL}, {TOOL}], "terminal_tool": {terminal}}}'
     specs = (ToolSpec("a", "", {}), ToolSpec("b", "B", {"x": 1}))
-    for terminal, expected in (
-        (None, None),
-        ({"name": "b"}, ("b", None)),
-        ({"name": "b", "arg": "text"}, ("b", "text")),
-    ):
-        assert wire.tools({"tools": [one, other], "terminal_tool": terminal}, "tools") == (
-            specs,
-            expected,
-        )
-    for listing in (
-        {"tools": None},
-        {"tools": [one, one]},
-        {"tools": [{**other, "input_schema": [1]}]},
-        {"tools": [one], "terminal_tool": {"name": "a", "arg": ""}},
-    ):
-        with pytest.raises(ProtocolError):
-            wire.tools(listing, "tools")
+    assert wire.tools(json.loads(listing), "tools") == (specs, expected)
+
+
+PLAIN_TOOL = '{"name": "a", "description": null, "input_schema": null}'
+TOOL = '{"name": "b", "description": "B", "input_schema": {"x": 1}}'
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        '{"tools": null}',
+        f'{{"tools": [{TOOL}, {TOOL}]}}',
+        '{"tools": [{"name": "b", "input_schema": [1]}]}',
+        f'{{"tools": [{TOOL}], "terminal_tool": {{"name": "b", "arg": ""}}}}',
+    ],
+)
+def test_another_list_of_tools_is_a_fault(listing: str) -> None:
+    with pytest.raises(ProtocolError):
+        wire.tools(json.loads(listing), "tools")
 
 
 def test_the_scores_of_a_group_are_as_many_as_its_candidates() -> None:
@@ -92,18 +103,13 @@ def test_the_scores_of_a_group_are_as_many_as_its_candidates() -> None:
     for answer in (
         {"scores": [{"reward": 1}]},
         {"scores": [{"reward": 1}, {}]},
-        {"scores": None},
-        [1, 2],
     ):
         with pytest.raises(ProtocolError):
             wire.scores(answer, 2, "group")
-    assert [wire.count(number, "n") for number in (0, 7)] == [0, 7]
-    for number in (-1, True, 1.0, "1", None):
+    assert wire.count(7, "n") == 7
+    for number in (-1, True, 1.0, None):
         with pytest.raises(ProtocolError):
             wire.count(number, "n")
-    with pytest.raises(ProtocolError, match="a negative index"):
-        wire.check_index(Task("e", "train", -1))
-    wire.check_index(Task("e", "train", 0))
 
 
 def test_a_dialogue_is_written_for_a_group_as_the_server_reads_it() -> None:

@@ -256,10 +256,7 @@ def test_a_state_is_scored_once_where_a_turn_was_played_and_nothing_has_ended_it
     rewards = [episode.settle().reward for episode in episodes]
     assert [session.num_left for session in (untouched, void, won, left)] == [0, 0, 0, 1]
     assert rewards[1:3] == [None, 1.0]
-    took = [episode.elapsed_s for episode in episodes]
-    assert all(0 < one < 60 for one in took)
     assert episodes[3].settle().reward == rewards[3]
-    assert episodes[3].elapsed_s == took[3]
     assert left.num_left == 1
 
 

@@ -31,22 +31,14 @@ def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: P
             (one, "[]"),
         ):
             writer.write(a_record(tools=tools))
-    digests = [record["tools"] for record in read_trajectories(file)]
+        one.write(replace(a_record(), prompt="<|im_start|>system\nö"))
+    last = read_trajectories(file)[-1]
+    kept_prompts = {path.stem: path.read_text() for path in (file.parent / "prompts").iterdir()}
+    assert kept_prompts == {last["prompt"]: "<|im_start|>system\nö"}
+    digests = [record["tools"] for record in read_trajectories(file)[:-1]]
     assert digests[0] == digests[1] != digests[2]
     kept = {path.stem: json.loads(path.read_text()) for path in (file.parent / "tools").iterdir()}
     assert kept == {digests[0]: [move, look], digests[2]: []}
-
-
-def test_a_prompt_is_kept_once_beside_the_records(tmp_path: Path) -> None:
-    file = tmp_path / "trajectories" / "train.jsonl"
-    with TrajectoryWriter(file) as writer:
-        for prompt in ("<|im_start|>system\nö", None, "<|im_start|>system\nö", "other"):
-            writer.write(replace(a_record(), prompt=prompt))
-    digests = [record["prompt"] for record in read_trajectories(file)]
-    assert digests[0] == digests[2] != digests[3]
-    assert digests[1] is None
-    kept = {path.stem: path.read_text() for path in (file.parent / "prompts").iterdir()}
-    assert kept == {digests[0]: "<|im_start|>system\nö", digests[3]: "other"}
 
 
 def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> None:

@@ -71,7 +71,6 @@ def test_a_message_without_a_call_is_the_final_answer(text: str, reward: float) 
     ("text", "words"),
     [
         (called(name="search", arguments={"answer": "2"}), "no tool 'search'"),
-        (called(name="calc_score"), "no answer"),
     ],
 )
 def test_another_call_is_answered_with_the_form_of_a_call(text: str, words: str) -> None:

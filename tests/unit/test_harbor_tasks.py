@@ -38,10 +38,7 @@ def test_folders_train_and_test_are_splits(tmp_path: Path) -> None:
     for name in ("train/a", "train/b", "test/c"):
         write_task(tmp_path / name)
     provider = load_provider(harbor(tmp_path), os.environ)
-    assert {split: provider.num_tasks(split) for split in provider.splits()} == {
-        "train": 2,
-        "test": 1,
-    }
+    assert [provider.num_tasks(split) for split in ("train", "test")] == [2, 1]
     write_task(tmp_path / "d")
     with pytest.raises(XpError, match="move d into one"):
         load_provider(harbor(tmp_path), os.environ)
@@ -77,16 +74,6 @@ def test_a_link_out_of_the_task_or_in_a_circle_is_refused(tmp_path: Path, target
     write_task(tmp_path / "b")
     (task / "environment/link").symlink_to(target)
     with pytest.raises(XpError, match=r"task a: .*(leads out of the task|in a circle|nowhere)"):
-        load_provider(harbor(tmp_path), os.environ)
-
-
-def test_a_task_without_instruction_or_test_is_named_and_not_left_out(tmp_path: Path) -> None:
-    for name, missing in (("a", "instruction.md"), ("b", "tests/test.sh")):
-        (write_task(tmp_path / name) / missing).unlink()
-    write_task(tmp_path / "c")
-    with pytest.raises(
-        XpError, match=r"(?s)task a: .*instruction.md.*task b: there is no tests/test.sh"
-    ):
         load_provider(harbor(tmp_path), os.environ)
 
 

@@ -120,11 +120,6 @@ def test_auto_takes_an_unknown_card_by_its_compute_capability(gpus: Path) -> Non
     assert spec.backend.attention == "flash"
 
 
-def test_auto_takes_the_memory_of_a_cards_variant(gpus: Path) -> None:
-    gpus.write_text("NVIDIA GeForce RTX 3080, 12288, 8.6\n")
-    assert compose(["hardware=auto"]).hardware.accelerator_memory_gb == 12
-
-
 @pytest.mark.parametrize(
     ("shown", "fault"),
     {

@@ -50,13 +50,6 @@ def test_a_repeated_conversation_is_known_by_its_pictures(
     assert reason == "message 0, a user message, is another one than before"
 
 
-def test_messages_in_a_row_become_one_with_all_pictures(pictures: RequestPictures) -> None:
-    body = {"messages": [asked(chat_part, "text"), asked(chat_part, "text", "blue")]}
-    (message,) = chat_wire.read(body, pictures).messages
-    assert message["content"] == f"Look:{PICTURE_MARK}\n\nLook:{PICTURE_MARK}"
-    assert len(set(digests_of([message]))) == 2
-
-
 def test_only_the_parts_of_a_message_are_its_pictures(
     pictures: RequestPictures, tmp_path: Path
 ) -> None:

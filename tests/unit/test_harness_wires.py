@@ -137,14 +137,6 @@ LATER = {"role": "system", "content": "Be brief."}
             [("system", "Be brief."), ("user", f"hi\n\n{IMAGE.format('image_url')}")],
         ),
         (
-            responses_wire,
-            {
-                "input": [{"role": "developer", "content": [{"type": "input_image"}]}, USER],
-                "instructions": "No.",
-            },
-            [("system", f"No.\n\n{IMAGE.format('input_image')}"), ("user", "hi")],
-        ),
-        (
             anthropic_wire,
             {
                 "messages": [{**USER, "content": [{"type": "image"}]}, LATER],

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 from xp.checks.env_check.policy import Draw, arguments_of, faults_of
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import SYNTAX
-from xp.episode.json_schema import _merged, properties, required
+from xp.episode.json_schema import properties, required
 from xp.episode.tool_calls import MalformedCall, ToolCall
 from xp.spec.dialect import Dialect
 
@@ -94,7 +94,6 @@ def test_a_call_is_possible_with_every_value_of_a_type(
     ("schema", "arguments"),
     [
         ({"type": "integer"}, {}),
-        ({"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, {}),
         ({"type": "string"}, {}),
         ({"type": "string", "default": ","}, {"it": ""}),  # the tool would take another text
     ],
@@ -131,32 +130,3 @@ def test_a_tools_arguments_may_be_behind_a_reference() -> None:
     assert read(ToolSpec("look", "Look.", either), Dialect.GLM, kind="cat", lives="9") == (
         ToolCall("look", {"kind": "cat", "lives": 9}),
     )
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "both"),
-    [
-        (
-            {"type": "integer"},
-            {"type": "number", "default": 3},
-            {"type": ["integer"], "default": 3},
-        ),
-        ({"type": "string"}, {"type": "number"}, None),
-        ({"required": ["a"]}, {"required": ["b"]}, {"required": ["a", "b"]}),
-        ({"const": 1}, {"enum": [1, 2]}, {"enum": [1]}),
-        ({"enum": [1]}, {"enum": [2]}, None),
-        (
-            {"properties": {"a": {"type": "string"}, "b": {}}},
-            {"properties": {"a": {"enum": ["x"]}, "c": {}}},
-            {
-                "properties": {
-                    "a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]},
-                    "b": {},
-                    "c": {},
-                }
-            },
-        ),
-    ],
-)
-def test_two_branches_allow_what_both_allow(own: Any, other: Any, both: Any) -> None:
-    assert _merged(own, other) == both

@@ -43,18 +43,7 @@ def test_a_common_model_is_planned_without_a_hub(capsys: pytest.CaptureFixture[s
 def test_variants_are_compared_in_lines_of_80_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = [
-        "model=qwen3-4b",
-        "env=sums",
-        "hardware=h100x8",
-        "hardware.usd_per_hour=24",
-        "training.num_steps=100",
-    ]
-    assert main(["plan", *words, "--compare", "backend=trl,skyrl,slime", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["variant"] for row in rows] == ["backend=trl", "backend=skyrl", "backend=slime"]
-    assert len({(row["s/step"], row["GiB"]) for row in rows}) == 3
-    assert all(row["fits"] == "yes" and row["hours"] and row["USD"] for row in rows)
+    words = ["model=qwen3-4b", "env=sums", "hardware=h100x8", "training.num_steps=100"]
     axes = ["--compare", "backend=trl,slime", "--compare", "training.group_size=7,8"]
     assert main(["plan", *words, *axes]) == 0
     head, *lines = capsys.readouterr().out.splitlines()

@@ -62,13 +62,6 @@ def test_three_epochs_are_the_public_runs_steps_on_every_backend(
     assert f"the run: {steps} steps (3 epochs of {tasks} tasks) = " in training_line(spec)
 
 
-@pytest.mark.parametrize("backend", list(WHODUNIT))
-def test_given_steps_are_told_once_and_do_not_depend_on_the_tasks(backend: str) -> None:
-    config = config_of(backend, "training.num_steps=30")
-    assert told(backend, config) == [30]
-    assert told(backend, config.with_steps(steps_of(config.spec.training, 7))) == [30]
-
-
 def test_updates_of_trl_count_every_pass_of_an_epochs_steps() -> None:
     config = config_of(
         "trl",

@@ -82,17 +82,6 @@ def test_a_tag_that_cannot_be_filtered_by_is_refused(
     assert not (outputs / "runs/good/notes.json").exists()
 
 
-def test_notes_that_xp_did_not_write_hide_no_run(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (outputs / "runs/good/notes.json").write_text('{"tags": "x"}')
-    assert xp(outputs, "list", "good") == ExitCode.OK
-    output = capsys.readouterr().out
-    assert "0.500" in output
-    assert "is not a file of tags and a note" in output
-    assert sorted(Listing(outputs).data(60)["names"]) == ["flat", "good", "mine"]
-
-
 def test_words_filter_by_keys_tags_and_text(outputs: Path) -> None:
     xp(outputs, "tag", "good", "good-baseline", "--note", "the run of table 2")
     listing = Listing(outputs)
@@ -137,9 +126,7 @@ def test_rows_have_verdicts_with_the_trajectories_where_these_decide(outputs: Pa
         "mine": None,
     }
     assert [round(one, 2) for one in rows["good"]["after"]] == [0.5, 0.26, 0.74]
-    assert [round(one, 3) for one in rows["mine"]["after"]] == [0.4, 0.165, 0.635]
     assert rows["good"]["curve"] == [0.0, 0.25, 0.5, 0.75]
-    assert rows["good"]["machine"] == "cpu"
 
 
 def test_only_rows_that_changed_are_sent_again_and_lost_ones_go(outputs: Path) -> None:
@@ -189,6 +176,5 @@ def test_a_live_run_has_its_step_and_time_left_and_a_point_of_a_sweep_what_diffe
     data = Listing(outputs).data(60)
     rows = {row["name"]: row for row in data["rows"]}
     assert re.fullmatch(r"step 4 of 9, (8|9|10) s left", rows["good"]["progress"])
-    assert rows["flat"]["progress"] == ""
     ((sweep,),) = [data["sweeps"]]
     assert sweep["points"]["flat"] == "learning_rate 1e-05, seed 2"

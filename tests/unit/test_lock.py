@@ -14,8 +14,6 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from xp.planning.runtimes import locks
-
 ROOT = Path(__file__).resolve().parents[2]
 TRAINERS = ("skyrl", "slime", "vllm")
 LOCKS = ("all.lock", "demo.lock", "skyrl-wheels.lock", *(f"{name}.lock" for name in TRAINERS))
@@ -124,12 +122,6 @@ def test_a_trainers_environment_is_what_requirements_and_makefile_ask(trainer: s
     assert len(names) == len(set(names)), (
         "a package that stands alone is a dependency of another one"
     )
-
-
-def test_skyrls_wheels_are_the_versions_that_the_makefile_and_the_gpu_lock_name() -> None:
-    found = pins_of(lock_of("skyrl-wheels.lock", "SKYRL_WHEELS"))
-    assert found == dict(word.split("==") for word in words("SKYRL_WHEELS"))
-    assert found.items() <= locks()["skyrl"].versions().items()
 
 
 @pytest.mark.parametrize("name", LOCKS)

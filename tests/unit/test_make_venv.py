@@ -39,17 +39,6 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     return one
 
 
-def test_without_its_index_pip_looks_and_the_cost_is_told(
-    capsys: pytest.CaptureFixture[str], commands: Commands
-) -> None:
-    index = make_venv.torch_index(True, lambda _: False)
-    assert "6 GB" in capsys.readouterr().out
-    make_venv.install_torch(PYTHON, "torch==1", index)
-    (ran,) = commands.ran
-    assert ran[:4] == [str(PYTHON), "-m", "pip", "install"]
-    assert "--index-url" not in ran
-
-
 def test_where_uv_fails_pip_installs_the_lock_by_its_hashes(commands: Commands) -> None:
     commands.failing = {"/usr/bin/uv"}
     make_venv.install_lock(PYTHON, ROOT / "requirements/demo.lock")

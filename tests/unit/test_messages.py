@@ -89,10 +89,9 @@ def test_a_null_argument_of_json_is_one_and_parquets_is_none(tmp_path: Path) -> 
     import pyarrow.parquet as pq
 
     calls = [asked("look", {"room": "hall", "note": None}), asked("look", '{"note": null}')]
-    assert [one["tool_calls"][0]["function"]["arguments"] for one in chat_messages(calls)] == [
-        {"room": "hall", "note": None},
-        {"note": None},
-    ]
+    first, second = chat_messages(calls)
+    assert first["tool_calls"][0]["function"]["arguments"] == {"room": "hall", "note": None}
+    assert second["tool_calls"][0]["function"]["arguments"] == {"note": None}
     table = [
         {"prompt": [asked("look", {"room": "hall"}), asked("list", {"floor": 2})], "answer": None}
     ]
@@ -243,7 +242,6 @@ def test_ors_blocks_become_what_openrewards_client_makes_of_them() -> None:
     value = [json.loads(json.dumps(client._message_to_wire(one))) for one in said]
     found = wire.messages(value, "GET /messages")
     assert found == chat_messages(client.convert_messages(said, "openai"))
-    assert [one["role"] for one in found] == ["system", "user", "assistant", "tool", "tool", "user"]
     value[2]["blocks"][1]["input"] = "hall"
     with pytest.raises(ProtocolError, match=r"message 2: expected a tool call"):
         wire.messages(value, "GET /messages")

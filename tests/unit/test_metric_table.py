@@ -20,7 +20,6 @@ from xp.episode.metric_table import (
     OF_TRAINERS,
     check_names,
     find,
-    title_of_metric,
 )
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -41,23 +40,6 @@ def literals() -> Iterator[str]:
             and pattern.fullmatch(node.value)
         ):
             yield node.value
-
-
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [
-        ("reward/avg_pass_at_4_from_0.5", "Groups of 4 with a pass (reward from 0.5)"),
-        ("multiply/episodes/void", "multiply: Void episodes"),
-        (
-            "evaluation/during/multiply/reward/avg_raw_reward",
-            "Held-out during: multiply: Mean reward",
-        ),
-        ("my_plugin/cache_hits", "my plugin: cache hits"),
-    ],
-)
-def test_a_metric_has_a_title_for_people(name: str, title: str) -> None:
-    assert title_of_metric(name) == title
-    assert len({row.title for row in METRICS}) == len(METRICS)
 
 
 def test_every_name_in_the_code_is_in_the_table() -> None:

@@ -110,19 +110,6 @@ def test_a_training_without_its_earlier_lines_says_so(
     assert "the metrics of steps 1 to 3 are lost" in said
 
 
-def test_a_training_that_goes_on_with_its_lines_or_begins_adds_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "metrics.jsonl"
-    MetricsFile(path, "train", 1).continue_after(0)
-    assert not path.exists()
-    MetricsFile(path, "train", 1).write(1, {"training/loss": 0.5})
-    before = path.read_text()
-    MetricsFile(path, "train", 2).continue_after(3)
-    assert path.read_text() == before
-    assert capsys.readouterr().err == ""
-
-
 def test_a_value_that_is_no_number_is_null_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     MetricsFile(path, "train", 1).write(1, {"x": float("nan")})

@@ -45,10 +45,6 @@ def test_a_recipe_names_a_mix_as_a_list(tmp_path: Path) -> None:
         "whodunit": 1.0,
         "ctf": 3.0,
     }
-    assert list(compose(["recipes=both", "env=[ctf,gsm8k]"], [tmp_path]).env.members) == [
-        "ctf",
-        "gsm8k",
-    ]
 
 
 def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ from xp.execution.launchers.modal_app import app_text, gpu_string, image_text
 from xp.execution.launchers.service import SubmittedStage, lock_of
 from xp.planning.job import Job, Resources, Runtime, Stage
 from xp.planning.plan import build_plan
-from xp.planning.refusals import launcher_lines
 from xp.planning.runtimes import locks
 
 TRAINS = ("torch", "transformers", "trl", "openreward")
@@ -120,13 +119,6 @@ def test_a_call_without_an_answer_is_repeated_after_a_time_limit() -> None:
     )
 
 
-def test_a_detached_run_on_modal_is_one_app_of_functions() -> None:
-    parts = [part("prepare", job(Resources("cpu", 0, 1, 4, 8.0))), part("train", job())]
-    text = app_text("t", "xp", parts, launcher_spec("modal"))
-    assert "for stage in (stage_prepare, stage_train,):" in text
-    assert text.count(".spawn()") == 1
-
-
 def test_whatever_is_in_a_name_stays_text() -> None:
     parts = [part("train", job(image=AWKWARD), AWKWARD)]
     text = app_text("t", AWKWARD, parts, launcher_spec("modal"))
@@ -166,20 +158,3 @@ def test_what_modal_lacks_is_refused_with_the_way_out(
             [Stage("train", one)], Context("r", 1, tmp_path, "runs/r")
         )
     assert caught.value.code == code
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "number", "words"),
-    [("h100", 16, "16 x H100! in"), ("a10g", 8, "has 4."), ("cpu", 16, None)],
-)
-def test_more_gpus_than_modal_documents_are_a_warning(
-    accelerator: str, number: int, words: str | None
-) -> None:
-    stages = [Stage("train", job(Resources(accelerator, number, 1, 1, 1.0)))]
-    lines = launcher_lines(launcher_spec("modal"), stages)
-    if words is None:
-        assert lines == []
-    else:
-        assert words in lines[0]
-        assert "Not tried:" in lines[0]
-    assert launcher_lines(launcher_spec("slurm"), stages) == []
