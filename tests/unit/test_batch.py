@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.support.tables import rows
 from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
@@ -67,32 +68,19 @@ SHAPE = BatchShape(8, 4, 1, 4, 2, 2, 1, 1, 2, None, 1, 8, False, None, None, 8, 
 """Eight accelerators that train by tensor 2 and pipeline 2, on two ranks."""
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, ""),
-        ({"engine_accelerators": 8}, "engine.accelerators parallel"),
-        ({"engine_accelerators": 3}, "engine.tensor_parallel parallel parallel.expert"),
-        ({"engine_tensor": 3}, "engine.tensor_parallel engine.tensor_parallel"),
-        # Key-value heads are split, or copied to several ranks; without a number there is one for each head.
-        ({"engine_tensor": 8}, ""),
-        ({"num_kv_heads": 3}, "engine.tensor_parallel parallel.tensor"),
-        ({"engine_tensor": 4, "num_heads": 6}, "engine.tensor_parallel"),
-        ({"context": 3}, "parallel"),
-        ({"pipeline": 4}, "parallel.pipeline"),
-        ({"tensor": 4, "num_heads": 6, "engine_tensor": 1}, "parallel.tensor"),
-        ({"expert": 2}, "parallel.expert"),
-        ({"expert": 4, "num_experts": 8}, ""),
-        ({"expert": 8, "num_experts": 8}, "parallel.expert"),
-    ],
-)
-def test_which_layouts_are_legal(changes: dict[str, int | None], expected: str) -> None:
-    found = broken(replace(SHAPE, **changes), (*placement("source"), HEADS, *MEGATRON))  # type: ignore[arg-type]
-    assert " ".join(sorted(one.field.removeprefix("backend.") for one in found)) == expected
-    assert [
-        bool(broken(replace(SHAPE, tensor=t, pipeline=p), NOT_MEGATRON))
-        for t, p in ((1, 1), (2, 1), (1, 2))
-    ] == [*(False, True, True)]
+@pytest.mark.parametrize(("changes", "fields"), rows("layouts", ""))
+def test_which_layouts_are_legal(changes: str, fields: list[str]) -> None:
+    numbers = {name: int(value) for name, value in (word.split("=") for word in changes.split())}
+    shape = replace(SHAPE, **numbers)  # type: ignore[arg-type]
+    found = broken(shape, (*placement("source"), HEADS, *MEGATRON))
+    names = sorted(constraint.field.removeprefix("backend.") for constraint in found)
+    assert names == " ".join(fields).split()
+
+
+def test_a_layout_is_legal_by_itself_and_has_parts_that_only_megatron_divides() -> None:
+    assert broken(SHAPE, (*placement("source"), HEADS, *MEGATRON)) == []
+    assert broken(SHAPE, NOT_MEGATRON)
+    assert broken(replace(SHAPE, tensor=1, pipeline=1), NOT_MEGATRON) == []
 
 
 def test_the_numbers_of_a_layout() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.support.clouds import cloud_task
 from tests.support.harbor_tasks import CLOUD, CONFIG
 from tests.support.harness_programs import harness
+from tests.support.tables import table
 from xp.__main__ import main
 from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
 from xp.contrib.harbor.task_folder import HarborTask
@@ -20,7 +22,6 @@ from xp.spec.env import SandboxKind
 
 KEY = "env.secrets.DAYTONA_API_KEY=null"
 DAYTONA = ("env.sandbox=daytona", KEY)
-PROGRAM = "env.options.command=agent {prompt_file}"
 TERMINUS = "env.options.agent=terminus-2"
 
 
@@ -29,54 +30,13 @@ def planned(tmp_path: Path, *words: str, config: str = CONFIG) -> int:
     return main(["plan", f"env.target={tmp_path / 'tasks'}", "model=tiny", *words])
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "texts"),
-    [
-        (("env=harbor", "env.sandbox=daytona"), ExitCode.SECRET, (f"set {KEY}",)),
-        (("env=harbor", *DAYTONA), ExitCode.OK, ()),
-        (
-            ("env=harness", PROGRAM, *DAYTONA),
-            ExitCode.PLAN,
-            ("127.0.0.1 is not this machine", "set env.options.endpoint=https://NAME"),
-        ),
-        *(
-            (
-                ("env=harness", PROGRAM, *DAYTONA, f"env.options.endpoint={address}"),
-                ExitCode.PLAN,
-                (address, "xp opens neither by itself"),
-            )
-            for address in (
-                "http://localhost:8800",
-                "http://127.0.0.1:{port}",
-                "http://2130706433:8800",
-                "http://[::ffff:127.0.0.1]:8800",
-                "http://10.1.2.3:8800",
-                "http://[fd00::1]:8800",
-                "http://[::1",
-            )
-        ),
-        (
-            ("env=harbor", *DAYTONA, "env.options.cloud.budget=3"),
-            ExitCode.CONFIG,
-            ("set env.options.cloud.price",),
-        ),
-        (
-            ("env=harbor", *DAYTONA, "env.options.cloud.max_minutes=30"),
-            ExitCode.CONFIG,
-            ("scoring 250 s", "set env.options.cloud.max_minutes=65 or more"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("code", "command", "words"), table("cloud_sandboxes"))
 def test_a_plan_says_what_to_set(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    code: ExitCode,
-    texts: tuple[str, ...],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, command: str, words: list[str]
 ) -> None:
-    assert planned(tmp_path, *words) == code
+    assert planned(tmp_path, *shlex.split(command)) == code
     error = capsys.readouterr().err
-    assert [text for text in texts if text not in error] == []
+    assert [word for word in words if word not in error] == []
 
 
 @pytest.mark.parametrize("provider", ["harbor", "harness"])

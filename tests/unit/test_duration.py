@@ -197,16 +197,6 @@ def test_the_newest_of_several_runs_tells_the_time(tmp_path: Path) -> None:
     assert time.source == "as b, within 15%"
 
 
-def test_a_reference_model_is_another_shape(tmp_path: Path) -> None:
-    left(tmp_path, "without", [5.0, 5.0], "training.kl_coef=0")
-    assert duration(compose(["training.kl_coef=0.01"]), tmp_path) is None
-    left(tmp_path, "with", [7.0, 7.0], "training.kl_coef=0.001")
-    spec = compose(["training.kl_coef=0.01"])
-    found = duration(spec, tmp_path)
-    assert found is not None
-    assert found.source == "as with, within 15%"
-
-
 def test_a_fine_tuning_has_updates_without_an_engine(tmp_path: Path) -> None:
     # 8 operations for each of 32 episodes' tokens, 320 expected and 1,280 at the limit, and 1.7 s.
     sft = (*SIZE, "sft.data=solve:my_env:solve", "sft.batch_size=32")

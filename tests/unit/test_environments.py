@@ -60,23 +60,6 @@ def test_an_answer_has_its_reward(grade: Any, right: str, rewards: dict[str, int
     assert {answer: grade(answer, {"answer": right}) for answer in rewards} == rewards
 
 
-def test_math_verify_takes_an_answer_however_it_is_written(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    from xp.envs.builtin import math_verified
-
-    grade = math_verified.math
-    assert grade(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
-    assert grade(r"$\boxed{19}$", {"answer": "18"}) == 0.0
-    assert (
-        grade(r"\boxed{2\sqrt{3}}", {"answer": r"\sqrt{12}"}) == 1.0
-    )  # The answer of a data set has no dollar signs.
-    with pytest.raises(ValueError, match="cannot read whole"):
-        grade("1", {"answer": r"1 - \frac{1}{"})
-    assert caplog.records == []  # It is asked ten thousand times in a run.
-
-
 def test_an_interpreter_without_a_graders_package_says_so_before_the_first_episode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

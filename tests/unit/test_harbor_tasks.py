@@ -99,21 +99,6 @@ def words(folder: Path, *more: str) -> list[str]:
     return ["env=harbor", f"env.target={folder}", *more]
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["env.target=tasks"], "write the whole path"),
-        (["env.sandbox=null"], "needs sandbox"),
-        (["env.options.output_byte=5"], "did you mean output_bytes"),
-    ],
-)
-def test_a_wrong_field_is_refused_with_the_way_out(
-    tmp_path: Path, more: list[str], said: str
-) -> None:
-    with pytest.raises(XpError, match=said):
-        compose(words(tmp_path, *more))
-
-
 def test_the_sandbox_reaches_the_job_and_a_changed_task_is_another_set(tmp_path: Path) -> None:
     task = write_task(tmp_path / "a")
     (config,) = episode_config(compose(words(tmp_path, "env.sandbox=none"))).members.values()

@@ -100,19 +100,6 @@ def test_words_filter_by_keys_tags_and_text(outputs: Path) -> None:
     assert {words: sorted(listing.data(60, 0, words)["names"]) for words in expected} == expected
 
 
-def test_the_list_of_runs_takes_the_same_words(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    xp(outputs, "tag", "flat", "lr")
-    capsys.readouterr()
-    assert xp(outputs, "list", "tag=lr", "--json") == ExitCode.OK
-    assert [(row["run"], row["tags"]) for row in json.loads(capsys.readouterr().out)] == [
-        ("flat", "lr")
-    ]
-    xp(outputs, "list", "seed=7")
-    assert "match seed=7" in capsys.readouterr().out
-
-
 def test_rows_have_verdicts_with_the_trajectories_where_these_decide(outputs: Path) -> None:
     shutil.rmtree(outputs / "runs/flat/attempt_1/train/trajectories")
     calls = [{"turn": 0, "malformed": NO_CALL}]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tables import rows
 from xp.__main__ import main
 from xp.composition import ROOT, compose, origin_of
 from xp.composition.mixes import env_name
@@ -56,33 +57,13 @@ def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) 
     assert "the command line: env.members.ctf.weight=2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["env=openreward", "env.serve=guess:Guess"], "guess"),
-        (["env.serve=guess:Guess"], "guess"),
-        (["env=openreward", "env.target=Org/WordGame"], "word_game"),
-        (["env=openreward", "env.target=Org/n-a.m_e"], "n-a.m_e"),
-        (["env=whodunit", "env.target=http://127.0.0.1:8000"], "whodunit"),
-        (["env=graded", "env.grader=sums:grade"], "sums"),
-        (["env=graded", "env.env_class=sums", "env.rows=my_data:riddles.jsonl"], "riddles"),
-        (
-            ["env=openenv", "env.image=ghcr.io/org/echo-env:latest", "env.rows=my_data:rows"],
-            "echo-env",
-        ),
-        (
-            ["env=openenv", "env.serve=envs.echo_env.server.app:app", "env.rows=my_data:rows"],
-            "echo_env",
-        ),
-        (["env=inspect", "env.target=/my/tasks.py@sums"], "sums"),
-    ],
-)
-def test_an_environment_has_its_options_name_or_the_users(words: list[str], name: str) -> None:
-    assert list(compose(words).env.members) == [name]
+@pytest.mark.parametrize(("words", "names"), rows("env_names", ""))
+def test_an_environment_has_its_options_name_or_the_users(words: str, names: list[str]) -> None:
+    assert list(compose(words.split()).env.members) == names
 
 
 @pytest.mark.parametrize(
-    ("rows", "name"),
+    ("files", "name"),
     [
         ("./arith.jsonl", "arith"),
         ({"train": "data/gsm8k/train.parquet", "test": "data/gsm8k/test.parquet"}, "gsm8k"),
@@ -90,5 +71,5 @@ def test_an_environment_has_its_options_name_or_the_users(words: list[str], name
         ("train.jsonl", "graded"),
     ],
 )
-def test_rows_in_files_name_an_environment_with_a_grader_of_xps(rows: object, name: str) -> None:
-    assert env_name("graded", {"provider": "local", "grader": "exact", "rows": rows}, {}) == name
+def test_rows_in_files_name_an_environment_with_a_grader_of_xps(files: object, name: str) -> None:
+    assert env_name("graded", {"provider": "local", "grader": "exact", "rows": files}, {}) == name
