@@ -83,24 +83,6 @@ def test_a_layout_is_legal_by_itself_and_has_parts_that_only_megatron_divides() 
     assert broken(replace(SHAPE, tensor=1, pipeline=1), NOT_MEGATRON) == []
 
 
-def test_the_numbers_of_a_layout() -> None:
-    two = replace(SHAPE, num_nodes=2, engine_accelerators=4)
-    assert two.accelerators == 16
-    assert two.training == 12
-    assert two.generating == 4
-    assert two.model_parallel == 4
-    assert two.ranks == 3
-    assert two.engines == 2
-    assert two.episodes == 32
-    assert SHAPE.training == 8
-    assert SHAPE.generating == 8
-    assert SHAPE.ranks == 2
-    assert SHAPE.engines == 4
-    small = replace(SHAPE, context=8, engine_tensor=16)
-    assert small.ranks == 1
-    assert small.engines == 1
-
-
 def needs(holds: Callable[[BatchShape], bool], tier: Tier = Tier.BATCH) -> tuple[Constraint, ...]:
     return (Constraint(tier, "field", "formula", holds, lambda _: "numbers", "source"),)
 

@@ -6,8 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support.calls_of_texts import LOOK, read
 from xp.envs.base import ToolSpec
@@ -49,11 +47,6 @@ REFUSED = {
     ),
 }
 """Beginnings of another argument or call within a value: more probably it was not closed."""
-ANYTHING = (
-    st.lists(st.sampled_from(TAGS) | st.text(max_size=6), max_size=6)
-    .map("".join)
-    .filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
-)
 ACT = ToolSpec("look", "Look.", {**LOOK.parameters, "required": ["text"]})
 
 
@@ -83,17 +76,6 @@ def test_a_tag_in_an_argument_is_a_part_of_it(dialect: Dialect) -> None:
     assert [written_and_read(dialect, one) for one in arguments] == [
         (ToolCall("look", one),) for one in arguments
     ]
-
-
-@settings(max_examples=25, deadline=None)
-@given(ANYTHING)
-def test_what_is_written_is_read_back_whatever_the_text(text: str) -> None:
-    dialects = [dialect for dialect in SYNTAX if survives(dialect, text)]
-    assert set(SYNTAX) - set(dialects) <= set(ENDS)
-    for dialect in dialects:
-        assert written_and_read(dialect, {"text": text}) == (ToolCall("look", {"text": text}),), (
-            dialect
-        )
 
 
 @pytest.mark.parametrize(

@@ -166,27 +166,24 @@ def test_a_restored_state_draws_what_the_unbroken_run_draws(
     stop: int, staleness: int, tmp_path: Path
 ) -> None:
     ahead = [f"training.max_staleness={staleness}"]
-    if staleness:
-        ahead.append("algorithm.importance_correction=token_truncate")
+    ahead += ["algorithm.importance_correction=token_truncate"] * (staleness > 0)
     spec = compose([*BY_RATE, *ahead])
 
-    def continued(curriculum: Curriculum, first: int) -> list[list[str]]:
+    def played_steps(curriculum: Curriculum, first: int, last: int) -> list[list[str]]:
         steps = []
-        for step in range(first, STEPS):
+        for step in range(first, last):
             curriculum.begin(step)
             steps.append(ids(curriculum.tasks(step)))
             settle(curriculum, step, by_index)
-            if step + 1 == stop and first == 0:
-                texts.append(curriculum.state(stop).to_json())
         return steps
 
-    texts: list[str] = []
-    unbroken = continued(Curriculum(spec, ROWS, STEPS), 0)
-    restored = Curriculum(spec, ROWS, STEPS)
+    unbroken = Curriculum(spec, ROWS, STEPS)
+    played_steps(unbroken, 0, stop)
     file = tmp_path / "curriculum.json"
-    file.write_text(texts[0])
+    file.write_text(unbroken.state(stop).to_json())
+    restored = Curriculum(spec, ROWS, STEPS)
     restored.restore(file)
-    assert continued(restored, stop) == unbroken[stop:]
+    assert played_steps(restored, stop, STEPS) == played_steps(unbroken, stop, STEPS)
 
 
 @pytest.mark.parametrize("text", [None, '{"groups": {}, "draws": [1]}'])

@@ -191,29 +191,29 @@ def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(
 
 
 @pytest.mark.parametrize(
-    ("row", "is_refused"),
+    "row",
     [
-        ({"images": ["a.png"]}, True),
-        ({"image": "https://host/a.JPG?x=1"}, True),
-        ({"audio": {"array": [0.1], "sampling_rate": 16000}}, True),
-        ({"prompt": "<image>What is it?"}, True),
-        ({"prompt": [{"role": "user", "content": "What is it?\n<video>"}]}, True),
-        ({"images": [], "image": None, "video": ""}, False),
-        ({"prompt": "Close the tag of <image><src>a</src></image>."}, False),
+        '{"prompt": "?", "images": ["a.png"]}',
+        '{"prompt": "?", "image": "https://host/a.JPG?x=1"}',
+        '{"prompt": "?", "audio": {"array": [0.1], "sampling_rate": 16000}}',
+        '{"prompt": "<image>What is it?"}',
+        '{"prompt": [{"role": "user", "content": "What is it?\\n<video>"}]}',
     ],
-    ids=str,
 )
-def test_a_row_with_pictures_is_refused_by_name(
-    tmp_path: Path, row: dict[str, object], is_refused: bool
-) -> None:
-    file = written(
-        tmp_path / "a.jsonl", json.dumps({"prompt": "What is it?", "answer": "a cat", **row})
-    )
-    if is_refused:
-        with pytest.raises(XpError, match=r"row 1.*has pictures or sound .*leave such rows out"):
-            load_rows(str(file), {})
-    else:
-        assert load_rows(str(file), {})
+def test_a_row_with_pictures_is_refused_by_name(tmp_path: Path, row: str) -> None:
+    with pytest.raises(XpError, match=r"row 1.*has pictures or sound .*leave such rows out"):
+        load_rows(str(written(tmp_path / "a.jsonl", row)), {})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"prompt": "?", "images": [], "image": null, "video": ""}',
+        '{"prompt": "Close the tag of <image><src>a</src></image>."}',
+    ],
+)
+def test_a_row_without_pictures_is_read(tmp_path: Path, row: str) -> None:
+    assert load_rows(str(written(tmp_path / "a.jsonl", row)), {})
 
 
 def words(file: object, *more: str) -> list[str]:

@@ -35,7 +35,6 @@ from xp.worker.demonstrations import (
     play,
     recorded,
     rendered,
-    summary,
 )
 from xp.worker.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.worker.engines.play import EpisodePlay
@@ -447,20 +446,15 @@ def test_a_long_episode_is_left_out_or_cut_and_counted(tmp_path: Path) -> None:
     chat = qwen(tmp_path)
     counts = Counter[str]()
     (whole,), _ = in_hermes([talk()], RULE, chat)
-    tight = within(replace(BUDGET, max_prompt_tokens=2, max_tokens_per_turn=1))
+    number = len(whole.ids)
 
     def examples(**rule: Any) -> list[Example]:
-        spec = replace(tight, sft=replace(tight.sft, **rule))
-        return in_hermes([talk()], spec, chat, counts)[0]
+        return in_hermes([talk()], with_sft(**rule), chat, counts)[0]
 
-    number = len(whole.ids)
-    assert examples(max_tokens=number) == [
-        whole
-    ]  # the limits of training are not those of the stage then
+    assert examples(max_tokens=number) == [whole]
     assert examples(max_tokens=number - 3) == []
     (cut,) = examples(max_tokens=number - 3, too_long=LongDialogues.CUT)
     assert (cut.ids, cut.mask, cut.is_cut) == (whole.ids[:-3], whole.mask[:-3], True)
-    assert ", 1 cut;" in summary([cut], [], {})
     assert examples(max_tokens=3, too_long=LongDialogues.CUT) == []
     assert counts == {
         f"longer than {number - 3} tokens": 1,
@@ -475,50 +469,30 @@ def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
         return ("win", {}) if len(messages) > 2 else [("move", {"n": task["number"]})]
 
     file = tmp_path / "trajectories" / "solve.jsonl"
-    play(
-        {"fake": solve},
-        [row(number) for number in (1, 13, 2)],
-        mix,
-        file,
-        "runs/x",
-    )
+    play({"fake": solve}, [row(number) for number in (1, 13, 2)], mix, file, "runs/x")
     counts = Counter[str]()
     won = list(recorded([file], counts))
-    assert [(one.task_id, one.reward) for one in won] == [
-        ("fake/train/1", 1.5),
-        ("fake/train/2", 1.5),
-    ]
     assert counts == {"void": 1}
-    assert [list(one.turns.values()) for one in won] == [
-        [[("move", {"n": n})], [("win", {})]] for n in (1, 2)
-    ]
+    for number, demonstrated in zip((1, 2), won, strict=True):
+        assert (demonstrated.task_id, demonstrated.reward) == (f"fake/train/{number}", 1.5)
+        assert list(demonstrated.turns.values()) == [[("move", {"n": number})], [("win", {})]]
     with pytest.raises(XpError, match="the script raised ZeroDivisionError at task fake/train/1"):
-        play(
-            {"fake": lambda *_: 1 / 0},
-            [row(1)],
-            mix,
-            file,
-            "runs/x",
-        )
+        play({"fake": lambda *_: 1 / 0}, [row(1)], mix, file, "runs/x")
 
 
-def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> None:
+def test_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "trajectories" / "train.jsonl"
-    write = SYNTAX[Dialect.HERMES].write
-    rules = replace(RULES, max_turns=3)
+    win = SYNTAX[Dialect.HERMES].write("win", {})
+    move = SYNTAX[Dialect.HERMES].write("move", {})
     with TrajectoryWriter(file) as writer:
-        for words in (
-            ["<tool_call>{", write("win", {})],
-            [write("move", {})] * 3,
-            [write("win", {})],
-        ):
-            one = Episode(Task("fake", "train", 0), lambda: FakeSession(steady), rules)
-            for word in words:
-                one.step(word)
-            one.settle()
-            writer.write(
-                trajectory(one, run="runs/x", phase="train", step=0, sample=0, tools=TOOLS)
+        for words in (["<tool_call>{", win], [move] * 3, [win]):
+            episode = Episode(
+                Task("fake", "train", 0), lambda: FakeSession(steady), replace(RULES, max_turns=3)
             )
+            for word in words:
+                episode.step(word)
+            record = trajectory(episode, run="runs/x", phase="train", step=0, sample=0, tools=TOOLS)
+            writer.write(record)
     counts = Counter[str]()
     assert [one.reward for one in recorded([file], counts)] == [1.0]
     assert counts == {"with a malformed call": 1, "truncated": 1}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.execution.launchers.follow import Tail
-from xp.execution.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream
+from xp.execution.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, LogStream
 from xp.lib.secrets.redaction import Redactor
 from xp.lib.secrets.shapes import TOKENS as PREFIXES
 from xp.lib.terminal import plain, redrawn
@@ -80,27 +80,6 @@ def test_the_last_state_of_a_bar_is_in_the_file_once(monkeypatch: pytest.MonkeyP
 def test_a_line_printed_above_a_bar_is_a_line() -> None:
     logged = Logged().feed("\r\x1b[2K10%", "\r\x1b[2Kloss is 3\n20%", "\r\x1b[2K30%\n")
     assert "loss is 3" in logged.file.splitlines()
-
-
-def test_rich_progress_draws_through_it() -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    drawn = io.StringIO()
-    with Progress(
-        console=Console(file=drawn, force_terminal=True, width=60), auto_refresh=False
-    ) as progress:
-        task = progress.add_task("steps", total=50)
-        for _ in range(50):
-            progress.advance(task)
-            progress.refresh()
-    shown = Logged(on_screen=True).feed(drawn.getvalue()).close()
-    kept = Logged().feed(drawn.getvalue()).close()
-    assert shown.screen.startswith(drawn.getvalue().rpartition("\n")[0])
-    assert shown.screen.endswith(RESTORE)
-    assert "100%" in kept.file
-    assert "\x1b" not in kept.file
-    assert len(kept.file.splitlines()) < 5
 
 
 def test_an_unfinished_line_is_shown_to_who_watches_and_not_twice() -> None:
@@ -233,9 +212,3 @@ def test_every_shape_of_a_token_has_its_beginning() -> None:
     } == set()
     for token in TOKENS:
         assert Redactor().redact(token).startswith(("[REDACTED]", "https://[REDACTED]@")), token
-
-
-def test_only_the_last_word_of_an_unfinished_text_is_held_back() -> None:
-    bar = " 50%|##   | 1/2 [00:01<00:01,  1.00s/it]"
-    for text, end in (("step 10: 50%", ""), ("loss 0.5", "0.5"), (bar, ""), ("x" * 99, "x" * 99)):
-        assert Redactor().safe_length(text) == len(text) - len(end)

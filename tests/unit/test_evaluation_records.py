@@ -8,7 +8,7 @@ import pytest
 
 from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
-from xp.results.evaluation.entries import _identity, _set
+from xp.results.evaluation.entries import _identity
 from xp.results.evaluation.records import (
     EPISODES,
     REQUEST,
@@ -70,16 +70,6 @@ def test_a_directory_is_played_by_one_process_and_removed_without_an_episode(
     with locked(other, ASKED):
         (other / "vllm.log").write_text("why")
     assert [file.name for file in other.iterdir()] == ["vllm.log"]
-
-
-def test_an_evaluation_of_a_run_sets_keys_that_exist_and_decide_no_training() -> None:
-    spec = {"evaluation": {"every": 2}, "training": {"num_steps": 3, "max_prompt_tokens": 4}}
-    assert _set(spec, "evaluation.every", None) is None
-    assert spec["evaluation"] == {"every": None}
-    assert (_set(spec, "training.num_steps", 3) or "").startswith(
-        "training.num_steps: the run's own; "
-    )
-    assert spec["training"]["num_steps"] == 3
 
 
 def test_a_users_directory_is_known_by_its_weights_and_others_by_their_name(tmp_path: Path) -> None:

@@ -78,8 +78,3 @@ def test_another_call_is_answered_with_the_form_of_a_call(text: str, words: str)
     assert not reply["done"]
     assert words in reply["observations"][0]["content"]
     assert CALL in reply["observations"][0]["content"]
-
-
-def test_a_call_in_openais_form_is_read() -> None:
-    function = {"name": "calc_score", "arguments": json.dumps({"answer": "2\\sqrt{221}"})}
-    assert environment().step(called(function=function))["reward"] == 1.0

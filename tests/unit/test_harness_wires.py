@@ -119,27 +119,6 @@ def test_templates_get_texts_and_one_message_of_the_system_and_of_the_user(
     assert [(one["role"], one["content"]) for one in wire.read(body).messages] == messages
 
 
-def test_a_custom_tool_is_a_function_of_one_text() -> None:
-    tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
-    read = responses_wire.read({"input": "hi", "tools": tools, "temperature": 0})
-    assert [one["function"]["name"] for one in read.tools] == ["patch"]
-    assert read.settings == {"temperature": 0.0}
-    call = {
-        "id": "c1",
-        "type": "function",
-        "function": {"name": "patch", "arguments": {"input": "+a"}},
-    }
-    turn = ModelMessage(Message(role="assistant", content="", tool_calls=[call]))
-    (item,) = responses_wire.answer(turn, {"tools": tools})["output"]
-    assert item["type"] == "custom_tool_call"
-    assert item["input"] == "+a"
-    result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
-    assert (
-        difference(FIRST, turn.message, responses_wire.read({"input": [USER, item, result]}))
-        is None
-    )
-
-
 @pytest.mark.parametrize(("only_appends", "numbers"), [(True, [0, 0, 0, 1]), (False, [0, 1, 1, 2])])
 def test_a_request_is_a_retry_until_its_answer_is_delivered(
     only_appends: bool, numbers: list[int]

@@ -63,11 +63,10 @@ def test_a_job_that_slurm_forgot_was_lost_with_its_machine(
         ("STOPPED", None, 128 + 15),
         ("FAILED", None, ExitCode.INTERNAL),
         ("FAILED", -9, 128 + 9),
-        (None, None, 128 + 15),
     ],
 )
 def test_rays_state_of_a_job_without_a_result(
-    status: str | None,
+    status: str,
     driver: int | None,
     code: int | None,
     tmp_path: Path,
@@ -75,21 +74,13 @@ def test_rays_state_of_a_job_without_a_result(
 ) -> None:
     from ray.job_submission import JobInfo, JobStatus
 
-    def info(_: str) -> JobInfo:
-        if status is None:
-            raise RuntimeError("404: job does not exist")
-        return JobInfo(
-            status=JobStatus(status),
-            entrypoint="python",
-            message="its message",
-            driver_exit_code=driver,
-        )
-
+    info = JobInfo(status=JobStatus(status), entrypoint="", message="why", driver_exit_code=driver)
     launcher = ray.RayLauncher(launcher_spec("ray"), tmp_path)
-    monkeypatch.setattr(launcher, "_client", lambda: SimpleNamespace(get_job_info=info))
+    client = SimpleNamespace(get_job_info=lambda _: info)
+    monkeypatch.setattr(launcher, "_client", lambda: client)
     launch = Launch("ray", "r/1/train", "raysubmit_1", "runs/r/attempt_1/train/log.txt", "")
     assert launcher._ended(launch) == code
-    assert launcher._message(launch) == ("" if status is None else "its message")
+    assert launcher._message(launch) == "why"
 
 
 def test_a_ray_cluster_that_does_not_answer_is_lost_after_five_minutes(

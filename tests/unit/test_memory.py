@@ -258,28 +258,20 @@ def test_the_newest_lengths_of_the_newest_run_are_the_expected_ones(
 ) -> None:
     monkeypatch.setattr("xp.planning.memory.lengths.MAX_EPISODES", 3)
     spec = compose(GSM8K)
-    for age, (name, attempt, sizes) in enumerate(
-        (
-            ("earlier", 2, (999, 80, 180, 280)),
-            ("earlier", 1, (700, 800)),
-            ("first", 1, (1, 2, 3, 4)),
-        )
-    ):
+    runs = (("last", 2, (999, 80, 180, 280)), ("last", 1, (700, 800)), ("first", 1, (1, 2, 3, 4)))
+    for age, (name, attempt, sizes) in enumerate(runs):
         run = tmp_path / "runs" / name
         file = run / f"attempt_{attempt}/train/trajectories/step_0.jsonl"
         file.parent.mkdir(parents=True)
         (run / "spec.yaml").write_text(to_yaml(spec))
-        lines = [
-            json.dumps({"tokens": {"prompt": 100, "generated": size, "observed": 20}})
-            for size in sizes
-        ]
+        counts = [{"prompt": 100, "generated": size, "observed": 20} for size in sizes]
+        lines = [json.dumps({"tokens": tokens}) for tokens in counts]
         file.write_text("\n".join([*lines, "{", '{"tokens": null}']))
         for changed in (file, run / "spec.yaml"):
             os.utime(changed, (1000 - age, 1000 - age))
     found = fit(spec, tmp_path)
-    assert found.lengths.source == "3 episodes of earlier"
-    assert found.lengths.mean == 300
-    assert found.lengths.longest == 400
+    assert found.lengths.source == "3 episodes of last"
+    assert (found.lengths.mean, found.lengths.longest) == (300, 400)
     # 64 of 300 in the mean, and twice the spread of their sum.
     assert found.expected.tokens == pytest.approx(64 * 300 + 2 * 8 * found.lengths.deviation)
 

@@ -134,21 +134,18 @@ def test_roles_are_those_of_chat_completions(given: str, role: str) -> None:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ("Look.", "expected a list"),
-        (["Look."], "message 0: expected {role, content}"),
-        ([{"role": "narrator", "content": "x"}], "a role of assistant, system, tool, user"),
-        ([{"role": "user", "content": None}], "message 0: expected a text as content, got None"),
-        (
-            [{"role": "user", "content": [{"type": "image"}]}],
-            "expected a text as content, got {'type': 'image'}",
-        ),
-        ([asked("", {})], "a tool call with a name"),
-        ([{"role": "assistant", "content": "", "tool_calls": ["look"]}], "got 'look'"),
+        ('"Look."', "expected a list"),
+        ('[{"role": 1, "content": "x"}]', "message 0: expected {role, content}"),
+        ('[{"role": "narrator", "content": "x"}]', "a role of assistant, system, tool, user"),
+        ('[{"role": "user", "content": null}]', "message 0: expected a text as content, got None"),
+        ('[{"role": "user", "content": [{"type": "image"}]}]', "expected a text as content"),
+        (json.dumps([asked("look", "[1]")]), "arguments as an object"),
+        ('[{"role": "assistant", "content": "", "tool_calls": ["look"]}]', "got 'look'"),
     ],
 )
-def test_what_is_no_message_is_named_with_its_place(given: Any, fault: str) -> None:
+def test_what_is_no_message_is_named_with_its_place(given: str, fault: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        chat_messages(given)
+        chat_messages(json.loads(given))
     assert fault in str(caught.value)
 
 
