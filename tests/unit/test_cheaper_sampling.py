@@ -37,8 +37,6 @@ def test_trls_server_gets_its_arguments() -> None:
     evaluation = " ".join(vllm_server(spec, 4, takes_weights=False).arguments)
     assert "--quantization fp8 --kv-cache-dtype fp8 --enable-expert-parallel" in evaluation
     assert "speculative" not in evaluation
-    plain = vllm_server(compose([*DENSE, *SERVER]), 4, takes_weights=True).arguments
-    assert not {"--quantization", "--kv-cache-dtype"} & {*plain}
 
 
 # Of Qwen3-4B: parameters of the embedding (tied, with the last norm) and of a layer, layers, numbers of keys and values

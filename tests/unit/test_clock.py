@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers.utils.chat_template_utils as original
 
-from tests.support.chat_templates import folder, small_tokenizer, tokenizer_of
+from tests.support.chat_templates import folder, small_tokenizer
 from tests.support.sections import chat_model
 from xp.composition import compose
 from xp.composition.points import to_yaml
@@ -60,16 +60,6 @@ def test_a_pinned_date_renders_what_transformers_renders_on_that_day(
         ChatTokens(tokenizer, model).ends,
     )
     assert ChatTokens(tokenizer, chat_model(chat_template={CLOCK: "2026-11-28"})).digest() != digest
-
-
-def test_a_date_that_the_spec_lacks_is_refused_only_where_a_template_asks_for_it() -> None:
-    for template in (TEMPLATES["llama3_2"], "{{ strftime_now(format) }}"):
-        with pytest.raises(XpError, match="date"):
-            with_date(template, None)
-    with pytest.raises(XpError, match="computes"):
-        with_date("{{ strftime_now(format) }}", "2026-11-27")
-    plain = str(tokenizer_of("qwen3").chat_template)
-    assert with_date(plain, None) == plain
 
 
 @pytest.fixture

@@ -63,14 +63,13 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
 
     async def play(ask: Ask) -> float:
         history: list[dict[str, Any]] = [{"role": "system", "content": None}, USER]
-        answers = (
+        for replies in (
             [{"role": "tool", "content": "a hall"}],
             [{"role": "tool", "content": "b"}, {"role": "user", "content": "c"}],
             [{"role": "user", "content": "d"}, {"role": "user", "content": "e"}],
-        )
-        for more in answers:
+        ):
             said.append(await ask(*history))
-            history += [said[-1], *more]
+            history += [said[-1], *replies]
         said.append(await ask(*history))
         return 0.5
 
@@ -82,23 +81,12 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
         "Error: there is no tool 'lok'; there are: look",
         True,
     )
-    results = [
-        session.call("look", {"at": "é"}),
-        session.call("look", {}),
-        session.answer("Ada"),
-        session.answer("Bo"),
-    ]
-    assert [(one.text, one.awaits_reply, one.finished, one.reward) for one in results] == [
-        ("a hall", False, False, None),
-        ("b\n\nc", False, False, None),
-        ("d\n\ne", True, False, None),
-        ("over", False, True, 0.5),
-    ]
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "look", "arguments": '{"at": "\\u00e9"}'},
-    }
+    assert session.call("look", {"at": "é"}) == ToolResult("a hall")
+    assert session.call("look", {}) == ToolResult("b\n\nc")
+    assert session.answer("Ada") == ToolResult("d\n\ne", awaits_reply=True)
+    assert session.answer("Bo") == ToolResult("over", 0.5, finished=True)
+    function = {"name": "look", "arguments": '{"at": "\\u00e9"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
     assert said[0] == {"role": "assistant", "content": None, "tool_calls": [call]}
     assert said[1]["tool_calls"][0]["id"] == "call_2"
     assert said[2:] == [{"role": "assistant", "content": text} for text in ("Ada", "Bo")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -176,8 +175,3 @@ def test_a_symptom_stops_the_training_where_the_spec_says_so(tmp_path: Path) -> 
         watched(tmp_path, "stop", FAULTS["other weights"][1])
     assert stopped.value.code is ExitCode.SYMPTOM
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-
-
-def test_what_is_no_number_is_passed_over() -> None:
-    lines = [{**line, "training/grad_norm": None, "reward/avg_raw_reward": None} for line in good()]
-    assert found(json.loads(json.dumps(lines))) == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -89,39 +88,30 @@ def test_the_scores_of_a_group_are_as_many_as_its_candidates() -> None:
             wire.count(number, "n")
 
 
+DIALOGUE = """[
+  {"role": "user", "content": "q"},
+  {"role": "assistant", "content": "a", "tool_calls":
+    [{"id": "c", "type": "function", "function": {"name": "look", "arguments": {"at": 1}}}]},
+  {"role": "tool", "content": "r", "tool_call_id": "c"},
+  {"role": "tool", "content": "s"}
+]"""
+RICH = """[
+  {"role": "user", "blocks": [{"type": "text", "text": "q"}]},
+  {"role": "assistant", "blocks": [{"type": "text", "text": "a"},
+    {"type": "tool_call", "id": "c", "name": "look", "input": {"at": 1}}]},
+  {"role": "user", "blocks":
+    [{"type": "tool_result", "tool_call_id": "c", "blocks": [{"type": "text", "text": "r"}]}]},
+  {"role": "user", "blocks": [{"type": "text", "text": "s"}]}
+]"""
+PLAIN = """[
+  {"role": "user", "blocks": [{"type": "text", "text": "q"}]},
+  {"role": "assistant", "blocks": [{"type": "text", "text": "a"}]},
+  {"role": "user", "blocks": [{"type": "text", "text": "r"}]},
+  {"role": "user", "blocks": [{"type": "text", "text": "s"}]}
+]"""
+
+
 def test_a_dialogue_is_written_for_a_group_as_the_server_reads_it() -> None:
-    call: Any = {
-        "id": "c",
-        "type": "function",
-        "function": {"name": "look", "arguments": {"at": 1}},
-    }
-    dialogue: Any = [
-        {"role": "user", "content": "q"},
-        {"role": "assistant", "content": "a", "tool_calls": [call]},
-        {"role": "tool", "content": "r", "tool_call_id": "c"},
-        {"role": "tool", "content": "s"},
-    ]
-
-    def text(content: str) -> dict[str, str]:
-        return {"type": "text", "text": content}
-
-    block = {"type": "tool_call", "id": "c", "name": "look", "input": {"at": 1}}
-    rich = [
-        {"role": "user", "blocks": [text("q")]},
-        {"role": "assistant", "blocks": [text("a"), block]},
-        {
-            "role": "user",
-            "blocks": [{"type": "tool_result", "tool_call_id": "c", "blocks": [text("r")]}],
-        },
-        {"role": "user", "blocks": [text("s")]},
-    ]
-    assert wire.blocks(dialogue, is_rich=True) == rich
-    plain = [
-        ("user", "q"),
-        ("assistant", "a"),
-        ("user", "r"),
-        ("user", "s"),
-    ]
-    assert wire.blocks(dialogue, is_rich=False) == [
-        {"role": role, "blocks": [text(one)]} for role, one in plain
-    ]
+    dialogue = json.loads(DIALOGUE)
+    assert wire.blocks(dialogue, is_rich=True) == json.loads(RICH)
+    assert wire.blocks(dialogue, is_rich=False) == json.loads(PLAIN)

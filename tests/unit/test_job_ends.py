@@ -179,22 +179,12 @@ def test_secrets_of_a_run_are_its_users_alone_and_end_with_it(
 def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
-    answers: list[str | XpError] = [
-        "7\n",
-        "8;cluster\n",
-        "",
-        "9",
-        XpError("full"),
-        "",
-    ]
+    asked: list[str] = []
+    answers: list[str | XpError] = ["7\n", "8;cluster\n", "", "9", XpError("full"), ""]
 
     def ask(argv: list[str], **_: Any) -> str:
-        asked.append(
-            argv[:1]
-            + [word for word in argv if word.startswith(("--array", "--job-name"))]
-            + argv[-1:]
-        )
+        shown = [word for word in argv[1:-1] if word.startswith(("--array", "--job-name"))]
+        asked.append(" ".join([argv[0], *shown, argv[-1]]))
         answer = answers.pop(0)
         if isinstance(answer, XpError):
             raise answer
@@ -203,27 +193,23 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     monkeypatch.setattr(slurm_array, "ask", ask)
     monkeypatch.setattr(slurm_array, "max_array_size", lambda: None)
     small = stage("a", "")
-    large = replace(
-        small,
-        job=replace(small.job, resources=replace(small.job.resources, num_cpus=64, memory_gb=9.0)),
-    )
+    resources = replace(small.job.resources, num_cpus=64, memory_gb=9.0)
+    large = replace(small, job=replace(small.job, resources=resources))
     sweep = {"r1": [small], "r2": [small], "r3": [small, large]}
     arrays = slurm_array.SlurmArrays(launcher_spec("slurm"), tmp_path, sweep, {})
-    scripts = [str(tmp_path / f"arrays/{name}/array.sh") for name in ("r1", "r3")]
+    scripts = tmp_path / "arrays"
     assert asked == [
-        ["sbatch", "--array=0-1", "--job-name=xp-r1", scripts[0]],
-        ["sbatch", "--array=0-0", "--job-name=xp-r3", scripts[1]],
+        f"sbatch --array=0-1 --job-name=xp-r1 {scripts}/r1/array.sh",
+        f"sbatch --array=0-0 --job-name=xp-r3 {scripts}/r3/array.sh",
     ]
     assert [arrays.has(name) for name in ("r1", "r3", "r4")] == [True, True, False]
-    places = [
-        arrays.task_id(name, Path("code"), [Path("a.json"), Path("b.json")])
-        for name in ("r2", "r3")
-    ]
+    files = [Path("a.json"), Path("b.json")]
+    places = [arrays.task_id(name, Path("code"), files) for name in ("r2", "r3")]
     assert places == ["7_1", "8_0"]
-    assert (tmp_path / "arrays/r1/1.txt").read_text() == "code\na.json\nb.json\n"
+    assert (scripts / "r1/1.txt").read_text() == "code\na.json\nb.json\n"
     arrays.release()
     arrays.release()
-    assert asked[2:] == [["scontrol", "7,8"]]
+    assert asked[2:] == ["scontrol 7,8"]
     with pytest.raises(XpError, match="full"):
         slurm_array.SlurmArrays(launcher_spec("slurm"), tmp_path, sweep, {})
-    assert asked[-1] == ["scancel", "9"]
+    assert asked[-1] == "scancel 9"

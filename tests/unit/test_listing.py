@@ -130,27 +130,18 @@ def test_a_live_run_has_its_step_and_time_left_and_a_point_of_a_sweep_what_diffe
     outputs: Path,
 ) -> None:
     run = outputs / "runs/good"
-    now = time.time()
     record = read_record(run)
-    going = replace(
-        record.attempts[-1],
-        status=RunStatus.RUNNING,
-        supervisor=None,
-        training=SettledLength(9, 8, None),
-    )
+    length = SettledLength(9, 8, None)
+    live = {"status": RunStatus.RUNNING}
+    going = replace(record.attempts[-1], supervisor=None, training=length, **live)
     # Without a directory of its own the copy is this user's.
-    write_record(
-        run, replace(record, status=RunStatus.RUNNING, attempts=(going,), user="", directory="")
-    )
+    write_record(run, replace(record, attempts=(going,), user="", directory="", **live))
     # The fourth of nine steps of 2 s has just ended.
-    lines = [
-        json.loads(line) | {"time": now}
-        for line in (run / "metrics.jsonl").read_text().splitlines()
-    ]
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    metrics = run / "metrics.jsonl"
+    lines = [json.loads(line) | {"time": time.time()} for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     write_sweep(outputs, ["seed=1,2"], ["good", "flat"])
     data = Listing(outputs).data(60)
     rows = {row["name"]: row for row in data["rows"]}
     assert re.fullmatch(r"step 4 of 9, (8|9|10) s left", rows["good"]["progress"])
-    ((sweep,),) = [data["sweeps"]]
-    assert sweep["points"]["flat"] == "learning_rate 1e-05, seed 2"
+    assert data["sweeps"][0]["points"]["flat"] == "learning_rate 1e-05, seed 2"

@@ -144,14 +144,6 @@ def test_a_plan_counts_pictures_and_fewer_or_smaller_ones_need_less(start: Path)
     assert any("pictures" in line for line in lines)
 
 
-def test_a_part_of_unknown_sizes_is_said_not_to_be_counted(start: Path, tmp_path: Path) -> None:
-    config = json.loads((start / "config.json").read_text())
-    config["vision_config"] = {"model_type": "another"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    lines = memory_lines(compose([*WORDS, f"model.path={tmp_path}", "model.images=true"]))
-    assert any(f"pictures not counted: the config.json of {tmp_path}" in line for line in lines)
-
-
 def test_tokens_of_pictures_in_a_prepared_prompt_are_those_of_the_processor(
     start: Path, tmp_path: Path
 ) -> None:

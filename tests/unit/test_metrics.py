@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.episode_facts import played
-from xp.episode.evaluation import figures
 from xp.episode.metrics import check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, last_step, read_metrics
 from xp.errors import ExitCode, XpError
@@ -34,16 +33,6 @@ def test_another_threshold_of_a_pass_is_part_of_the_metrics_name() -> None:
     metrics = episode_metrics(group, 2, 0.5)
     assert metrics["reward/avg_pass_at_2_from_0.5"] == 0.5
     assert "reward/avg_pass_at_2" not in metrics
-
-
-def test_an_evaluation_says_what_a_pass_was() -> None:
-    result = figures([played("t", 0.5), played("u", 1.0), played("v", 0.0), played("w", None)], 0.5)
-    assert (result["passes"]["value"], result["env_pass_share"]) == (
-        pytest.approx(2 / 3),
-        pytest.approx(2 / 3),
-    )
-    assert result["pass_threshold"] == 0.5
-    assert result["num_void"] == 1
 
 
 def test_a_task_that_a_step_has_twice_is_two_groups() -> None:
