@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.clouds import cloud_task
-from tests.support.harbor_tasks import CLOUD, CONFIG
+from tests.support.harbor_tasks import CONFIG
 from tests.support.harness_programs import harness
 from tests.support.tables import table
 from xp.__main__ import main
-from xp.contrib.harbor.cloud_sandbox import CloudSandboxes
-from xp.contrib.harbor.task_folder import HarborTask
+from xp.contrib.harbor.cloud_host import is_running, owner
 from xp.contrib.harness.provider import _of_server
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
 from xp.spec.env import SandboxKind
 
 KEY = "env.secrets.DAYTONA_API_KEY=null"
@@ -62,33 +59,9 @@ def test_a_server_of_tasks_does_not_get_the_key_of_the_account() -> None:
     assert set(_of_server(config).secrets) == {"API_KEY"}
 
 
-class _Sandboxes:
-    """What stands in for the other process: it answers at once, and can be ended."""
-
-    def __init__(self) -> None:
-        self.is_gone = False
-        self.verbs: list[str] = []
-
-    def is_alive(self) -> bool:
-        return not self.is_gone
-
-    def ask(self, verb: str, *_: object) -> list[str]:
-        self.verbs.append(verb)
-        return []
-
-
-def test_a_budget_counts_the_sandboxes_of_a_process_that_was_replaced(tmp_path: Path) -> None:
-    cloud = {**CLOUD, "price": 3600.0, "budget": 0.2}
-    config = harness(tmp_path).model_copy(update={"options": {"cloud": cloud}})
-    sandboxes = CloudSandboxes(config, {})
-    child: Any = _Sandboxes()
-    sandboxes._process._child = child
-    task = HarborTask(tmp_path, "", None)
-    sandboxes.open(task)
-    time.sleep(0.25)
-    child.is_gone = True
-    successor: Any = _Sandboxes()
-    sandboxes._process._child = successor
-    with pytest.raises(XpError, match=r"env.options.cloud.budget is 0.2; set a larger one"):
-        sandboxes.open(task)
-    assert successor.verbs == ["sweep"]
+def test_a_label_names_a_process_that_runs() -> None:
+    name = f"{owner()}-0"
+    assert is_running(name)
+    first, pid, began, number = name.rsplit("-", 3)
+    assert not is_running(f"{first}-{pid}-{int(began) - 1}-{number}")
+    assert not is_running("xp-other")

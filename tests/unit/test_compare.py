@@ -19,6 +19,7 @@ from xp.execution.leaderboard import (
     PLAIN,
     RunEntry,
     _basis,
+    differing,
     leaderboard,
 )
 from xp.execution.named import named_runs
@@ -320,3 +321,24 @@ def test_a_run_that_cannot_be_read_is_last_in_a_list_and_an_error_by_its_name(
     ]
     with pytest.raises(XpError, match=r"runs/a/run\.json"):
         leaderboard(tmp_path, ["a", "c"])
+
+
+SPEC = {"seed": 1, "training": {"rate": 1.0}, "model": {"name": "m", "lora": None}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "values"),
+    [
+        ({"seed": 2, "launcher": {"name": "z"}}, [{}, {}]),
+        (
+            {"model": {"name": "m", "lora": {"rank": 8}}},
+            [{"model.lora.rank": None}, {"model.lora.rank": 8}],
+        ),
+        # With another model, its other keys follow.
+        ({"model": {"name": "n", "lora": {"rank": 8}}}, [{}, {}]),
+    ],
+)
+def test_keys_that_decide_nothing_do_not_differ(
+    changes: dict[str, Any], values: list[dict[str, Any]]
+) -> None:
+    assert differing([SPEC, SPEC | changes]) == values

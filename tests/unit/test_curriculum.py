@@ -161,6 +161,16 @@ def test_a_running_pass_rate_follows_the_policy_and_leaves_void_episodes_out() -
     assert pass_rate([PlayedGroup(0, (0.5, 0.2))], 0.5) == 0.5
 
 
+def test_a_step_with_staleness_does_not_see_the_latest_steps() -> None:
+    ahead = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")
+    curriculum = Curriculum(compose([*BY_RATE, *ahead]), ROWS, STEPS)
+    curriculum.begin(0)
+    first = ids(curriculum.tasks(1))
+    settle(curriculum, 0, by_index)
+    curriculum.begin(1)
+    assert ids(curriculum.tasks(1)) == first
+
+
 @pytest.mark.parametrize(("stop", "staleness"), [(5, 0), (1, 2), (8, 2)])
 def test_a_restored_state_draws_what_the_unbroken_run_draws(
     stop: int, staleness: int, tmp_path: Path

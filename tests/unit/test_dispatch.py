@@ -201,6 +201,11 @@ def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used
     assert "launcher" in (run / "spec.yaml").read_text()
 
 
+def test_a_directory_that_holds_anything_else_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "runs/run/notes").mkdir(parents=True)
+    assert failing(plan(stage("a", "")), tmp_path).code == ExitCode.RUN_DIR
+
+
 def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path) -> None:
     def write(_: Stage, context: Context) -> int:
         (context.outputs / "runs/run/model").write_text("trained")

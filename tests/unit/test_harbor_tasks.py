@@ -77,6 +77,13 @@ def test_a_link_out_of_the_task_or_in_a_circle_is_refused(tmp_path: Path, target
         load_provider(harbor(tmp_path), os.environ)
 
 
+def test_a_task_without_a_test_is_named_and_not_left_out(tmp_path: Path) -> None:
+    (write_task(tmp_path / "a") / "tests/test.sh").unlink()
+    write_task(tmp_path / "b")
+    with pytest.raises(XpError, match=r"task a: there is no tests/test.sh"):
+        load_provider(harbor(tmp_path), os.environ)
+
+
 def test_without_a_container_a_test_writing_to_root_is_refused(tmp_path: Path) -> None:
     write_task(tmp_path / "a", test=HELLO.replace("${XP_ROOT}", ""))
     with pytest.raises(XpError, match=r"task a: .*XP_ROOT"):

@@ -32,6 +32,15 @@ def recipe(directory: Path, word: str) -> None:
     (directory / "recipes" / "ours.yaml").write_text(text)
 
 
+def test_a_file_as_the_error_describes_it_wins_over_the_word(tmp_path: Path) -> None:
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "2x8xb200.yaml").write_text(
+        "defaults: [_base, _self_]\nname: 2x8xb200\naccelerator: h1000\naccelerators_per_node: 8\n"
+        "accelerator_memory_gb: 500.0\nnum_cpus: 100\nmemory_gb: 1000.0\n"
+    )
+    assert compose(["hardware=2x8xb200"], [tmp_path]).hardware.accelerator_memory_gb == 500
+
+
 def test_a_turing_card_falls_back_and_refuses_what_it_lacks() -> None:
     spec = compose(["backend=skyrl", "hardware=4xT4"])
     assert spec.model.dtype == "float32"

@@ -176,6 +176,15 @@ def test_secrets_of_a_run_are_its_users_alone_and_end_with_it(
     assert [path.name for path in file.parent.iterdir()] == ["mine.txt"]
 
 
+def test_secrets_are_written_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for run_id, outputs in (("../r", "outputs"), ("r", ".xp")):
+        context = Context(run_id, 1, tmp_path / outputs, "", {})
+        with pytest.raises(XpError):
+            secrets_files.write(context, "train", {"KEY": "value"})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

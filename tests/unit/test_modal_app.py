@@ -17,6 +17,7 @@ from xp.execution.launchers.modal_app import app_text, gpu_string, image_text
 from xp.execution.launchers.service import SubmittedStage, lock_of
 from xp.planning.job import Job, Resources, Runtime, Stage
 from xp.planning.plan import build_plan
+from xp.planning.refusals import launcher_lines
 from xp.planning.runtimes import locks
 
 TRAINS = ("torch", "transformers", "trl", "openreward")
@@ -158,3 +159,10 @@ def test_what_modal_lacks_is_refused_with_the_way_out(
             [Stage("train", one)], Context("r", 1, tmp_path, "runs/r")
         )
     assert caught.value.code == code
+
+
+def test_more_gpus_than_modal_documents_are_a_warning() -> None:
+    stages = [Stage("train", job(Resources("h100", 16, 1, 1, 1.0)))]
+    (line,) = launcher_lines(launcher_spec("modal"), stages)
+    assert "16 x H100! in" in line
+    assert launcher_lines(launcher_spec("modal"), [Stage("train", job())]) == []
