@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_launcher import FakeLauncher, ends, failing, go
+from tests.support.fake_launcher import small_code as small_code
 from tests.support.launching import FakePlan, FakeSpec, Limits, plan, stage
 from xp.errors import ExitCode, XpError
 from xp.execution.detached import current, live, stop
@@ -19,6 +20,8 @@ from xp.execution.launchers.cluster import write_launches
 from xp.execution.launchers.node.exits import exit_code, is_restartable
 from xp.execution.record import RunStatus, read_record
 from xp.planning.job import Stage
+
+pytestmark = pytest.mark.usefixtures("small_code")
 
 
 class FakeCluster(FakeLauncher):
@@ -57,16 +60,6 @@ def test_stages_run_in_order_and_are_on_record(tmp_path: Path) -> None:
     assert record.status is RunStatus.SUCCEEDED
     assert ends(record) == dict.fromkeys("abc", ("succeeded", 0))
     assert read_record(tmp_path / "runs/run").attempts == record.attempts
-
-
-def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) -> None:
-    go(plan(stage("a", "")), tmp_path)
-    run = tmp_path / "runs/run"
-    assert {"attempt_1", "lock.json", "run.json", "spec.yaml"} <= {*os.listdir(run)}
-    assert (run / "attempt_1/plan.json").read_text() == plan(stage("a", "")).to_json()
-    source = Path(__file__).parents[2] / "xp/execution/supervise.py"
-    assert (run / "attempt_1/code/xp/execution/supervise.py").read_text() == source.read_text()
-    assert not list((run / "attempt_1/code").rglob("__pycache__"))
 
 
 def test_the_record_on_disk_is_true_while_a_stage_runs(tmp_path: Path) -> None:

@@ -23,6 +23,16 @@ def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None
     assert (tmp_path / "runs/run/run.json").read_bytes() == before
 
 
+def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) -> None:
+    go(plan(stage("a", "")), tmp_path)
+    run = tmp_path / "runs/run"
+    assert {"attempt_1", "lock.json", "run.json", "spec.yaml"} <= {*os.listdir(run)}
+    assert (run / "attempt_1/plan.json").read_text() == plan(stage("a", "")).to_json()
+    source = Path(__file__).parents[2] / "xp/execution/supervise.py"
+    assert (run / "attempt_1/code/xp/execution/supervise.py").read_text() == source.read_text()
+    assert not list((run / "attempt_1/code").rglob("__pycache__"))
+
+
 def test_resume_makes_a_second_attempt_and_overwrites_nothing(tmp_path: Path) -> None:
     failing(
         plan(stage("a", ""), stage("b", "")),

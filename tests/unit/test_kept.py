@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.support.fake_launcher import FakeLauncher, at, ends, failing, go
+from tests.support.fake_launcher import small_code as small_code
 from tests.support.launching import FakePlan, plan, stage
 from xp.execution.launchers.base import Context
 from xp.planning.job import Stage
+
+pytestmark = pytest.mark.usefixtures("small_code")
 
 
 def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:

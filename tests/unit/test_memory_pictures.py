@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from tests.support.cases import few
 from tests.support.tiny_vision import FAMILIES, TEXT, picture
 from tools.benchmarks.memory_points import peak
 from tools.tiny_vlm.build import write_model
@@ -30,7 +31,7 @@ NUM_TEXT = 8
 """Tokens of text in the batch."""
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=few(FAMILIES, 1))
 def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(request.param, tmp_path_factory.mktemp(request.param), TEXT, VISION)
 
