@@ -142,29 +142,18 @@ def test_the_arithmetic_multiplies_out() -> None:
         line
         == "an update: 64 / 1 = 64 episodes over 1 data-parallel rank, 1 micro-batch of 64 each"
     )
-    (line, where) = arithmetic(
-        compose(
-            [
-                *(
-                    "backend=slime",
-                    "hardware=h200x8",
-                    "env=whodunit",
-                    "model=qwen3-4b",
-                    "backend.parallel.tensor=2",
-                ),
-                *(
-                    "backend.engine.placement=separate",
-                    "backend.engine.accelerators=4",
-                    "training.updates_per_step=2",
-                ),
-                "training.max_tokens_per_micro_batch=9000",
-            ]
-        )
-    )
-    assert line == (
-        "an update: 64 / 2 = 32 episodes over 2 data-parallel ranks, packed up to 9,000 tokens a micro-batch each"
-    )
-    assert (
-        where
-        == "accelerators: 4 train (2 data-parallel ranks x tensor 2); 4 engines of 1 on their own 4"
-    )
+    words = [
+        "backend=slime",
+        "hardware=h200x8",
+        "env=whodunit",
+        "model=qwen3-4b",
+        "backend.parallel.tensor=2",
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=4",
+        "training.updates_per_step=2",
+        "training.max_tokens_per_micro_batch=9000",
+    ]
+    assert arithmetic(compose(words)) == [
+        "an update: 64 / 2 = 32 episodes over 2 data-parallel ranks, packed up to 9,000 tokens a micro-batch each",
+        "accelerators: 4 train (2 data-parallel ranks x tensor 2); 4 engines of 1 on their own 4",
+    ]

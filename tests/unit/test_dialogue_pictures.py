@@ -44,7 +44,6 @@ def read(tmp_path: Path, *rows: Any, images: Images | None = IMAGES) -> list[Dem
 
 
 FORMS: list[dict[str, Any]] = [
-    {"messages": [{"role": "user", "content": [part("a"), {"type": "text", "text": "How many?"}]}]},
     {"messages": [PLACE], "images": [uri("a")]},
     {"messages": [TEXT], "image": "a.png"},
     {"messages": [{"role": "user", "content": "<image>How many?"}], "images": ["more/../a.png"]},

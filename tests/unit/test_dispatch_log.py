@@ -173,18 +173,13 @@ TOKENS = (
         for prefix in PREFIXES
         if prefix[0] not in "AaSed"
     ),
-    *(
-        "AKIAIOSFODNN7EXAMPLE",
-        "ASIAIOSFODNN7EXAMPLE",
-        "AIza0123456789abcdefghijABCDEFGHIJ01234",
-        "sk-0123456789abcdef",
-    ),
-    *(
-        "SG.0123456789abcdef.0123456789abcdef",
-        "eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl",
-        "dop_v1_" + "0123456789abcdef" * 4,
-    ),
-    *("ak-0123456789abcdefghijAB", "as-0123456789abcdefghijAB", "https://user:0123456789@host"),
+    "AKIAIOSFODNN7EXAMPLE",
+    "AIza0123456789abcdefghijABCDEFGHIJ01234",
+    "sk-0123456789abcdef",
+    "SG.0123456789abcdef.0123456789abcdef",
+    "eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl",
+    "dop_v1_" + "0123456789abcdef" * 4,
+    "https://user:0123456789@host",
 )
 
 

@@ -20,19 +20,17 @@ from xp.planning.duration import (
 )
 
 SIZE = (
-    *(
-        "model=qwen2.5-1.5b-instruct",
-        "env=sums",
-        "hardware=1xH200",
-        "training.num_steps=3",
-        "training.kl_coef=0",
-    ),
-    *("training.prompts_per_step=16", "training.group_size=8", "training.micro_batch_size=8"),
-    *(
-        "training.max_prompt_tokens=256",
-        "training.max_tokens_per_turn=1024",
-        "training.max_response_tokens=1024",
-    ),
+    "model=qwen2.5-1.5b-instruct",
+    "env=sums",
+    "hardware=1xH200",
+    "training.num_steps=3",
+    "training.kl_coef=0",
+    "training.prompts_per_step=16",
+    "training.group_size=8",
+    "training.micro_batch_size=8",
+    "training.max_prompt_tokens=256",
+    "training.max_tokens_per_turn=1024",
+    "training.max_response_tokens=1024",
 )
 LEARN = ("recipes=first-gpu", "hardware=1xH200")
 

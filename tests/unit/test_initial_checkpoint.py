@@ -103,14 +103,11 @@ def test_what_is_no_whole_model_is_refused(tmp_path: Path) -> None:
     asked = ("model=hf", f"model.path={base}", f"training.initial_checkpoint={place}")
     assert "no such directory" in fault(*asked)
     place.mkdir()
-    assert "no readable config.json; a Megatron checkpoint must be exported first" in fault(*asked)
+    assert "a Megatron checkpoint must be exported first" in fault(*asked)
     (place / "adapter_config.json").write_text("{}")
     assert "the directory has adapters" in fault(*asked)
     (model_at(place) / "model.safetensors").unlink()
     assert "the directory has no weights" in fault(*asked)
-    (place / "model-00001-of-00002.safetensors").write_text("")
-    (place / "tokenizer.json").unlink()
-    assert "the directory has no tokenizer (tokenizer.json)" in fault(*asked)
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:
