@@ -21,6 +21,7 @@ from xp.execution.leaderboard import (
     _basis,
     differing,
     leaderboard,
+    text,
 )
 from xp.execution.named import named_runs
 from xp.execution.record import RunStatus
@@ -342,3 +343,8 @@ def test_keys_that_decide_nothing_do_not_differ(
     changes: dict[str, Any], values: list[dict[str, Any]]
 ) -> None:
     assert differing([SPEC, SPEC | changes]) == values
+
+
+def test_a_value_is_written_as_an_override() -> None:
+    values = [None, True, 1e-5, 0.1 + 0.2, [1, [None, "a"]]]
+    assert [text(value) for value in values] == ["null", "true", "1e-05", "0.3", "[1,[null,a]]"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -13,7 +14,7 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 from xp.checks.env_check.policy import Draw, arguments_of, faults_of
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import SYNTAX
-from xp.episode.json_schema import properties, required
+from xp.episode.json_schema import _merged, properties, required
 from xp.episode.tool_calls import MalformedCall, ToolCall
 from xp.spec.dialect import Dialect
 
@@ -126,3 +127,31 @@ def test_a_tools_arguments_may_be_behind_a_reference() -> None:
     assert read(ToolSpec("look", "Look.", either), Dialect.GLM, kind="cat", lives="9") == (
         ToolCall("look", {"kind": "cat", "lives": 9}),
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "both"),
+    [
+        (
+            '{"type": "integer"}',
+            '{"type": "number", "default": 3}',
+            '{"type": ["integer"], "default": 3}',
+        ),
+        ('{"type": "string"}', '{"type": "number"}', "null"),
+        ('{"required": ["a"]}', '{"required": ["b"]}', '{"required": ["a", "b"]}'),
+        ('{"enum": [1, 2]}', '{"enum": [2, 3]}', '{"enum": [2]}'),
+        ('{"enum": [1]}', '{"enum": [2]}', "null"),
+        (
+            '{"properties": {"a": {"type": "string"}, "b": {}}}',
+            '{"properties": {"a": {"enum": ["x"]}}}',
+            '{"properties": {"a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]}, "b": {}}}',
+        ),
+    ],
+)
+def test_two_branches_allow_what_both_allow(first: str, other: str, both: str) -> None:
+    assert _merged(json.loads(first), json.loads(other)) == json.loads(both)
+
+
+def test_a_nullable_type_takes_null() -> None:
+    tool = tool_of({"type": "integer", "nullable": True})
+    assert read(tool, Dialect.GLM, it="null") == (ToolCall("look", {"it": None}),)
