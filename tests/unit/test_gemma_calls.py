@@ -48,4 +48,6 @@ def test_quotes_of_json_and_python_are_no_part_of_a_text(arguments: str, expecte
 @given(st.dictionaries(TEXT, VALUE, max_size=3))
 def test_arguments_in_json_or_python_are_read_back(arguments: dict[str, Any]) -> None:
     for text in (json.dumps(arguments), json.dumps(arguments, ensure_ascii=False), repr(arguments)):
-        assert "tool_call|>" in text or calls(text) == (ToolCall("run", arguments),)
+        # Only Gemma's own quotes keep such tags in a text.
+        has_tag = "tool_call|>" in text or "think>" in text
+        assert has_tag or calls(text) == (ToolCall("run", arguments),)
