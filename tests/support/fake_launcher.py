@@ -19,6 +19,12 @@ from xp.planning.job import Stage
 Play = Callable[[Stage, Context], int]
 
 
+@pytest.fixture
+def small_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without a copy of the package, which no stage of a fake launcher needs: copying takes most of the time."""
+    monkeypatch.setattr("xp.execution.preflight.copy_package", Path.mkdir)
+
+
 class FakeLauncher:
     """Plays each stage by a function and remembers what it was asked."""
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support.calls_of_texts import LOOK, read
 from xp.envs.base import ToolSpec
@@ -50,11 +47,6 @@ REFUSED = {
     ),
 }
 """Beginnings of another argument or call within a value: more probably it was not closed."""
-ANYTHING = (
-    st.lists(st.sampled_from(TAGS) | st.text(max_size=6), max_size=6)
-    .map("".join)
-    .filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
-)
 ACT = ToolSpec("look", "Look.", {**LOOK.parameters, "required": ["text"]})
 
 
@@ -86,21 +78,10 @@ def test_a_tag_in_an_argument_is_a_part_of_it(dialect: Dialect) -> None:
     ]
 
 
-@settings(max_examples=50, deadline=None)
-@given(ANYTHING)
-def test_what_is_written_is_read_back_whatever_the_text(text: str) -> None:
-    dialects = [dialect for dialect in SYNTAX if survives(dialect, text)]
-    assert set(SYNTAX) - set(dialects) <= set(ENDS)
-    for dialect in dialects:
-        assert written_and_read(dialect, {"text": text}) == (ToolCall("look", {"text": text}),), (
-            dialect
-        )
-
-
 @pytest.mark.parametrize(
     "dialect", [dialect for dialect in SYNTAX if dialect is not Dialect.HARMONY]
 )
-@pytest.mark.parametrize("text", ["<think>x</think>", "</think>", "<think>"])
+@pytest.mark.parametrize("text", ["<think>x</think>", "</think>"])
 def test_thinking_before_a_call_is_no_part_of_it(dialect: Dialect, text: str) -> None:
     draft = SYNTAX[dialect].write("look", {"text": "draft"})
     expected = (ToolCall("look", {"text": text}),)
@@ -110,31 +91,3 @@ def test_thinking_before_a_call_is_no_part_of_it(dialect: Dialect, text: str) ->
         == expected
     )
     assert written_and_read(dialect, {"text": text}, after="</think>no call") == ()
-
-
-def test_a_call_after_a_value_that_is_not_closed_is_read() -> None:
-    text = "<tool_call><function=look><parameter=text>a</function></tool_call><tool_call><function=go></function>"
-    assert read(Dialect.QWEN_XML, text)[1] == ToolCall("go", {})
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.text('aö \n"{}\\u2028', min_size=1, max_size=9),
-    st.dictionaries(st.text(max_size=8), JSON, max_size=4),
-)
-def test_every_legal_call_is_read_back_as_it_was(name: str, arguments: dict[str, Any]) -> None:
-    body = json.dumps({"name": name, "arguments": arguments}).replace(">", "\\u003e")
-    assert read(Dialect.HERMES, f"<tool_call>{body}</tool_call>") == (ToolCall(name, arguments),)

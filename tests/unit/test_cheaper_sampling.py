@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.refused_fields import DENSE, SERVER, refused
-from tests.support.sections import PLACES
-from xp.backends.slime.control.render import train_flags
 from xp.composition import compose
-from xp.errors import XpError
-from xp.planning.engine import sglang_arguments, vllm_server
+from xp.lib.models.files import known_config
+from xp.planning.engine import vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
 
@@ -24,23 +21,6 @@ HEADS = ("env=whodunit", "hardware=h200x8", "hardware.num_nodes=4", "model=glm-4
 SKYRL = ("backend=skyrl", "backend.parallel.strategy=megatron")
 MTP = "backend.engine.speculative={method: mtp, model: null, num_tokens: 3}"
 DRAFT = "backend.engine.speculative={method: draft, model: Qwen/Qwen3-0.6B, num_tokens: 3}"
-
-
-def test_slimes_engines_load_the_model_with_fp8_weights_and_training_the_other() -> None:
-    twin = "backend.engine.quantized_model=Org/Model-FP8"
-    words = (*DENSE, "backend=slime", *FP8, twin)
-    assert refused(*words) == {}
-    flags = train_flags(compose([*words]), PLACES)
-    assert flags["--hf-checkpoint"] == ("Org/Model-FP8",)
-    assert flags["--ref-load"] == ("Qwen/Qwen3-4B",)
-    # Half of the bytes of the engine's linear layers are left.
-    plain, cheap = (
-        estimate(compose([*DENSE, "backend=slime", *more])) for more in ((CORRECTED,), (*FP8, twin))
-    )
-    assert cheap.kv_room > plain.kv_room
-    assert "backend.engine.quantized_model" in refused(*DENSE, *SKYRL, *FP8, twin)
-    with pytest.raises(XpError, match="quantized_model is for quantization=fp8"):
-        compose([*DENSE, "backend=slime", twin])
 
 
 def test_trls_server_gets_its_arguments() -> None:
@@ -57,15 +37,6 @@ def test_trls_server_gets_its_arguments() -> None:
     evaluation = " ".join(vllm_server(spec, 4, takes_weights=False).arguments)
     assert "--quantization fp8 --kv-cache-dtype fp8 --enable-expert-parallel" in evaluation
     assert "speculative" not in evaluation
-    plain = vllm_server(compose([*DENSE, *SERVER]), 4, takes_weights=True).arguments
-    assert not {"--quantization", "--kv-cache-dtype"} & {*plain}
-
-
-def test_sglang_of_an_evaluation_gets_them_too() -> None:
-    arguments = " ".join(
-        sglang_arguments(compose([*EXPERTS, *SERVER, *FP8, "backend.engine.expert_parallel=4"]))
-    )
-    assert "--quantization fp8 --kv-cache-dtype fp8_e4m3 --ep-size 4" in arguments
 
 
 # Of Qwen3-4B: parameters of the embedding (tied, with the last norm) and of a layer, layers, numbers of keys and values
@@ -94,23 +65,7 @@ def test_fp8_halves_the_linear_layers_and_the_cache() -> None:
 
 
 def test_a_draft_is_counted_from_its_config(tmp_path: Path) -> None:
-    small = {
-        "model_type": "qwen3",
-        "hidden_size": 1024,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-    }
-    small |= {
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 3072,
-        "vocab_size": 151_936,
-    }
-    config: dict[str, Any] = {
-        **small,
-        "tie_word_embeddings": True,
-        "architectures": ["Qwen3ForCausalLM"],
-    }
+    config = known_config("Qwen/Qwen3-0.6B")
     (tmp_path / "config.json").write_text(json.dumps(config))
     draft = f"backend.engine.speculative={{method: draft, model: {tmp_path}, num_tokens: 3}}"
     (before, of_token) = room()
@@ -142,8 +97,3 @@ def test_the_heads_and_divided_experts_are_counted() -> None:
     experts = 48 * 128 * 3 * 2048 * 768
     whole = estimate(compose([*words, "backend.engine.expert_parallel=4"])).kv_room
     assert whole - split == pytest.approx(2 * experts / 2)
-    fp8 = estimate(compose([*words, "backend.engine.expert_parallel=4", FP8[0]])).kv_room
-    assert fp8 - whole == pytest.approx(
-        experts / 2
-        + 48 * (2048 * (32 + 8) * 128 + 32 * 128 * 2048 + 2 * 128 + 2048 * 128 + 2 * 2048)
-    )

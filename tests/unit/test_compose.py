@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf._utils import get_yaml_loader
 
-from xp.composition import GROUPS, ROOT, compose, compose_sweep, from_container, options, to_yaml
+from xp.composition import GROUPS, ROOT, compose, from_container, options, to_yaml
 from xp.composition.sources import read_once
 from xp.errors import ExitCode, XpError
 
@@ -18,16 +18,6 @@ def message(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> str:
         compose(overrides, config_dirs)
     assert caught.value.code is ExitCode.CONFIG
     return str(caught.value)
-
-
-def test_the_default_is_the_embedded_one() -> None:
-    spec = compose([])
-    assert list(spec.env.members) == ["whodunit_mini"]
-    assert spec.model.name == "tiny"
-    assert spec.algorithm.name == "grpo"
-    assert spec.backend.name == "trl"
-    assert spec.hardware.name == "cpu"
-    assert spec.launcher.name == "local"
 
 
 def test_hardware_cpu_brings_the_tiny_model_and_the_command_line_still_wins() -> None:
@@ -74,24 +64,11 @@ def test_every_option_of_every_group_composes(
     assert to_yaml(compose([f"{group}={option}", *given]))
 
 
-def test_the_algorithm_changes_no_rate_and_no_size() -> None:
-    specs = [compose([f"algorithm={name}", *FRAMES.get(name, [])]) for name in options("algorithm")]
-    assert len({spec.training.model_dump_json() for spec in specs}) == 1
-
-
 def test_the_resolved_spec_survives_yaml() -> None:
     import yaml
 
     spec = compose(["env.secrets.token.from_env=MY_TOKEN", "training.top_k=20"])
     assert from_container(yaml.safe_load(to_yaml(spec))) == spec
-
-
-def test_a_users_option_may_live_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "mine.yaml").write_text(
-        "defaults: [_base, _self_]\nserve: my_pkg.envs:Mine\n"
-    )
-    assert compose(["env=mine"], [tmp_path]).env.members["mine"].serve == "my_pkg.envs:Mine"
 
 
 def test_a_users_option_of_a_taken_name_is_refused_not_ignored(tmp_path: Path) -> None:
@@ -133,26 +110,6 @@ def test_references_take_the_value_that_they_name(tmp_path: Path) -> None:
         "through": True,
         "outside": 7,
         "escaped": "${a}",
-    }
-
-
-def test_two_environments_make_a_mix(tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "both.yaml").write_text(
-        "defaults:\n  - /env@members.mini: whodunit_mini\n  - /env@members.echo: echo\n  - _self_\n"
-    )
-    spec = compose(["env=both", "env.members.echo.weight=0.5"], [tmp_path])
-    assert {name: member.weight for name, member in spec.env.members.items()} == {
-        "mini": 1.0,
-        "echo": 0.5,
-    }
-
-
-def test_a_sweep_is_the_product_of_its_values() -> None:
-    points = compose_sweep(["seed=1,2", "training.learning_rate=1e-3,2e-3,3e-3"])
-    assert len(points) == 6
-    assert {(p.spec.seed, p.spec.training.learning_rate) for p in points} == {
-        (seed, rate) for seed in (1, 2) for rate in (1e-3, 2e-3, 3e-3)
     }
 
 

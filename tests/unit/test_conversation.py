@@ -10,14 +10,12 @@ import pytest
 
 from xp.envs.base import (
     DeadlineExceeded,
-    EnvFault,
     ProtocolError,
     SessionLost,
     ToolResult,
     ToolSpec,
 )
 from xp.envs.conversation import ConversationSession, ModelRequest
-from xp.envs.loop import run
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 USER = {"role": "user", "content": "Where?"}
@@ -65,14 +63,13 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
 
     async def play(ask: Ask) -> float:
         history: list[dict[str, Any]] = [{"role": "system", "content": None}, USER]
-        answers = (
+        for replies in (
             [{"role": "tool", "content": "a hall"}],
             [{"role": "tool", "content": "b"}, {"role": "user", "content": "c"}],
             [{"role": "user", "content": "d"}, {"role": "user", "content": "e"}],
-        )
-        for more in answers:
+        ):
             said.append(await ask(*history))
-            history += [said[-1], *more]
+            history += [said[-1], *replies]
         said.append(await ask(*history))
         return 0.5
 
@@ -84,23 +81,12 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
         "Error: there is no tool 'lok'; there are: look",
         True,
     )
-    results = [
-        session.call("look", {"at": "é"}),
-        session.call("look", {}),
-        session.answer("Ada"),
-        session.answer("Bo"),
-    ]
-    assert [(one.text, one.awaits_reply, one.finished, one.reward) for one in results] == [
-        ("a hall", False, False, None),
-        ("b\n\nc", False, False, None),
-        ("d\n\ne", True, False, None),
-        ("over", False, True, 0.5),
-    ]
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "look", "arguments": '{"at": "\\u00e9"}'},
-    }
+    assert session.call("look", {"at": "é"}) == ToolResult("a hall")
+    assert session.call("look", {}) == ToolResult("b\n\nc")
+    assert session.answer("Ada") == ToolResult("d\n\ne", awaits_reply=True)
+    assert session.answer("Bo") == ToolResult("over", 0.5, finished=True)
+    function = {"name": "look", "arguments": '{"at": "\\u00e9"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
     assert said[0] == {"role": "assistant", "content": None, "tool_calls": [call]}
     assert said[1]["tool_calls"][0]["id"] == "call_2"
     assert said[2:] == [{"role": "assistant", "content": text} for text in ("Ada", "Bo")]
@@ -110,38 +96,19 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
     assert session.num_stopped == 1
 
 
+SAID = {"role": "assistant", "content": "Ada"}
+
+
 @pytest.mark.parametrize(
-    ("messages", "trace", "fault", "text"),
+    ("messages", "trace", "text"),
     [
-        (
-            (USER, {"role": "assistant", "content": "Ada"}, USER),
-            "b",
-            ProtocolError,
-            "a second seat",
-        ),
-        (
-            (USER, {"role": "assistant", "content": "Ada"}),
-            "a",
-            ProtocolError,
-            "rewrote the conversation",
-        ),
-        ((USER,), "a", ProtocolError, "rewrote the conversation"),
-        (
-            (USER, USER, {"role": "assistant", "content": "x"}),
-            "a",
-            ProtocolError,
-            "rewrote the conversation",
-        ),
-        (
-            (USER, USER, {"role": "user", "content": [{"image": 1}]}),
-            "a",
-            ProtocolError,
-            "a text as content",
-        ),
+        ([USER, SAID, USER], "b", "a second seat"),
+        ([USER, SAID], "a", "rewrote the conversation"),
+        ([USER, USER, {"role": "user", "content": [{"image": 1}]}], "a", "a text as content"),
     ],
 )
 def test_a_conversation_that_no_tokens_can_follow_is_a_fault(
-    messages: tuple[dict[str, Any], ...], trace: str, fault: type[EnvFault], text: str
+    messages: list[dict[str, Any]], trace: str, text: str
 ) -> None:
     async def play(ask: Ask) -> float:
         await ask(USER)
@@ -149,35 +116,19 @@ def test_a_conversation_that_no_tokens_can_follow_is_a_fault(
         return 1.0
 
     session = begun(play)
-    with pytest.raises(fault, match=text):
+    with pytest.raises(ProtocolError, match=text):
         session.answer("Ada")
     session.close()
 
 
-def test_an_episode_that_asks_nothing_or_too_late_is_a_fault_and_is_stopped() -> None:
-    async def silent(_: Ask) -> float:
-        return 1.0
-
+def test_an_episode_that_takes_too_long_is_a_fault_and_is_stopped() -> None:
     async def slow(ask: Ask) -> float:
-        await ask(USER, tools=())
+        await ask(USER)
         await asyncio.sleep(60)
         return 1.0
 
-    session = Package(silent)
-    with pytest.raises(ProtocolError, match="over before it asked the model"):
-        session.begin(50.0)
-    assert session.num_stopped == 1
-    late = begun(slow, limit_s=0.05)
-    assert late.num_stopped == 0
-    assert "there are: none" in late.call("look", {}).text
+    session = begun(slow, limit_s=0.05)
     with pytest.raises(DeadlineExceeded, match=r"pack's episode took longer than 0\.05 s"):
-        late.answer("Ada")
-    late.close()
-
-    async def waiting() -> list[str]:
-        await asyncio.sleep(0.01)
-        names = [repr(task.get_coro()) for task in asyncio.all_tasks()]
-        return [name for name in names if "Queue.get" in name]
-
-    # Python would print each as an error later.
-    assert run(waiting(), 50.0) == []
+        session.answer("Ada")
+    session.close()
+    assert session.num_stopped > 0

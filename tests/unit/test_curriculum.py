@@ -18,9 +18,6 @@ from xp.tasks.config import Purpose
 from xp.tasks.curriculum import (
     Curriculum,
     PlayedGroup,
-    TaskHistory,
-    curriculum_of,
-    load_weights_fn,
     num_solved,
     pass_rate,
 )
@@ -82,11 +79,6 @@ def always(reward: float) -> Reward:
     return lambda *_: reward
 
 
-def test_without_a_curriculum_there_is_none() -> None:
-    assert curriculum_of(compose([*SMALL]), ROWS, STEPS) is None
-    assert curriculum_of(compose([*SMALL, "env.train.curriculum=none"]), ROWS, STEPS) is None
-
-
 def test_untried_tasks_come_in_the_order_of_a_run_without_a_curriculum() -> None:
     spec = compose([*BY_RATE])
     fixed = schedule(ROWS, len(ROWS), seed=spec.seed, shuffle=True)
@@ -133,7 +125,7 @@ def test_all_places_for_exploration_pass_over_the_tasks_outside_the_bounds() -> 
 
 
 def test_the_share_of_exploration_is_that_of_the_spec() -> None:
-    words = [f"training.num_steps={400}", "env.train.curriculum_exploration=0.25"]
+    words = ["training.num_steps=400", "env.train.curriculum_exploration=0.25"]
     steps = drawn(compose([*BY_RATE, *words]), by_index, num_steps=400)
     places = [index for step in steps[50:] for index in step]
     share = sum(index % 3 != 1 for index in places) / len(places)
@@ -153,15 +145,6 @@ def test_a_task_that_was_solved_often_enough_is_forgotten() -> None:
     assert {times[index] for index in range(24) if index % 3 == 2} == {2}
     assert metrics[-1]["curriculum/forgotten"] == 8.0
     assert metrics[0]["curriculum/untried"] == 1.0
-    for line in metrics:
-        shares = [line[f"curriculum/{name}"] for name in ("untried", "below", "in_bounds", "above")]
-        assert sum(shares) + line["curriculum/forgotten"] / 24 == pytest.approx(1.0)
-
-
-def test_forgotten_tasks_return_where_a_step_would_have_too_few() -> None:
-    words = ["env.train.curriculum_forget=1"]
-    steps = drawn(compose([*BY_RATE, *words]), always(1.0))
-    assert all(len(set(step)) == SIZE for step in steps)
 
 
 def test_a_running_pass_rate_follows_the_policy_and_leaves_void_episodes_out() -> None:
@@ -186,47 +169,34 @@ def test_a_step_with_staleness_does_not_see_the_latest_steps() -> None:
     settle(curriculum, 0, by_index)
     curriculum.begin(1)
     assert ids(curriculum.tasks(1)) == first
-    plain = Curriculum(compose([*BY_RATE, *ahead]), ROWS, STEPS)
-    plain.begin(0)
-    settle(plain, 0, by_index)
-    plain.begin(1)
-    # Step 2 is drawn when step 1 begins, from the rewards of step 0.
-    seen = ids(plain.tasks(2))
-    settle(plain, 1, by_index)
-    plain.begin(2)
-    assert ids(plain.tasks(2)) == seen
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
-@pytest.mark.parametrize("stop", [1, 5, 8])
+@pytest.mark.parametrize(("stop", "staleness"), [(5, 0), (1, 2), (8, 2)])
 def test_a_restored_state_draws_what_the_unbroken_run_draws(
     stop: int, staleness: int, tmp_path: Path
 ) -> None:
     ahead = [f"training.max_staleness={staleness}"]
-    if staleness:
-        ahead.append("algorithm.importance_correction=token_truncate")
+    ahead += ["algorithm.importance_correction=token_truncate"] * (staleness > 0)
     spec = compose([*BY_RATE, *ahead])
 
-    def continued(curriculum: Curriculum, first: int) -> list[list[str]]:
+    def played_steps(curriculum: Curriculum, first: int, last: int) -> list[list[str]]:
         steps = []
-        for step in range(first, STEPS):
+        for step in range(first, last):
             curriculum.begin(step)
             steps.append(ids(curriculum.tasks(step)))
             settle(curriculum, step, by_index)
-            if step + 1 == stop and first == 0:
-                texts.append(curriculum.state(stop).to_json())
         return steps
 
-    texts: list[str] = []
-    unbroken = continued(Curriculum(spec, ROWS, STEPS), 0)
-    restored = Curriculum(spec, ROWS, STEPS)
+    unbroken = Curriculum(spec, ROWS, STEPS)
+    played_steps(unbroken, 0, stop)
     file = tmp_path / "curriculum.json"
-    file.write_text(texts[0])
+    file.write_text(unbroken.state(stop).to_json())
+    restored = Curriculum(spec, ROWS, STEPS)
     restored.restore(file)
-    assert continued(restored, stop) == unbroken[stop:]
+    assert played_steps(restored, stop, STEPS) == played_steps(unbroken, stop, STEPS)
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", '{"groups": {}, "draws": [1]}'])
+@pytest.mark.parametrize("text", [None, '{"groups": {}, "draws": [1]}'])
 def test_a_checkpoint_without_its_rewards_is_not_resumed(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "curriculum.json"
     if text is not None:
@@ -259,25 +229,14 @@ import math
 def hardest(tasks):
     return [1.0 if task.index % 3 == 0 else 0.0 for task in tasks]
 
-def fresh(tasks):
-    return [1.0 / (1 + sum(len(group.rewards) for group in task.groups)) for task in tasks]
-
 def raises(tasks):
     return [1 / 0 for task in tasks]
-
-def short(tasks):
-    return [1.0]
 
 def zeros(tasks):
     return [0.0 for task in tasks]
 
-def negative(tasks):
-    return [-1.0, *[1.0 for task in tasks[1:]]]
-
 def unknown(tasks):
     return [math.nan for task in tasks]
-
-NUMBER = 7
 """
 
 
@@ -298,19 +257,14 @@ def test_a_function_of_the_users_gives_the_weights() -> None:
     assert {index % 3 for step in steps for index in step} == {0}
     assert all(len(set(step)) == SIZE for step in steps)
     assert drawn(of_function("hardest"), by_index) == steps
-    times = Counter(index for step in drawn(of_function("fresh"), by_index) for index in step)
-    assert max(times.values()) <= 4
-    assert len(times) > 20
 
 
 @pytest.mark.usefixtures("_module")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("raises", "raised ZeroDivisionError: .* line 11"),
-        ("short", r"gave \[1.0\] for 24 tasks; it must give one finite number of at least 0"),
+        ("raises", "raised ZeroDivisionError: .* line 8"),
         ("zeros", ".* and one above 0"),
-        ("negative", ".* at least 0 for each"),
         ("unknown", ".* one finite number"),
     ],
 )
@@ -319,30 +273,3 @@ def test_a_function_that_gives_no_weights_stops_the_run(name: str, words: str) -
     with pytest.raises(XpError, match=f"^curriculum my_curricula:{name} {words}") as caught:
         curriculum.begin(0)
     assert caught.value.code is ExitCode.STAGE_FAILED
-
-
-@pytest.mark.usefixtures("_module")
-@pytest.mark.parametrize("name", ["my_curricula:NUMBER", "my_curricula:gone", "nowhere:f"])
-def test_a_function_that_is_not_there_is_named(name: str) -> None:
-    with pytest.raises(XpError, match=f"^curriculum {name} cannot be loaded"):
-        load_weights_fn(name)
-
-
-def test_the_documented_function_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (Path(__file__).parents[2] / "docs/environments.md").read_text()
-    (example,) = re.findall(r"```python\n# my_pkg/curricula\.py\n(.*?)```", text, flags=re.DOTALL)
-    (tmp_path / "my_documented_curricula.py").write_text(example)
-    monkeypatch.syspath_prepend(tmp_path)
-    weigh = load_weights_fn("my_documented_curricula:least_tried")
-    groups = (PlayedGroup(0, (1.0,)), PlayedGroup(2, (None,)))
-    tasks = [TaskHistory("a", "a/train/0", "train", 0, groups)]
-    assert weigh([*tasks, TaskHistory("a", "a/train/1", "train", 1, ())]) == [1 / 3, 1.0]
-
-
-def test_more_places_than_tasks_repeat_them() -> None:
-    spec = compose([*BY_RATE])
-    curriculum = Curriculum(spec, ROWS[:3], STEPS)
-    curriculum.begin(0)
-    assert Counter(ids(curriculum.tasks(0))).most_common()[0][1] == 2

@@ -22,16 +22,16 @@ def row(text: str, answer: str, number: int) -> dict[str, Any]:
 
 def test_each_problem_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
-    for name, problems in (
-        ("TRAIN", (("1+1", "2"), ("2+2", "4"), ("1+1", "2"))),
-        ("TEST", (("3+3", "6"),) * 32),
-    ):
-        directory = tmp_path / name
-        directory.mkdir()
-        lines = (json.dumps(row(*problem, number)) for number, problem in enumerate(problems))
-        (directory / "train.jsonl").write_text("\n".join(lines) + "\n")
-        monkeypatch.setattr(dapo_math, name, str(directory))
+    published = {
+        "TRAIN": [("1+1", "2"), ("2+2", "4"), ("1+1", "2")],
+        "TEST": [("3+3", "6")] * 32,
+    }
+    for name, problems in published.items():
+        rows = [row(*problem, number) for number, problem in enumerate(problems)]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+        monkeypatch.setattr(dapo_math, name, str(tmp_path / name))
     sets = dapo_math.hub()
     assert [one["answer"] for one in sets["train"]] == ["2", "4"]
     assert [one["prompt"][0]["content"] for one in sets["test"]] == ["3+3"]
-    assert all(set(one) == {"prompt", "answer"} for own in sets.values() for one in own)
+    assert set(sets["test"][0]) == {"prompt", "answer"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,10 @@ from xp.composition import compose
 from xp.envs.rows import load_rows
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.files import copy_modules, locate_data
-from xp.lib import data_files, packages
-from xp.lib.code_files import find_module
+from xp.lib import data_files
 from xp.lib.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
-from xp.planning.episode import episode_config
-from xp.planning.plan import build_plan
 from xp.planning.run_size import row_lines
 from xp.planning.stages import task_set_place
-from xp.tasks.request import source_digest
-from xp.worker.dialogues import of_messages
 
 SUMS = [{"question": f"{n} + {n}?", "answer": 2 * n} for n in range(20)]
 
@@ -62,8 +56,6 @@ def test_parquet_has_structs_and_lists_of_them(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
     assert rows_of_file(tmp_path / "a.parquet") == [row]
     assert value_at(row, "info.truth.value") == "1"
-    assert value_at(row, "info.none.value") is None
-    assert value_at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
 
 
 @pytest.mark.parametrize(
@@ -71,13 +63,9 @@ def test_parquet_has_structs_and_lists_of_them(tmp_path: Path) -> None:
     [
         ("a.jsonl", "{}\n" * 16 + '{"a": 1,}\n', "line 17 is not JSON: .*at column"),
         ("a.jsonl", '{"a": 1}\n[1]\n', r"line 2 is not an object with columns; got \[1\]"),
-        ("a.json", '[{"a": 1},\n{"a": 2}', "line 2 column 9"),
         ("a.json", "[1]", "entry 1 is not an object"),
-        ("a.json", "[" * 100_000, "a.json"),
         ("a.csv", "a,b\n1,2\n1,2,3\n", "line 3 has 3 cells; the header has 2"),
-        ("a.csv", "a,a\n1,2\n", "the column 'a' twice"),
         ("a.csv", 'a,b\n"1,2\n', "line 2 is not CSV"),
-        ("a.parquet", "PAR1 is no Parquet", "(?i)parquet"),
         ("a.jsonl", "\n\n", "has no rows"),
         ("a.xlsx", "x", "ends with .jsonl, .json, .csv, .parquet"),
     ],
@@ -90,32 +78,22 @@ def test_a_file_that_cannot_be_read_says_where(
     assert str(tmp_path / name) in str(error.value)
 
 
-def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="is not UTF-8"):
-        rows_of_file(written(tmp_path / "a.jsonl", '{"a": "b"}\n{"a": "é"}', "latin-1"))
-
-
 @pytest.mark.parametrize(
     ("columns", "prompt", "answer"),
     [
-        (("question", "answer"), "question", "answer"),
-        (("prompt", "answer"), "prompt", "answer"),
-        (("problem", "solution"), "problem", "solution"),
-        (("instruction", "output"), "instruction", "output"),
-        (("input", "target"), "input", "target"),
-        (("problem", "solution", "answer"), "problem", "answer"),
-        (("question", "solution", "output"), "question", None),
+        ("question answer", "question", "answer"),
+        ("problem solution", "problem", "solution"),
+        ("problem solution answer", "problem", "answer"),
+        ("question solution output", "question", None),
     ],
 )
 def test_usual_columns_are_found(
-    tmp_path: Path, columns: tuple[str, ...], prompt: str, answer: str | None
+    tmp_path: Path, columns: str, prompt: str, answer: str | None
 ) -> None:
-    file = written(tmp_path / "a.jsonl", json.dumps({name: f"the {name}" for name in columns}))
-    (splits, chosen) = load_rows(str(file), {})
-    assert chosen["prompt"] == prompt
-    assert chosen.get("answer") == answer
+    row = {name: f"the {name}" for name in columns.split()}
+    (splits, chosen) = load_rows(str(written(tmp_path / "a.jsonl", json.dumps(row))), {})
+    assert (chosen["prompt"], chosen.get("answer")) == (prompt, answer)
     assert splits["train"][0]["prompt"] == f"the {prompt}"
-    assert splits["train"][0].get("answer") == (f"the {answer}" if answer else None)
 
 
 def test_two_columns_that_may_be_the_prompt_are_not_guessed_among(tmp_path: Path) -> None:
@@ -143,8 +121,6 @@ def test_files_are_splits_and_a_column_may_name_them_too(tmp_path: Path) -> None
     ]
     file = str(written(tmp_path / "a.json", json.dumps(rows)))
     by_file, _ = load_rows({"train": file, "test": file}, {"prompt": "text"})
-    with pytest.raises(XpError, match="hf:ORG/NAME"):
-        load_rows({"train": file, "test": "hf:ORG/NAME"}, {"prompt": "text"})
     by_column, _ = load_rows(file, {"prompt": "text", "split": "fold.name"})
     assert {split: len(found) for split, found in by_file.items()} == {"train": 4, "test": 4}
     assert {split: [row["q"] for row in found] for split, found in by_column.items()} == {
@@ -199,115 +175,45 @@ def test_a_data_set_in_the_hubs_layout_has_splits_and_configurations(hub: Path) 
         rows_of_hub(str(hub))
 
 
-def test_csv_files_of_a_directory_are_read_as_a_single_one(hub: Path) -> None:
-    texts = ["007", "NA", "", "1.50", "null", "True", "2024-01-02", " x ", "1e3"]
-    content = "id,question,answer\n" + "".join(
-        f'{n},"q, {n}",{text}\n' for n, text in enumerate(texts)
-    )
-    place = hub.parent / "csvs"
-    place.mkdir()
-    (place / "train.csv").write_text(content)
-    (place / "test.csv").write_text("id,question,answer\n9,q,0042\n")
-    assert rows_of_hub(str(place)) == {
-        name: rows_of_file(place / f"{name}.csv") for name in ("train", "test")
-    }
-
-
 def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(
     tmp_path: Path,
 ) -> None:
-    cells: list[object] = [
-        None,
-        "",
-        " ",
-        float("nan"),
-        "train",
-        "Train ",
-        "Test",
-        "test",
-        "TEST",
-        "Dev",
-        "Extra",
-    ]
+    cells = [None, " ", float("nan"), "train", "Train ", "Test", "TEST", "Dev", "Extra"]
     rows = [{"prompt": f"{n}?", "split": cell} for n, cell in enumerate(cells)]
     file = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     splits, _ = load_rows(str(file), {})
     assert {name: len(found) for name, found in splits.items()} == {
-        "train": 6,
-        "test": 3,
+        "train": 5,
+        "test": 2,
         "dev": 1,
         "Extra": 1,
     }
 
 
 @pytest.mark.parametrize(
-    ("row", "is_refused"),
+    "row",
     [
-        ({"images": ["a.png"]}, True),
-        ({"images": [{"bytes": None, "path": "a.png"}]}, True),
-        ({"image": {"bytes": "...", "path": None}}, True),
-        ({"image": "https://host/a.JPG?x=1"}, True),
-        ({"image": "data:image/png;base64,AAAA"}, True),
-        ({"audio": {"array": [0.1], "sampling_rate": 16000}}, True),
-        ({"prompt": "<image>What is it?"}, True),
-        ({"prompt": [{"role": "user", "content": "What is it?\n<video>"}]}, True),
-        ({"images": [], "image": None, "video": ""}, False),
-        ({"images": 3, "image": "python:3.12"}, False),
-        ({"prompt": "Close the tag of <image><src>a</src></image>."}, False),
+        '{"prompt": "?", "images": ["a.png"]}',
+        '{"prompt": "?", "image": "https://host/a.JPG?x=1"}',
+        '{"prompt": "?", "audio": {"array": [0.1], "sampling_rate": 16000}}',
+        '{"prompt": "<image>What is it?"}',
+        '{"prompt": [{"role": "user", "content": "What is it?\\n<video>"}]}',
     ],
-    ids=str,
 )
-def test_a_row_with_pictures_is_refused_by_name(
-    tmp_path: Path, row: dict[str, object], is_refused: bool
-) -> None:
-    file = written(
-        tmp_path / "a.jsonl", json.dumps({"prompt": "What is it?", "answer": "a cat", **row})
-    )
-    messages = [
-        {"role": "user", "content": row.get("prompt", "?")},
-        {"role": "assistant", "content": "a cat"},
-    ]
-    messages[:1] = row["prompt"] if isinstance(row.get("prompt"), list) else messages[:1]  # type: ignore[assignment]
-    talk = written(tmp_path / "b.jsonl", json.dumps({**row, "prompt": None, "messages": messages}))
-    for read in (lambda: load_rows(str(file), {}), lambda: list(of_messages(str(talk)))):
-        if is_refused:
-            with pytest.raises(
-                XpError, match=r"row [01].*has pictures or sound .*leave such rows out"
-            ):
-                read()
-        else:
-            read()
+def test_a_row_with_pictures_is_refused_by_name(tmp_path: Path, row: str) -> None:
+    with pytest.raises(XpError, match=r"row 1.*has pictures or sound .*leave such rows out"):
+        load_rows(str(written(tmp_path / "a.jsonl", row)), {})
 
 
-def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        packages, "find_module", lambda name: None if name == "datasets" else find_module(name)
-    )
-    spec = compose(["env=graded", "env.rows=hf:openai/gsm8k:main@v1", "env.grader=gsm8k"])
-    with pytest.raises(
-        XpError, match=r"hf:openai/gsm8k:main@v1 needs datasets; install: .*pip install datasets"
-    ) as error:
-        build_plan(spec, "r")
-    assert error.value.code is ExitCode.RUNTIME
-
-
-def test_without_math_verify_its_grader_is_refused_before_a_run(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        packages, "find_module", lambda name: None if name == "math_verify" else find_module(name)
-    )
-    assert build_plan(compose(words(here.name)), "r").stages
-    with pytest.raises(
-        XpError, match=r"env.grader=math needs math_verify; install: make setup"
-    ) as error:
-        build_plan(compose(words(here.name, "env.grader=math")), "r")
-    assert error.value.code is ExitCode.RUNTIME
-
-
-def test_a_name_of_the_hub_with_another_form_is_explained() -> None:
-    with pytest.raises(XpError, match="hf:ORG/NAME:CONFIG"):
-        rows_of_hub("hf:a:b:c")
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"prompt": "?", "images": [], "image": null, "video": ""}',
+        '{"prompt": "Close the tag of <image><src>a</src></image>."}',
+    ],
+)
+def test_a_row_without_pictures_is_read(tmp_path: Path, row: str) -> None:
+    assert load_rows(str(written(tmp_path / "a.jsonl", row)), {})
 
 
 def words(file: object, *more: str) -> list[str]:
@@ -326,8 +232,6 @@ def test_a_path_is_relative_to_the_directory_of_the_command(here: Path) -> None:
         assert isinstance(path, str)
         assert Path(path).is_absolute()
         assert Path(path).samefile(here)
-    several = compose(words("{train: sums.jsonl, test: ./sums.jsonl}")).env.members["sums"].rows
-    assert several == {"train": str(here), "test": str(here)}
 
 
 @pytest.mark.usefixtures("here")
@@ -336,27 +240,12 @@ def test_the_plan_says_how_many_rows_and_which_columns() -> None:
     assert row_lines(compose(words("sums.jsonl"))) == [line]
 
 
-def test_the_line_is_of_the_rows_as_they_are_now(here: Path) -> None:
-    for rows, text in (
-        ("sums.jsonl", "{} train"),
-        ("{train: sums.jsonl, test: sums.jsonl}", "{0} train, {0} test"),
-    ):
-        for number in (20, 21):
-            here.write_text("\n".join(map(json.dumps, [*SUMS, *SUMS[: number - 20]])))
-            (line,) = row_lines(compose(words(rows)))
-            assert line.startswith(f"rows of sums: {text.format(number)}; ")
-    assert row_lines(compose(["env=multiply"])) == []
-
-
 @pytest.mark.parametrize(
     ("written", "pattern"),
     [
         ("Answer: (.*)", "Answer: (.*)"),
-        ("[A-Za-z]", "[A-Za-z]"),
         (r"(\d{1,3}),(\d+)", r"(\d{1,3}),(\d+)"),
-        ("choice(a,b)", "choice(a,b)"),
         ("'[A-Z]'", "[A-Z]"),
-        ("42", "42"),
         ("null", None),
     ],
 )
@@ -421,31 +310,20 @@ def test_a_data_set_that_is_too_large_for_a_copy_is_refused(
     assert error.value.code is ExitCode.RESOURCE
 
 
-def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
-    spec = compose(words("sums.jsonl"))
-    here.unlink()
-    with pytest.raises(XpError, match="there is no such file"):
-        source_digest(episode_config(spec).members["sums"])
-
-
-def test_a_path_that_may_not_be_seen_is_one_message(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(XpError, match=r"there is no file s\.jsonl in"):
-        compose(words(here.parent / "hidden" / "s.jsonl"))
-
-
-@pytest.mark.parametrize(
-    "rows", ["https://alice:XPCANARY@host/x.jsonl", "hf:https://alice:XPCANARY@host/x"]
-)
+@pytest.mark.parametrize("rows", ["hf:https://alice:XPCANARY@host/x"])
 def test_a_password_in_a_name_of_rows_is_refused_and_not_repeated(rows: str) -> None:
     with pytest.raises(XpError, match="user or a password") as error:
         compose(words(f"'{rows}'"))
     assert "XPCANARY" not in str(error.value)
 
 
-@pytest.mark.parametrize("row", ["{}", '{"prompt": ""}', '{"prompt": []}'])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "{}",
+        '{"prompt": ""}',
+    ],
+)
 def test_a_row_without_a_prompt_is_named(tmp_path: Path, row: str) -> None:
     file = written(tmp_path / "a.jsonl", f'{{"prompt": "x"}}\n{row}')
     with pytest.raises(XpError, match="row 2 of split train"):

@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from xp.episode.dialects import SYNTAX, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.prompt import prompt_keys, tool_schemas
 from xp.episode.tokens import ChatTokens
-from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.spec import RunSpec, Sampling, Thinking
@@ -32,20 +30,14 @@ from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
     Demonstration,
     Example,
-    after_prompt,
     chosen,
     example_of,
     play,
     recorded,
     rendered,
-    summary,
-    text_of,
-    turn_of,
 )
-from xp.worker.dialogues import of_messages
 from xp.worker.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.worker.engines.play import EpisodePlay
-from xp.worker.sft import Updates
 
 MODELS = {
     Dialect.HERMES: ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
@@ -75,7 +67,7 @@ def within(budget: Sampling) -> RunSpec:
 
 
 WORDS = ("the", "red ", "ключ", "{x}", " <b>", "7.5", "\n", "said: ")
-NUM_EPISODES = 40
+NUM_EPISODES = 15
 
 
 class Scripted(EpisodeEngine):
@@ -251,49 +243,40 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
         "of held-out tasks": 1,
         "without a turn to learn": 1,
     }
-    assert (
-        chosen(given, with_sft(min_reward=0.5, per_task=2, num_episodes=2), frozenset(), counts)
-        == chosen(given, rule, frozenset(), counts)[:2]
-    )
 
 
 def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
-    def said(*contents: str, system: str = "") -> Demonstration:
-        messages = [Message(role="system", content=system)] * bool(system)
-        messages += [
-            Message(role=("user", "assistant")[at % 2], content=one)
-            for at, one in enumerate(contents)
+    def said(*contents: str) -> Demonstration:
+        messages = [
+            Message(role=("user", "assistant")[at % 2], content=content)
+            for at, content in enumerate(contents)
         ]
-        turns = {at: [] for at, one in enumerate(messages) if one["role"] == "assistant"}
+        turns = {at: [] for at in range(1, len(contents), 2)}
         return demonstration(len(contents), messages=messages, turns=turns)
 
-    held_out = frozenset(
-        prompt_keys(
-            [Message(role="system", content="Think."), Message(role="user", content="2 + 2?")]
-        )
-    )
+    system = Message(role="system", content="Think.")
+    held_out = frozenset(prompt_keys([system, Message(role="user", content="2 + 2?")]))
     others = [said("2 + 3?", "5"), said("hello", "hi", "2 + 4?", "6")]
     leaks = [
-        said("2 + 2?", "4"),
-        said("2 +\n2? ", "4", system="Be brief."),
+        said("2 +\n2? ", "4"),
         said("hello", "hi", "2 + 2?", "4"),
     ]
     counts = Counter[str]()
     kept = chosen([*others, *leaks], RULE, held_out, counts)
     assert sorted(map(repr, kept)) == sorted(map(repr, others))
-    assert counts == {"of held-out tasks": 3}
+    assert counts == {"of held-out tasks": 2}
 
 
 def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path) -> None:
     chat = qwen(tmp_path)
     given = [
         demonstration(number, text=f"{number} {sample}")
-        for number in range(400)
+        for number in range(100)
         for sample in range(2)
     ]
     trained, held_out = in_hermes(given, with_sft(held_out_fraction=0.25), chat)
-    assert len(trained) + len(held_out) == 800
-    assert 150 < len(held_out) < 250
+    assert len(trained) + len(held_out) == 200
+    assert 20 < len(held_out) < 80
     numbers = [
         {chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (trained, held_out)
     ]
@@ -307,7 +290,6 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
     )
     given = [demonstration(one.index) for one in tasks]
     trained, held_out = in_hermes(given, with_sft(held_out_fraction=0.2), chat)
-    assert len(given) == 60
     assert 40 <= len(trained) <= 56
     assert len(held_out) == 60 - len(trained)
 
@@ -318,7 +300,6 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
         (BUDGET, True),
         (replace(BUDGET, max_tokens_per_turn=3), True),  # "hi" and the token that ends the turn
         (replace(BUDGET, max_tokens_per_turn=2), False),
-        (replace(BUDGET, max_response_tokens=2), False),
         (replace(BUDGET, max_prompt_tokens=5), False),
     ],
 )
@@ -358,51 +339,16 @@ def test_calls_are_written_in_the_policys_dialect(
     )
 
 
-def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
-    """As its template writes it; without a channel the model would learn a turn that it cannot begin."""
-    chat = ChatTokens(tokenizer_of("gptoss", tmp_path))
-    syntax = SYNTAX[Dialect.HARMONY]
-    sample = example_of(demonstration(text="It is 42."), chat, syntax, RULE)
-    assert sample is not None
-    messages = demonstration(text="It is 42.").messages
-    whole = chat.tokenizer.apply_chat_template(
-        list(messages), tools=json.loads(TOOLS), tokenize=False
-    )
-    assert chat.tokenizer.decode(sample.ids) == whole
-    write = partial(text_of, syntax=syntax, tools=TOOLS, thinking=True)
-    call = syntax.write("look", {"n": 1})
-    assert write("I look.", [("look", {"n": 1})]) == (
-        f"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant{call}"
-    )
-    on_channels = (
-        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes"
-    )
-    assert write(on_channels, []) == on_channels
-    assert turn_of("It is 42.", syntax) == "<|channel|>final<|message|>It is 42."
-    assert syntax.read(write("I look.", [("look", {"n": 1})]), lambda: TOOL_SPECS) == (
-        ToolCall("look", {"n": 1}),
-    )
-
-
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        *((name, "<think>\nhm\n</think>\n\nyes") for name in ("qwen3", "qwen3_5_think", "qwen3_6")),
-        *(
-            (name, "yes")
-            for name in (
-                "qwen3",
-                "qwen3_5_think",
-                "qwen3_6",
-                "qwen3_8",
-                "qwen3_instruct_2507",
-                "glm4moe",
-            )
-        ),
-        *(
-            (name, "yes")
-            for name in ("nemotron_3_nano", "gemma4_v5", "lfm2", "llama3_1", "qwen2_5")
-        ),
+        ("qwen3", "<think>\nhm\n</think>\n\nyes"),
+        ("qwen3", "yes"),
+        ("qwen3_5_think", "<think>\nhm\n</think>\n\nyes"),
+        ("qwen3_5_think", "yes"),
+        ("glm4moe", "yes"),
+        ("nemotron_3_nano", "yes"),
+        ("gemma4_v5", "yes"),
     ],
 )
 def test_a_turn_of_a_file_begins_as_the_template_writes_it(
@@ -426,6 +372,17 @@ def test_a_turn_of_a_file_begins_as_the_template_writes_it(
     assert written.replace("<think>\n</think>", "<think></think>") == whole.rstrip("\n")
 
 
+def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
+    """Without a channel the model would learn a turn that it cannot begin."""
+    chat = ChatTokens(tokenizer_of("gptoss", tmp_path))
+    given = demonstration(text="It is 42.")
+    sample = example_of(given, chat, SYNTAX[Dialect.HARMONY], RULE)
+    assert sample is not None
+    assert chat.tokenizer.decode(sample.ids) == chat.tokenizer.apply_chat_template(
+        list(given.messages), tools=json.loads(TOOLS), tokenize=False
+    )
+
+
 def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
     chat = ChatTokens(tokenizer_of("qwen3", tmp_path))
     sample = example_of(
@@ -433,10 +390,6 @@ def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
     )
     assert sample is not None
     assert chat.tokenizer.decode(sample.ids).endswith("<|im_start|>assistant\nyes<|im_end|>")
-    assert (
-        after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes")
-        == "hm\n</think>\n\nyes"
-    )
 
 
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -446,16 +399,6 @@ def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path
     trained, _ = in_hermes(given, RULE, chat, counts)
     assert len(trained) == 1
     assert "set sft.thinking=cut" in next(iter(counts))
-
-
-@pytest.mark.parametrize(("update", "before"), [(0, "before"), (5, "after update 5")])
-def test_a_resumed_fine_tuning_does_not_call_its_checkpoints_loss_that_before(
-    update: int, before: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    updates = Updates(None, 9, 1.0)
-    updates.begin(update, 0.5)
-    updates.finish(9, 0.1)
-    assert f"0.5000 {before}, 0.1000 after the last" in capsys.readouterr().out
 
 
 def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
@@ -503,63 +446,20 @@ def test_a_long_episode_is_left_out_or_cut_and_counted(tmp_path: Path) -> None:
     chat = qwen(tmp_path)
     counts = Counter[str]()
     (whole,), _ = in_hermes([talk()], RULE, chat)
-    tight = within(replace(BUDGET, max_prompt_tokens=2, max_tokens_per_turn=1))
+    number = len(whole.ids)
 
     def examples(**rule: Any) -> list[Example]:
-        spec = replace(tight, sft=replace(tight.sft, **rule))
-        return in_hermes([talk()], spec, chat, counts)[0]
+        return in_hermes([talk()], with_sft(**rule), chat, counts)[0]
 
-    number = len(whole.ids)
-    assert examples(max_tokens=number) == [
-        whole
-    ]  # the limits of training are not those of the stage then
+    assert examples(max_tokens=number) == [whole]
     assert examples(max_tokens=number - 3) == []
     (cut,) = examples(max_tokens=number - 3, too_long=LongDialogues.CUT)
     assert (cut.ids, cut.mask, cut.is_cut) == (whole.ids[:-3], whole.mask[:-3], True)
-    assert ", 1 cut;" in summary([cut], [], {})
     assert examples(max_tokens=3, too_long=LongDialogues.CUT) == []
     assert counts == {
         f"longer than {number - 3} tokens": 1,
         "without a token to train on in the first 3": 1,
     }
-
-
-def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> None:
-    file = tmp_path / "talk.jsonl"
-    call = {"type": "function", "function": {"name": "look", "arguments": '{"n": 1}'}}
-    messages = [
-        {"role": "user", "content": "?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": "a room"},
-        {"role": "assistant", "content": "a room"},
-        {"role": "user", "content": "thanks"},
-    ]
-    file.write_text(json.dumps({"messages": messages, "tools": json.loads(TOOLS)}) + "\n")
-    (one,) = of_messages(str(file))
-    assert one.turns == {1: [("look", {"n": 1})], 3: []}
-    assert [message["role"] for message in one.messages] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-    assert chosen([one], RULE, frozenset(), Counter()) == [one]
-    for line, expected in (
-        ('{"messages": 3}', "expected a list"),
-        ('{"messages": []}', "no message of the role assistant"),
-        ('{"messages": [], "tools": "search"}', "row 1: expected `tools`"),
-        ('{"messages": [], "tools": {"a": 1}}', "row 1: expected `tools`"),
-        (
-            '{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}',
-            "message 0: `thinking` is not read",
-        ),
-    ):
-        file.write_text(f"{line}\n")
-        with pytest.raises(XpError, match=expected):
-            list(of_messages(str(file), thinking=True))
-    assert [one.turns for one in of_messages(str(file))] == [{0: []}], (
-        "with sft.thinking=cut it is left out"
-    )
 
 
 def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
@@ -569,76 +469,30 @@ def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
         return ("win", {}) if len(messages) > 2 else [("move", {"n": task["number"]})]
 
     file = tmp_path / "trajectories" / "solve.jsonl"
-    play(
-        {"fake": solve},
-        [row(number) for number in (1, 13, 2)],
-        mix,
-        file,
-        "runs/x",
-    )
+    play({"fake": solve}, [row(number) for number in (1, 13, 2)], mix, file, "runs/x")
     counts = Counter[str]()
     won = list(recorded([file], counts))
-    assert [(one.task_id, one.reward) for one in won] == [
-        ("fake/train/1", 1.5),
-        ("fake/train/2", 1.5),
-    ]
     assert counts == {"void": 1}
-    assert [list(one.turns.values()) for one in won] == [
-        [[("move", {"n": n})], [("win", {})]] for n in (1, 2)
-    ]
+    for number, demonstrated in zip((1, 2), won, strict=True):
+        assert (demonstrated.task_id, demonstrated.reward) == (f"fake/train/{number}", 1.5)
+        assert list(demonstrated.turns.values()) == [[("move", {"n": number})], [("win", {})]]
     with pytest.raises(XpError, match="the script raised ZeroDivisionError at task fake/train/1"):
-        play(
-            {"fake": lambda *_: 1 / 0},
-            [row(1)],
-            mix,
-            file,
-            "runs/x",
-        )
-    with pytest.raises(XpError, match="returned '7'; expected a text, a call"):
-        turn_of(7, SYNTAX[Dialect.HERMES])
-    assert turn_of("x", SYNTAX[Dialect.HERMES]) == "x"
+        play({"fake": lambda *_: 1 / 0}, [row(1)], mix, file, "runs/x")
 
 
-def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> None:
+def test_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "trajectories" / "train.jsonl"
-    write = SYNTAX[Dialect.HERMES].write
-    rules = replace(RULES, max_turns=3)
+    win = SYNTAX[Dialect.HERMES].write("win", {})
+    move = SYNTAX[Dialect.HERMES].write("move", {})
     with TrajectoryWriter(file) as writer:
-        for words in (
-            ["<tool_call>{", write("win", {})],
-            [write("move", {})] * 3,
-            [write("win", {})],
-        ):
-            one = Episode(Task("fake", "train", 0), lambda: FakeSession(steady), rules)
-            for word in words:
-                one.step(word)
-            one.settle()
-            writer.write(
-                trajectory(one, run="runs/x", phase="train", step=0, sample=0, tools=TOOLS)
+        for words in (["<tool_call>{", win], [move] * 3, [win]):
+            episode = Episode(
+                Task("fake", "train", 0), lambda: FakeSession(steady), replace(RULES, max_turns=3)
             )
+            for word in words:
+                episode.step(word)
+            record = trajectory(episode, run="runs/x", phase="train", step=0, sample=0, tools=TOOLS)
+            writer.write(record)
     counts = Counter[str]()
     assert [one.reward for one in recorded([file], counts)] == [1.0]
     assert counts == {"with a malformed call": 1, "truncated": 1}
-
-
-@pytest.mark.parametrize(
-    ("dialect", "thought"),
-    [
-        (Dialect.HERMES, "<think>hm</think>"),
-        (Dialect.GEMMA, "<|channel>thought\nhm<channel|>"),
-        (Dialect.COHERE, "<|START_THINKING|>hm<|END_THINKING|>"),
-        (Dialect.MISTRAL, "[THINK]hm[/THINK]"),
-    ],
-)
-def test_thinking_is_cut_in_each_dialects_tags(dialect: Dialect, thought: str) -> None:
-    syntax = syntax_of(dialect)
-    call = syntax.write("look", {"text": "a"})
-    text = partial(
-        text_of,
-        thought + call,
-        [("look", {"text": "a"})],
-        syntax,
-        "[]",
-    )
-    assert text(thinking=True) == thought + call
-    assert text(thinking=False) == call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from xp.errors import ExitCode, XpError
 from xp.spec.training import OnSymptom
 from xp.worker.diagnosis.history import Facts, History, ToolUse
 from xp.worker.diagnosis.live import SymptomWatch
-from xp.worker.diagnosis.rules import RULES, symptoms
+from xp.worker.diagnosis.rules import symptoms
 from xp.worker.diagnosis.symptom import Severity
 
 SPEC = run_spec(
@@ -42,10 +41,10 @@ def during(rewards: list[float]) -> list[Line]:
     return [{"step": 5 * at + 5, key: reward} for at, reward in enumerate(rewards)]
 
 
-@pytest.mark.parametrize("number", range(1, 37))
-def test_a_good_run_alarms_nobody_at_any_of_its_steps(number: int) -> None:
-    told = found(good(number), evaluations=during([0.3, 0.5, 0.8, 0.9]))
-    assert [rule for rule, severity in told.items() if severity is not Severity.NOTE] == []
+def test_a_good_run_alarms_nobody_at_any_of_its_steps() -> None:
+    for number in range(1, 37):
+        told = found(good(number), evaluations=during([0.3, 0.5, 0.8, 0.9]))
+        assert {*told.values()} <= {Severity.NOTE}, number
 
 
 def test_a_policy_that_ran_away_early_and_stayed_away_is_named() -> None:
@@ -53,27 +52,10 @@ def test_a_policy_that_ran_away_early_and_stayed_away_is_named() -> None:
     assert "kl" in found(changed(good(), training__kl=lambda at: 5.0 if at > 0.35 else 0.02))
 
 
-COLLAPSED = (
-    *(
-        0.397,
-        0.406,
-        0.416,
-        0.322,
-        0.416,
-        0.397,
-        0.422,
-        0.491,
-        0.484,
-        0.584,
-        0.578,
-        0.625,
-        0.634,
-        0.778,
-        0.747,
-        0.675,
-    ),
-    *(0.162, 0.191, 0.0, 0.0),
+REWARDS = (
+    ".397 .406 .416 .322 .416 .397 .422 .491 .484 .584 .578 .625 .634 .778 .747 .675 .162 .191 0 0"
 )
+COLLAPSED = [float(word) for word in REWARDS.split()]
 """Rewards of a real run on SkyRL that played a step ahead, until two steps after its fall."""
 
 
@@ -110,11 +92,6 @@ def test_a_rare_reward_that_stays_rare_is_seldom_called_a_collapse() -> None:
     assert sum(is_named() for _ in range(100)) <= 5
 
 
-@pytest.mark.parametrize("reward", [0.0, 1.0, -0.5])
-def test_a_reward_that_stays_is_no_collapse(reward: float) -> None:
-    assert "collapse" not in found(changed(good(), reward__avg_raw_reward=lambda _: reward))
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_and_nothing_else_alarms(fault: str) -> None:
     rule, lines = FAULTS[fault]
@@ -123,21 +100,6 @@ def test_a_fault_is_named_and_nothing_else_alarms(fault: str) -> None:
     assert [
         name for name, severity in told.items() if severity is not Severity.NOTE and name != rule
     ] == []
-
-
-def test_a_reward_that_never_varied_is_said_to_teach_nothing() -> None:
-    _, lines = FAULTS["constant reward"]
-    (one,) = symptoms(History(lines, FACTS))
-    assert one.severity is Severity.BROKEN
-    assert "100% of the tasks" in one.found
-    assert "no reward has varied so far" in one.found
-    assert "training.group_size" in one.change
-
-
-def test_a_run_within_its_warm_up_is_told_so() -> None:
-    assert found(
-        good(), facts=replace(FACTS, training=replace(FACTS.training, warmup_updates=100))
-    ) == {"warm_up": Severity.ALARM}
 
 
 def test_steps_without_an_update_are_no_part_of_the_warm_up() -> None:
@@ -173,13 +135,10 @@ def test_void_episodes_of_one_environment_are_laid_to_it() -> None:
             {"unused_tool": Severity.NOTE},
         ),
         (ToolUse(640, frozenset({"answer"}), {"answer": 640}, 0.7), {"waiting": Severity.NOTE}),
-        (ToolUse(640, frozenset({"answer"}), {"answer": 640}, 0.1), {}),
-        (ToolUse(64, frozenset(), {}, 0.1), {}),
         (
             ToolUse(64, frozenset({"look"}), {}, 0.1, "<tool_call>{'look'}"),
             {"malformed": Severity.BROKEN},
         ),
-        (ToolUse(64, frozenset({"look"}), {"look": 60}, 0.1, "<tool_call>{'look'}"), {}),
     ],
 )
 def test_trajectories_say_how_tools_are_used(tools: ToolUse, told: dict[str, Severity]) -> None:
@@ -216,20 +175,3 @@ def test_a_symptom_stops_the_training_where_the_spec_says_so(tmp_path: Path) -> 
         watched(tmp_path, "stop", FAULTS["other weights"][1])
     assert stopped.value.code is ExitCode.SYMPTOM
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-
-
-def test_nobody_looks_where_nobody_is_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    watched(tmp_path, "off", FAULTS["other weights"][1])
-    assert capsys.readouterr().err == ""
-
-
-def test_every_rule_names_its_source() -> None:
-    assert len(RULES) == 16
-    assert [rule for rule in RULES if "Source: " not in (rule.__doc__ or "")] == []
-
-
-def test_what_is_no_number_is_passed_over() -> None:
-    lines = [{**line, "training/grad_norm": None, "reward/avg_raw_reward": None} for line in good()]
-    assert found(json.loads(json.dumps(lines))) == {}

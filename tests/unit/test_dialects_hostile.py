@@ -59,7 +59,7 @@ ENDINGS += ["</tool_call>", "</function>", "</arg_key>", "</arg_value>", ")]", "
 PIECES = [*HOSTILE, *ENDINGS, "look", "\\ud800", "1e999"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=12), max_size=10).map("".join))
 def test_no_dialect_raises_whatever_the_text(text: str) -> None:
     check_anything(text)

@@ -11,26 +11,15 @@ import pytest
 
 from tests.support.chat_templates import tokenizer_of
 from tests.support.demonstrations import RULE
+from tests.support.tables import rows
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
 from xp.spec.dialect import Dialect
 from xp.worker.demonstrations import chosen, rendered
 from xp.worker.dialogues import of_messages
 
-ADD = {
-    "name": "add",
-    "description": "",
-    "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
-}
-ASK, WRONG, NO, GOOD = (
-    {"role": role, "content": text}
-    for role, text in (
-        ("user", "2+2?"),
-        ("assistant", "WRONG 5"),
-        ("user", "no"),
-        ("assistant", "GOOD 4"),
-    )
-)
+ASK = {"role": "user", "content": "2+2?"}
+GOOD = {"role": "assistant", "content": "GOOD 4"}
 
 
 def read(tmp_path: Path, *rows: Any, thinking: bool = False) -> list[Any]:
@@ -52,114 +41,30 @@ def trained(tmp_path: Path, row: Any, template: str = "qwen2_5") -> tuple[str, s
     return chat.tokenizer.decode(one.ids), chat.tokenizer.decode(ids)
 
 
-CALLED = '<tool_call>\n{"name": "add", "arguments": {"n": 3}}\n</tool_call><|im_end|>'
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        (
-            {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]},
-            "yo<|im_end|>",
-        ),
-        ({"instruction": "Say yo.", "input": "now", "output": "yo"}, "yo<|im_end|>"),
-        ({"instruction": "b", "output": "yo", "history": [["a", "x"]]}, "x<|im_end|>yo<|im_end|>"),
-        ({"prompt": [ASK, WRONG, NO], "completion": [GOOD]}, "GOOD 4<|im_end|>"),
-        ({"prompt": "2+2?", "completion": "4"}, "4<|im_end|>"),
-        (
-            {"messages": [{"role": "User", "content": "q"}, {"role": "Assistant", "content": "a"}]},
-            "a<|im_end|>",
-        ),
-        ({"messages": [ASK, WRONG | {"train": False}, NO, GOOD]}, "GOOD 4<|im_end|>"),
-        (
-            {"messages": [ASK, WRONG | {"loss_weight": 0.0}, NO, GOOD | {"loss_weight": 1.0}]},
-            "GOOD 4<|im_end|>",
-        ),
-        (
-            {"messages": [ASK, WRONG | {"masked": True}, NO, GOOD | {"masked": False}]},
-            "GOOD 4<|im_end|>",
-        ),
-        ({"messages": [ASK, WRONG, NO, GOOD], "loss_mask": [0, 0, 0, 1]}, "GOOD 4<|im_end|>"),
-        ({"messages": [ASK, WRONG, NO, GOOD], "weight": 0}, "without a turn to learn"),
-        (
-            {
-                "conversations": [
-                    {"from": "human", "value": "go"},
-                    {"from": "function_call", "value": '{"name": "add", "arguments": {"n": 3}}'},
-                    {"from": "observation", "value": "ok"},
-                    {"from": "gpt", "value": "done"},
-                ],
-                "tools": json.dumps([ADD]),
-            },
-            f"{CALLED}done<|im_end|>",
-        ),
-        (
-            {
-                "messages": [
-                    {"role": "user", "content": "go"},
-                    {
-                        "role": "assistant",
-                        "content": "",
-                        "function_call": {"name": "add", "arguments": '{"n": 3}'},
-                    },
-                    {"role": "function", "name": "add", "content": "ok"},
-                ],
-                "functions": [ADD],
-            },
-            CALLED,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("row", "expected"), rows("dialogues", "trained"))
 def test_a_row_is_trained_as_the_tools_that_write_it_mean_it(
-    row: Any, expected: str, tmp_path: Path
+    row: str, expected: list[str], tmp_path: Path
 ) -> None:
-    whole, text = trained(tmp_path, row)
-    assert text == expected
-    assert not whole or "add" not in json.dumps(row) or "# Tools" in whole
+    whole, text = trained(tmp_path, json.loads(row))
+    assert [text.replace("\n", r"\n")] == expected
+    assert "# Tools" in whole or "add" not in row
 
 
-@pytest.mark.parametrize("column", ["system", "developer"])
-def test_a_system_text_is_in_the_prompt(column: str, tmp_path: Path) -> None:
-    row = {"messages": [ASK, GOOD]}
-    row = (
-        {"system": "BE BRIEF", **row}
-        if column == "system"
-        else {"messages": [{"role": column, "content": "BE BRIEF"}, ASK, GOOD]}
-    )
-    whole, _ = trained(tmp_path, row)
+def test_a_system_text_is_in_the_prompt(tmp_path: Path) -> None:
+    whole, _ = trained(tmp_path, {"system": "BE BRIEF", "messages": [ASK, GOOD]})
     assert whole.startswith("<|im_start|>system\nBE BRIEF")
 
 
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        ({"messages": [ASK, GOOD | {"weight": 0.5}]}, "`weight` is 0.5"),
-        ({"messages": [ASK, GOOD | {"train": "no"}]}, "`train` is 'no'"),
-        ({"messages": [ASK | {"train": True}, GOOD]}, "role user cannot be trained on"),
-        ({"messages": [ASK, GOOD | {"annotation": "text"}]}, "`annotation`"),
-        ({"messages": [ASK, GOOD], "loss_mask": [1]}, "`loss_mask`"),
-        ({"messages": [ASK, GOOD], "weight": "high"}, "`weight`"),
-        ({"messages": [ASK, GOOD], "reasoning_details": [{"text": "hm"}]}, "`reasoning_details`"),
-        ({"messages": [ASK, GOOD], "rejected": "x"}, "`rejected`"),
-        ({"messages": [{"role": "narrator", "content": "x"}, GOOD]}, "'narrator'"),
-        (
-            {"messages": [ASK, GOOD, {"role": "tool", "content": "x", "tool_call_id": "b"}, GOOD]},
-            "answers no call",
-        ),
-        ({"system": "x", "messages": [{"role": "system", "content": "y"}, ASK, GOOD]}, "`system`"),
-        ({"text": "a whole document"}, "`conversations`"),
-    ],
-)
-def test_what_is_not_read_is_refused_by_its_name(row: Any, named: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "named"), rows("dialogues", "refused"))
+def test_what_is_not_read_is_refused_by_its_name(
+    row: str, named: list[str], tmp_path: Path
+) -> None:
     with pytest.raises(XpError, match="row 1") as caught:
-        read(tmp_path, row)
-    assert named in str(caught.value)
+        read(tmp_path, json.loads(row))
+    assert named[0] in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "template", ["qwen3", "qwen2_5", "llama3_1", "gemma3", "gptoss", "glm4moe"]
-)
-@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(("template", "at"), [("qwen3", 0), ("qwen3", 1), ("gptoss", 1)])
 def test_the_text_of_a_special_token_begins_and_ends_no_turn(
     template: str, at: int, tmp_path: Path
 ) -> None:
@@ -191,5 +96,7 @@ def test_rows_of_one_question_are_one_task(tmp_path: Path) -> None:
         {"messages": [ASK, {"role": "assistant", "content": f"{number}"}], "id": number}
         for number in range(6)
     ]
-    first, *others = read(tmp_path, *answers, {"messages": [NO, GOOD]})
+    first, *others = read(
+        tmp_path, *answers, {"messages": [{"role": "user", "content": "no"}, GOOD]}
+    )
     assert [one.task_id == first.task_id for one in others] == [True] * 5 + [False]

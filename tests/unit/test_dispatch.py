@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_launcher import FakeLauncher, ends, failing, go
+from tests.support.fake_launcher import small_code as small_code
 from tests.support.launching import FakePlan, FakeSpec, Limits, plan, stage
-from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
-from xp.execution.detached import current, fetch_results, live, stop
+from xp.execution.detached import current, live, stop
 from xp.execution.launchers.base import Context, Launch
 from xp.execution.launchers.cluster import write_launches
 from xp.execution.launchers.node.exits import exit_code, is_restartable
 from xp.execution.record import RunStatus, read_record
 from xp.planning.job import Stage
+
+pytestmark = pytest.mark.usefixtures("small_code")
 
 
 class FakeCluster(FakeLauncher):
@@ -60,21 +62,6 @@ def test_stages_run_in_order_and_are_on_record(tmp_path: Path) -> None:
     assert read_record(tmp_path / "runs/run").attempts == record.attempts
 
 
-def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) -> None:
-    go(plan(stage("a", "")), tmp_path)
-    run = tmp_path / "runs/run"
-    assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == [
-        "attempt_1",
-        "lock.json",
-        "run.json",
-        "spec.yaml",
-    ]
-    assert (run / "attempt_1/plan.json").read_text() == plan(stage("a", "")).to_json()
-    source = Path(__file__).parents[2] / "xp/execution/supervise.py"
-    assert (run / "attempt_1/code/xp/execution/supervise.py").read_text() == source.read_text()
-    assert not list((run / "attempt_1/code").rglob("__pycache__"))
-
-
 def test_the_record_on_disk_is_true_while_a_stage_runs(tmp_path: Path) -> None:
     seen = []
 
@@ -106,13 +93,9 @@ def test_a_failed_stage_ends_the_run_with_reason_log_and_resume(tmp_path: Path) 
     )
     assert error.code == ExitCode.ENVIRONMENT
     assert launcher.submitted == ["run/1/a"]
-    text = str(error)
-    assert "stage a failed: exit code 7 (environment)" in text
-    assert "line 99" in text
-    assert "line 70" in text
-    assert "line 69\n" not in text
-    assert str(tmp_path / "runs/run/attempt_1/a/log.txt") in text
-    assert f"python -m xp resume=run outputs={tmp_path}" in text
+    log = tmp_path / "runs/run/attempt_1/a/log.txt"
+    for part in ("exit code 7 (environment)", "line 99", str(log), "python -m xp resume=run"):
+        assert part in str(error)
     record = read_record(tmp_path / "runs/run")
     assert record.status is RunStatus.FAILED
     assert ends(record) == {"a": ("failed", 7), "b": ("pending", None)}
@@ -122,17 +105,11 @@ def test_a_failed_stage_ends_the_run_with_reason_log_and_resume(tmp_path: Path) 
     ("code", "expected"),
     [
         (1, ExitCode.STAGE_FAILED),
-        (2, ExitCode.CONFIG),
         (3, ExitCode.PLAN),
-        (6, ExitCode.TASKS),
-        (8, ExitCode.UNHEALTHY),
-        (9, ExitCode.STAGE_FAILED),
         (11, ExitCode.RUNTIME),
         (42, ExitCode.STAGE_FAILED),
         (74, ExitCode.RESOURCE),
         (128 + 9, ExitCode.STAGE_FAILED),
-        (130, ExitCode.STAGE_FAILED),
-        (143, ExitCode.STAGE_FAILED),
         (255, ExitCode.STAGE_FAILED),
     ],
 )
@@ -164,12 +141,6 @@ def test_a_detached_run_is_left_with_its_jobs_on_record(tmp_path: Path) -> None:
     ]
 
 
-def test_a_detached_run_without_work_has_succeeded(tmp_path: Path) -> None:
-    (tmp_path / "manifest").write_text("{}")
-    record = go(detached(stage("a", "", done="manifest")), tmp_path, FakeCluster())
-    assert record.status is RunStatus.SUCCEEDED
-
-
 def test_jobs_of_a_chain_that_is_refused_in_part_are_cancelled(tmp_path: Path) -> None:
     launcher = FakeCluster(refused="c")
     error = failing(
@@ -185,12 +156,6 @@ def test_jobs_of_a_chain_that_is_refused_in_part_are_cancelled(tmp_path: Path) -
     assert [one.native_id for one in record.attempts[0].stages] == ["7", "8", None]
 
 
-def test_a_killed_stage_says_by_which_signal_and_why_that_mostly_is(tmp_path: Path) -> None:
-    text = str(failing(plan(stage("a", "")), tmp_path, FakeLauncher([128 + 9])))
-    assert "killed by SIGKILL" in text
-    assert "memory" in text
-
-
 def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> None:
     assert exit_code(0, missing=["x"]) is ExitCode.MISSING_OUTPUT
     error = failing(
@@ -199,18 +164,6 @@ def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> Non
     assert error.code == ExitCode.MISSING_OUTPUT
     assert "without writing there, x/absent, x/manifest" in str(error)
     assert ends(read_record(tmp_path / "runs/run")) == {"a": ("failed", 0)}
-
-
-def test_a_stage_whose_manifest_is_there_is_cached_and_not_run(tmp_path: Path) -> None:
-    (tmp_path / "manifest").write_text("{}")
-    launcher = FakeLauncher()
-    record = go(
-        plan(stage("a", "", done="manifest"), stage("b", "")),
-        tmp_path,
-        launcher,
-    )
-    assert launcher.submitted == ["run/1/b"]
-    assert ends(record) == {"a": ("cached", None), "b": ("succeeded", 0)}
 
 
 def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
@@ -229,9 +182,7 @@ def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
     assert launcher.submitted == ["run/1/a"]
 
 
-@pytest.mark.parametrize(
-    "left", [(), (".lock",), (".lock", "spec.yaml"), ("spec.yaml", ".run.json.77.tmp")]
-)
+@pytest.mark.parametrize("left", [(".lock", "spec.yaml"), ("spec.yaml", ".run.json.77.tmp")])
 def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used(
     tmp_path: Path, left: tuple[str, ...]
 ) -> None:
@@ -349,98 +300,33 @@ def test_a_bug_of_the_launcher_does_not_leave_the_record_running(tmp_path: Path)
     assert launcher.cancelled == [("run/1/a", False)]
 
 
-def test_a_restart_is_a_curve_of_its_own_for_trackers(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    def play(_: Stage, context: Context) -> int:
-        MetricsFile(tmp_path / "runs/run/metrics.jsonl", "train", context.attempt).write(
-            context.attempt, {"reward/avg_raw_reward": context.attempt / 2}
-        )
-        return ExitCode.ENVIRONMENT if context.attempt == 1 else 0
-
-    go(
-        plan(stage("train", ""), max_restarts=1, tracking=("tensorboard",)),
-        tmp_path,
-        FakeLauncher(play),
-    )
-    for attempt in (1, 2):
-        events = EventAccumulator(str(tmp_path / f"runs/run/tensorboard/attempt_{attempt}"))
-        events.Reload()
-        assert [event.step for event in events.Scalars("reward/avg_raw_reward")] == [
-            *range(1, attempt + 1)
-        ]
-
-
-def test_results_of_a_run_elsewhere_are_fetched_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Cloud(FakeCluster):
-        is_here = False
-
-        def fetch_directories(self, names: Sequence[str]) -> list[str]:
-            return [*names]
-
-    run = tmp_path / "runs/run"
-    fetched = list[str]()
-    cluster = FakeCluster()
-    cloud = Cloud()
-    go(detached(stage("a", ""), stage("b", "")), tmp_path, cluster)
-    monkeypatch.setattr(cloud, "fetch", lambda launch: fetched.append(launch.key))
-    monkeypatch.setattr("xp.execution.detached.detachable", lambda *_: cloud)
-    names = [
-        f"runs/run/{name}"
-        for name in ("model", "attempt_1/a/trajectories", "attempt_1/b/trajectories")
-    ]
-    assert fetch_results(run, read_record(run), with_checkpoints=False) == names
-    names.insert(1, "runs/run/checkpoints")
-    assert fetch_results(run, read_record(run), with_checkpoints=True) == names
-    assert fetched == ["run/1/a", "run/1/b"] * 2
-    for launcher in (cluster, None):
-        monkeypatch.setattr("xp.execution.detached.detachable", lambda *_, one=launcher: one)
-        assert fetch_results(run, read_record(run), with_checkpoints=True) is None
-    assert len(fetched) == 4
-
-
 @pytest.mark.parametrize(
-    ("codes", "expected", "status"),
+    ("codes", "states", "status"),
     [
-        ({}, ("pending", "pending"), RunStatus.RUNNING),
-        ({"a": 0}, ("succeeded", "pending"), RunStatus.RUNNING),
-        ({"a": 0, "b": 0}, ("succeeded", "succeeded"), RunStatus.SUCCEEDED),
-        ({"a": 7}, ("failed", "pending"), RunStatus.FAILED),
-        ({"a": 0, "b": 143}, ("succeeded", "interrupted"), RunStatus.INTERRUPTED),
-        ({"a": 130}, ("interrupted", "pending"), RunStatus.INTERRUPTED),
+        ({}, "pending pending", RunStatus.RUNNING),
+        ({"a": 0, "b": 0}, "succeeded succeeded", RunStatus.SUCCEEDED),
+        ({"a": 7}, "failed pending", RunStatus.FAILED),
+        ({"a": 0, "b": 143}, "succeeded interrupted", RunStatus.INTERRUPTED),
     ],
 )
 def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
     codes: dict[str, int],
-    expected: tuple[str, str],
+    states: str,
     status: RunStatus,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launcher = FakeCluster()
     go(detached(stage("a", ""), stage("b", "")), tmp_path, launcher)
-    polled: list[str] = []
-
-    def poll(launch: Launch) -> int | None:
-        polled.append(launch.key.rpartition("/")[2])
-        return codes.get(polled[-1])
-
-    monkeypatch.setattr(launcher, "poll", poll)
+    monkeypatch.setattr(launcher, "poll", lambda launch: codes.get(launch.key[-1]))
     monkeypatch.setattr("xp.execution.detached.detachable", lambda *_: launcher)
     run = tmp_path / "runs/run"
     record = current(run)
-    assert record.status == status
-    assert tuple(found[0] for found in ends(record).values()) == expected
-    assert [found[1] for found in ends(record).values()] == [codes.get("a"), codes.get("b")]
-    assert read_record(run).status is status
-    assert launcher.closed == ([] if status is RunStatus.RUNNING else ["run/1/"])
-    waiting = [name for name in "ab" if name not in codes] if status is RunStatus.RUNNING else []
-    polled.clear()
-    assert current(run) == record
-    assert polled == waiting[:1]
-    assert [launch.key for launch in live(run, record)] == [f"run/1/{name}" for name in waiting]
-    assert stop(run, record) == [{"a": "7", "b": "8"}[name] for name in waiting]
-    assert launcher.cancelled == [(f"run/1/{name}", False) for name in reversed(waiting)]
+    assert record.status is read_record(run).status is status
+    assert " ".join(state for state, _ in ends(record).values()) == states
+    is_running = status is RunStatus.RUNNING
+    assert bool(launcher.closed) is not is_running
+    keys = ["run/1/a", "run/1/b"] * is_running
+    assert [launch.key for launch in live(run, record)] == keys
+    assert stop(run, record) == ["7", "8"] * is_running
+    assert launcher.cancelled == [(key, False) for key in reversed(keys)]

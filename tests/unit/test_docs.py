@@ -7,7 +7,6 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -65,22 +64,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert broken == []
 
 
-def test_a_page_of_the_site_leads_to_no_file_beside_the_site() -> None:
-    links = {
-        (name(page), target)
-        for page in PAGES[1:]
-        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())
-    }
-    outside = [
-        (page, target)
-        for page, target in links
-        if "://" not in target
-        and not (ROOT / page).parent.joinpath(target).resolve().is_relative_to(ROOT / "docs")
-    ]
-    assert outside == []
-
-
-def test_the_architecture_page_has_every_room_in_import_linters_order() -> None:
+def test_the_architecture_page_has_every_room() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
         "contracts"
     ]
@@ -93,14 +77,8 @@ def test_the_architecture_page_has_every_room_in_import_linters_order() -> None:
     rows = re.findall(
         r"^\| (`[^|]*) \|", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE
     )
-    place = {
-        room: number
-        for number, row in enumerate(rows)
-        for room in re.findall(r"`(\w+)(?:/|\.py)`", row)
-    }
-    assert sorted(place) == sorted(room for layer in layers for room in layer if room != "__main__")
-    places = [[place[room] for room in layer] for layer in layers[1:]]
-    assert all(max(above) <= min(below) for above, below in pairwise(places))
+    rooms = [room for row in rows for room in re.findall(r"`(\w+)(?:/|\.py)`", row)]
+    assert sorted(rooms) == sorted(room for layer in layers for room in layer if room != "__main__")
 
 
 def test_the_sites_menu_has_every_page() -> None:
@@ -149,10 +127,6 @@ def commands() -> Iterator[tuple[str, str]]:
 COMMANDS = sorted({text: page for page, text in commands()}.items())
 
 
-def test_there_are_commands_in_the_docs() -> None:
-    assert len(COMMANDS) > 40
-
-
 @pytest.mark.parametrize(
     ("text", "page"), COMMANDS, ids=[f"{page}: {text}" for text, page in COMMANDS]
 )
@@ -198,19 +172,3 @@ def blocks(language: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "text"), blocks("python"))
 def test_a_block_of_python_compiles(page: str, text: str) -> None:
     compile(text, page, "exec")
-
-
-@pytest.mark.parametrize(("page", "text"), blocks("toml"))
-def test_a_block_of_toml_is_read(page: str, text: str) -> None:
-    assert tomllib.loads(text), page
-
-
-def test_the_readmes_pictures_have_as_many_steps_as_their_commands() -> None:
-    pattern = r"!\[\w+ of a real run of `python -m xp (.*?)`\]\((.*?)\)"
-    pictures = re.findall(pattern, (ROOT / "README.md").read_text())
-    assert [words for words, _ in pictures] == ["recipes=first-gpu", "seed=1"]
-    for words, picture in pictures:
-        # The recipe asks for this machine's GPU.
-        hardware = ["hardware=h200x1"] if "gpu" in words else []
-        steps = compose([*words.split(), *hardware]).training.num_steps
-        assert f"{steps} rollout steps".encode() in (ROOT / picture).read_bytes()

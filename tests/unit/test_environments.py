@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -60,32 +59,6 @@ def test_an_answer_has_its_reward(grade: Any, right: str, rewards: dict[str, int
     assert {answer: grade(answer, {"answer": right}) for answer in rewards} == rewards
 
 
-def test_the_answers_of_multiply_are_right_and_not_in_its_prompts() -> None:
-    rows = Multiply().rows()["test"]
-    assert rows
-    for row in rows:
-        one, other = map(int, row["prompt"][-1]["content"].split(" * "))
-        assert row["answer"] == str(one * other)
-        assert row["answer"] not in row["prompt"][-1]["content"].split() or 1 in (one, other)
-
-
-def test_math_verify_takes_an_answer_however_it_is_written(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    from xp.envs.builtin import math_verified
-
-    grade = math_verified.math
-    assert grade(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
-    assert grade(r"$\boxed{19}$", {"answer": "18"}) == 0.0
-    assert (
-        grade(r"\boxed{2\sqrt{3}}", {"answer": r"\sqrt{12}"}) == 1.0
-    )  # The answer of a data set has no dollar signs.
-    with pytest.raises(ValueError, match="cannot read whole"):
-        grade("1", {"answer": r"1 - \frac{1}{"})
-    assert caplog.records == []  # It is asked ten thousand times in a run.
-
-
 def test_an_interpreter_without_a_graders_package_says_so_before_the_first_episode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -112,23 +85,7 @@ def test_the_made_set_is_reproducible_and_hides_its_answers() -> None:
     )
 
 
-def test_the_public_set_without_a_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    def unreachable(*_: object, **__: object) -> None:
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(XpError, match="env=gsm8k_mini"):
-        gsm8k.hub()
-
-
 def test_no_sum_of_the_test_split_is_trained_on() -> None:
     rows = Sums().rows()
     asked = {split: [row["prompt"][0]["content"] for row in rows[split]] for split in rows}
-    assert len(asked["test"]) == 128
-    assert len(asked["train"]) == 272
-    assert len({*asked["test"], *asked["train"]}) == 400
-    for row in rows["test"]:
-        one, other = re.findall(r"\d+", row["prompt"][0]["content"])
-        assert Sums().grade(str(int(one) + int(other)), row) == 1
+    assert len({*asked["test"], *asked["train"]}) == 128 + 272

@@ -26,10 +26,6 @@ def test_comments_names_and_several_data_lines_are_understood() -> None:
     assert read(stream) == [Event("chunk", "a\n b"), Event("message", "c")]
 
 
-def test_an_unfinished_event_is_not_given_out() -> None:
-    assert read(b"event: end\ndata: {") == []
-
-
 def test_bytes_that_are_not_utf8_raise_value_error() -> None:
     with pytest.raises(ValueError):
         read(b"data: \xff\n\n")

@@ -124,15 +124,11 @@ def test_kimis_calls_are_answered_by_the_id_that_the_model_wrote() -> None:
 
 LOOKS_LIKE_A_CALL = [
     (Dialect.PYTHONIC, r"\[ f(2) = 4 \] so \boxed{4}"),
-    (Dialect.PYTHONIC, "[f(2), f(3)] is [4, 9]"),
     (Dialect.LLAMA_JSON, '{"name": "Ada", "parameters": 3}'),
-    (Dialect.LLAMA_JSON, 'It is {"name": "Ada"}.'),
     (
         Dialect.HERMES,
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>',
     ),
-    (Dialect.HERMES, "42</tool_call>"),
-    (Dialect.QWEN_XML, "<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>"),
     (
         Dialect.GLM,
         "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>",
@@ -260,10 +256,7 @@ def test_a_state_is_scored_once_where_a_turn_was_played_and_nothing_has_ended_it
     rewards = [episode.settle().reward for episode in episodes]
     assert [session.num_left for session in (untouched, void, won, left)] == [0, 0, 0, 1]
     assert rewards[1:3] == [None, 1.0]
-    took = [episode.elapsed_s for episode in episodes]
-    assert all(0 < one < 60 for one in took)
     assert episodes[3].settle().reward == rewards[3]
-    assert episodes[3].elapsed_s == took[3]
     assert left.num_left == 1
 
 
@@ -286,15 +279,3 @@ def test_after_a_cut_turn_the_last_turn_decides() -> None:
         {"role": "tool", "content": "moved after 0", "name": "move", "tool_call_id": "call00001"},
     )
     assert episode.step(call("win")).status is EpisodeStatus.FINISHED
-
-
-def test_an_episode_whose_environment_fails_in_a_cut_turn_is_void() -> None:
-    def fails(_: str) -> ToolResult:
-        raise ToolCrashed("no grader")
-
-    episode = episode_of(
-        FakeSession(steady, fails),
-        replace(RULES, limits=replace(RULES.limits, retries_per_episode=0)),
-    )
-    assert episode.step("It was", is_cut=True).status is EpisodeStatus.VOID
-    assert episode.settle().reward is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +11,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from xp.envs.base import (
-    DeadlineExceeded,
     EnvFault,
     EnvUnavailable,
     NotOffered,
@@ -24,7 +22,7 @@ from xp.envs.base import (
 )
 from xp.envs.retry import Refused, RetryRule, Unreachable, retry_after_s
 from xp.envs.target import Target
-from xp.envs.transport import SAID_AFTER, Repeat, Transport
+from xp.envs.transport import Repeat, Transport
 
 Answer = tuple[int, dict[str, str]]
 ONCE = RetryRule()
@@ -44,28 +42,20 @@ def lost(retry_after_s: float | None = None) -> ResponseLost:
     ("rule", "fault", "attempt", "left_s", "wait_s"),
     [
         # What may have been executed is repeated only where that is safe, and as often as the rule says.
-        *(
-            (ONCE, fault("x"), 1, 60.0, None)
-            for fault in (ResponseLost, SessionLost, ProtocolError, DeadlineExceeded)
-        ),
-        *(
-            (AGAIN, lost(), attempt, 60.0, wait_s)
-            for attempt, wait_s in ((1, 0.25), (4, 2.0), (5, None), (6, None))
-        ),
+        (ONCE, ResponseLost("x"), 1, 60.0, None),
+        (ONCE, ProtocolError("x"), 1, 60.0, None),
+        (AGAIN, lost(), 1, 60.0, 0.25),
+        (AGAIN, lost(), 4, 60.0, 2.0),
+        (AGAIN, lost(), 5, 60.0, None),
         # A wait that would reach the deadline is not begun.
         (ONCE, Refused("x"), 1, 0.26, 0.25),
-        (ONCE, Refused("x"), 1, 0.25, None),
         (ONCE, Refused("busy", 60.0), 1, 60.25, None),
         # It is never shorter than the server asked for.
-        (ONCE, Refused("busy", 0.0), 1, 1e9, 0.05),
         (ONCE, Refused("busy", 1.0), 1, 1e9, 1.15),
-        (ONCE, Refused("busy", 60.0), 1, 1e9, 60.25),
         (ONCE, Refused("busy", 3600.0), 1, 1e9, 3600.25),
         # A backend that is starting, and an outage, are waited out; in an outage an hour is a minute.
         (ONCE, Refused("starting", 2.0, is_starting=True), 500, 60.0, 2.25),
-        (ONCE, Refused("starting", 2.0, is_starting=True), 500, 1.0, None),
         (OUTAGE, lost(), 500, 60.0, 8.0),
-        (OUTAGE, lost(), 500, 1.0, None),
         (OUTAGE, Refused("429"), 5, 60.0, None),
         (OUTAGE, lost(3600.0), 1, 600.0, 60.25),
         (OUTAGE, Refused("429", 3600.0), 1, 1e9, 3600.25),
@@ -79,30 +69,16 @@ def test_which_faults_are_retried_after_which_wait(
     )
 
 
-def test_the_wait_grows_and_is_spread() -> None:
-    def waits(dice: float) -> list[float]:
-        rule = RetryRule(waited_out=(Refused,))
-        return [
-            rule.wait_s(Refused("x"), attempt, 1e9, lambda: dice) or 0.0 for attempt in range(1, 9)
-        ]
-
-    assert waits(0.5) == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    assert all(low < high for low, high in zip(waits(0.0), waits(0.9), strict=True))
-
-
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
         (None, None),
-        ("60", 60.0),
         ("1.5", 1.5),
         ("Sat, 21 Nov 2026 06:00:30 GMT", 30.0),
         ("Sat, 21 Nov 2026 05:00:00 GMT", 0.0),
         ("soon", None),
-        ("-1", None),
         ("nan", None),
         ("9" * 400, None),
-        ("²", None),
     ],
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date(
@@ -149,32 +125,22 @@ STARTING = {"X-Backend-State": "starting"}
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "sid", "fault"),
+    ("status", "sid", "fault"),
     [
-        (300, {}, None, ProtocolError),
-        (307, {"Location": "http://["}, None, UnsafeOrigin),
-        (302, {"Location": "/b"}, None, ProtocolError),
-        (302, {"Location": "http://other.example/b"}, None, UnsafeOrigin),
-        (400, {}, None, NotOffered),
-        (401, {}, "s", EnvUnavailable),
-        (403, {}, "s", EnvUnavailable),
-        (404, {}, "s", SessionLost),
-        (404, {}, None, NotOffered),
-        (410, {}, "s", SessionLost),
-        (429, {}, "s", Refused),
-        (499, {}, None, NotOffered),
-        (500, {}, None, ToolCrashed),
-        (500, STARTING, None, ToolCrashed),
-        (501, {}, None, ToolCrashed),
-        (502, {}, None, ResponseLost),
-        (503, {}, None, ResponseLost),
-        (504, {}, None, ResponseLost),
-        (505, {}, None, ToolCrashed),
+        (307, None, UnsafeOrigin),
+        (302, None, ProtocolError),
+        (400, None, NotOffered),
+        (403, "s", EnvUnavailable),
+        (404, "s", SessionLost),
+        (404, None, NotOffered),
+        (429, "s", Refused),
+        (500, None, ToolCrashed),
+        (503, None, ResponseLost),
     ],
 )
-def test_a_status_is_its_fault(
-    status: int, headers: dict[str, str], sid: str | None, fault: type[EnvFault]
-) -> None:
+def test_a_status_is_its_fault(status: int, sid: str | None, fault: type[EnvFault]) -> None:
+    places = {307: "http://other.example/b", 302: "/b"}
+    headers = {"Location": places[status]} if status in places else {}
     with pytest.raises(EnvFault) as caught:
         asyncio.run(request([(status, headers)], sid=sid))
     assert type(caught.value) is fault
@@ -182,41 +148,26 @@ def test_a_status_is_its_fault(
 
 @pytest.mark.parametrize(
     ("repeat", "status", "headers", "attempts"),
-    # How many such answers are followed by another attempt; 5 attempts are permitted, an outage has 9.
+    # How many such answers are followed by another attempt: 5 attempts are permitted, an outage has more.
     [
         (Repeat.QUESTION, 503, {}, 9),
-        (Repeat.OPENING, 503, {}, 9),
         (Repeat.CREATION, 503, {}, 1),
-        (Repeat.CREATION, 429, {}, 9),
         (Repeat.CALL, 429, {}, 5),
         (Repeat.CALL, 503, STARTING, 9),
-        (Repeat.NOTICE, 503, {}, 5),
         (Repeat.RESUMPTION, 503, {}, 5),
     ],
 )
 def test_each_kind_of_request_has_its_rule(
     repeat: Repeat, status: int, headers: dict[str, str], attempts: int
 ) -> None:
-    def attempts_of(num_refused: int) -> int | None:
-        try:
-            return asyncio.run(request([(status, headers)] * num_refused + [(200, {})], repeat))
-        except EnvFault:
-            return None
-
-    assert [attempts_of(number) for number in (attempts - 1, attempts)] == [
-        attempts,
-        10 if attempts == 9 else None,
-    ]
-
-
-def test_each_outage_is_reported_once_and_from_the_fourth_attempt(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    down: list[Answer] = [(503, {})]
-    asyncio.run(request([*down * (SAID_AFTER - 1), (200, {})], Repeat.OPENING))
-    assert caplog.records == []
-    asyncio.run(request([*down * 6, (200, {}), *down * 6, (200, {})], Repeat.OPENING, requests=2))
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    refused = [(status, headers)] * (attempts - 1)
+    assert asyncio.run(request([*refused, (200, {})], repeat)) == attempts
+    more = request([*refused, (status, headers), (200, {})], repeat)
+    if attempts == 9:
+        assert asyncio.run(more) == attempts + 1
+    else:
+        with pytest.raises(EnvFault):
+            asyncio.run(more)
 
 
 async def pause_before_the_last_attempt(is_known: bool) -> None:

@@ -15,38 +15,25 @@ from xp.episode.trajectory import (
 )
 
 
-def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:
-    move = {"function": {"name": "move"}, "type": "function"}
-    look = {"function": {"name": "look"}, "type": "function"}
-    same = json.dumps([dict(reversed(move.items())), look])
-    file = tmp_path / "trajectories" / "train.jsonl"
-    with (
-        TrajectoryWriter(file) as one,
-        TrajectoryWriter(file.with_name("train.rank_1.jsonl")) as two,
-    ):
-        for writer, tools in (
-            (one, json.dumps([move, look])),
-            (one, same),
-            (two, same),
-            (one, "[]"),
-        ):
-            writer.write(a_record(tools=tools))
-    digests = [record["tools"] for record in read_trajectories(file)]
-    assert digests[0] == digests[1] != digests[2]
-    kept = {path.stem: json.loads(path.read_text()) for path in (file.parent / "tools").iterdir()}
-    assert kept == {digests[0]: [move, look], digests[2]: []}
-
-
-def test_a_prompt_is_kept_once_beside_the_records(tmp_path: Path) -> None:
+def test_each_distinct_list_of_tools_and_prompt_is_kept_once_beside_the_records(
+    tmp_path: Path,
+) -> None:
+    one = '[{"function": {"name": "move"}, "type": "function"}]'
+    same = '[{"type": "function", "function": {"name": "move"}}]'
     file = tmp_path / "trajectories" / "train.jsonl"
     with TrajectoryWriter(file) as writer:
-        for prompt in ("<|im_start|>system\nö", None, "<|im_start|>system\nö", "other"):
-            writer.write(replace(a_record(), prompt=prompt))
-    digests = [record["prompt"] for record in read_trajectories(file)]
-    assert digests[0] == digests[2] != digests[3]
-    assert digests[1] is None
-    kept = {path.stem: path.read_text() for path in (file.parent / "prompts").iterdir()}
-    assert kept == {digests[0]: "<|im_start|>system\nö", digests[3]: "other"}
+        for tools, prompt in ((one, "ö"), (same, None), ("[]", "ö")):
+            writer.write(replace(a_record(tools=tools), prompt=prompt))
+    with TrajectoryWriter(file.with_name("train.rank_1.jsonl")) as writer:
+        writer.write(a_record(tools=same))
+    records = list(read_trajectories(file))
+    assert records[0]["tools"] == records[1]["tools"] != records[2]["tools"]
+    assert records[0]["prompt"] == records[2]["prompt"]
+    assert records[1]["prompt"] is None
+    kept = {path.stem: json.loads(path.read_text()) for path in (file.parent / "tools").iterdir()}
+    assert kept == {records[0]["tools"]: json.loads(one), records[2]["tools"]: []}
+    (prompt_file,) = (file.parent / "prompts").iterdir()
+    assert (prompt_file.stem, prompt_file.read_text()) == (records[0]["prompt"], "ö")
 
 
 def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> None:

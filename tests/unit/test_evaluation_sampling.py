@@ -16,8 +16,11 @@ from xp.spec import BackendName, RunSpec, Sampling
 from xp.worker.token_budget import evaluation_sampling
 
 OWN = (
-    *("evaluation.temperature=0.6", "evaluation.top_p=0.7", "evaluation.top_k=20"),
-    *("evaluation.max_tokens_per_turn=3000", "evaluation.max_response_tokens=12000"),
+    "evaluation.temperature=0.6",
+    "evaluation.top_p=0.7",
+    "evaluation.top_k=20",
+    "evaluation.max_tokens_per_turn=3000",
+    "evaluation.max_response_tokens=12000",
 )
 
 

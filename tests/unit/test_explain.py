@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from xp.__main__ import main
-from xp.cli.explain import KeyExplainer, fields_of, trainers
+from xp.cli.explain import fields_of
 from xp.composition import ROOT, compose, origin_of
 from xp.composition.files import Mark
 
@@ -25,10 +24,7 @@ def parsed(mark: Mark) -> Any:
     "overrides",
     [
         [],
-        ["recipes=quickstart"],
-        ["env=whodunit", "hardware=a100x4"],
         ["env=ctf", "model=qwen3-30b-a3b", "hardware=h200x8", "backend=slime", "seed=7"],
-        ["hardware=cpu", "model=qwen3-4b", "backend=skyrl", "training.top_k=20"],
     ],
 )
 def test_the_place_that_is_named_says_the_value(overrides: list[str]) -> None:
@@ -58,33 +54,6 @@ def test_an_override_comes_before_the_files_and_they_are_told_too() -> None:
         "conf/training/_base.yaml",
         "conf/model/tiny.yaml",
     ]
-
-
-def test_explain_says_value_origin_meaning_and_every_backend() -> None:
-    text = "\n".join(KeyExplainer([]).lines("algorithm.kl_estimator"))
-    assert text.startswith("algorithm.kl_estimator = k3\n  from   conf/algorithm/_base.yaml:")
-    for part in (
-        "Form of the penalty",
-        "k1, k2, k3",
-        "--kl-loss-type k3",
-        "trainer.algorithm.kl_estimator_type=k3",
-    ):
-        assert part in text
-
-
-def test_explain_as_json_has_the_facts_of_the_text(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["training.learning_rate", "training.learning_rate=1e-4"]
-    assert main(["explain", *words]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert main(["explain", *words, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["from"][0] == "the command line: training.learning_rate=1e-4"
-    assert set(found["backends"]) == set(trainers())
-    values = [*found["from"], found["means"], found["legal"]]
-    values += [
-        f"{name} {one['support']}: {one['receives']}" for name, one in found["backends"].items()
-    ]
-    assert [value for value in values if " ".join(value.split()) not in text] == []
 
 
 def test_every_field_has_words(capsys: pytest.CaptureFixture[str]) -> None:

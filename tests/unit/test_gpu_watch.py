@@ -38,37 +38,18 @@ def show(rows: Path, text: str) -> None:
     rows.with_name("new").rename(rows)
 
 
-@pytest.mark.parametrize(
-    ("visible", "memory", "utilization"),
-    [("0,1", 40000, 0.3), ("GPU-cc", 80000, 1.0), ("", 80000, 1.6 / 3), (None, 80000, 1.6 / 3)],
-)
-def test_a_step_has_peak_and_mean_of_the_visible_gpus(
-    visible: str | None,
-    memory: int,
-    utilization: float,
-    shown: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_peak_of_a_step_is_not_that_of_the_step_before(
+    shown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-cc")
     watch = GpuWatch()
     watch.metrics()  # the first call starts the thread
     eventually(lambda: bool(watch._samples))
-    metrics = watch.metrics()
-    assert metrics["gpu/memory_gb"] == pytest.approx(memory / 1024)
-    assert metrics["gpu/utilization"] == pytest.approx(utilization)
-    show(shown, "")  # the thread ends
-
-
-def test_the_peak_of_a_step_is_not_that_of_the_step_before(shown: Path) -> None:
-    watch = GpuWatch()
-    watch.metrics()
-    eventually(lambda: bool(watch._samples))
     show(shown, "0, GPU-aa, 500, 0\n")
     eventually(lambda: watch._samples[-1][1] == 0.0)
-    assert watch.metrics()["gpu/memory_gb"] == pytest.approx(80000 / 1024)
+    first = watch.metrics()
+    assert first["gpu/memory_gb"] == pytest.approx(80000 / 1024)
+    assert 0 < first["gpu/utilization"] <= 0.55
     eventually(lambda: bool(watch._samples))
     assert watch.metrics() == {"gpu/memory_gb": pytest.approx(500 / 1024), "gpu/utilization": 0.0}
     show(shown, "0, GPU-aa, [N/A], [N/A]\n")

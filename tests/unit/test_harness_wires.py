@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.tables import rows
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
 from xp.contrib.harness.request import ProgramRequest, RefusedRequest, difference
 from xp.contrib.harness.server import ProgramChannel
 from xp.envs.base import Message, ModelMessage
 
 WIRES = [chat_wire, responses_wire, anthropic_wire]
+BY_NAME = dict(zip(("chat", "responses", "anthropic"), WIRES, strict=True))
 USER = {"role": "user", "content": "hi"}
 FIRST = ProgramRequest([Message(role="user", content="hi")], [])
 CALL = {
@@ -74,54 +76,13 @@ def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType, reason: str) -> None:
     assert f'"{reason}"' in json.dumps(list(wire.events(turn, {})))
 
 
-@pytest.mark.parametrize(
-    ("wire", "body", "reason"),
-    [
-        *[
-            (chat_wire, {"messages": [USER], **more}, next(iter(more)))
-            for more in (
-                *(
-                    {"n": 2},
-                    {"tool_choice": "required"},
-                    {"response_format": {"type": "json_object"}},
-                ),
-                *(
-                    {"stop": ["x"]},
-                    {"logprobs": True},
-                    {"logit_bias": {"1": 2}},
-                    {"functions": [{}]},
-                ),
-            )
-        ],
-        (chat_wire, {"messages": "hi"}, "expected a list"),
-        (
-            chat_wire,
-            {"messages": [USER, {"role": "assistant", "content": "No"}]},
-            "the last message",
-        ),
-        (chat_wire, {"messages": [USER], "tools": [{"type": "function"}]}, "tools: expected"),
-        (chat_wire, {"messages": [{"role": "critic", "content": "x"}]}, "role"),
-        (responses_wire, {"input": "hi", "previous_response_id": "r"}, "previous_response_id"),
-        (
-            responses_wire,
-            {"input": "hi", "text": {"format": {"type": "json_schema"}}},
-            "text.format",
-        ),
-        (responses_wire, {"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
-        (anthropic_wire, {"messages": [USER], "tool_choice": {"type": "any"}}, "tool_choice"),
-        (anthropic_wire, {"messages": [USER], "stop_sequences": ["x"]}, "stop_sequences"),
-        (
-            anthropic_wire,
-            {"messages": [USER], "output_config": {"format": {"type": "json_schema"}}},
-            "output_config",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("wire", "body", "words"), rows("refused_requests"))
 def test_what_the_policy_cannot_keep_is_refused_by_name(
-    wire: ModuleType, body: dict[str, Any], reason: str
+    wire: str, body: str, words: list[str]
 ) -> None:
-    with pytest.raises(RefusedRequest, match=reason):
-        wire.read(body)
+    with pytest.raises(RefusedRequest) as refused:
+        BY_NAME[wire].read(json.loads(body))
+    assert [word for word in words if word not in str(refused.value)] == []
 
 
 IMAGE = "[{}: not shown, the policy reads text]"
@@ -143,14 +104,6 @@ LATER = {"role": "system", "content": "Be brief."}
             [("system", "Be brief."), ("user", f"hi\n\n{IMAGE.format('image_url')}")],
         ),
         (
-            responses_wire,
-            {
-                "input": [{"role": "developer", "content": [{"type": "input_image"}]}, USER],
-                "instructions": "No.",
-            },
-            [("system", f"No.\n\n{IMAGE.format('input_image')}"), ("user", "hi")],
-        ),
-        (
             anthropic_wire,
             {
                 "messages": [{**USER, "content": [{"type": "image"}]}, LATER],
@@ -164,27 +117,6 @@ def test_templates_get_texts_and_one_message_of_the_system_and_of_the_user(
     wire: ModuleType, body: dict[str, Any], messages: list[tuple[str, str]]
 ) -> None:
     assert [(one["role"], one["content"]) for one in wire.read(body).messages] == messages
-
-
-def test_a_custom_tool_is_a_function_of_one_text() -> None:
-    tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
-    read = responses_wire.read({"input": "hi", "tools": tools, "temperature": 0})
-    assert [one["function"]["name"] for one in read.tools] == ["patch"]
-    assert read.settings == {"temperature": 0.0}
-    call = {
-        "id": "c1",
-        "type": "function",
-        "function": {"name": "patch", "arguments": {"input": "+a"}},
-    }
-    turn = ModelMessage(Message(role="assistant", content="", tool_calls=[call]))
-    (item,) = responses_wire.answer(turn, {"tools": tools})["output"]
-    assert item["type"] == "custom_tool_call"
-    assert item["input"] == "+a"
-    result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
-    assert (
-        difference(FIRST, turn.message, responses_wire.read({"input": [USER, item, result]}))
-        is None
-    )
 
 
 @pytest.mark.parametrize(("only_appends", "numbers"), [(True, [0, 0, 0, 1]), (False, [0, 1, 1, 2])])
@@ -203,7 +135,6 @@ def test_a_request_is_a_retry_until_its_answer_is_delivered(
 @pytest.mark.parametrize(
     ("now", "reason"),
     [
-        ([], "the request has 1 messages"),
         ([TURN], "no new message"),
         (
             [Message(role="assistant", content="Another."), Message(role="user", content="x")],
@@ -250,85 +181,16 @@ def test_tools_of_a_namespace_are_read_and_go_back_with_it() -> None:
         ("custom_tool_call", "mcp__game", "say"),
         ("function_call", None, "echo"),
     ]
-    done = [
-        event["item"]
-        for event in responses_wire.events(ModelMessage(turn), body)
-        if event["type"] == "response.output_item.done"
-    ]
-    assert [item.get("namespace") for item in done] == ["mcp__game", "mcp__game", None]
     result = {"type": "function_call_output", "call_id": "c3", "output": "x"}
     now = responses_wire.read({**body, "input": [USER, *output, result]})
     assert difference(responses_wire.read(body), turn, now) is None
 
 
-@pytest.mark.parametrize(
-    ("wire", "body", "words"),
-    [
-        (responses_wire, {"tools": [{"type": "local_shell"}]}, ("tools", "'local_shell'")),
-        (
-            responses_wire,
-            {"tools": [{**NAMESPACE, "tools": [{"type": "grid", "name": "g"}]}]},
-            ("tools", "'grid'", "'g'"),
-        ),
-        (responses_wire, {"input": [{"type": "local_shell_call"}]}, ("'local_shell_call'",)),
-        (
-            chat_wire,
-            {"tools": [{"type": "custom", "custom": {"name": "say"}}]},
-            ("tools", "'custom'", "'say'"),
-        ),
-        (
-            chat_wire,
-            {
-                "messages": [
-                    {
-                        "role": "assistant",
-                        "tool_calls": [{"type": "custom", "custom": {"name": "say"}}],
-                    }
-                ]
-            },
-            ("tool_calls", "'custom'", "'say'"),
-        ),
-        (
-            chat_wire,
-            {"messages": [{"role": "user", "content": [{"type": "odour"}]}]},
-            ("content", "'odour'"),
-        ),
-        (
-            anthropic_wire,
-            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
-            ("tools", "'bash_20250124'", "'bash'"),
-        ),
-        (
-            anthropic_wire,
-            {"messages": [{"role": "assistant", "content": [{"type": "server_tool_use"}]}]},
-            ("'server_tool_use'",),
-        ),
-    ],
-)
-def test_an_item_or_tool_of_an_unknown_kind_is_refused_with_its_name(
-    wire: ModuleType, body: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    field = "input" if wire is responses_wire else "messages"
-    with pytest.raises(RefusedRequest) as refused:
-        wire.read({field: [USER], **body})
-    assert all(word in str(refused.value) for word in words)
-
-
-@pytest.mark.parametrize(
-    ("wire", "body"),
-    [
-        (chat_wire, {"messages": [USER], "parallel_tool_calls": False}),
-        (responses_wire, {"input": [USER], "parallel_tool_calls": False}),
-        (
-            anthropic_wire,
-            {
-                "messages": [USER],
-                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-            },
-        ),
-    ],
-)
-def test_a_wish_for_one_call_is_read(wire: ModuleType, body: dict[str, Any]) -> None:
-    assert wire.read(body).takes_one_call
-    plain = {key: value for key, value in body.items() if key in ("messages", "input")}
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_wish_for_one_call_is_read(wire: ModuleType) -> None:
+    plain = {"input" if wire is responses_wire else "messages": [USER]}
+    wish: dict[str, Any] = {"parallel_tool_calls": False}
+    if wire is anthropic_wire:
+        wish = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    assert wire.read(plain | wish).takes_one_call
     assert not wire.read(plain).takes_one_call

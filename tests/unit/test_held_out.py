@@ -10,8 +10,8 @@ import pytest
 from tests.support.evaluations import leave_evaluation
 from tests.support.fake_provider import FakeWorld
 from tests.support.fake_session import RULES
-from tests.support.sections import replace, run_spec, with_keys
-from xp.composition import compose, from_container
+from tests.support.sections import replace, run_spec
+from xp.composition import compose
 from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import read_evaluation
 from xp.episode.metrics import EpisodeFacts
@@ -19,9 +19,10 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.execution.held_out import held_out
 from xp.planning.plan import build_again, build_plan, build_preparation
-from xp.planning.run_size import held_out_lines
-from xp.planning.stages import prepare_config, task_set_place
+from xp.planning.stages import prepare_config
+from xp.tasks.manifest import TABLE
 from xp.tasks.prepare import prepare
+from xp.tasks.row import read_rows
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.evaluate import RunEvaluation
 from xp.worker.places import RunPaths
@@ -41,11 +42,8 @@ def test_with_nothing_held_out_the_train_stage_is_the_last(backend: str) -> None
 
 
 def test_a_mix_is_evaluated_on_the_members_that_hold_something_out() -> None:
-    mix = "env=whodunit_mini_multiply"
-    one = "env.members.multiply.held_out=null"
-    none = "env.members.whodunit_mini.held_out=null"
-    assert build_plan(compose([mix, one]), "r").stages[-1].name == "evaluate"
-    assert build_plan(compose([mix, one, none]), "r").stages[-1].name == "train"
+    mix = compose(["env=whodunit_mini_multiply", "env.members.multiply.held_out=null"])
+    assert build_plan(mix, "r").stages[-1].name == "evaluate"
 
 
 def test_only_a_training_asks_preparation_for_tasks_to_train_on() -> None:
@@ -67,34 +65,6 @@ def test_only_a_training_asks_preparation_for_tasks_to_train_on() -> None:
             assert f'"trains": {str(trains).lower()}' in config
 
 
-def test_training_splits_are_one_name_or_several() -> None:
-    one = compose([*ON["trl"]])
-    several = compose([*ON["trl"], "env.train.split=[train,extra]"])
-    assert [spec.env.members["whodunit_mini"].train.split for spec in (one, several)] == [
-        ("train",),
-        ("train", "extra"),
-    ]
-    dumped = [spec.model_dump(mode="json") for spec in (one, several)]
-    assert [d["env"]["members"]["whodunit_mini"]["train"]["split"] for d in dumped] == [
-        "train",
-        ["train", "extra"],
-    ]
-    assert [from_container(d) for d in dumped] == [one, several]
-    assert task_set_place(one) != task_set_place(several)
-
-
-def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> None:
-    spec = compose(["env=whodunit", f"outputs={tmp_path}"])
-    (line,) = held_out_lines(spec, tmp_path)
-    assert (
-        "test, validation, eval or dev, else 0.2 of its training tasks by hash; known after prepare"
-        in line
-    )
-    assert held_out_lines(compose(["env=whodunit", "env.held_out=null"]), tmp_path) == [
-        "held out: nothing (held_out=null)"
-    ]
-
-
 def test_the_plan_refuses_to_train_on_what_is_there_to_be_evaluated(tmp_path: Path) -> None:
     with pytest.raises(
         XpError, match=r"env\.train\.split: nothing to train on: .*\nplay it by `python -m xp eval`"
@@ -113,25 +83,13 @@ def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path)
 
 
 def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_path: Path) -> None:
-    task_set = prepare(
-        FakeWorld(tmp_path, splits={"train": 5, "test": 4}).config(),
-        {},
-        tmp_path,
-    )
-    rows = [row for row in task_set.rows("held_out") if row.index != 2]
-    places = RunPaths(str(tmp_path), 1, str(task_set.path))
-    stage = tmp_path / "attempt_1/evaluate"
-    stage.mkdir(parents=True)
-    outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
-    played = [EpisodeFacts("fake", row.task_id, outcome, 3) for row in rows]
-    (stage / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
-    config = EvaluateConfig(
-        spec=run_spec(), places=places, stage="evaluate", models={"after": "m"}, server=None
-    )
-    RunEvaluation(config, stage / "episode.json").add("after", played)
-    found = read_evaluation(stage / "after/eval.json")
+    first, played = evaluation(tmp_path, 1)
+    first.add("after", played[1:])
+    found = read_evaluation(tmp_path / "runs/r/attempt_1/evaluate/after/eval.json")
+    (file,) = tmp_path.rglob(TABLE)
+    hashes = {row.task_id: row.task_hash for row in read_rows(file)}
     assert {task: one["hash"] for task, one in found["tasks"].items()} == {
-        row.task_id: row.task_hash for row in rows
+        episode.task_id: hashes[episode.task_id] for episode in played[1:]
     }
     assert found["scoring"]["fake"]["env.reward.reduction"] == RULES.reward.reduction
 
@@ -192,13 +150,4 @@ def test_an_evaluation_with_too_many_void_episodes_has_no_result(tmp_path: Path)
     with pytest.raises(XpError, match="void") as error:
         first.add("before", void)
     assert error.value.code is ExitCode.UNHEALTHY
-    first._config = with_keys(first._config, training__max_void_fraction=1.0)
-    lost = [
-        replace(one, outcome=replace(one.outcome, void_reason="JudgeFault: no verdict"))
-        for one in void
-    ]
-    with pytest.raises(
-        XpError, match=r"every held-out episode is void: .* \(JudgeFault: no verdict\)"
-    ):
-        first.add("before", lost)
     assert first.is_due("before")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from tests.support.importance import PAIRS, ROWS, algorithm, planted
-from tools.parity.recorded import LOWER, UPPER, batch
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, metrics, weigh
 
 
@@ -66,18 +63,3 @@ def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(
 def test_no_trained_token_has_no_metrics_and_no_weight_a_sample_size_of_0() -> None:
     assert metrics([0, 0, 0, 0]) == {}
     assert metrics([4, 4, 0, 0]) == {OUTSIDE: 1.0, SAMPLE_SIZE: 0.0}
-
-
-def test_the_measured_batch_has_tokens_and_episodes_on_both_sides_of_each_bound() -> None:
-    def near(values: list[float]) -> set[tuple[float, bool]]:
-        """Bounds that a value is near to, and whether it is above."""
-        return {(b, v > b) for v in values for b in (LOWER, UPPER) if abs(math.log(v / b)) < 2e-4}
-
-    both = {(bound, is_above) for bound in (LOWER, UPPER) for is_above in (False, True)}
-    episodes = [one for one in batch() if one.reward is not None]
-    gaps = [[-n for n, m in zip(one.noise, one.mask, strict=True) if m] for one in episodes]
-    products = [math.exp(sum(own)) for own in gaps]
-    assert near([math.exp(gap) for own in gaps for gap in own]) == both
-    assert near(products) == {(UPPER, False), (LOWER, False)}
-    assert max(products) > 1000
-    assert min(products) < 1e-3

@@ -15,7 +15,6 @@ from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_plan
-from xp.worker.tiny_model import SHIPPED
 
 BACKENDS = {
     "trl": ("hardware=a100x1",),
@@ -70,17 +69,11 @@ def test_training_starts_there_and_the_reference_is_the_model(backend: str, tmp_
 
 
 def test_slime_loads_it_while_the_run_has_no_checkpoint(tmp_path: Path) -> None:
-    config = SlimeConfig.from_json(
-        json.dumps(config_of(build_plan(compose(overrides(tmp_path, "slime")), "r"), "train"))
-    )
-
-    def value(of: SlimeConfig, flag: str) -> str:
-        return of.command.flags[of.command.flags.index(flag) + 1]
-
-    assert value(config, "--load") == "runs/r/checkpoints"
-    first = config.from_the_start()
-    assert value(first, "--load") == value(first, "--hf-checkpoint") == str(tmp_path / "sft")
-    assert value(first, "--ref-load") == str(tmp_path / "base")
+    plan = build_plan(compose(overrides(tmp_path, "slime")), "r")
+    first = SlimeConfig.from_json(json.dumps(config_of(plan, "train"))).from_the_start()
+    flags = first.command.flags
+    values = [flags[flags.index(name) + 1] for name in ("--load", "--hf-checkpoint", "--ref-load")]
+    assert values == [str(tmp_path / "sft"), str(tmp_path / "sft"), str(tmp_path / "base")]
 
 
 def test_slime_resumes_with_the_reference_of_its_last_copy(tmp_path: Path) -> None:
@@ -96,7 +89,6 @@ def test_slime_resumes_with_the_reference_of_its_last_copy(tmp_path: Path) -> No
         return flags[flags.index("--ref-load") + 1], step
 
     assert reference(0, [0]) == (str(tmp_path / "base"), None)
-    assert reference(1, [0, 1]) == ("runs/r/checkpoints", "1")
     assert reference(4, [3, 4]) == ("runs/r/checkpoints", "3")
     with pytest.raises(
         XpError, match=r"policy of step 4, and .* has no complete checkpoint"
@@ -111,14 +103,11 @@ def test_what_is_no_whole_model_is_refused(tmp_path: Path) -> None:
     asked = ("model=hf", f"model.path={base}", f"training.initial_checkpoint={place}")
     assert "no such directory" in fault(*asked)
     place.mkdir()
-    assert "no readable config.json; a Megatron checkpoint must be exported first" in fault(*asked)
+    assert "a Megatron checkpoint must be exported first" in fault(*asked)
     (place / "adapter_config.json").write_text("{}")
-    assert "the directory has adapters; merge them" in fault(*asked)
+    assert "the directory has adapters" in fault(*asked)
     (model_at(place) / "model.safetensors").unlink()
     assert "the directory has no weights" in fault(*asked)
-    (place / "model-00001-of-00002.safetensors").write_text("")
-    (place / "tokenizer.json").unlink()
-    assert "the directory has no tokenizer (tokenizer.json)" in fault(*asked)
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:
@@ -127,10 +116,6 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     said = fault("model=hf", f"model.path={base}", f"training.initial_checkpoint={start}")
     assert "hidden_size is 576, and config.json has 1024" in said
     assert f"set model=hf model.path={start}" in said
-    option = fault("model=qwen3-4b", "hardware=a100x1", f"training.initial_checkpoint={start}")
-    assert "not the network of model=qwen3-4b" in option
-    unknown = fault("model=hf", "model.path=ORG/NAME", f"training.initial_checkpoint={start}")
-    assert "whose config.json is not on this machine: download the model first" in unknown
     tiny = fault(f"training.initial_checkpoint={start}")
     assert "not the network of model=tiny: " in tiny
 
@@ -144,13 +129,4 @@ def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:
     critic = ("algorithm=ppo", "backend.convert_model=true")
     assert "Slime's critic starts from a Megatron checkpoint" in fault(
         *overrides(tmp_path, "slime", *critic)
-    )
-
-
-def test_the_embedded_models_network_is_compared(tmp_path: Path) -> None:
-    assert compose([f"training.initial_checkpoint={SHIPPED}"]).training.initial_checkpoint == str(
-        SHIPPED
-    )
-    assert "hidden_size is 96" in fault(
-        f"training.initial_checkpoint={checkpoint_at(tmp_path / 'start')}"
     )

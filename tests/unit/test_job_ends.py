@@ -21,19 +21,12 @@ from xp.execution.launchers.node.job_spec import RESULT
 @pytest.mark.parametrize(
     ("state", "left", "code"),
     [
-        ("PENDING", "0:0", None),
         ("RUNNING", "0:0", None),
-        ("COMPLETING", "0:0", None),
-        ("COMPLETED", "0:0", ExitCode.INTERNAL),
-        ("FAILED", "1:0", 1),
         ("FAILED", "7:0", 7),
         ("FAILED", "0:11", 128 + 11),
         ("CANCELLED", "0:15", 128 + 2),
         ("TIMEOUT", "0:0", 128 + 15),
-        ("DEADLINE", "0:0", 128 + 15),
-        ("PREEMPTED", "0:15", 128 + 15),
         ("NODE_FAIL", "0:0", 128 + 15),
-        ("BOOT_FAIL", "0:0", 128 + 15),
         ("OUT_OF_MEMORY", "0:125", 128 + 9),
     ],
 )
@@ -63,39 +56,17 @@ def test_a_job_that_slurm_forgot_was_lost_with_its_machine(
     assert slurm.assumed_code("7") == code
 
 
-def test_the_newest_job_of_a_name_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[str | XpError] = ["", XpError("busy"), "9\n101\n10\n"]
-    pauses: list[float] = []
-
-    def ask(*_: Any, **__: Any) -> str:
-        answer = answers.pop(0)
-        if isinstance(answer, XpError):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(slurm, "ask", ask)
-    monkeypatch.setattr(slurm.time, "sleep", pauses.append)
-    assert slurm._find("run-1-train", 5) == "101"
-    assert pauses == [1.0, 1.0]
-    answers[:] = ["", "7"]
-    assert slurm._find("run-1-train") is None
-
-
 @pytest.mark.parametrize(
     ("status", "driver", "code"),
     [
-        ("PENDING", None, None),
         ("RUNNING", None, None),
         ("STOPPED", None, 128 + 15),
-        ("SUCCEEDED", 0, ExitCode.INTERNAL),
         ("FAILED", None, ExitCode.INTERNAL),
-        ("FAILED", 3, 3),
         ("FAILED", -9, 128 + 9),
-        (None, None, 128 + 15),
     ],
 )
 def test_rays_state_of_a_job_without_a_result(
-    status: str | None,
+    status: str,
     driver: int | None,
     code: int | None,
     tmp_path: Path,
@@ -103,21 +74,13 @@ def test_rays_state_of_a_job_without_a_result(
 ) -> None:
     from ray.job_submission import JobInfo, JobStatus
 
-    def info(_: str) -> JobInfo:
-        if status is None:
-            raise RuntimeError("404: job does not exist")
-        return JobInfo(
-            status=JobStatus(status),
-            entrypoint="python",
-            message="its message",
-            driver_exit_code=driver,
-        )
-
+    info = JobInfo(status=JobStatus(status), entrypoint="", message="why", driver_exit_code=driver)
     launcher = ray.RayLauncher(launcher_spec("ray"), tmp_path)
-    monkeypatch.setattr(launcher, "_client", lambda: SimpleNamespace(get_job_info=info))
+    client = SimpleNamespace(get_job_info=lambda _: info)
+    monkeypatch.setattr(launcher, "_client", lambda: client)
     launch = Launch("ray", "r/1/train", "raysubmit_1", "runs/r/attempt_1/train/log.txt", "")
     assert launcher._ended(launch) == code
-    assert launcher._message(launch) == ("" if status is None else "its message")
+    assert launcher._message(launch) == "why"
 
 
 def test_a_ray_cluster_that_does_not_answer_is_lost_after_five_minutes(
@@ -151,9 +114,7 @@ class Clock:
         self.now += seconds
 
 
-@pytest.mark.parametrize(
-    ("code", "deadline_s"), [(1, 10.0), (128, 10.0), (128 + 2, 2.0), (128 + 15, 2.0)]
-)
+@pytest.mark.parametrize(("code", "deadline_s"), [(1, 10.0), (128 + 15, 2.0)])
 def test_a_result_is_awaited_after_the_jobs_end(
     code: int, deadline_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,57 +169,31 @@ def test_secrets_of_a_run_are_its_users_alone_and_end_with_it(
     assert [path.name for path in (file, token)] == ["2.train.json", "2.train.token"]
     assert json.loads(file.read_text()) == {"KEY": "value"}
     assert len(token.read_text()) == 64
-    assert secrets_files.write_token(context, "train").read_text() == token.read_text()
-    assert [oct(path.stat().st_mode)[-3:] for path in (file, token, file.parent)] == [
-        "600",
-        "600",
-        "700",
-    ]
+    modes = [oct(path.stat().st_mode)[-3:] for path in (file, token, file.parent)]
+    assert modes == ["600", "600", "700"]
     (file.parent / "mine.txt").touch()
-    other = secrets_files.write(replace(context, run_id="other"), "train", {"KEY": "value"})
-    stopped: list[bool] = []
-    launcher = ray.RayLauncher(launcher_spec("ray"), tmp_path)
-    monkeypatch.setattr(launcher, "_head", SimpleNamespace(stop=lambda: stopped.append(True)))
-    launcher.close(context)
-    launcher.close(context)
-    assert stopped == [True]
+    slurm.SlurmLauncher(launcher_spec("slurm"), tmp_path).close(context)
     assert [path.name for path in file.parent.iterdir()] == ["mine.txt"]
-    slurm.SlurmLauncher(launcher_spec("slurm"), tmp_path).close(replace(context, run_id="other"))
-    assert other is not None
-    assert not other.parent.exists()
 
 
-@pytest.mark.parametrize(("run_id", "outputs"), [("../r", "outputs"), ("r", ".xp")])
-def test_secrets_are_written_nowhere_else(
-    run_id: str, outputs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_written_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(XpError):
-        secrets_files.write(
-            Context(run_id, 1, tmp_path / outputs, "", {}), "train", {"KEY": "value"}
-        )
+    for run_id, outputs in (("../r", "outputs"), ("r", ".xp")):
+        context = Context(run_id, 1, tmp_path / outputs, "", {})
+        with pytest.raises(XpError):
+            secrets_files.write(context, "train", {"KEY": "value"})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
-    answers: list[str | XpError] = [
-        "7\n",
-        "8;cluster\n",
-        "",
-        "9",
-        XpError("full"),
-        "",
-    ]
+    asked: list[str] = []
+    answers: list[str | XpError] = ["7\n", "8;cluster\n", "", "9", XpError("full"), ""]
 
     def ask(argv: list[str], **_: Any) -> str:
-        asked.append(
-            argv[:1]
-            + [word for word in argv if word.startswith(("--array", "--job-name"))]
-            + argv[-1:]
-        )
+        shown = [word for word in argv[1:-1] if word.startswith(("--array", "--job-name"))]
+        asked.append(" ".join([argv[0], *shown, argv[-1]]))
         answer = answers.pop(0)
         if isinstance(answer, XpError):
             raise answer
@@ -267,31 +202,23 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     monkeypatch.setattr(slurm_array, "ask", ask)
     monkeypatch.setattr(slurm_array, "max_array_size", lambda: None)
     small = stage("a", "")
-    large = replace(
-        small,
-        job=replace(small.job, resources=replace(small.job.resources, num_cpus=64, memory_gb=9.0)),
-    )
-    (tmp_path / "arrays/r1").mkdir(parents=True)
-    (tmp_path / "arrays/r1/0.txt").write_text("of an interrupted sweep")
+    resources = replace(small.job.resources, num_cpus=64, memory_gb=9.0)
+    large = replace(small, job=replace(small.job, resources=resources))
     sweep = {"r1": [small], "r2": [small], "r3": [small, large]}
     arrays = slurm_array.SlurmArrays(launcher_spec("slurm"), tmp_path, sweep, {})
-    scripts = [str(tmp_path / f"arrays/{name}/array.sh") for name in ("r1", "r3")]
+    scripts = tmp_path / "arrays"
     assert asked == [
-        ["sbatch", "--array=0-1", "--job-name=xp-r1", scripts[0]],
-        ["sbatch", "--array=0-0", "--job-name=xp-r3", scripts[1]],
+        f"sbatch --array=0-1 --job-name=xp-r1 {scripts}/r1/array.sh",
+        f"sbatch --array=0-0 --job-name=xp-r3 {scripts}/r3/array.sh",
     ]
-    assert not (tmp_path / "arrays/r1/0.txt").exists()
     assert [arrays.has(name) for name in ("r1", "r3", "r4")] == [True, True, False]
-    places = [
-        arrays.task_id(name, Path("code"), [Path("a.json"), Path("b.json")])
-        for name in ("r2", "r3")
-    ]
+    files = [Path("a.json"), Path("b.json")]
+    places = [arrays.task_id(name, Path("code"), files) for name in ("r2", "r3")]
     assert places == ["7_1", "8_0"]
-    assert (tmp_path / "arrays/r1/1.txt").read_text() == "code\na.json\nb.json\n"
+    assert (scripts / "r1/1.txt").read_text() == "code\na.json\nb.json\n"
     arrays.release()
     arrays.release()
-    assert asked[2:] == [["scontrol", "7,8"]]
+    assert asked[2:] == ["scontrol 7,8"]
     with pytest.raises(XpError, match="full"):
         slurm_array.SlurmArrays(launcher_spec("slurm"), tmp_path, sweep, {})
-    assert asked[-1] == ["scancel", "9"]
-    assert slurm_array.most([large.job.resources, small.job.resources]) == large.job.resources
+    assert asked[-1] == "scancel 9"

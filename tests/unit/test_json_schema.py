@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from datetime import datetime
-from decimal import Decimal
-from enum import IntEnum, StrEnum
-from itertools import islice
-from types import ModuleType
+from enum import StrEnum
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 import jsonschema
 import pytest
@@ -28,11 +24,6 @@ TAGGED = (Dialect.QWEN_XML, Dialect.GLM)
 class Unit(StrEnum):
     CELSIUS = "celsius"
     ONE = "1"
-
-
-class Level(IntEnum):
-    LOW = 1
-    HIGH = 2
 
 
 class Place(BaseModel):
@@ -59,34 +50,23 @@ def read(tool: ToolSpec, dialect: Dialect, **arguments: str) -> Any:
     return SYNTAX[dialect].read(SYNTAX[dialect].write(tool.name, arguments), lambda: (tool,))
 
 
-def tool_of(schema: Any, *, is_required: bool = False, **more: Any) -> ToolSpec:
-    needed = {"required": ["it"]} if is_required else {}
+def tool_of(schema: Any, *, is_required: bool = False) -> ToolSpec:
+    parameters = {"type": "object", "properties": {"it": schema}}
     return ToolSpec(
-        "look", "Look.", {"type": "object", "properties": {"it": schema}, **needed, **more}
+        "look", "Look.", parameters | {"required": ["it"]} if is_required else parameters
     )
 
 
 WRITTEN_BY_PYDANTIC: list[tuple[Any, list[Any]]] = [
     (Unit | None, ["celsius", "1", None]),
-    (Unit | int, [3, "celsius", "1"]),
     (Place | None, [{"city": "Rome", "tags": ["a"]}, None]),
-    (Literal["a", "b"], ["a"]),
     (Literal[1, 2, "auto", None], [1, "auto", None]),
-    (Level | None, [2, None]),
-    (list[Unit] | None, [["celsius", "1"], [], None]),
     (list[Place], [[{"city": "Rome", "tags": []}, {"city": "3", "tags": ["x"]}]]),
-    (dict[str, Place], [{"a": {"city": "x", "tags": []}}]),
-    (Annotated[int, Field(ge=0, le=9)], [7]),
     (Annotated[Annotated[str, Field(max_length=5)] | None, Field(description="x")], ["12", None]),
     (datetime | None, ["2026-01-02T03:04:05Z", None]),
-    (UUID, ["12345678-1234-5678-1234-567812345678"]),
-    (Decimal, [2.5]),
     (tuple[int, str], [[1, "1"]]),
-    (bool | None, [True, False, None]),
     (str | list[str], ["a b", ["a", "b"]]),
-    (str | dict[str, int] | None, ["a", {"a": 1}, None]),
     (Node, [{"name": "a", "children": [{"name": "b", "children": []}]}]),
-    (Node | None, [{"name": "3", "children": []}, None]),
     (
         Annotated[Cat | Dog, Field(discriminator="kind")],
         [{"kind": "cat", "lives": 9}, {"kind": "dog"}],
@@ -112,30 +92,23 @@ def test_a_call_is_possible_with_every_value_of_a_type(
 
 @pytest.mark.parametrize("dialect", TAGGED)
 @pytest.mark.parametrize(
-    ("schema", "arguments"),
+    ("schema", "is_required", "arguments"),
     [
-        ({"type": "integer"}, {}),
-        ({"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, {}),
-        ({"type": "array"}, {}),
-        ({"type": "string"}, {}),
-        ({"type": "string", "default": ""}, {}),
-        ({"type": "string", "default": ","}, {"it": ""}),  # the tool would take another text
+        ({"type": "integer"}, False, {}),
+        ({"type": "string"}, False, {}),
+        ({"type": "string", "default": ","}, False, {"it": ""}),  # the tool would take another text
+        ({"type": "string"}, True, {"it": ""}),
+        ({"type": "integer"}, True, None),
     ],
 )
 def test_an_empty_tag_of_an_optional_argument_leaves_it_out(
-    schema: dict[str, Any], arguments: dict[str, Any], dialect: Dialect
+    schema: dict[str, Any], is_required: bool, arguments: dict[str, Any] | None, dialect: Dialect
 ) -> None:
-    unit = {"$defs": {"Unit": {"enum": ["celsius", "1"]}}}
-    assert read(tool_of(schema, **unit), dialect, it="") == (ToolCall("look", arguments),)
-    assert read(tool_of({"type": "string"}, is_required=True), dialect, it="") == (
-        ToolCall("look", {"it": ""}),
-    )
-    (found,) = read(
-        tool_of({"type": "integer"}, is_required=True),
-        dialect,
-        it="",
-    )
-    assert isinstance(found, MalformedCall)
+    (found,) = read(tool_of(schema, is_required=is_required), dialect, it="")
+    if arguments is None:
+        assert isinstance(found, MalformedCall)
+    else:
+        assert found == ToolCall("look", arguments)
 
 
 def test_a_tools_arguments_may_be_behind_a_reference() -> None:
@@ -145,11 +118,6 @@ def test_a_tools_arguments_may_be_behind_a_reference() -> None:
     assert required(recursive) == ["name"]
     either = {"anyOf": [Cat.model_json_schema(), Dog.model_json_schema()]}
     assert set(properties(either)) == {"kind", "lives"}
-    text = {"type": "string"}
-    number = {"type": "integer"}
-    one = {"properties": {"a": text}}
-    other = {"properties": {"a": number, "b": text}}
-    assert properties({"anyOf": [one, other]}) == {"a": {"anyOf": [text, number]}, "b": text}
     assert required(either) == ["kind"]
     for root in (recursive, either):
         tool = ToolSpec("look", "Look.", root)
@@ -161,83 +129,29 @@ def test_a_tools_arguments_may_be_behind_a_reference() -> None:
     )
 
 
-def schemas_of(module: ModuleType) -> Iterator[dict[str, Any]]:
-    for model in vars(module).values():
-        if (
-            isinstance(model, type)
-            and issubclass(model, BaseModel)
-            and model.__module__ == module.__name__
-        ):
-            yield model.model_json_schema()
-
-
-def real_schemas() -> Iterator[dict[str, Any]]:
-    """Schemas of tools of openreward, and a part of those of MCP and OpenAPI, of which many are alike."""
-    import fastapi.openapi.models
-    import mcp.types
-    import openreward.toolsets
-
-    for name in openreward.toolsets.BUILTIN_TOOLSETS:
-        yield from schemas_of(vars(openreward.toolsets)[name.replace("-", "_")])
-    for module in (mcp.types, fastapi.openapi.models):
-        yield from islice(schemas_of(module), 0, None, 8)
-
-
-def test_legal_arguments_of_real_schemas_are_read_back() -> None:
-    num_same = 0
-    for number, schema in enumerate(
-        one for one in real_schemas() if {"properties", "$ref"} & one.keys()
-    ):
-        tool = ToolSpec("look", "Look.", schema)
-        arguments = arguments_of(tool, Draw(number, ()))
-        validator = jsonschema.validators.validator_for(schema)(schema)
-        validator.validate(arguments)
-        given = {
-            name: value for name, value in arguments.items() if value != ""
-        }  # an empty tag is left out
-        for dialect in TAGGED:
-            (call,) = SYNTAX[dialect].read(
-                SYNTAX[dialect].write("look", arguments), lambda tool=tool: (tool,)
-            )  # type: ignore[misc]
-            assert isinstance(call, ToolCall), (schema, arguments)
-            num_same += call.arguments == given
-            # A text that is also a number, where the schema allows both.
-            assert SYNTAX[dialect].write("look", call.arguments) == SYNTAX[dialect].write(
-                "look", given
-            )
-            validator.validate(call.arguments)
-    assert num_same > 50
-
-
 @pytest.mark.parametrize(
-    ("own", "other", "both"),
+    ("first", "other", "both"),
     [
         (
-            {"type": "integer"},
-            {"type": "number", "default": 3},
-            {"type": ["integer"], "default": 3},
+            '{"type": "integer"}',
+            '{"type": "number", "default": 3}',
+            '{"type": ["integer"], "default": 3}',
         ),
-        ({"type": "string"}, {"type": "number"}, None),
-        ({"default": 1}, {"default": 2}, {"default": 1}),
-        ({"required": ["a"]}, {"required": ["b"]}, {"required": ["a", "b"]}),
-        ({"required": ["a"]}, {"type": "object"}, {"required": ["a"], "type": "object"}),
-        ({"type": "object"}, {"required": ["a"]}, {"required": ["a"], "type": "object"}),
-        ({"enum": [1, 2]}, {"enum": [2, 3]}, {"enum": [2]}),
-        ({"const": 1}, {"enum": [1, 2]}, {"enum": [1]}),
-        ({"enum": [1]}, {"enum": [2]}, None),
-        ({"enum": [1]}, {"type": "integer"}, {"enum": [1], "type": "integer"}),
+        ('{"type": "string"}', '{"type": "number"}', "null"),
+        ('{"required": ["a"]}', '{"required": ["b"]}', '{"required": ["a", "b"]}'),
+        ('{"enum": [1, 2]}', '{"enum": [2, 3]}', '{"enum": [2]}'),
+        ('{"enum": [1]}', '{"enum": [2]}', "null"),
         (
-            {"properties": {"a": {"type": "string"}, "b": {}}},
-            {"properties": {"a": {"enum": ["x"]}, "c": {}}},
-            {
-                "properties": {
-                    "a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]},
-                    "b": {},
-                    "c": {},
-                }
-            },
+            '{"properties": {"a": {"type": "string"}, "b": {}}}',
+            '{"properties": {"a": {"enum": ["x"]}}}',
+            '{"properties": {"a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]}, "b": {}}}',
         ),
     ],
 )
-def test_two_branches_allow_what_both_allow(own: Any, other: Any, both: Any) -> None:
-    assert _merged(own, other) == both
+def test_two_branches_allow_what_both_allow(first: str, other: str, both: str) -> None:
+    assert _merged(json.loads(first), json.loads(other)) == json.loads(both)
+
+
+def test_a_nullable_type_takes_null() -> None:
+    tool = tool_of({"type": "integer", "nullable": True})
+    assert read(tool, Dialect.GLM, it="null") == (ToolCall("look", {"it": None}),)

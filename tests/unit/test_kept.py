@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.support.fake_launcher import FakeLauncher, at, ends, failing, go
+from tests.support.fake_launcher import small_code as small_code
 from tests.support.launching import FakePlan, plan, stage
 from xp.execution.launchers.base import Context
 from xp.planning.job import Stage
+
+pytestmark = pytest.mark.usefixtures("small_code")
 
 
 def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:
@@ -56,15 +61,6 @@ def test_it_is_when_its_job_changed_or_its_output_is_gone(tmp_path: Path) -> Non
     assert launcher.submitted == ["run/3/train", "run/3/evaluate"]
 
 
-def test_the_model_of_another_job_is_not_taken_for_this_ones(tmp_path: Path) -> None:
-    """36 steps, 50 steps, and 36 again: the model that lies there is of 50."""
-    go(at(of_two(), 1), tmp_path, writing())
-    go(at(of_two(train="50 steps"), 2), tmp_path, writing())
-    launcher = writing()
-    go(at(of_two(), 3), tmp_path, launcher)
-    assert launcher.submitted == ["run/3/train", "run/3/evaluate"]
-
-
 def test_what_comes_after_a_stage_that_ran_again_runs_again(tmp_path: Path) -> None:
     """Also where the attempt was cut between the two: the evaluation is of the model before."""
     go(at(of_two(), 1), tmp_path, writing())
@@ -104,10 +100,3 @@ def test_an_evaluation_played_by_the_training_is_kept_with_it(tmp_path: Path) ->
     record = go(two, tmp_path, launcher)
     assert launcher.submitted == []
     assert ends(record) == dict.fromkeys(("train", "evaluate"), ("cached", None))
-
-
-def test_an_evaluation_that_the_training_has_not_ended_is_run(tmp_path: Path) -> None:
-    one, _ = played_in_training(1)
-    launcher = writing()
-    go(one, tmp_path, launcher)
-    assert launcher.submitted == ["run/1/train", "run/1/evaluate"]

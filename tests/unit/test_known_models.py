@@ -32,15 +32,9 @@ def test_a_known_network_has_the_parameters_of_its_card(name: str, billions: lis
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["Qwen2.5-0.5B-Instruct", "Qwen2.5-14B-Instruct", "Qwen3-1.7B", "Qwen3-32B"]
-)
-def test_a_common_model_is_planned_without_a_hub(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["model=hf", f"model.path=Qwen/{name}", "backend=skyrl", "hardware=8xb200", "env=sums"]
-    words += ["backend.engine.tensor_parallel=2"] * name.endswith("32B")
-    assert main(["plan", *words]) == 0
+def test_a_common_model_is_planned_without_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=hf", "model.path=Qwen/Qwen3-1.7B", "backend=skyrl", "hardware=8xb200"]
+    assert main(["plan", *words, "env=sums"]) == 0
     out = capsys.readouterr().out
     for part in ("memory per accelerator", "time of a step", "disk: up to"):
         assert part in out
@@ -49,37 +43,13 @@ def test_a_common_model_is_planned_without_a_hub(
 def test_variants_are_compared_in_lines_of_80_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = [
-        "model=qwen3-4b",
-        "env=sums",
-        "hardware=h100x8",
-        "hardware.usd_per_hour=24",
-        "training.num_steps=100",
-    ]
-    assert main(["plan", *words, "--compare", "backend=trl,skyrl,slime", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["variant"] for row in rows] == ["backend=trl", "backend=skyrl", "backend=slime"]
-    assert len({(row["s/step"], row["GiB"]) for row in rows}) == 3
-    assert all(row["fits"] == "yes" and row["hours"] and row["USD"] for row in rows)
-    assert (
-        main(
-            [
-                "plan",
-                *words,
-                "--compare",
-                "backend=trl,slime",
-                "--compare",
-                "training.group_size=7,8",
-            ]
-        )
-        == 0
-    )
+    words = ["model=qwen3-4b", "env=sums", "hardware=h100x8", "training.num_steps=100"]
+    axes = ["--compare", "backend=trl,slime", "--compare", "training.group_size=7,8"]
+    assert main(["plan", *words, *axes]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split("\t") == ["variant", "fits", "GiB", "s/step", "hours", "USD"]
     assert lines[0].startswith("backend=trl group_size=7\trefused")
     assert any(line.startswith("backend=trl group_size=7: ") for line in lines)
-    assert main(["plan", *words, "--compare", "backend=none,trl"]) == 0
-    assert "backend=none: backend=none: no such option" in capsys.readouterr().out
 
 
 def test_a_plan_says_which_secret_has_no_value(

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import random
-import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +14,6 @@ from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import GROUPS, compose
 from xp.composition.known_names import RENAMED, unread_variables
-from xp.composition.native_names import catalogs, hint
 from xp.errors import ExitCode
 from xp.planning.backend import spec_refusals
 
@@ -81,41 +76,6 @@ def test_the_fields_that_words_are_renamed_to_exist() -> None:
     assert [field for field in RENAMED.values() if field not in _fields()] == []
 
 
-def _native_keys(number: int) -> list[tuple[str, str]]:
-    """A random sample of each backend's catalog, the same for every run of the test."""
-    return [
-        (backend, key)
-        for backend, keys in catalogs().items()
-        for key in random.Random(1).sample(sorted(keys), min(number, len(keys)))
-    ]
-
-
-@pytest.mark.parametrize("backend", ["skyrl", "slime", "trl"])
-def test_no_answer_to_a_native_key_is_false(backend: str) -> None:
-    faults = [
-        fault
-        for name, key in _native_keys(40)
-        if name == backend
-        for fault in _false_answer(name, key)
-    ]
-    assert faults == []
-
-
-def _false_answer(backend: str, key: str) -> list[str]:
-    """What is wrong with the answer to a key of a catalog."""
-    said = hint(key)
-    if said is None:
-        return [f"{key}: no answer"]
-    if "passes through: " in said:
-        options_named = re.findall(r"backend=([\w-]+) '", said)
-        return [fault for option in options_named for fault in _not_passed(option, backend, key)]
-    field = re.match(r"in xp: ([a-z_]+(?:\.[a-z_0-9]+)+)", said)
-    is_true = field is None or any(
-        path == field[1] or path.startswith(f"{field[1]}.") for path in _fields()
-    )
-    return [] if is_true else [f"{key}: {said}: no such field"]
-
-
 @cache
 def _fields() -> frozenset[str]:
     """Every field of xp's, those too that are null in most compositions."""
@@ -125,34 +85,6 @@ def _fields() -> frozenset[str]:
     more = [[*skyrl, word] for word in ("algorithm=ppo", "algorithm=sapo", lora)]
     specs = [compose(list(given)) for given in (skyrl, slime, *more)]
     return frozenset(path for spec in specs for path in fields_of(spec))
-
-
-SAMPLES = {"bool": True, "int": 1, "float": 1.0, "list": [], "dict": {}, "union": True}
-
-
-def _sample(known: Mapping[str, Any]) -> Any:
-    """A value that the catalog's words for a key allow."""
-    if known.get("choices") or known.get("nargs") == 0:
-        return (known.get("choices") or [True])[0]
-    kind = str(known.get("type") or "str").removeprefix("Optional[")
-    value = SAMPLES.get(re.split(r"[\[ |]", kind)[0].rstrip("]").lower(), "a")
-    if kind == "loads":
-        value = "{}"
-    elif "origin" in known:
-        value = str(value)
-    return [value] * known["nargs"] if isinstance(known.get("nargs"), int) else value
-
-
-def _not_passed(option: str, backend: str, key: str) -> list[str]:
-    """Why a backend refuses what it was said to take."""
-    name = key.lstrip("-")
-    value = _sample(catalogs()[backend][key])
-    spec = compose(["env=whodunit", "hardware=a100x4", f"backend={option}"])
-    overrides = {**spec.backend.overrides, name: value}
-    tried = spec.model_copy(
-        update={"backend": spec.backend.model_copy(update={"overrides": overrides})}
-    )
-    return [str(one) for one in spec_refusals(tried)]
 
 
 @cache

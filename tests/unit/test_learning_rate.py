@@ -25,14 +25,6 @@ def test_a_warm_up_of_four_begins_at_a_quarter() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-@pytest.mark.parametrize("warmup", [0, 1, 4, UPDATES, 2 * UPDATES])
-def test_no_update_is_without_effect(schedule: str, warmup: int) -> None:
-    rates = [learning_rate_factor(schedule, warmup, UPDATES, update) for update in range(UPDATES)]
-    assert all(0 < rate <= 1 for rate in rates)
-    assert max(rates) == min(1, UPDATES / max(warmup, 1))
-
-
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 def test_without_a_warm_up_the_rates_are_those_of_transformers(schedule: str) -> None:
     ours = make_scheduler(schedule, optimizer(), 0, UPDATES, 0.0)
     theirs = get_scheduler(schedule, optimizer(), 0, UPDATES)

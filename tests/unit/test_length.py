@@ -62,13 +62,6 @@ def test_three_epochs_are_the_public_runs_steps_on_every_backend(
     assert f"the run: {steps} steps (3 epochs of {tasks} tasks) = " in training_line(spec)
 
 
-@pytest.mark.parametrize("backend", list(WHODUNIT))
-def test_given_steps_are_told_once_and_do_not_depend_on_the_tasks(backend: str) -> None:
-    config = config_of(backend, "training.num_steps=30")
-    assert told(backend, config) == [30]
-    assert told(backend, config.with_steps(steps_of(config.spec.training, 7))) == [30]
-
-
 def test_updates_of_trl_count_every_pass_of_an_epochs_steps() -> None:
     config = config_of(
         "trl",
@@ -144,25 +137,11 @@ def length_of(spec: RunSpec) -> tuple[int | None, int | None]:
     return spec.training.num_steps, spec.training.epochs
 
 
-def test_a_users_file_replaces_the_default_of_an_option(tmp_path: Path) -> None:
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntraining:\n  epochs: 5\n")
-    assert length_of(compose(["recipes=mine"], [tmp_path])) == (None, 5)
-
-
-def test_both_set_in_one_place_are_refused(tmp_path: Path) -> None:
+def test_both_set_in_one_place_are_refused() -> None:
     with pytest.raises(
         XpError, match=r"^training: num_steps and epochs exclude each other: set one of them"
     ):
         compose(["training.epochs=2", "training.num_steps=3"])
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/mine.yaml").write_text(
-        "# @package _global_\ntraining:\n  epochs: 5\n  num_steps: 5\n"
-    )
-    with pytest.raises(
-        XpError, match=r"mine\.yaml:3:3: training: num_steps and epochs exclude each other"
-    ):
-        compose(["recipes=mine"], [tmp_path])
 
 
 def test_a_run_of_epochs_resumes_with_steps_and_vice_versa(tmp_path: Path) -> None:
@@ -177,14 +156,3 @@ def test_a_run_of_epochs_resumes_with_steps_and_vice_versa(tmp_path: Path) -> No
     assert length_of(spec_to_resume("r", [where]).spec) == (None, 3)
     assert length_of(spec_to_resume("r", [where, "training.num_steps=20"]).spec) == (20, None)
     assert length_of(spec_to_resume("r", [where, "training.epochs=4"]).spec) == (None, 4)
-
-
-def test_a_warm_up_that_does_not_end_is_told() -> None:
-    spec = compose(
-        ["training.num_steps=4", "training.warmup_updates=5", "training.learning_rate=0.001"]
-    )
-    said = "4 updates at learning rate 0.001, which the warm-up of 5 updates does not reach"
-    assert training_line(spec).endswith(said)
-    assert "warm-up" not in training_line(
-        compose(["training.num_steps=5", "training.warmup_updates=5"])
-    )

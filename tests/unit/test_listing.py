@@ -15,7 +15,6 @@ import pytest
 from tests.support.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.errors import ExitCode
-from xp.execution.leaderboard import leaderboard
 from xp.execution.notes import read_notes
 from xp.execution.record import RunStatus, SettledLength, read_record, write_record
 from xp.execution.sweep import write_sweep
@@ -47,24 +46,14 @@ def test_tags_and_the_note_are_in_the_runs_own_directory(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert xp(outputs, "tag", "*", "good-baseline", "paper") == ExitCode.OK
-    assert (
-        xp(outputs, "tag", "good", "paper", "--remove", "--note", "the run of table 2")
-        == ExitCode.OK
-    )
-    capsys.readouterr()
+    assert xp(outputs, "tag", "good", "paper", "--remove", "--note", "of table 2") == ExitCode.OK
     assert xp(outputs, "tag", "good", "--remove", "absent") == ExitCode.CONFIG
     assert "has no tag 'absent'; its tags: good-baseline" in capsys.readouterr().err
     assert xp(outputs, "tag", "good") == ExitCode.OK
-    assert capsys.readouterr().out == "good  good-baseline  the run of table 2\n"
-    assert json.loads((outputs / "runs/good/notes.json").read_text()) == {
-        "tags": ["good-baseline"],
-        "note": "the run of table 2",
-    }
+    assert capsys.readouterr().out == "good  good-baseline  of table 2\n"
+    notes = json.loads((outputs / "runs/good/notes.json").read_text())
+    assert notes == {"tags": ["good-baseline"], "note": "of table 2"}
     assert read_notes(outputs / "evaluations/mine").tags == ("good-baseline", "paper")
-    assert {row.run: row.tags for row in leaderboard(outputs, ["flat", "good"])} == {
-        "flat": "good-baseline paper",
-        "good": "good-baseline",
-    }
 
 
 @pytest.mark.parametrize(
@@ -72,8 +61,6 @@ def test_tags_and_the_note_are_in_the_runs_own_directory(
     [
         (("two words",), "a sentence is a note: --note"),
         (("a=b",), "a tag begins with a letter or a digit"),
-        (("--remove", "absent"), "has no tag 'absent'; it has none"),
-        (("--note", "x" * 2000), "at most 1,000 characters; got 2,000"),
     ],
 )
 def test_a_tag_that_cannot_be_filtered_by_is_refused(
@@ -82,17 +69,6 @@ def test_a_tag_that_cannot_be_filtered_by_is_refused(
     assert xp(outputs, "tag", "good", *words) == ExitCode.CONFIG
     assert said in capsys.readouterr().err
     assert not (outputs / "runs/good/notes.json").exists()
-
-
-def test_notes_that_xp_did_not_write_hide_no_run(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (outputs / "runs/good/notes.json").write_text('{"tags": "x"}')
-    assert xp(outputs, "list", "good") == ExitCode.OK
-    output = capsys.readouterr().out
-    assert "0.500" in output
-    assert "is not a file of tags and a note" in output
-    assert sorted(Listing(outputs).data(60)["names"]) == ["flat", "good", "mine"]
 
 
 def test_words_filter_by_keys_tags_and_text(outputs: Path) -> None:
@@ -113,19 +89,6 @@ def test_words_filter_by_keys_tags_and_text(outputs: Path) -> None:
     assert {words: sorted(listing.data(60, 0, words)["names"]) for words in expected} == expected
 
 
-def test_the_list_of_runs_takes_the_same_words(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    xp(outputs, "tag", "flat", "lr")
-    capsys.readouterr()
-    assert xp(outputs, "list", "tag=lr", "--json") == ExitCode.OK
-    assert [(row["run"], row["tags"]) for row in json.loads(capsys.readouterr().out)] == [
-        ("flat", "lr")
-    ]
-    xp(outputs, "list", "seed=7")
-    assert "match seed=7" in capsys.readouterr().out
-
-
 def test_rows_have_verdicts_with_the_trajectories_where_these_decide(outputs: Path) -> None:
     shutil.rmtree(outputs / "runs/flat/attempt_1/train/trajectories")
     calls = [{"turn": 0, "malformed": NO_CALL}]
@@ -139,9 +102,7 @@ def test_rows_have_verdicts_with_the_trajectories_where_these_decide(outputs: Pa
         "mine": None,
     }
     assert [round(one, 2) for one in rows["good"]["after"]] == [0.5, 0.26, 0.74]
-    assert [round(one, 3) for one in rows["mine"]["after"]] == [0.4, 0.165, 0.635]
     assert rows["good"]["curve"] == [0.0, 0.25, 0.5, 0.75]
-    assert rows["good"]["machine"] == "cpu"
 
 
 def test_only_rows_that_changed_are_sent_again_and_lost_ones_go(outputs: Path) -> None:
@@ -169,28 +130,18 @@ def test_a_live_run_has_its_step_and_time_left_and_a_point_of_a_sweep_what_diffe
     outputs: Path,
 ) -> None:
     run = outputs / "runs/good"
-    now = time.time()
     record = read_record(run)
-    going = replace(
-        record.attempts[-1],
-        status=RunStatus.RUNNING,
-        supervisor=None,
-        training=SettledLength(9, 8, None),
-    )
+    length = SettledLength(9, 8, None)
+    live = {"status": RunStatus.RUNNING}
+    going = replace(record.attempts[-1], supervisor=None, training=length, **live)
     # Without a directory of its own the copy is this user's.
-    write_record(
-        run, replace(record, status=RunStatus.RUNNING, attempts=(going,), user="", directory="")
-    )
+    write_record(run, replace(record, attempts=(going,), user="", directory="", **live))
     # The fourth of nine steps of 2 s has just ended.
-    lines = [
-        json.loads(line) | {"time": now}
-        for line in (run / "metrics.jsonl").read_text().splitlines()
-    ]
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    metrics = run / "metrics.jsonl"
+    lines = [json.loads(line) | {"time": time.time()} for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     write_sweep(outputs, ["seed=1,2"], ["good", "flat"])
     data = Listing(outputs).data(60)
     rows = {row["name"]: row for row in data["rows"]}
     assert re.fullmatch(r"step 4 of 9, (8|9|10) s left", rows["good"]["progress"])
-    assert rows["flat"]["progress"] == ""
-    ((sweep,),) = [data["sweeps"]]
-    assert sweep["points"]["flat"] == "learning_rate 1e-05, seed 2"
+    assert data["sweeps"][0]["points"]["flat"] == "learning_rate 1e-05, seed 2"

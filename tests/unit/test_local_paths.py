@@ -11,10 +11,14 @@ from xp.composition import compose
 
 
 @pytest.mark.parametrize(
-    "address", ["s3://bucket/x", "gs://bucket", "file:///tmp/x", "hf://org/name", "s3:/bucket"]
-)
-@pytest.mark.parametrize(
-    "key", ["outputs", "model.path", "backend.runtime.python", "launcher.secrets_file"]
+    ("key", "address"),
+    [
+        ("outputs", "s3://bucket/x"),
+        ("outputs", "s3:/bucket"),
+        ("model.path", "hf://org/name"),
+        ("backend.runtime.python", "file:///tmp/x"),
+        ("launcher.secrets_file", "gs://bucket"),
+    ],
 )
 def test_an_address_where_a_path_belongs_is_refused(
     key: str,

@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,8 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from xp.planning.runtimes import locks
-
 ROOT = Path(__file__).resolve().parents[2]
 TRAINERS = ("skyrl", "slime", "vllm")
-LOCKS = ("all.lock", "demo.lock", "skyrl-wheels.lock", *(f"{name}.lock" for name in TRAINERS))
 MAKEFILE = (ROOT / "tools/dev.mk").read_text()
 
 
@@ -91,20 +87,6 @@ def test_every_requirement_is_pinned_to_a_version_it_allows(
     assert not stale, "make lock, and commit requirements/"
 
 
-def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> None:
-    """pip installs the lock without looking for dependencies."""
-    missing = set()
-    for name in pins:
-        try:
-            needs = [Requirement(text) for text in requires(name) or ()]
-        except PackageNotFoundError:
-            continue  # of another version of Python, or installed before the lock named it
-        missing |= {
-            canonicalize_name(part.name) for part in needs if here(part.marker)
-        } - pins.keys()
-    assert missing <= {*words("TORCHS"), "setuptools"}
-
-
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_trainers_environment_is_what_requirements_and_makefile_ask(trainer: str) -> None:
     lock = lock_of(f"{trainer}.lock", f"{trainer.upper()}_ALONE")
@@ -124,49 +106,3 @@ def test_a_trainers_environment_is_what_requirements_and_makefile_ask(trainer: s
     assert len(names) == len(set(names)), (
         "a package that stands alone is a dependency of another one"
     )
-
-
-def test_skyrls_wheels_are_the_versions_that_the_makefile_and_the_gpu_lock_name() -> None:
-    found = pins_of(lock_of("skyrl-wheels.lock", "SKYRL_WHEELS"))
-    assert found == dict(word.split("==") for word in words("SKYRL_WHEELS"))
-    assert found.items() <= locks()["skyrl"].versions().items()
-
-
-@pytest.mark.parametrize("name", LOCKS)
-def test_every_line_is_a_version_with_hashes_and_names_no_address(name: str) -> None:
-    lines = lock_of(name, "EXTRAS").lines
-    assert lines
-    for line in lines:
-        assert re.match(
-            r"[a-z0-9][a-z0-9._-]*==[^ ;]+ (; .+? )?\s*--hash=sha256:[0-9a-f]{64}", line
-        ), line[:80]
-        assert "://" not in line
-        assert " @ " not in line
-
-
-def test_torch_is_left_to_the_build_the_machine_wants(lock: Lock) -> None:
-    names = {line.partition("==")[0] for line in lock.lines}
-    assert not names & set(words("TORCHS"))
-    assert not [name for name in names if name.startswith("nvidia-")]
-
-
-def test_the_demo_has_the_same_versions_as_everything_else_and_no_tools() -> None:
-    demo = lock_of("demo.lock", "DEMO_EXTRAS")
-    whole = lock_of("all.lock", "EXTRAS")
-    # A package that is needed for one reason more may have another marker.
-    pins = [
-        {re.sub(r" ;.*?(?= --hash)", "", line) for line in lock.lines} for lock in (demo, whole)
-    ]
-    assert pins[0] < pins[1]
-    names = {line.partition("==")[0] for line in demo.lines}
-    assert not names & {
-        "pytest",
-        "mypy",
-        "ruff",
-        "wandb",
-        "ray",
-        "modal",
-        "optuna",
-        "gradio",
-        "tensorboard",
-    }

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.worker.step_log import check_gap
 
@@ -38,8 +37,3 @@ def test_only_a_gap_above_a_limit_stops_the_run(
     except XpError as error:
         found = error.code
     assert found is code
-
-
-def test_the_check_is_on_for_every_model() -> None:
-    assert compose([]).training.max_logprob_gap == 0.1
-    assert compose(["model=qwen3-4b", "hardware=a100x4"]).training.max_logprob_gap == 0.1

@@ -39,13 +39,10 @@ TRL = ("env=whodunit", "hardware=a100x2", "model=qwen3-4b", "backend=trl")
     ("model", "published"),
     [
         # Of the safetensors of each model on Hugging Face.
-        ("qwen2.5-1.5b-instruct", 1_543_714_304),
         ("qwen2.5-3b-instruct", 3_085_938_688),
-        ("qwen2.5-7b-instruct", 7_615_616_512),
         ("qwen3-4b", 4_022_468_096),
         ("qwen3-30b-a3b", 30_532_122_624),
         ("llama3.1-8b-instruct", 8_030_261_248),
-        ("llama3.2-3b-instruct", 3_212_749_824),
         ("smollm2-135m-instruct", 134_515_008),
     ],
 )
@@ -168,10 +165,6 @@ def test_megatron_spreads_the_optimizer_over_all_copies() -> None:
                 "overhead": 3e9,
             },
         ),
-        (
-            (*SKYRL, "backend.engine.placement=separate", "backend.engine.accelerators=2"),
-            {"engine": 40 * 2**30, "overhead": 3e9},
-        ),
     ],
 )
 def test_each_part_of_a_generation_is_what_stays_beside_the_engine(
@@ -188,12 +181,7 @@ def test_an_engine_has_the_room_that_its_weights_leave() -> None:
     assert one.kv_episode == two.kv_episode == 36_864 * 10240
     assert one.kv_room == 40 * 2**30 - 2 * 3_085_938_688 - 2e9
     assert two.kv_room == 2 * (40 * 2**30 - 3_085_938_688 - 2e9)
-    assert one.engine_tensor == 1
-    assert one.episodes_per_engine == 16
-    assert one.episodes_at_once == 16
-    assert two.engine_tensor == 2
-    assert two.episodes_per_engine == 32
-    assert two.episodes_at_once == 32
+    assert (one.episodes_per_engine, two.episodes_per_engine) == (16, 32)
     assert estimate(compose(TRL)).episodes_at_once == int(
         (40 * 2**30 - 2 * 4_022_468_096 - 2e9) / (147_456 * 10240)
     )
@@ -215,7 +203,6 @@ def test_an_engine_must_hold_one_whole_episode() -> None:
     [
         (*TRL, "backend.parallel.strategy=ddp"),
         (*SKYRL, "model=qwen2.5-7b-instruct", "training.micro_batch_size=32"),
-        (*SLIME, "backend.parallel.tensor=1"),
     ],
 )
 def test_every_lever_makes_it_fit(overrides: tuple[str, ...]) -> None:
@@ -248,24 +235,6 @@ def test_a_plan_shows_both_cases_with_their_parts() -> None:
         "  host 37 GB moved while engines generate, of 480 GB of each machine",
         "  fits with 30.7 to 32.1 GiB to spare",
     ]
-    ddp = memory_lines(compose([*TRL, "backend.parallel.strategy=ddp"]))
-    lora = "'model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}'"
-    assert ddp[2].endswith(
-        "reference 7.5, activations 17.7 to 20.8, fragmentation 8.0 to 8.3, overhead 2.8"
-    )
-    assert ddp[-1] == (
-        "  would not fit by 24.8 GiB as expected; cheapest: backend.parallel.strategy=fsdp2 (11.0 GiB to spare), or"
-        f" {lora} (29.0 GiB to spare)"
-    )
-    assert memory_lines(compose(GSM8K))[-1] == (
-        "  fits with 13.2 GiB to spare as expected; would not fit by 0.2 GiB if all episodes of a micro-batch were at"
-        " their limit; safe with training.micro_batch_size=32 (13.2 GiB to spare), or"
-        f" backend.parallel.offload_parameters=true (6.0 GiB to spare), or {lora} (5.2 GiB to spare)"
-    )
-
-
-def test_a_run_without_accelerators_says_nothing() -> None:
-    assert memory_lines(compose([])) == []
 
 
 def test_skyrls_critic_takes_turns_and_leaves_its_optimizer_where_told() -> None:
@@ -289,34 +258,22 @@ def test_the_newest_lengths_of_the_newest_run_are_the_expected_ones(
 ) -> None:
     monkeypatch.setattr("xp.planning.memory.lengths.MAX_EPISODES", 3)
     spec = compose(GSM8K)
-    for age, (name, attempt, sizes) in enumerate(
-        (
-            ("earlier", 2, (999, 80, 180, 280)),
-            ("earlier", 1, (700, 800)),
-            ("first", 1, (1, 2, 3, 4)),
-        )
-    ):
+    runs = (("last", 2, (999, 80, 180, 280)), ("last", 1, (700, 800)), ("first", 1, (1, 2, 3, 4)))
+    for age, (name, attempt, sizes) in enumerate(runs):
         run = tmp_path / "runs" / name
         file = run / f"attempt_{attempt}/train/trajectories/step_0.jsonl"
         file.parent.mkdir(parents=True)
         (run / "spec.yaml").write_text(to_yaml(spec))
-        lines = [
-            json.dumps({"tokens": {"prompt": 100, "generated": size, "observed": 20}})
-            for size in sizes
-        ]
+        counts = [{"prompt": 100, "generated": size, "observed": 20} for size in sizes]
+        lines = [json.dumps({"tokens": tokens}) for tokens in counts]
         file.write_text("\n".join([*lines, "{", '{"tokens": null}']))
         for changed in (file, run / "spec.yaml"):
             os.utime(changed, (1000 - age, 1000 - age))
     found = fit(spec, tmp_path)
-    assert found.lengths.source == "3 episodes of earlier"
-    assert found.lengths.mean == 300
-    assert found.lengths.longest == 400
+    assert found.lengths.source == "3 episodes of last"
+    assert (found.lengths.mean, found.lengths.longest) == (300, 400)
     # 64 of 300 in the mean, and twice the spread of their sum.
     assert found.expected.tokens == pytest.approx(64 * 300 + 2 * 8 * found.lengths.deviation)
-    other = compose(
-        [*GSM8K, "training.max_response_tokens=512", "training.max_tokens_per_turn=512"]
-    )
-    assert "assumed" in fit(other, tmp_path).lengths.source
 
 
 def test_prompts_that_the_store_has_counted_are_the_expected_ones(tmp_path: Path) -> None:
@@ -365,7 +322,6 @@ ASLEEP = "sleeping engine"
             4.0,
             {"critic's optimizer", ASLEEP},
         ),
-        ((*SLIME, "training.max_tokens_per_micro_batch=null"), 12.0 / 4, {ASLEEP}),
     ],
 )
 def test_a_fine_tuning_is_counted_with_its_own_batch_and_no_other_model(
@@ -386,19 +342,6 @@ def test_a_fine_tuning_is_counted_with_its_own_batch_and_no_other_model(
         for name in own.training
         if name not in BY_LENGTH
     } == {0}
-    packed = estimate(
-        fine_tuning(compose([*overrides, TALK, "sft.max_tokens_per_micro_batch=16384"]))
-    )
-    assert packed.tokens == 16384
-
-
-def test_a_fine_tuning_has_all_accelerators() -> None:
-    separate = (*SKYRL, "backend.engine.placement=separate", "backend.engine.accelerators=2", TALK)
-    weights, of_two = (
-        estimate(one).training["weights"]
-        for one in (fine_tuning(compose(separate)), compose(separate))
-    )
-    assert weights == of_two / 2
 
 
 def test_a_fine_tuning_alone_is_refused_by_its_own_memory(tmp_path: Path) -> None:
@@ -440,13 +383,7 @@ def test_the_ways_out_of_a_fine_tuning_are_its_own_keys() -> None:
             lever.headroom
         )
     assert "sft.micro_batch_size" in str(tuning.levers[0])
-    *_, line, verdict = memory_lines(spec)
-    assert line.startswith("  fine-tuning ")
-    assert verdict == f"  {tuning}"
-    found = memory_json(spec)
-    assert found is not None
-    assert found["verdict"] == "fits"
-    assert found["fine_tuning"]["verdict"] == "does not fit as expected"
+    assert memory_lines(spec)[-1] == f"  {tuning}"
 
 
 def test_an_episode_over_the_token_budget_is_its_own_batch() -> None:
@@ -477,11 +414,3 @@ def test_what_a_logit_takes_is_what_was_measured() -> None:
         shape = spec.model.architecture
         assert shape is not None
         assert estimate(spec).training["logits"] == pytest.approx(size * tokens * shape.vocab_size)
-    # The entropy of 1,024 tokens at once is more than the gradients of so few.
-    few = compose(
-        [*SKYRL, "training.micro_batch_size=1", "training.max_prompt_tokens=512", *limits[2:]]
-    )
-    few_tokens = 512 + 3072
-    assert estimate(few).training["logits"] == pytest.approx(
-        151_936 * (1024 * 14 + (few_tokens - 1024) * 2)
-    )

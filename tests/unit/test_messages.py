@@ -17,7 +17,6 @@ from xp.backends.skyrl.worker import train as skyrl
 from xp.backends.slime.worker import train as slime
 from xp.envs import wire
 from xp.envs.base import ProtocolError, Task
-from xp.envs.conversation import messages_of
 from xp.envs.graded import GradedProvider
 from xp.envs.messages import chat_messages
 from xp.episode.tokens import ChatTokens
@@ -90,10 +89,9 @@ def test_a_null_argument_of_json_is_one_and_parquets_is_none(tmp_path: Path) -> 
     import pyarrow.parquet as pq
 
     calls = [asked("look", {"room": "hall", "note": None}), asked("look", '{"note": null}')]
-    assert [one["tool_calls"][0]["function"]["arguments"] for one in chat_messages(calls)] == [
-        {"room": "hall", "note": None},
-        {"note": None},
-    ]
+    first, second = chat_messages(calls)
+    assert first["tool_calls"][0]["function"]["arguments"] == {"room": "hall", "note": None}
+    assert second["tool_calls"][0]["function"]["arguments"] == {"note": None}
     table = [
         {"prompt": [asked("look", {"room": "hall"}), asked("list", {"floor": 2})], "answer": None}
     ]
@@ -124,10 +122,8 @@ def test_results_are_in_the_order_of_the_calls_that_they_answer(key: str) -> Non
 @pytest.mark.parametrize(
     ("given", "role"),
     [
-        ("User", "user"),
         ("human", "user"),
         ("gpt", "assistant"),
-        ("model", "assistant"),
         ("developer", "system"),
     ],
 )
@@ -138,26 +134,18 @@ def test_roles_are_those_of_chat_completions(given: str, role: str) -> None:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ("Look.", "expected a list"),
-        ({"role": "user"}, "expected a list"),
-        (3, "expected a list"),
-        (["Look."], "message 0: expected {role, content}"),
-        ([{"role": 1, "content": "x"}], "message 0: expected {role, content}"),
-        ([{"role": "narrator", "content": "x"}], "a role of assistant, system, tool, user"),
-        ([{"role": "user", "content": None}], "message 0: expected a text as content, got None"),
-        (
-            [{"role": "user", "content": [{"type": "image"}]}],
-            "expected a text as content, got {'type': 'image'}",
-        ),
-        ([asked("look", "[1]")], "arguments as an object"),
-        ([asked("look", "{")], "arguments as an object"),
-        ([asked("", {})], "a tool call with a name"),
-        ([{"role": "assistant", "content": "", "tool_calls": ["look"]}], "got 'look'"),
+        ('"Look."', "expected a list"),
+        ('[{"role": 1, "content": "x"}]', "message 0: expected {role, content}"),
+        ('[{"role": "narrator", "content": "x"}]', "a role of assistant, system, tool, user"),
+        ('[{"role": "user", "content": null}]', "message 0: expected a text as content, got None"),
+        ('[{"role": "user", "content": [{"type": "image"}]}]', "expected a text as content"),
+        (json.dumps([asked("look", "[1]")]), "arguments as an object"),
+        ('[{"role": "assistant", "content": "", "tool_calls": ["look"]}]', "got 'look'"),
     ],
 )
-def test_what_is_no_message_is_named_with_its_place(given: Any, fault: str) -> None:
+def test_what_is_no_message_is_named_with_its_place(given: str, fault: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        chat_messages(given)
+        chat_messages(json.loads(given))
     assert fault in str(caught.value)
 
 
@@ -251,19 +239,9 @@ def test_ors_blocks_become_what_openrewards_client_makes_of_them() -> None:
     value = [json.loads(json.dumps(client._message_to_wire(one))) for one in said]
     found = wire.messages(value, "GET /messages")
     assert found == chat_messages(client.convert_messages(said, "openai"))
-    assert [one["role"] for one in found] == ["system", "user", "assistant", "tool", "tool", "user"]
-    assert [
-        one["content"] for one in wire.messages([{"role": "user", "blocks": []}], "GET /messages")
-    ] == [""]
     value[2]["blocks"][1]["input"] = "hall"
     with pytest.raises(ProtocolError, match=r"message 2: expected a tool call"):
         wire.messages(value, "GET /messages")
-
-
-def test_a_packages_conversation_keeps_its_calls() -> None:
-    assert messages_of(GIVEN) == chat_messages(GIVEN)
-    with pytest.raises(ProtocolError, match="expected a text as content"):
-        messages_of([{"role": "user", "content": [{"type": "image_url"}]}])
 
 
 @pytest.mark.parametrize("tools", list(ToolCalls))
@@ -287,20 +265,3 @@ def test_an_api_gets_earlier_calls_in_its_own_form(tools: ToolCalls, tmp_path: P
         assert (
             dialogue.messages[5]["content"] == "<tool_response>\nNone.\n</tool_response>\nAnd now?"
         )
-
-
-def test_calls_without_an_id_get_one_each_over_the_whole_dialogue() -> None:
-    dialogue = chat_messages([asked("look", {}), asked("look", {}), asked("list", {})])
-    assert [message["tool_calls"][0]["id"] for message in dialogue] == [
-        "call00000",
-        "call00001",
-        "call00002",
-    ]
-
-
-@pytest.mark.parametrize("value", [-1, True, 2.0, None])
-def test_a_number_of_tasks_is_a_whole_number_from_0_on(value: Any) -> None:
-    assert wire.count(0, "it") == 0
-    assert wire.count(7, "it") == 7
-    with pytest.raises(ProtocolError, match="a number of tasks"):
-        wire.count(value, "it")

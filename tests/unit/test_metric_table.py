@@ -2,69 +2,37 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import xp
-from tests.support.python_files import nodes
 from xp.__main__ import main
-from xp.cli.explain import fields_of
-from xp.composition import compose
 from xp.episode.metric_table import (
     METRICS,
     OF_EPISODES,
     OF_TRAINERS,
     check_names,
     find,
-    title_of_metric,
 )
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.spec import BackendName
 
-ROOT = Path(xp.__file__).parent
 TRAINED = [row for row in METRICS if not row.is_of_episodes]
 
 
 def literals() -> Iterator[str]:
     """Every text in the code that looks like the name of a metric."""
     parts = {*OF_EPISODES, *OF_TRAINERS} - {"tasks"}  # a directory's name as well
-    pattern = re.compile(rf"({'|'.join(sorted(parts))})/[a-z_]*[a-z]")
-    for node in chain(*nodes().values()):
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and pattern.fullmatch(node.value)
-        ):
-            yield node.value
-
-
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [
-        ("time/step_s", "Seconds of a step"),
-        ("reward/avg_pass_at_8", "Groups of 8 with a pass"),
-        ("reward/avg_pass_at_4_from_0.5", "Groups of 4 with a pass (reward from 0.5)"),
-        ("multiply/episodes/void", "multiply: Void episodes"),
-        (
-            "evaluation/during/multiply/reward/avg_raw_reward",
-            "Held-out during: multiply: Mean reward",
-        ),
-        ("reward_fn/length/too_long", "Reward function: length/too_long"),
-        ("my_plugin/cache_hits", "my plugin: cache hits"),
-    ],
-)
-def test_a_metric_has_a_title_for_people(name: str, title: str) -> None:
-    assert title_of_metric(name) == title
-    assert len({row.title for row in METRICS}) == len(METRICS)
+    beginnings = "|".join(sorted(parts))
+    for file in Path(xp.__file__).parent.rglob("*.py"):
+        yield from re.findall(rf'"((?:{beginnings})/[a-z_]*[a-z])"', file.read_text())
 
 
 def test_every_name_in_the_code_is_in_the_table() -> None:
@@ -101,13 +69,10 @@ def test_what_a_backend_gives_is_in_the_table(backend: BackendName) -> None:
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        ("reward/avg_pass_at_8", "reward/avg_pass_at_<n>"),
         ("reward/avg_pass_at_8_from_0.5", "reward/avg_pass_at_<n>_from_<threshold>"),
-        ("reward/avg_pass_at_8_from_1e-05", "reward/avg_pass_at_<n>_from_<threshold>"),
         ("reward_fn/judge/length", "reward_fn/<name>"),
         ("evaluation/before/episodes/void", "episodes/void"),
         ("evaluation/during/whodunit/episodes/void", "episodes/void"),
-        ("training/reward/avg_raw_reward", "reward/avg_raw_reward"),
     ],
 )
 def test_families_evaluations_and_environments_of_a_mix_have_their_row(name: str, row: str) -> None:
@@ -118,33 +83,17 @@ def test_families_evaluations_and_environments_of_a_mix_have_their_row(name: str
 
 @pytest.mark.parametrize(
     "name",
-    ["training/los", "reward/avg_pass_at_many", "evaluation/during/episodes/voids", "time/x"],
+    [
+        "training/los",
+        "reward/avg_pass_at_many",
+        "evaluation/during/episodes/voids",
+    ],
 )
 def test_a_name_that_is_in_no_row_is_not_written(tmp_path: Path, name: str) -> None:
     file = tmp_path / "metrics.jsonl"
     with pytest.raises(ValueError, match=f"the metric {name} is not in"):
         MetricsFile(file, "train", 1).write(1, {"training/loss": 0.5, name: 1.0})
     assert not file.exists()
-
-
-def test_the_keys_that_the_table_names_exist() -> None:
-    distilled = compose(["algorithm=opd", "algorithm.distill.teacher=Org/Teacher"])
-    keys = {
-        *fields_of(compose(["algorithm=ppo"])),
-        *fields_of(distilled),
-        "env.reward",
-        "algorithm.critic",
-    }
-    keys.add("algorithm.distill")
-    sections = {key.partition(".")[0] for key in keys}
-    named = {
-        key
-        for row in METRICS
-        for key in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)", f"{row.meaning} {row.reading}")
-        if key.partition(".")[0] in sections
-    }
-    assert len(named) > 15
-    assert named - keys == set()
 
 
 def test_explain_answers_for_a_metric_and_for_a_key_beside_it(
@@ -158,10 +107,3 @@ def test_explain_answers_for_a_metric_and_for_a_key_beside_it(
         "training.kl_coef =",
     ):
         assert part in out
-
-
-def test_a_metric_that_does_not_exist_is_answered_with_the_nearest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["explain", "training/clip_fractoin"]) == 2
-    assert "did you mean training/clip_fraction?" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.episode_facts import played
-from xp.episode.evaluation import figures
 from xp.episode.metrics import check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, last_step, read_metrics
 from xp.errors import ExitCode, XpError
@@ -24,16 +23,6 @@ def test_a_void_episode_counts_in_no_mean_of_rewards() -> None:
     assert metrics["episodes/void"] == pytest.approx(1 / 3)
 
 
-def test_pass_at_n_counts_groups_with_a_full_reward() -> None:
-    group = [
-        played("t", 0.0),
-        played("t", 1.0),
-        played("u", 0.9),
-        played("u", 0.0),
-    ]
-    assert episode_metrics(group, 2, 1.0)["reward/avg_pass_at_2"] == 0.5
-
-
 def test_another_threshold_of_a_pass_is_part_of_the_metrics_name() -> None:
     group = [
         played("t", 0.0),
@@ -44,26 +33,6 @@ def test_another_threshold_of_a_pass_is_part_of_the_metrics_name() -> None:
     metrics = episode_metrics(group, 2, 0.5)
     assert metrics["reward/avg_pass_at_2_from_0.5"] == 0.5
     assert "reward/avg_pass_at_2" not in metrics
-
-
-def test_an_evaluation_says_what_a_pass_was() -> None:
-    result = figures([played("t", 0.5), played("u", 1.0), played("v", 0.0), played("w", None)], 0.5)
-    assert (result["passes"]["value"], result["env_pass_share"]) == (
-        pytest.approx(2 / 3),
-        pytest.approx(2 / 3),
-    )
-    assert result["pass_threshold"] == 0.5
-    assert result["num_void"] == 1
-
-
-def test_groups_without_variance_are_counted() -> None:
-    group = [
-        played("t", 0.2),
-        played("t", 0.2),
-        played("u", 0.0),
-        played("u", 1.0),
-    ]
-    assert episode_metrics(group, 2, 1.0)["reward/groups_without_variance"] == 0.5
 
 
 def test_a_task_that_a_step_has_twice_is_two_groups() -> None:
@@ -128,19 +97,6 @@ def test_a_training_without_its_earlier_lines_says_so(
     assert last_step(path) == 3
     (said,) = capsys.readouterr().err.splitlines()
     assert "the metrics of steps 1 to 3 are lost" in said
-
-
-def test_a_training_that_goes_on_with_its_lines_or_begins_adds_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "metrics.jsonl"
-    MetricsFile(path, "train", 1).continue_after(0)
-    assert not path.exists()
-    MetricsFile(path, "train", 1).write(1, {"training/loss": 0.5})
-    before = path.read_text()
-    MetricsFile(path, "train", 2).continue_after(3)
-    assert path.read_text() == before
-    assert capsys.readouterr().err == ""
 
 
 def test_a_value_that_is_no_number_is_null_in_the_file(tmp_path: Path) -> None:

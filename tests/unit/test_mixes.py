@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tables import rows
 from xp.__main__ import main
 from xp.composition import ROOT, compose, origin_of
 from xp.composition.mixes import env_name
@@ -45,10 +46,6 @@ def test_a_recipe_names_a_mix_as_a_list(tmp_path: Path) -> None:
         "whodunit": 1.0,
         "ctf": 3.0,
     }
-    assert list(compose(["recipes=both", "env=[ctf,gsm8k]"], [tmp_path]).env.members) == [
-        "ctf",
-        "gsm8k",
-    ]
 
 
 def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,45 +57,13 @@ def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) 
     assert "the command line: env.members.ctf.weight=2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["env=openreward", "env.serve=guess:Guess"], "guess"),
-        (["env=openreward", "env.serve=my.envs:LabBench"], "lab_bench"),
-        (["env.serve=guess:Guess"], "guess"),
-        (["env=openreward", "env.target=Org/WordGame"], "word_game"),
-        (["env=whodunit", "env.target=null", "env.serve=my.envs:WhoDunit"], "whodunit"),
-        (["env=openreward", "env.target=Org/n-a.m_e"], "n-a.m_e"),
-        (["env=openreward", "env.target='Org/Zahlenrätsel'"], "openreward"),
-        (["env=openreward", "env.target=http://127.0.0.1:8000"], "openreward"),
-        (["env=whodunit", "env.target=http://127.0.0.1:8000"], "whodunit"),
-        (["env=openreward", "env.provider=my.envs:Mine"], "mine"),
-        (["env=graded", "env.grader=sums:grade"], "sums"),
-        (["env=graded", "env.grader=my.sums:Hard"], "hard"),
-        (["env=gsm8k_mini", "env.grader=sums:grade"], "gsm8k_mini"),
-        (["env=graded", "env.env_class=sums", "env.rows=my_data:riddles.jsonl"], "riddles"),
-        (["env=gsm8k_mini", "env.rows=my_data:riddles.jsonl"], "riddles"),
-        (
-            ["env=openenv", "env.image=ghcr.io/org/echo-env:latest", "env.rows=my_data:rows"],
-            "echo-env",
-        ),
-        (
-            ["env=openenv", "env.serve=envs.echo_env.server.app:app", "env.rows=my_data:rows"],
-            "echo_env",
-        ),
-        (["env=openenv", "env.serve=server.app:app", "env.rows=my_data:rows"], "app"),
-        (["env=verifiers", "env.target=wordle"], "wordle"),
-        (["env=inspect", "env.target=/my/tasks.py@sums"], "sums"),
-        (["env=harbor", "env.target=/my/terminal-tasks"], "terminal-tasks"),
-        (["env=reasoning_gym"], "reasoning_gym"),
-    ],
-)
-def test_an_environment_has_its_options_name_or_the_users(words: list[str], name: str) -> None:
-    assert list(compose(words).env.members) == [name]
+@pytest.mark.parametrize(("words", "names"), rows("env_names", ""))
+def test_an_environment_has_its_options_name_or_the_users(words: str, names: list[str]) -> None:
+    assert list(compose(words.split()).env.members) == names
 
 
 @pytest.mark.parametrize(
-    ("rows", "name"),
+    ("files", "name"),
     [
         ("./arith.jsonl", "arith"),
         ({"train": "data/gsm8k/train.parquet", "test": "data/gsm8k/test.parquet"}, "gsm8k"),
@@ -106,5 +71,5 @@ def test_an_environment_has_its_options_name_or_the_users(words: list[str], name
         ("train.jsonl", "graded"),
     ],
 )
-def test_rows_in_files_name_an_environment_with_a_grader_of_xps(rows: object, name: str) -> None:
-    assert env_name("graded", {"provider": "local", "grader": "exact", "rows": rows}, {}) == name
+def test_rows_in_files_name_an_environment_with_a_grader_of_xps(files: object, name: str) -> None:
+    assert env_name("graded", {"provider": "local", "grader": "exact", "rows": files}, {}) == name

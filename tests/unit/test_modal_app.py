@@ -99,16 +99,6 @@ def test_a_trainers_image_is_its_lock_above_cudas_and_below_the_code(backend: st
     assert whole.index("uv_pip_install") < whole.index("add_local_dir")
 
 
-def test_a_job_without_a_gpu_has_no_flash_attention_in_its_image() -> None:
-    cpu = Resources("cpu", 0, 1, 4, 8.0)
-    without, with_it = (
-        lock_of(job(cpu, packages=("skyrl", *more))) for more in ((), ("flash_attn",))
-    )
-    assert without is not None
-    assert with_it is not None
-    assert with_it.versions().keys() - without.versions().keys() == {"flash-attn"}
-
-
 def test_slimes_image_has_its_checkouts_and_nothing_is_set_on_the_laptop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -130,54 +120,21 @@ def test_a_call_without_an_answer_is_repeated_after_a_time_limit() -> None:
     )
 
 
-def test_a_detached_run_on_modal_is_one_app_of_functions() -> None:
-    parts = [part("prepare", job(Resources("cpu", 0, 1, 4, 8.0))), part("train", job())]
-    text = app_text("t", "xp", parts, launcher_spec("modal"))
-    assert "for stage in (stage_prepare, stage_train,):" in text
-    assert text.count(".spawn()") == 1
-
-
 def test_whatever_is_in_a_name_stays_text() -> None:
     parts = [part("train", job(image=AWKWARD), AWKWARD)]
     text = app_text("t", AWKWARD, parts, launcher_spec("modal"))
     literals = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
     assert {AWKWARD, f"{AWKWARD}/attempt/code", f"{AWKWARD}/attempt/train/job.json"} <= literals
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    assert names <= {
-        "app",
-        "argv",
-        "bool",
-        "call",
-        "carry_out",
-        "code",
-        "int",
-        "job",
-        "modal",
-        "os",
-        "outputs",
-    } | {
-        *(
-            "print",
-            "stage",
-            "stage_train",
-            "str",
-            "subprocess",
-            "commit",
-            "ended",
-            "process",
-            "KeyboardInterrupt",
-        )
-    }
+    assert not {"pwned", "touch", "braces", "here"} & names
 
 
 @pytest.mark.parametrize(
     ("accelerator", "count", "expected"),
     [
         ("a100-80gb", 4, "A100-80GB:4"),
-        ("h200", 8, "H200:8"),
         ("l4", 1, "L4:1"),
         ("cpu", 4, None),
-        ("h100", 0, None),
     ],
 )
 def test_accelerators_in_modals_words(accelerator: str, count: int, expected: str | None) -> None:
@@ -204,18 +161,8 @@ def test_what_modal_lacks_is_refused_with_the_way_out(
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "number", "words"),
-    [("h100", 16, "16 x H100! in"), ("a10g", 8, "has 4."), ("h100", 8, None), ("cpu", 16, None)],
-)
-def test_more_gpus_than_modal_documents_are_a_warning(
-    accelerator: str, number: int, words: str | None
-) -> None:
-    stages = [Stage("train", job(Resources(accelerator, number, 1, 1, 1.0)))]
-    lines = launcher_lines(launcher_spec("modal"), stages)
-    if words is None:
-        assert lines == []
-    else:
-        assert words in lines[0]
-        assert "Not tried:" in lines[0]
-    assert launcher_lines(launcher_spec("slurm"), stages) == []
+def test_more_gpus_than_modal_documents_are_a_warning() -> None:
+    stages = [Stage("train", job(Resources("h100", 16, 1, 1, 1.0)))]
+    (line,) = launcher_lines(launcher_spec("modal"), stages)
+    assert "16 x H100! in" in line
+    assert launcher_lines(launcher_spec("modal"), [Stage("train", job())]) == []

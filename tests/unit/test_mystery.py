@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
-
 import pytest
 
-from xp.envs.builtin.mystery import WEAPONS, Game, generate_case
-from xp.envs.builtin.scripted_play import Player, play, transcript
-
-
-def test_a_case_is_the_same_every_time() -> None:
-    assert generate_case("train", 7) == generate_case("train", 7)
-
-
-def test_the_prompt_does_not_depend_on_the_answer() -> None:
-    case = generate_case("train", 0)
-    prompts = {
-        replace(case, culprit=who, room=where).prompt
-        for who in case.suspects
-        for where in case.rooms
-    }
-    assert len(prompts) == 1
-    assert not any(weapon in case.prompt for weapon in WEAPONS)
+from xp.envs.builtin.mystery import Game, generate_case
 
 
 @pytest.mark.parametrize(("num_right", "reward"), [(0, 0.0), (1, 0.2), (2, 0.4), (3, 1.0)])
@@ -48,22 +29,3 @@ def test_investigating_is_truthful_and_earns_nothing() -> None:
     assert game.interview("Zoe") == "Nobody of that name is here."
     assert game.search("moon") == "There is no such room here."
     assert (game.reward, game.is_over) == (0.0, False)
-
-
-def test_a_diligent_player_solves_every_case_and_the_others_do_not() -> None:
-    rng = random.Random(0)
-    mean = {}
-    for player in Player:
-        replies = [
-            play(generate_case("train", index), player, rng)[-1].reply for index in range(300)
-        ]
-        mean[player] = sum(reply == "The case is solved." for reply in replies) / len(replies)
-    assert mean[Player.DILIGENT] == 1.0
-    assert mean[Player.HASTY] < mean[Player.SLOPPY] < 0.4
-
-
-def test_a_transcript_ends_with_the_accusation() -> None:
-    case = generate_case("train", 1)
-    messages = transcript(case, play(case, Player.DILIGENT, random.Random(0)))
-    assert [message["role"] for message in messages[:3]] == ["user", "assistant", "tool"]
-    assert messages[-1]["tool_calls"][0]["function"]["name"] == "accuse"
