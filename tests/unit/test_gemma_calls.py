@@ -48,4 +48,18 @@ def test_quotes_of_json_and_python_are_no_part_of_a_text(arguments: str, expecte
 @given(st.dictionaries(TEXT, VALUE, max_size=3))
 def test_arguments_in_json_or_python_are_read_back(arguments: dict[str, Any]) -> None:
     for text in (json.dumps(arguments), json.dumps(arguments, ensure_ascii=False), repr(arguments)):
-        assert "tool_call|>" in text or calls(text) == (ToolCall("run", arguments),)
+        assert calls(text) == (ToolCall("run", arguments),)
+
+
+@pytest.mark.parametrize("quote", ['"', "'", '<|"|>'])
+@pytest.mark.parametrize("tag", ["<think>", "</think>", "a <think> b </think> c", "<tool_call|>"])
+def test_a_tag_in_a_text_is_a_part_of_the_text(quote: str, tag: str) -> None:
+    assert calls(f"{{a:{quote}{tag}{quote},b:1}}") == (ToolCall("run", {"a": tag, "b": 1}),)
+
+
+def test_a_call_that_is_not_closed_hides_no_tag() -> None:
+    read = SYNTAX[Dialect.GEMMA].read
+    (call,) = read(
+        "<|tool_call>call:run{a:[1</think><|tool_call>call:run{a:2}<tool_call|>", lambda: (TOOL,)
+    )
+    assert call == ToolCall("run", {"a": 2})

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from xp.envs.call_data import Data, json_value, up_to, without_thinking
+from xp.envs.call_data import Data, json_value, without_thinking
 from xp.episode.tool_calls import (
     CLOSE,
     MAX_CALL_CHARS,
@@ -118,14 +118,18 @@ def _item(value: Any) -> ParsedCall:
 
 
 _mistral_call: Final = _named(r"\s*([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\]|(?=\{))")
-_GEMMA_PART: Final = re.compile(
+_GEMMA_TEXT: Final = (
     r'<\|"\|>(?P<text>.*?)<\|"\|>'
     r"""|(?<=[{\[,:\s])(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')(?=\s*[,:}\]])"""
-    r'|(?<=[{,])\s*(?P<key>[^\s:,{}\[\]<"\'][^:,{}\[\]<"]*?)\s*:'
+)
+"""A text in Gemma's quotes, or in those of JSON or Python (models write both)."""
+_GEMMA_PART: Final = re.compile(
+    _GEMMA_TEXT + r'|(?<=[{,])\s*(?P<key>[^\s:,{}\[\]<"\'][^:,{}\[\]<"]*?)\s*:'
     r'|(?P<bare>[^\s:,{}\[\]<"][^,{}\[\]<"]*)',
     re.DOTALL,
 )
-"""A text or a key in Gemma's quotes, in those of JSON or Python (models write both), and without quotes."""
+"""A text in quotes, and a key or a text without quotes."""
+_GEMMA_NESTING: Final = re.compile(rf"{_GEMMA_TEXT}|(?P<tag><tool_call\|>)|[{{}}\[\]]", re.DOTALL)
 
 
 _PYTHON: Final = {"None": "null", "True": "true", "False": "false"}
@@ -149,6 +153,24 @@ def _gemma_json(text: str) -> str:
         return bare
 
     return _GEMMA_PART.sub(part, text).strip()
+
+
+def _gemma_end(text: str, begin: re.Match[str]) -> int | None:
+    """The position after a call's arguments, or after a text in Gemma's quotes outside of a whole call."""
+    if begin.group() == _QUOTE:
+        closing = text.find(_QUOTE, begin.end())
+        return None if closing < 0 else closing + len(_QUOTE)
+    depth = 1
+    for match in _GEMMA_NESTING.finditer(text, begin.end()):
+        if match["tag"] is not None:
+            return None
+        if match.group() in "{[":
+            depth += 1
+        elif match.group() in "}]":
+            depth -= 1
+        if depth == 0:
+            return match.end()
+    return None
 
 
 def _unquoted(literal: str) -> str:
@@ -242,7 +264,10 @@ JSON_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
         form=f"<|tool_call>call:<tool>{{<name>:{_QUOTE}<text>{_QUOTE},<name>:<number>,...}}<tool_call|>",
         opening=r"<\|tool_call>",
         closing=r"<tool_call\|>",
-        data=up_to(r'(?<=[{\[:,\s])<\|"\|>', re.compile(re.escape(_QUOTE))),
+        data=Data(
+            r'(?<=<\|tool_call>)\s*call:[^{<]*\{|(?<=[{\[,:\s])<\|"\|>',
+            _gemma_end,
+        ),
         calls=_named(r"\s*call:\s*([^\s{<]+)\s*(?=\{)", _gemma_json),
         write=lambda name, arguments: (
             f"<|tool_call>call:{name}{_gemma_value(arguments)}<tool_call|>"
