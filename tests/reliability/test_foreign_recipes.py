@@ -116,6 +116,18 @@ def test_plan_names_modules_of_each_key(
             ),
             "would start the program: python",
         ),
+        *(
+            (
+                (
+                    "env=harness",
+                    "env.rows=a:b",
+                    "env.options.command=true",
+                    f"env.options.{option}",
+                ),
+                f"would start the program: {option.partition('=')[2]}",
+            )
+            for option in ("grade=python their_grade.py", "setup=bash their_setup.sh")
+        ),
         (
             ("backend.runtime.python={place}/python",),
             "would start the Python of the jobs: {place}/python",

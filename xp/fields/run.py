@@ -43,7 +43,7 @@ RUN = (
     Field(
         "hardware",
         slime=Column(
-            refuse_if=lambda s: is_on_cpu(s),
+            refuse_if=is_on_cpu,
             refuse="Slime trains on GPUs only: choose for example hardware=h100x8",
             proof="slime::its_actors_need_a_gpu",
         ),

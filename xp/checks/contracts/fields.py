@@ -108,14 +108,11 @@ OTHERS: Mapping[str, Any] = {
 
 def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
-        if path == "algorithm.advantage_fn" and now:
-            variants = [now[:-1]]
-        else:
-            variants = []
-        return [
-            *variants,
-            *(Together(keys) for keys in ESTIMATORS if keys[path.rpartition(".")[2]] != now),
-        ]
+        name = path.rpartition(".")[2]
+        variants: list[Any] = [Together(keys) for keys in ESTIMATORS if keys[name] != now]
+        if name == "advantage_fn" and now:
+            variants.insert(0, now[:-1])
+        return variants
     if path in ("algorithm.policy_loss", "algorithm.sapo"):
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
         losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
@@ -195,19 +192,12 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
     package = getattr(module, "__name__", "xp").partition(".")[0]
     of_plain = module.meanings(plain)
     for field in fields:
-        if (
-            field in ABOUT_THE_PLAN
-            or field.startswith("model.architecture")
-            or field == "model.path"
-        ):
+        if field in ABOUT_THE_PLAN or field.startswith(("model.architecture", "model.path")):
             continue
+        spec = plain
+        meanings = of_plain
         if field in LIVE:
             spec = composed((*base, LIVE[field]))
-        else:
-            spec = plain
-        if spec is plain:
-            meanings = of_plain
-        else:
             meanings = module.meanings(spec)
         is_unsupported = meanings[field].support is Support.UNSUPPORTED
         if not is_unsupported and says_so(meanings, field, package):

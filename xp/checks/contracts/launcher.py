@@ -183,10 +183,7 @@ class LauncherSuite:
         monkeypatch.setenv("LC_ORDINARY", "stays")  # of a kind that passes to every job here
         code = "import os; print(os.environ.get('OTHER_STAGES_KEY'), os.environ.get('LC_ORDINARY'))"
         withholding = replace(context, withheld=frozenset({"OTHER_STAGES_KEY"}))
-        if self.inherits:
-            expected = "None stays\n"
-        else:
-            expected = "None None\n"
+        expected = "None stays\n" if self.inherits else "None None\n"
         assert self.ended(launcher, stage("looks", code), withholding)[1] == expected
 
     def test_a_stage_is_submitted_once_however_often_it_is_asked_for(

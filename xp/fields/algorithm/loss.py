@@ -85,10 +85,8 @@ def _clip_row(end: str) -> Column:
     """Column of a bound, which both losses write as 1 - low and 1 + high."""
 
     def render(spec: RunSpec) -> Native:
-        if spec.algorithm.policy_loss is PolicyLoss.CISPO:
-            loss = "cispo.cispo_eps_clip"
-        else:
-            loss = "eps_clip"
+        is_cispo = spec.algorithm.policy_loss is PolicyLoss.CISPO
+        loss = "cispo.cispo_eps_clip" if is_cispo else "eps_clip"
         return {f"{skyrl.ALGORITHM}.{loss}_{end}": getattr(spec.algorithm, f"clip_{end}")}
 
     return Column(render, implemented_by=no_clip)
@@ -250,9 +248,8 @@ LOSS = (
         ),
         skyrl=Column(
             f"{skyrl.ALGORITHM}.kl_estimator_type",
-            note=lambda s: (
-                "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else ""
-            ),
+            note="k3 is cut at 10, and its log-ratio at 20.",
+            note_if=lambda s: s.training.kl_coef > 0,
             proof="skyrl::k3_is_cut",
         ),
         # low_var_kl is k3 clamped to 10; k3 is the exact estimator.

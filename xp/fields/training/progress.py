@@ -147,10 +147,9 @@ PROGRESS = (
         "training.deterministic",
         trl=Column(
             "full_determinism",
-            note=lambda s: (
-                NOT_TRIED_VLLM
-                if s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS
-                else ""
+            note=NOT_TRIED_VLLM,
+            note_if=lambda s: (
+                s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS
             ),
         ),
         skyrl=Column(

@@ -39,11 +39,10 @@ def _schedule(spec: RunSpec) -> str:
 def _synced(spec: RunSpec) -> Native:
     """The policy itself is the new reference: TRL's default is a mixture of both."""
     every = spec.training.reference_every
-    if every is None:
-        steps = {}
-    else:
-        steps = {"ref_model_sync_steps": every * spec.training.all_updates_per_step}
-    return {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0, **steps}
+    keys = {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0}
+    if every is not None:
+        keys["ref_model_sync_steps"] = every * spec.training.all_updates_per_step
+    return keys
 
 
 def _no_synced(spec: RunSpec) -> str | None:

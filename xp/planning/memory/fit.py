@@ -165,12 +165,10 @@ def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) 
     capacity = capacity_of(spec)
     likely = estimate(work.of(spec), lengths)
     worst = estimate(work.of(spec))
-    if headroom(likely, capacity) >= 0:
-        aim = at_limit(spec)
-    else:
-        aim = lengths
-    is_fine = min(headroom(likely, capacity), headroom(worst, capacity)) >= 0
-    levers = () if is_fine else tuple(_levers(spec, capacity, aim, work))
+    fits = headroom(likely, capacity) >= 0
+    levers: tuple[Lever, ...] = ()
+    if not fits or headroom(worst, capacity) < 0:
+        levers = tuple(_levers(spec, capacity, at_limit(spec) if fits else lengths, work))
     return MemoryFit(likely, worst, lengths, capacity, levers)
 
 
@@ -221,10 +219,7 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
             continue
         what, excess = reason
         levers = " or ".join(map(str, fit(spec, work=work).levers))
-        if levers:
-            fix = f"set {levers}"
-        else:
-            fix = LARGER
+        fix = f"set {levers}" if levers else LARGER
         yield Refusal(
             "hardware.accelerator_memory_gb",
             f"{work}: {what} exceed the {capacity / GIB:.0f} GiB of an accelerator by {excess / GIB:.1f} GiB at any"
@@ -236,11 +231,9 @@ def _cpu_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses weights, gradients and moments that a CPU's memory cannot hold: this machine's, where the run is here."""
     import psutil
 
+    capacity = spec.hardware.memory_gb
     if spec.launcher.name is LauncherName.LOCAL:
-        here = psutil.virtual_memory().total / 1e9
-    else:
-        here = 0.0
-    capacity = max(spec.hardware.memory_gb, here)
+        capacity = max(capacity, psutil.virtual_memory().total / 1e9)
     states = {name: size / 1e9 for name, size in estimate(spec).training.items() if name in STATES}
     size = sum(states.values())
     if size > capacity:
@@ -436,12 +429,11 @@ def memory_json(
     spec: RunSpec, outputs: Path | None = None, *, trains: bool = True
 ) -> dict[str, Any] | None:
     """The same as JSON values, sizes in bytes; None where nothing is estimated."""
-    fits = {work: _fit_json(fit(spec, outputs, work)) for work in works(spec, trains=trains)}
-    if Work.FINE_TUNING in fits:
-        tuning = {"fine_tuning": fits[Work.FINE_TUNING]}
-    else:
-        tuning = {}
-    return (fits.get(Work.TRAINING, {}) | tuning) or None
+    fits: dict[str, Any] = {}
+    for work in works(spec, trains=trains):
+        values = _fit_json(fit(spec, outputs, work))
+        fits |= values if work is Work.TRAINING else {"fine_tuning": values}
+    return fits or None
 
 
 def _fit_json(result: MemoryFit) -> dict[str, Any]:
@@ -474,18 +466,13 @@ def _case(estimated: MemoryEstimate, free: float) -> dict[str, Any]:
 
 
 def _parts(likely: Mapping[str, float], worst: Mapping[str, float]) -> str:
-    parts = []
-    for name, size in likely.items():
-        if worst[name] >= 0.05 * GIB:
-            parts.append(
-                f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GIB:.1f}'}"
-            )
-    return ", ".join(parts)
+    return ", ".join(
+        f"{name} {_interval(size, worst[name] if name in BY_LENGTH else size)}"
+        for name, size in likely.items()
+        if worst[name] >= 0.05 * GIB
+    )
 
 
 def _interval(low: float, high: float, unit: float = GIB, digits: int = 1) -> str:
     """Two rounded numbers with "to" between them, or one if both are equal."""
-    texts = [f"{number / unit:,.{digits}f}" for number in (low, high)]
-    if texts[0] == texts[1]:
-        return texts[0]
-    return " to ".join(texts)
+    return " to ".join(dict.fromkeys(f"{number / unit:,.{digits}f}" for number in (low, high)))
