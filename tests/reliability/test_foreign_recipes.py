@@ -122,11 +122,12 @@ def test_plan_names_modules_of_each_key(
                     "env=harness",
                     "env.rows=a:b",
                     "env.options.command=true",
-                    f"env.options.{option}",
+                    "env.options.grade=python their_grade.py",
+                    "env.options.setup=bash their_setup.sh",
                 ),
-                f"would start the program: {option.partition('=')[2]}",
+                f"would start the program: {program}",
             )
-            for option in ("grade=python their_grade.py", "setup=bash their_setup.sh")
+            for program in ("python their_grade.py", "bash their_setup.sh")
         ),
         (
             ("backend.runtime.python={place}/python",),
