@@ -61,6 +61,11 @@ def has_critic(spec: RunSpec) -> bool:
     return spec.algorithm.critic is not None
 
 
+def has_kl(spec: RunSpec) -> bool:
+    """Returns whether there is a KL penalty."""
+    return spec.training.kl_coef > 0
+
+
 def has_xp_estimator(spec: RunSpec) -> bool:
     """Returns whether xp computes the advantages instead of TRL or SkyRL."""
     algorithm = spec.algorithm

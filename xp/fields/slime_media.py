@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from xp.fields.field import Native
-from xp.fields.shared import family_without_grid, has_critic, has_media, model_config
+from xp.fields.shared import family_without_grid, has_critic, has_media, is_ahead, model_config
 from xp.lib.models.network import TEXT_TWINS
 from xp.spec import RunSpec
 
@@ -91,7 +91,7 @@ def no_pictures(spec: RunSpec) -> str | None:
     if spec.backend.convert_model:
         return "xp converts the text network alone; set backend.convert_model=false, or model.images=null"
     is_served = spec.evaluation.patience is not None or (
-        spec.training.max_staleness > 0 and spec.evaluation.before_training
+        is_ahead(spec) and spec.evaluation.before_training
     )
     if spec.env.is_held_out and is_served:
         return (

@@ -16,8 +16,9 @@ from typing import Any
 
 from xp.fields.batch_shape import FIELDS, BatchShape, batch_shape
 from xp.fields.field import Refusal
+from xp.fields.shared import has_own_decoding, is_megatron
 from xp.lib.text import counted
-from xp.spec import EngineName, RunSpec, Strategy
+from xp.spec import RunSpec
 
 MOST = 3
 """Largest number of proposals."""
@@ -188,12 +189,10 @@ def with_shared(
         spec: the spec, which determines the other constraints.
         otherwise: constraints instead of Megatron's, if the policy uses another strategy.
     """
-    is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
-    has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS
     return (
         *constraints,
-        *([HEADS] if has_engine else ()),
-        *(MEGATRON if is_megatron else otherwise),
+        *(() if has_own_decoding(spec) else (HEADS,)),
+        *(MEGATRON if is_megatron(spec) else otherwise),
     )
 
 

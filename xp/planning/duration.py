@@ -14,6 +14,7 @@ from typing import Any, Final
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
 from xp.fields.batch_shape import batch_shape
+from xp.fields.shared import has_kl, has_own_decoding, is_ahead
 from xp.lib.facts import fact
 from xp.lib.models.network import MIXED
 from xp.lib.text import counted, word_list
@@ -23,7 +24,7 @@ from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, teacher_sh
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
 from xp.planning.memory.weights import cache_width, weights_of
 from xp.planning.run_size import evaluation_episodes, expected_steps
-from xp.spec import Architecture, BackendName, EngineName, RunSpec, Strategy
+from xp.spec import Architecture, BackendName, RunSpec, Strategy
 from xp.spec.hardware import Card, cards
 
 UTILIZATION: Final = 0.35
@@ -100,11 +101,7 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
     """
     card = cards().get(spec.hardware.accelerator)
     parts = None
-    if (
-        card is not None
-        and _is_counted(spec)
-        and spec.backend.engine.name is not EngineName.TRANSFORMERS
-    ):
+    if card is not None and _is_counted(spec) and not has_own_decoding(spec):
         parts = (
             step_time(spec, card, expected(spec, outputs)),
             step_time(spec, card, at_limit(spec)),
@@ -287,7 +284,7 @@ def step_time(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> StepTime:
         sampling=waves * response * token,
         update=_training_s(spec, card, lengths),
         rest=step + sent * _link_s(card, batch.num_nodes > 1) + moved / (card.pcie_gb_s * 1e9),
-        is_parallel=training.max_staleness > 0,
+        is_parallel=is_ahead(spec),
     )
 
 
@@ -319,7 +316,7 @@ def _training_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
                 lengths.longest, padded + lengths.deviation * math.sqrt(2 * math.log(batch.micro))
             )
     tokens = batch.episodes * padded
-    log_probs = 1 + (training.kl_coef > 0)
+    log_probs = 1 + has_kl(spec)
     compute = _update_s(spec, card, tokens, others=2 * log_probs)
     passes = training.passes_per_step * (2 + training.gradient_checkpointing) + log_probs
     summed = 2.0 * passes * shape.num_layers * tokens * 2 * shape.hidden_size * _ring(batch.tensor)

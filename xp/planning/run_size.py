@@ -11,6 +11,7 @@ from xp.envs.config import EnvConfig
 from xp.envs.graders import CHECKED, check_answers
 from xp.envs.rows import HELD_OUT_SPLITS, line_of, load_rows, name_of
 from xp.fields.field import Refusal
+from xp.fields.shared import has_kl
 from xp.lib.codec import decode
 from xp.lib.data_files import check_loader, is_set, names_of, path_of
 from xp.lib.packages import require
@@ -18,12 +19,19 @@ from xp.lib.text import counted
 from xp.planning.episode import episode_config
 from xp.planning.stages import prepare_config, prepared_set, profiles
 from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec, SelectionSpec
+from xp.spec.tasks import BY_PASS_RATE
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.training_length import too_few
 
 BOUNDS = (0.0, 2.0)
 """Bounds of an importance weight, and of a mask, in conf/algorithm/_base.yaml."""
+CURRICULUM = {
+    "curriculum_bounds": (0.1, 0.9),
+    "curriculum_exploration": 0.25,
+    "curriculum_forget": None,
+}
+"""Settings of `curriculum=pass_rate` alone, with their values in conf/env/_base.yaml."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,18 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
             lines.append(
                 f"algorithm.{name}_lower and {name}_upper have no effect: algorithm.importance_{kind}=none; set"
                 f" {value}, or another one"
+            )
+    if algorithm.use_kl_in_reward and not has_kl(spec):
+        lines.append(
+            "algorithm.use_kl_in_reward has no effect: training.kl_coef=0; set training.kl_coef"
+        )
+    for member, env in spec.env.members.items():
+        key = f"{member_key(spec, member)}.train"
+        unused = [name for name, value in CURRICULUM.items() if getattr(env.train, name) != value]
+        if unused and env.train.curriculum != BY_PASS_RATE:
+            lines.append(
+                f"{key}.{unused[0]} has no effect: {key}.curriculum={env.train.curriculum or 'none'}; set"
+                f" {BY_PASS_RATE}"
             )
     return lines
 

@@ -314,9 +314,7 @@ ENGINE = (
         trl=Column(
             _trl_placement,
             implemented_by=lambda s: _served("")(s) if has_own_decoding(s) else "",
-            refuse_if=lambda s: (
-                has_own_decoding(s) and s.backend.engine.placement is Placement.SEPARATE
-            ),
+            refuse_if=lambda s: has_own_decoding(s) and not is_colocated(s),
             refuse="the policy itself generates; set colocated, or engine.name=vllm",
             proof=OWN,
         ),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xp.fields.batch_shape import batch_shape
-from xp.fields.shared import has_own_decoding, is_colocated, is_megatron
+from xp.fields.shared import has_kl, has_own_decoding, is_colocated, is_megatron
 from xp.lib.facts import fact
 from xp.lib.models.files import config_of, local_directory, pinned_place
 from xp.lib.models.network import network_of
@@ -437,7 +437,7 @@ def _states(case: Case, stage: PipelineStage) -> Sizes:
         states["cast weights"] = 2 * on_rank
     if lora is None:
         states["head's gradient"] = use.head_bytes * stage.ends
-    if spec.training.kl_coef > 0 and use.has_reference:
+    if has_kl(spec) and use.has_reference:
         states["reference"] = 2 * on_rank
     teacher = teacher_shape(spec)
     if teacher is not None and not spec.backend.parallel.offload_reference:

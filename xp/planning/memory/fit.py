@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from xp.fields.field import Refusal
-from xp.fields.shared import is_on_cpu
+from xp.fields.shared import has_kl, is_megatron, is_on_cpu, network_fields
 from xp.lib.models.network import COUNTED, MIXED
 from xp.lib.nested import set_at
 from xp.lib.text import as_yaml
@@ -288,12 +288,10 @@ def _changes(spec: RunSpec, work: Work) -> Iterator[dict[str, Any]]:
     engine = spec.backend.engine
     is_training = work is Work.TRAINING
     section, sizes = ("training", training) if is_training else ("sft", spec.sft)
-    has_experts = (
-        spec.model.architecture is not None and spec.model.architecture.num_experts is not None
-    )
+    has_experts = network_fields(spec).get("num_experts") is not None
     if not training.gradient_checkpointing:
         yield {"training.gradient_checkpointing": True}
-    has_other = is_training and (training.kl_coef > 0 or spec.algorithm.distill is not None)
+    has_other = is_training and (has_kl(spec) or spec.algorithm.distill is not None)
     if has_other and not parallel.offload_reference:
         yield {"backend.parallel.offload_reference": True}
     for divisor in (2, 4, 8, 16, 32):
@@ -312,11 +310,11 @@ def _changes(spec: RunSpec, work: Work) -> Iterator[dict[str, Any]]:
     for size in (2, 4, 8):
         if is_training and size > engine.tensor_parallel:
             yield {"backend.engine.tensor_parallel": size}
-        if parallel.strategy is Strategy.MEGATRON and size > parallel.tensor:
+        if is_megatron(spec) and size > parallel.tensor:
             yield {"backend.parallel.tensor": size}
-        if parallel.strategy is Strategy.MEGATRON and size > parallel.expert and has_experts:
+        if is_megatron(spec) and size > parallel.expert and has_experts:
             yield {"backend.parallel.expert": size}
-    if parallel.strategy is Strategy.MEGATRON and not parallel.cpu_optimizer:
+    if is_megatron(spec) and not parallel.cpu_optimizer:
         yield {"backend.parallel.cpu_optimizer": True}
     if not parallel.offload_optimizer:
         yield {"backend.parallel.offload_optimizer": True}
@@ -330,7 +328,6 @@ def _room_with(
     spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths, work: Work
 ) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
-
     container = spec.model_dump(mode="json")
     for path, value in changes.items():
         set_at(container, path, value)
