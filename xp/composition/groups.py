@@ -189,8 +189,9 @@ def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: Directo
     if group == "hardware":
         fault += f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100"
     for directory in config_dirs:
-        for file in sorted(directory.rglob(f"{name}.y*ml")):
-            fault += f"; {file} is not {directory / group / name}.yaml"
+        for file in sorted((*directory.glob("*.y*ml"), *directory.glob("*/*.y*ml"))):
+            if file.stem == name:
+                fault += f"; {file} is not {directory / group / name}.yaml"
     return fault
 
 

@@ -105,7 +105,7 @@ def complete_model(container: Container, options: Container) -> Faults:
             yield _fault(_KEY, path, f"not a causal language model: {why}")
             return
     if option.get("name") is not None and path != option.get("path"):
-        yield from _same_network(model, option, config)
+        yield from _same_network(model, option, config, f"set model={GENERAL} {_KEY}={path}")
     elif isinstance(model.get("architecture"), dict) and config is not None:
         for line in mismatches(model["architecture"], config):
             yield Fault(
@@ -257,11 +257,10 @@ def _resolved(path: str, outputs: Path) -> str | None:
     return None
 
 
-def _same_network(model: Container, option: Container, config: Any) -> Faults:
+def _same_network(model: Container, option: Container, config: Any, fix: str) -> Faults:
     """An option's name is in every record, its network in every plan: another model is another option."""
     path = model["path"]
     name = option["name"]
-    fix = f"set model={GENERAL} {_KEY}={path}"
     if config is None or not isinstance(model.get("architecture"), dict):
         yield _fault(_KEY, path, f"xp cannot tell that it is the network of model={name}; {fix}")
     elif lines := mismatches(model["architecture"], config):
@@ -408,6 +407,41 @@ def complete_demonstrations(container: Container) -> Faults:
     elif "." in path or "/" in path:
         reason = "no such file or directory, whose rows have `messages`; a data set of the hub is hf:ORG/NAME"
         yield _fault("sft.data", data, reason)
+
+
+def complete_recorded(container: Container, recorded: Container) -> Faults:
+    """Makes the paths whole that a recorded spec did not have, in place, as the functions above do; another place of the
+    model must have its network.
+
+    Args:
+        container: the sections, with other values than the recorded ones.
+        recorded: the sections before these.
+    """
+    model = _below(container, "model")
+    outputs = _outputs(container)
+    for key in (_KEY, _TEACHER):
+        above, _, name = key.rpartition(".")
+        section = _below(container, above)
+        before = _below(recorded, above)
+        # A commit of the other model is none of this one.
+        if section.get(name) != before.get(name) and section.get("revision") == before.get(
+            "revision"
+        ):
+            section["revision"] = None
+    path = model.get("path")
+    if isinstance(path, str) and path != recorded["model"]["path"]:
+        model["path"] = _resolved(path, outputs) or path
+        yield from _pin(model, _KEY, outputs)
+        config = config_of(model["path"], outputs, model.get("revision"))
+        yield from _same_network(model, recorded["model"], config, "start a new run for it")
+    for key, complete in (
+        (_START, complete_checkpoint),
+        (_TEACHER, complete_teacher),
+        ("sft.data", complete_demonstrations),
+    ):
+        if value_at(container, key) != value_at(recorded, key):
+            yield from complete(container)
+    yield from complete_served_models(container)
 
 
 def _network_of_start(start: str, config: Container, model: Container, outputs: Path) -> Faults:

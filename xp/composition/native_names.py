@@ -18,6 +18,7 @@ from xp.planning.native_keys import UNKNOWN_EFFECT, NativeKeys
 from xp.spec import RunSpec
 
 Values = Mapping[str, Any]
+"""Key path or native key -> its value."""
 _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
 _CRITIC = {"algorithm": "ppo", "training.critic_learning_rate": 1e-5}
 _LORA = {"model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None}}

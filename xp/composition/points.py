@@ -21,6 +21,7 @@ from xp.composition.model import (
     complete_clock,
     complete_demonstrations,
     complete_model,
+    complete_recorded,
     complete_rows,
     complete_served_models,
     complete_teacher,
@@ -93,8 +94,9 @@ def compose_recorded(
     Raises:
         XpError: (CONFIG) an override is at fault, or a file of rows is not there; (RUN_DIR) the spec is not of this xp.
     """
-    validated(dict(container), source)
-    container = copy.deepcopy(dict(container)) | {"outputs": "outputs"}
+    recorded = dict(container)
+    validated(recorded, source)
+    container = copy.deepcopy(recorded) | {"outputs": "outputs"}
     parsed = _assignments(overrides)
     name = "env"
     members = container["env"]["members"]
@@ -108,6 +110,7 @@ def compose_recorded(
     )
     faults += [str(fault) for fault in complete_rows(container)]
     faults += [str(fault) for fault in complete_template(container)]
+    faults += [str(fault) for fault in complete_recorded(container, recorded)]
     raise_faults(faults)
     return from_container(container, name)
 
@@ -268,10 +271,9 @@ def _point(chosen: Sequence[Override], config_dirs: Directories) -> Point | list
     if "model" not in composed.undecided:
         faults += complete_template(container)
         faults += complete_clock(container, composed.container)
-    env = container.get("env")
-    if not isinstance(env, dict):
-        env = {}
-    spec = _validate(container, env_name(composed.env_name, env, composed.container["env"]))
+    sections = (container.get("env"), composed.container["env"])
+    env, default = (section if isinstance(section, dict) else {} for section in sections)
+    spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):
         known = {fault.path for fault in faults}
         if "model.path" in known:  # these would be read from the model

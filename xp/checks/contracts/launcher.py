@@ -51,8 +51,8 @@ class LauncherSuite:
         return self.make_context(tmp_path)
 
     @staticmethod
-    def make_context(tmp_path: Path, run_id: str = "run") -> Context:
-        context = Context(run_id, 1, tmp_path / "outputs", f"runs/{run_id}/attempt_1")
+    def make_context(tmp_path: Path) -> Context:
+        context = Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
         copy_package(context.outputs / context.code)
         return context
 
