@@ -58,9 +58,8 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
         except HydraException as error:
             # A call of one of Hydra's functions (choice, range, ...) has a cause; its grammar's own words say nothing.
             is_call = isinstance(error.__cause__, (TypeError, ValueError))
-            faults.append(
-                f"{text.partition('=')[0]}: {error.__cause__}" if is_call else _unread(text)
-            )
+            key = text.partition("=")[0]
+            faults.append(f"{key}: {error.__cause__}" if is_call else _unread(text))
             continue
         fault = _shape_fault(override)
         if fault is None:

@@ -242,11 +242,10 @@ def _built_splits(builder: Any) -> dict[str, list[Row]]:
 
 def _is_plain_csv(config: Any) -> bool:
     """Returns whether a data set's own settings are none but those that `_csv` and `_built_splits` follow."""
-    options = {field.name: field.default for field in fields(config)}
     return all(
-        getattr(config, name) == default
-        for name, default in options.items()
-        if name not in CSV_SETTINGS
+        getattr(config, setting.name) == setting.default
+        for setting in fields(config)
+        if setting.name not in CSV_SETTINGS
     )
 
 

@@ -152,16 +152,13 @@ def rendered(spec: RunSpec) -> str:
 
 def without_spec(files: Mapping[str, str]) -> str:
     """The text of a job's files without the spec that is in its configs: what is derived for the job."""
-    return "".join(
-        _without_spec(text) if name.endswith("/config.json") else text
-        for name, text in files.items()
-    )
-
-
-def _without_spec(text: str) -> str:
-    return json.dumps(
-        {name: value for name, value in json.loads(text).items() if name != "spec"}, indent=2
-    )
+    texts = dict(files)
+    for name, text in files.items():
+        if name.endswith("/config.json"):
+            values = json.loads(text)
+            values.pop("spec", None)
+            texts[name] = json.dumps(values, indent=2)
+    return "".join(texts.values())
 
 
 def says_so(meanings: Mapping[str, FieldSupport], field: str, package: str) -> bool:
