@@ -45,6 +45,21 @@ class Silent:
         pass
 
 
+class Empty(Silent):
+    """A provider without tasks; its only split, if any, is named by `variant`."""
+
+    def __init__(self, config: EnvConfig, environ: object) -> None:
+        super().__init__(config, environ)
+        self._splits = (config.variant,) if config.variant else ()
+
+    def splits(self) -> tuple[str, ...]:
+        return self._splits
+
+    def num_tasks(self, split: str) -> int:
+        del split
+        return 0
+
+
 class Slow(Silent):
     """The first task opens at once, every other one takes far longer than a check."""
 

@@ -81,6 +81,14 @@ def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
     )
 
 
+@pytest.mark.parametrize(("splits", "split"), [("train", "train"), ("test", "test"), ("", "train")])
+def test_an_environment_without_tasks_is_at_fault(splits: str, split: str) -> None:
+    config = rules(provider="tests.envs_under_test.silent:Empty", variant=splits)
+    assert [fault.partition(";")[0] for fault in checked(config).faults] == [
+        f"it has no tasks in split {split}"
+    ]
+
+
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:
     config = replace(
         graded("Higher"),

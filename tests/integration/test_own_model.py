@@ -118,10 +118,7 @@ def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> Non
 def test_an_absolute_path_without_a_model_is_refused_here(tmp_path: Path) -> None:
     for path in (tmp_path / "nope", tmp_path):
         text = fault("model=hf", f"model.path={path}")
-        assert (
-            f"model.path={path}: no such directory with a config.json on this machine, where launcher=local"
-            in text
-        )
+        assert f"model.path={path}: no such directory with a config.json" in text
     assert "no such directory" in fault("model=hf", "model.path='~/no such/model'")
     elsewhere = compose(["model=hf", "model.path=/cluster/nope", "launcher=slurm"])
     assert elsewhere.model.path == "/cluster/nope"

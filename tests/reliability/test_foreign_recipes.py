@@ -83,6 +83,19 @@ SERVED = ("env=openreward", "env.serve=theirs.envs:Env")
             ),
             "would start the program: python",
         ),
+        *(
+            (
+                (
+                    "env=harness",
+                    "env.rows=a:b",
+                    "env.options.command=true",
+                    "env.options.grade=python their_grade.py",
+                    "env.options.setup=bash their_setup.sh",
+                ),
+                f"would start the program: {program}",
+            )
+            for program in ("python their_grade.py", "bash their_setup.sh")
+        ),
         (
             ("backend.runtime.python={place}/python",),
             "would start the Python of the jobs: {place}/python",

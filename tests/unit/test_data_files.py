@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,6 +174,30 @@ def test_a_data_set_in_the_hubs_layout_has_splits_and_configurations(hub: Path) 
     assert hard == {"train": SUMS[:3]}
     with pytest.raises(XpError, match=r"easy.*hard.*\n.*hf:ORG/NAME:CONFIG"):
         rows_of_hub(str(hub))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        ("names: [question, answer]", [("1 + 1", "02"), ("2 + 2", "04")]),
+        ("skiprows: 1\nnames: [question, answer]", [("2 + 2", 4)]),
+        ('quotechar: "\'"', [("2 + 2", 4)]),
+    ],
+)
+def test_a_csv_files_own_settings_are_followed(
+    hub: Path, settings: str, rows: list[tuple[str, Any]]
+) -> None:
+    place = hub.parent / "settings"
+    place.mkdir()
+    quote = "'" if "quotechar" in settings else '"'
+    header = "question,answer" if "names" not in settings else f"{quote}1 + 1{quote},02"
+    (place / "train.csv").write_text(f"{header}\n{quote}2 + 2{quote},04\n")
+    lines = settings.replace("\n", "\n  ")
+    (place / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  {lines}\n---\n"
+    )
+    found = rows_of_hub(str(place))["train"]
+    assert [(row["question"], row["answer"]) for row in found] == rows
 
 
 def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(

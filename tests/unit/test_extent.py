@@ -138,6 +138,29 @@ def test_bounds_of_a_correction_that_is_off_are_told() -> None:
     assert ineffective_lines(compose(on)) == []
 
 
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("algorithm.use_kl_in_reward=true", "use_kl_in_reward has no effect: training.kl_coef=0"),
+        *(
+            (f"env.train.{setting}", f"env.train.{setting.partition('=')[0]} has no effect")
+            for setting in (
+                "curriculum_bounds=[0.2,0.8]",
+                "curriculum_exploration=0.5",
+                "curriculum_forget=3",
+            )
+        ),
+    ],
+)
+def test_a_setting_of_what_is_off_is_named(setting: str, line: str) -> None:
+    words = ["env=multiply", "training.kl_coef=0"]
+    assert ineffective_lines(compose(words)) == []
+    (named,) = ineffective_lines(compose([*words, setting]))
+    assert line in named
+    on = ["training.kl_coef=0.1", "env.train.curriculum=pass_rate"]
+    assert ineffective_lines(compose([*words, setting, *on])) == []
+
+
 def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from tests.support.own_model import fault, model_at
 from tests.support.own_model import no_hub as no_hub
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.composition import compose
+from xp.composition.points import compose_recorded
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_plan
+from xp.worker.tiny_model import SHIPPED
 
 BACKENDS = {
     "trl": ("hardware=a100x1",),
@@ -130,3 +133,26 @@ def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:
     assert "Slime's critic starts from a Megatron checkpoint" in fault(
         *overrides(tmp_path, "slime", *critic)
     )
+
+
+def test_other_paths_of_a_recorded_spec_are_those_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = compose(["env=multiply"]).model_dump(mode="json")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(SHIPPED, tmp_path / "same")
+    shutil.copytree(SHIPPED, tmp_path / "other")
+    config = json.loads((SHIPPED / "config.json").read_text())
+    (tmp_path / "other/config.json").write_text(json.dumps({**config, "hidden_size": 8}))
+    (tmp_path / "talk.jsonl").write_text("{}\n")
+    changes = ["training.initial_checkpoint=./same", "sft.data=./talk.jsonl", "model.path=./same"]
+    spec = compose_recorded(recorded, changes, "run")
+    assert spec.training.initial_checkpoint == spec.model.path == str(tmp_path / "same")
+    assert spec.sft.data == str(tmp_path / "talk.jsonl")
+    for change, words in (
+        ("model.path=./other", "not the network of model=tiny: hidden_size"),
+        ("training.initial_checkpoint=./none", "no such directory"),
+        ("sft.data=./none.jsonl", "no such file"),
+    ):
+        with pytest.raises(XpError, match=words):
+            compose_recorded(recorded, [change], "run")

@@ -22,8 +22,8 @@ from xp.fields.slime_media import (
     pictures_note,
 )
 from xp.lib.models.network import network_of
-from xp.planning.batch import batch_shape
-from xp.planning.memory.estimate import _media_bytes, _media_parameters
+from xp.planning.memory.estimate import Case, _media_bytes, _media_parameters
+from xp.planning.memory.lengths import at_limit
 from xp.spec import RunSpec
 
 ON_SLIME = ("env=whodunit", "backend=slime", "hardware=h100x8", "model.dialect=hermes")
@@ -152,7 +152,7 @@ def test_parts_for_pictures_are_counted_for_the_engine_alone(tmp_path: Path) -> 
     spec = spec_of(tmp_path, "qwen3_vl", {"model_type": "qwen3_vl_text"})
     assert _media_parameters(spec) > 0
     assert not memory(spec).trains_beside_media
-    assert _media_bytes(spec, batch_shape(spec)) == 0
+    assert _media_bytes(Case(spec, at_limit(spec))) == 0
 
 
 def test_glm_5_is_planned_with_the_keys_of_slimes_script() -> None:

@@ -20,9 +20,11 @@ from tests.support.sections import (
     reward_rule,
     selection,
 )
+from xp.composition import compose
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.files import copy_modules, locate_modules
+from xp.planning.episode import episode_config, user_modules
 from xp.spec.dialect import Dialect
 from xp.spec.env import GraderForm, OnNoToolCall, PromptSource, Reduction, SandboxKind
 from xp.spec.judge import JudgeScoring
@@ -350,4 +352,25 @@ def test_code_that_is_not_here_or_is_no_file_is_named(tmp_path: Path) -> None:
     for text in ("A = 1", "A = 2"):
         (tmp_path / "a_module.py").write_text(text)
         digests.append(found_at(tmp_path, code_digest, "a_module:A"))
+    assert digests[0] != digests[1]
+
+
+def test_functions_of_splits_are_code_of_the_tasks_and_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rows_by_split.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [
+        "env=graded",
+        "env.grader=exact",
+        "env.rows={train: rows_by_split:train, test: rows_by_split:test}",
+    ]
+    digests = []
+    for answer in "ab":
+        row = {"prompt": "?", "answer": answer}
+        file.write_text(f"def train():\n    return [{row}]\n\n\ntest = train\n")
+        spec = compose(words)
+        (env,) = episode_config(spec).members.values()
+        digests.append(source_digest(env))
+        assert "rows_by_split" in user_modules(spec)
     assert digests[0] != digests[1]

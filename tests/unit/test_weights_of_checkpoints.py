@@ -71,6 +71,17 @@ def test_plan_and_training_refuse_a_checkpoint_that_its_config_does_not_describe
         assert caught.value.code == ExitCode.PLAN
 
 
+def test_layers_of_a_part_for_sound_are_none_of_the_text_network(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    place = copy_of(tmp_path / "model", {"num_hidden_layers": 3, "audio_config": {"layers": 3}})
+    file = place / "model.safetensors"
+    weights = load_file(file)
+    weights["audio_tower.layers.2.fc1.weight"] = weights["model.norm.weight"].clone()
+    save_file(weights, file, metadata={"format": "pt"})
+    assert any("have no layer 2" in fault for fault in faults(place))
+
+
 def test_an_own_head_is_accepted_without_the_flag(tmp_path: Path) -> None:
     place = copy_of(tmp_path / "model", {"tie_word_embeddings": False}, other_head=True)
     assert faults(place) == []

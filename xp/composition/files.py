@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,17 +143,14 @@ def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> tuple[s
     begin = error.context_mark
     problem = str(error.problem or error.context)
     at = mark.index if mark is not None else 0
+    hint = ""
     if text[at : at + 1] == "\t":
         hint = "; indent with spaces, not with tabs"
-    else:
-        hint = ""
     if "mapping values are not allowed" in problem:
         hint = "; quote a text that holds `: `, and indent keys of one section alike"
-    is_far = begin is not None and mark is not None and begin.line != mark.line
-    if begin is not None and is_far:
+    since = ""
+    if begin is not None and mark is not None and begin.line != mark.line:
         since = f" ({error.context} that begins in line {begin.line + 1})"
-    else:
-        since = ""
     return _location(file, mark), f"YAML syntax: {problem}{since}{hint}"
 
 
@@ -187,10 +184,7 @@ class _Walk:
                         self.mapping(part, path)
                 continue
             if key.tag != _STRING or not isinstance(key.value, str):
-                if isinstance(key.value, str):
-                    shown = key.value
-                else:
-                    shown = "this key"
+                shown = key.value if isinstance(key.value, str) else "this key"
                 self._fault(key, f"YAML does not read {shown} as text; quote the key: '{shown}'")
                 continue
             below = f"{path}.{key.value}" if path else key.value
@@ -207,11 +201,11 @@ class _Walk:
                 self._value(value, below)
 
     def _value(self, node: yaml.Node, path: str) -> None:
-        mark = node.start_mark
-        raw, is_plain = (
-            (node.value, not node.style) if isinstance(node, yaml.ScalarNode) else ("", False)
-        )
-        self.user_file.marks[path] = Mark(self.file, mark.line + 1, mark.column + 1, raw, is_plain)
+        start = node.start_mark
+        mark = Mark(self.file, start.line + 1, start.column + 1, "")
+        if isinstance(node, yaml.ScalarNode):
+            mark = replace(mark, raw=node.value, is_plain=not node.style)
+        self.user_file.marks[path] = mark
         if path.count(".") > MAX_DEPTH:  # an alias within its own anchor
             self._fault(node, f"{shortened(path)}: is nested more than {MAX_DEPTH} deep")
             return
@@ -224,9 +218,10 @@ class _Walk:
                 self._value(child, f"{path}.{index}")
         elif isinstance(node, yaml.ScalarNode):
             reason = interpolation_fault(node.value)
-            if not node.style and node.tag != _STRING and _SEXAGESIMAL.fullmatch(node.value):
+            is_number = not node.style and node.tag != _STRING
+            if is_number and _SEXAGESIMAL.fullmatch(node.value):
                 reason = f"YAML reads {node.value} as a number in base 60; write seconds as one number, or quote a text"
-            elif not node.style and node.tag != _STRING and _OCTAL.fullmatch(node.value):
+            elif is_number and _OCTAL.fullmatch(node.value):
                 reason = f"YAML reads {node.value} as an octal number; drop the leading zero, or quote a text"
             if reason:
                 self._fault(node, f"{path}: {reason}", is_fatal=False)

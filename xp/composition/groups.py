@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,10 @@ from xp.spec.hardware import AUTO, machine_of, this_machine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+Choices = tuple[tuple[str, str], ...]
+"""Group and option of each choice."""
+Directories = tuple[Path, ...]
+"""Directories of options, of the user and of plugins."""
 GROUPS = ("env", "model", "algorithm", "backend", "hardware", "launcher", "recipes")
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -46,14 +50,14 @@ class ComposedOptions:
     container: dict[str, Any]
     env_name: str
     """Name of a single environment."""
-    chosen: tuple[tuple[str, str], ...]
+    chosen: Choices
     """Group -> option, as asked for and as they exist."""
     faults: tuple[str, ...] = ()
     undecided: frozenset[str] = frozenset()
     """Sections that replace those of a faulty option."""
 
 
-def with_plugins(config_dirs: Sequence[Path]) -> tuple[Path, ...]:
+def with_plugins(config_dirs: Sequence[Path]) -> Directories:
     """A user's directories of options, and those of installed plugins."""
     return tuple(dict.fromkeys((*config_dirs, *plugins.config_dirs())))
 
@@ -79,9 +83,7 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
 
 
 @cache
-def compose_groups(
-    groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
-) -> ComposedOptions:
+def compose_groups(groups: Choices, config_dirs: Directories) -> ComposedOptions:
     """Composes the options; cached, since a sweep's points mostly share them. Faults are in the result."""
     chosen, faults = _resolve(groups, config_dirs)
     dropped = {group for group, _ in groups} - set(chosen)
@@ -110,9 +112,7 @@ def compose_groups(
 
 
 @cache
-def merge_order(
-    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
-) -> list[tuple[str, str]]:
+def merge_order(chosen: Choices, config_dirs: Directories) -> list[tuple[str, str]]:
     """Config path and package of every file of a composition; a later one wins over an earlier one."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -133,9 +133,7 @@ def merge_order(
     ]
 
 
-def _resolve(
-    groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
-) -> tuple[dict[str, str], list[str]]:
+def _resolve(groups: Choices, config_dirs: Directories) -> tuple[dict[str, str], list[str]]:
     chosen: dict[str, str] = {}
     faults: list[str] = []
     for group, requested in groups:
@@ -144,10 +142,9 @@ def _resolve(
         except XpError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
             continue
+        names = [requested]
         if group == MIXED and requested not in legal:
             names = members_of(requested)
-        else:
-            names = [requested]
         matches = [option_alias(group, name, legal) for name in names]
         if group == "hardware" and matches == [None]:
             try:
@@ -155,8 +152,9 @@ def _resolve(
             except XpError as error:
                 faults.append(str(error))
                 continue
-        for name in (name for name, option in zip(names, matches, strict=True) if option is None):
-            faults.append(_no_option(group, name, legal, config_dirs))
+        for name, option in zip(names, matches, strict=True):
+            if option is None:
+                faults.append(_no_option(group, name, legal, config_dirs))
         legal_names = [option for option in matches if option is not None]
         twice = given_twice(legal_names)
         if twice is not None:
@@ -180,19 +178,21 @@ def machine_option(word: str, legal: Sequence[str]) -> str | None:
     return option_alias("hardware", machine.name, legal) or machine.name
 
 
-def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
+def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: Directories) -> str:
     if group == "model" and "/" in name:
         return f"model={name}: no such option; for a model of the hub or a directory set model=hf model.path={name}"
     if group == "env":
         words = _words_of_env(name)
         if words is not None:
             return f"env={name}: no option; set {words}"
-    stray = "".join(_stray(group, name, config_dirs))
+    fault = f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}"
     if group == "hardware":
-        words = f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100"
-    else:
-        words = ""
-    return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{words}{stray}"
+        fault += f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100"
+    for directory in config_dirs:
+        for file in sorted((*directory.glob("*.y*ml"), *directory.glob("*/*.y*ml"))):
+            if file.stem == name:
+                fault += f"; {file} is not {directory / group / name}.yaml"
+    return fault
 
 
 def _words_of_env(name: str) -> str | None:
@@ -206,24 +206,10 @@ def _words_of_env(name: str) -> str | None:
     return None
 
 
-def _stray(group: str, name: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:
-    """Other places where the option may have been meant to be."""
-    for directory in config_dirs:
-        if (directory / group / f"{name}.yml").exists():
-            yield f"; {directory / group / name}.yml must end in .yaml"
-        for file in sorted(directory.glob(f"*/{name}.yaml")):
-            if file.parent.name not in (*GROUPS, group):
-                guess = nearest(file.parent.name, GROUPS)
-                yield f"; {file} is in {file.parent.name}/, which is not a group{guess}"
-        if (directory / f"{name}.yaml").exists():
-            yield f"; {directory / name}.yaml belongs into {directory / group}/"
-
-
-def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
+def _is_users(group: str, option: str, config_dirs: Directories) -> bool:
+    names = [option]
     if group == MIXED:
-        names = [option, *members_of(option)]
-    else:
-        names = [option]
+        names += members_of(option)
     return any(
         os.path.lexists(directory / group / f"{name}.yaml")
         for directory in config_dirs
@@ -233,7 +219,7 @@ def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
 
 @cache
 def _merge(
-    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+    chosen: Choices, config_dirs: Directories
 ) -> tuple[list[str], dict[str, Any] | None, str]:
     """Faults, the unresolved container (None if a fault leaves none) and the environment's name."""
     from hydra.errors import HydraException
@@ -275,7 +261,7 @@ def _merge(
     return [str(fault) for fault in reads], container if is_usable else None, env_name
 
 
-def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> Any:
+def _hydra(chosen: dict[str, str], config_dirs: Directories, reads: list[FileFault]) -> Any:
     from hydra import compose, initialize_config_dir
 
     from xp.composition.sources import hide_foreign_plugins
@@ -285,22 +271,19 @@ def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[Fi
         return compose("config", _lines(chosen, config_dirs, reads), return_hydra_config=True)
 
 
-def _lines(
-    chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]
-) -> list[str]:
+def _lines(chosen: dict[str, str], config_dirs: Directories, reads: list[FileFault]) -> list[str]:
     from xp.composition.sources import MACHINES, USER_FILES, XP_FILES, register_sources
 
     register_sources(reads)
     searchpath = [
         f"{XP_FILES}://{ROOT}",
         *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs),
+        f"{MACHINES}://{ROOT / 'conf'}",
     ]
-    searchpath.append(f"{MACHINES}://{ROOT / 'conf'}")
     quoted = ",".join(f"'{path}'" for path in searchpath)
-    left_out = [f"~hydra/{group}" for group in HYDRAS_OWN]
     return [
         f"hydra.searchpath=[{quoted}]",
-        *left_out,
+        *(f"~hydra/{group}" for group in HYDRAS_OWN),
         *(f"{group}='{option}'" for group, option in chosen.items()),
     ]
 

@@ -60,9 +60,7 @@ def _one(
             f"{path}: unknown key{guess}{_native(path, value)}; legal here: {', '.join(legal)}",
         )
     if error["loc"][-1:] == ("[key]",) and "expected" in error.get("ctx", {}):
-        legal = [
-            part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")
-        ]
+        legal = _expected(error)
         return Fault(
             path, f"{path}: unknown key{nearest(str(value), legal)}; legal here: {', '.join(legal)}"
         )
@@ -74,15 +72,10 @@ def _one(
         kinds = " or ".join(dict.fromkeys(name.partition("_")[0] for name in types))
         message = f"should be one of: {kinds}"
     else:
-        if error["type"] == "enum":
-            word = foreign_hint(f"{path}={value}")
-        else:
-            word = None
+        form = error["msg"].removeprefix("Input ")
         if error["type"] == "string_pattern_mismatch":
-            form = FORMS.get(error["ctx"]["pattern"])
-        else:
-            form = None
-        message = f"{form or error['msg'].removeprefix('Input ')}{f'; {word}' if word else _fix(error, value)}"
+            form = FORMS.get(error["ctx"]["pattern"], form)
+        message = f"{form}{_fix(error, path, value)}"
         if path == "training.num_steps" and value == 0:
             message += "; `python -m xp eval` plays a model untrained (model=NAME, or run=RUN@0)"
     return Fault(
@@ -99,33 +92,23 @@ def _native(path: str, value: Any) -> str:
     return ""
 
 
-def _fix(error: Any, value: Any) -> str:
+def _expected(error: Any) -> list[str]:
+    """The legal values that pydantic names."""
+    parts = error["ctx"]["expected"].replace(" or ", ",").split(",")
+    return [part.strip(" '") for part in parts]
+
+
+def _fix(error: Any, path: str, value: Any) -> str:
     """The most likely correction."""
     kind = error["type"]
-    if kind == "enum" and isinstance(value, str):
-        return nearest(
-            value,
-            [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")],
-        )
-    if (
-        kind.startswith("int")
-        and isinstance(value, float)
-        and value.is_integer()
-        and abs(value) < 1e15
-    ):
-        return f"; write {int(value)}"
+    if kind == "enum":
+        word = foreign_hint(f"{path}={value}")
+        return f"; {word}" if word else nearest(str(value), _expected(error))
+    if kind.startswith("int") and isinstance(value, float) and value.is_integer():
+        return f"; write {value:.0f}"
     if kind.startswith(("int", "float")) and isinstance(value, str) and _is_number(value):
         return f"; it is text here: write {value} without quotes"
-    if kind == "bool_type" and str(value).lower() in (
-        "yes",
-        "no",
-        "on",
-        "off",
-        "0",
-        "1",
-        "true",
-        "false",
-    ):
+    if kind == "bool_type":
         return "; write true or false"
     return ""
 

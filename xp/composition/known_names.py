@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from xp.lib.text import word_list
 from xp.lib.yaml_loader import LOADER
 
 WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
@@ -20,10 +21,9 @@ SENTENCES = WORDS["sentences"]
 OPTION_ALIASES = WORDS["options"]
 
 
-SCRIPT_VARIABLES = (
-    *("OPENREWARD_UPLOAD_ROLLOUT", "OPENREWARD_RUN_NAME", "MODEL", "NUM_GPUS"),
-    *("LOGGER", "RUN_NAME", "ENV_NAME", "MAX_TURNS"),
-)
+SCRIPT_VARIABLES = word_list("""
+    OPENREWARD_UPLOAD_ROLLOUT OPENREWARD_RUN_NAME MODEL NUM_GPUS LOGGER RUN_NAME ENV_NAME MAX_TURNS
+""")
 """Variables that configure a run in the public scripts."""
 SECTIONS = re.compile(
     r"^(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend|hardware)\."
@@ -64,12 +64,11 @@ def _word(key: str, value: str) -> str | None:
 
 def unread_variables(environ: Mapping[str, str]) -> list[str]:
     """One line for each variable of the public scripts that is exported here: xp reads none of them."""
-    hints = (
-        (name, foreign_hint(f"{name}={environ[name]}"))
+    return [
+        f"{name} is exported, but xp does not read it; {foreign_hint(f'{name}={environ[name]}')}"
         for name in SCRIPT_VARIABLES
         if environ.get(name)
-    )
-    return [f"{name} is exported, but xp does not read it; {hint}" for name, hint in hints]
+    ]
 
 
 def option_alias(group: str, word: str, legal: Sequence[str]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from xp.lib.code_files import find_module, users_location
 from xp.lib.names import is_name
+from xp.lib.nested import value_at
 
 NAMING = ("serve", "target", "image", "provider", "grader", "rows")
 """Fields that give an environment of a general option its name; the first that has one."""
@@ -107,10 +108,7 @@ def given_twice(options: Sequence[str]) -> str | None:
 
 def mix_in_mix(name: str, env: Any) -> str | None:
     """Returns the fault of a mixture with a mixture as a member; None if there is none."""
-    if isinstance(env, dict):
-        members = env.get("members")
-    else:
-        members = None
+    members = value_at(env, "members")
     if not isinstance(members, dict) or SIGN not in name:
         return None
     flat = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -19,12 +19,16 @@ from xp.lib.models.files import HUB_ID, commit_of, config_of, local_directory, m
 from xp.lib.models.network import context_of, mismatches, network_of, not_causal
 from xp.lib.models.template import template_fault
 from xp.lib.names import is_name
+from xp.lib.nested import value_at
 from xp.lib.text import first_of
 from xp.planning.sft import ROOMS, sources_of
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
 from xp.spec.sft import SOLVE
 
+Container = dict[str, Any]
+"""Sections or fields of a configuration, or of a config.json."""
+Faults = Iterator[Fault]
 GENERAL: Final = "hf"
 """The option for any model."""
 LOCAL: Final = LauncherName.LOCAL.value
@@ -41,7 +45,7 @@ def _fault(key: str, value: Any, text: str) -> Fault:
     return Fault(key, f"{key}={value}: {text}")
 
 
-def _faults_of_parts(key: str, value: str, directory: Path) -> Iterator[Fault]:
+def _faults_of_parts(key: str, value: str, directory: Path) -> Faults:
     """A fault for each file that a Hugging Face directory lacks."""
     for what in missing_parts(directory):
         yield _fault(
@@ -49,11 +53,11 @@ def _faults_of_parts(key: str, value: str, directory: Path) -> Iterator[Fault]:
         )
 
 
-def _outputs(container: Mapping[str, Any]) -> Path:
+def _outputs(container: Container) -> Path:
     return Path(str(container.get("outputs", "outputs")))
 
 
-def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
+def complete_model(container: Container, options: Container) -> Faults:
     """Fills in place what the option leaves open; yields what is wrong with the model's path.
 
     Args:
@@ -78,10 +82,7 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         and _is_local(container)
         and not any((directory / file).is_file() for file in _FILES)
     ):
-        reason = (
-            f"no such directory with a config.json on this machine, where launcher={LOCAL} runs"
-        )
-        yield _fault(_KEY, path, f"{reason}; correct the path, or write ORG/NAME for a hub's model")
+        yield _fault(_KEY, path, NO_DIRECTORY)
         return
     yield from _pin(model, _KEY, outputs)
     is_whole = (
@@ -104,7 +105,7 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
             yield _fault(_KEY, path, f"not a causal language model: {why}")
             return
     if option.get("name") is not None and path != option.get("path"):
-        yield from _same_network(model, option, config)
+        yield from _same_network(model, option, config, f"set model={GENERAL} {_KEY}={path}")
     elif isinstance(model.get("architecture"), dict) and config is not None:
         for line in mismatches(model["architecture"], config):
             yield Fault(
@@ -118,7 +119,7 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
             _fit_lengths(training, options["training"], path, model["max_context_tokens"])
 
 
-def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
+def _pin(section: Container, key: str, outputs: Path) -> Faults:
     """Replaces the revision of a hub's model by its commit in place; `key`: key of the model's name."""
     parent, _, name = key.rpartition(".")
     path = section.get(name)
@@ -136,7 +137,7 @@ def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
             )
 
 
-def complete_template(container: dict[str, Any]) -> Iterator[Fault]:
+def complete_template(container: Container) -> Faults:
     """Replaces the file of a chat template by its text, in place, so that the spec needs the file no more."""
     model = _below(container, "model")
     arguments = model.get("chat_template")
@@ -162,7 +163,7 @@ def complete_template(container: dict[str, Any]) -> Iterator[Fault]:
         model["template"] = text
 
 
-def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
+def complete_clock(container: Container, options: Container) -> Faults:
     """Fills in the date for a chat template that asks for it, of the model or of a served judge, in place."""
     model = _below(container, "model")
     outputs = _outputs(container)
@@ -209,9 +210,7 @@ def _is_of_hub(path: str, outputs: Path) -> bool:
     )
 
 
-def _fit_lengths(
-    training: dict[str, Any], default: Mapping[str, Any], path: str, context: Any
-) -> None:
+def _fit_lengths(training: Container, default: Container, path: str, context: Any) -> None:
     """Shortens the lengths that nobody set to the model's context, with a note on standard error."""
     keys = ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")
     prompt, response, turn = keys
@@ -243,7 +242,7 @@ def _note(line: str) -> None:
     print(f"xp: note: {line}", file=sys.stderr)
 
 
-def _is_local(container: Mapping[str, Any]) -> bool:
+def _is_local(container: Container) -> bool:
     return _below(container, "launcher").get("name") == LOCAL
 
 
@@ -252,24 +251,16 @@ def _resolved(path: str, outputs: Path) -> str | None:
     directory = Path(path).expanduser()
     if (directory / "config.json").is_file():
         return str(directory.absolute())
-    if (
-        (outputs / path / "config.json").is_file()
-        or HUB_ID.fullmatch(path)
-        or directory.is_absolute()
-    ):
-        return path
-    if path.startswith(("runs/", "models/")):
+    is_named = path.startswith(("runs/", "models/")) or HUB_ID.fullmatch(path)
+    if is_named or directory.is_absolute() or (outputs / path / "config.json").is_file():
         return path
     return None
 
 
-def _same_network(
-    model: Mapping[str, Any], option: Mapping[str, Any], config: Any
-) -> Iterator[Fault]:
+def _same_network(model: Container, option: Container, config: Any, fix: str) -> Faults:
     """An option's name is in every record, its network in every plan: another model is another option."""
     path = model["path"]
     name = option["name"]
-    fix = f"set model={GENERAL} {_KEY}={path}"
     if config is None or not isinstance(model.get("architecture"), dict):
         yield _fault(_KEY, path, f"xp cannot tell that it is the network of model={name}; {fix}")
     elif lines := mismatches(model["architecture"], config):
@@ -281,10 +272,10 @@ def _other_network(key: str, path: str, name: Any, lines: Sequence[str], fix: st
 
 
 def _fill(
-    model: dict[str, Any],
-    option: Mapping[str, Any],
-    container: Mapping[str, Any],
-    config: Mapping[str, Any] | None,
+    model: Container,
+    option: Container,
+    container: Container,
+    config: Container | None,
 ) -> None:
     if model.get("name") is None:
         model["name"] = name_of(model["path"])
@@ -314,31 +305,24 @@ def name_of(path: str) -> str:
     return name[:80] or "model"
 
 
-def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
+def complete_checkpoint(container: Container) -> Faults:
     """Makes the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
     training = _below(container, "training")
     outputs = _outputs(container)
     start = training.get("initial_checkpoint")
     if not isinstance(start, str) or ADDRESS.match(start):
         return  # None, or a fault that the schema reports
-    chosen = next(
-        (
-            directory
-            for directory in (Path(start).expanduser(), outputs / start)
-            if directory.is_dir()
-        ),
-        None,
-    )
+    directories = (Path(start).expanduser(), outputs / start)
+    chosen = next((directory for directory in directories if directory.is_dir()), None)
     if chosen is None:
         yield _fault(
             _START, start, "no such directory; give a Hugging Face directory, as runs/ID/model"
         )
         return
     training["initial_checkpoint"] = str(chosen.absolute())
+    config = None
     if (chosen / "config.json").is_file():
         config = config_of(str(chosen), outputs)
-    else:
-        config = None
     if config is None:
         reason = "the directory has no readable config.json; a Megatron checkpoint must be exported first"
         if (chosen / "adapter_config.json").is_file():
@@ -349,9 +333,9 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     yield from _network_of_start(start, config, _below(container, "model"), outputs)
 
 
-def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
+def complete_teacher(container: Container) -> Faults:
     """Makes the teacher's path absolute in place; yields what is wrong with it."""
-    distill = _below(container, "algorithm", "distill")
+    distill = _below(container, "algorithm.distill")
     outputs = _outputs(container)
     teacher = distill.get("teacher")
     if distill.get("url") is not None or not isinstance(teacher, str) or ADDRESS.match(teacher):
@@ -368,15 +352,13 @@ def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
         yield from _faults_of_parts(_TEACHER, teacher, directory)
 
 
-def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
+def complete_served_models(container: Container) -> Faults:
     """Makes the paths of an engine's draft and of served judges absolute in place; yields a Fault for one that is not
     there."""
-    models = [
-        ("backend.engine.speculative.model", _below(container, "backend", "engine", "speculative"))
-    ]
-    for path, section in (*models, *_judges(container)):
+    draft = ("backend.engine.speculative.model", _below(container, "backend.engine.speculative"))
+    for path, section in (draft, *_judges(container)):
         key = path.rpartition(".")[2]
-        value = section.get(path.rpartition(".")[2])
+        value = section.get(key)
         if not isinstance(value, str) or ADDRESS.match(value):
             continue  # there is none, or the schema reports a fault
         resolved = _resolved(value, _outputs(container))
@@ -386,13 +368,13 @@ def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
             section[key] = resolved
 
 
-def _judges(container: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _judges(container: Container) -> Iterator[tuple[str, Container]]:
     """Key of the served model of each environment's judge, and its section."""
     for key, member in _members(container):
-        yield f"{key}.judge.model.serve", _below(member, "judge", "model")
+        yield f"{key}.judge.model.serve", _below(member, "judge.model")
 
 
-def _members(container: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _members(container: Container) -> Iterator[tuple[str, Any]]:
     """Key of each environment as the user types it, and its section."""
     env = _below(container, "env")
     members = env.get("members", {"": env} if env else {})
@@ -400,19 +382,13 @@ def _members(container: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "env" if len(members) == 1 else f"env.members.{name}", member
 
 
-def _below(section: Any, *keys: str) -> dict[str, Any]:
-    """The section below these keys; empty where there is none."""
-    for key in keys:
-        if isinstance(section, dict):
-            section = section.get(key)
-        else:
-            section = None
-    if isinstance(section, dict):
-        return section
-    return {}
+def _below(container: Any, path: str) -> Container:
+    """The section at a key path; empty where there is none."""
+    section = value_at(container, path)
+    return section if isinstance(section, dict) else {}
 
 
-def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
+def complete_demonstrations(container: Container) -> Faults:
     """Makes the source of dialogues whole, in place: a path becomes absolute, and the beginning of a run's name becomes
     its whole name, since a later run may begin alike. Yields a Fault if there is no such file."""
     sft = _below(container, "sft")
@@ -421,10 +397,7 @@ def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
         return
     path, colon, config = data.partition(":")
     if path in ROOMS:
-        if is_name(config):
-            runs = sources_of(data, _outputs(container))
-        else:
-            runs = []
+        runs = sources_of(data, _outputs(container)) if is_name(config) else []
         if len(runs) == 1:
             sft["data"] = f"{path}:{runs[0].name}"
         return
@@ -436,31 +409,59 @@ def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
         yield _fault("sft.data", data, reason)
 
 
-def _network_of_start(
-    start: str, config: Mapping[str, Any], model: Mapping[str, Any], outputs: Path
-) -> Iterator[Fault]:
+def complete_recorded(container: Container, recorded: Container) -> Faults:
+    """Makes the paths whole that a recorded spec did not have, in place, as the functions above do; another place of the
+    model must have its network.
+
+    Args:
+        container: the sections, with other values than the recorded ones.
+        recorded: the sections before these.
+    """
+    model = _below(container, "model")
+    outputs = _outputs(container)
+    for key in (_KEY, _TEACHER):
+        above, _, name = key.rpartition(".")
+        section = _below(container, above)
+        before = _below(recorded, above)
+        # A commit of the other model is none of this one.
+        if section.get(name) != before.get(name) and section.get("revision") == before.get(
+            "revision"
+        ):
+            section["revision"] = None
+    path = model.get("path")
+    if isinstance(path, str) and path != recorded["model"]["path"]:
+        model["path"] = _resolved(path, outputs) or path
+        yield from _pin(model, _KEY, outputs)
+        config = config_of(model["path"], outputs, model.get("revision"))
+        yield from _same_network(model, recorded["model"], config, "start a new run for it")
+    for key, complete in (
+        (_START, complete_checkpoint),
+        (_TEACHER, complete_teacher),
+        ("sft.data", complete_demonstrations),
+    ):
+        if value_at(container, key) != value_at(recorded, key):
+            yield from complete(container)
+    yield from complete_served_models(container)
+
+
+def _network_of_start(start: str, config: Container, model: Container, outputs: Path) -> Faults:
     """Checks that the checkpoint has the model's network, which the reference, memory and Slime's flags rely on."""
     network = model.get("architecture")
     if not isinstance(network, dict):
         path = model.get("path")
-        known = isinstance(path, str) and local_directory(path, outputs)
-        if known:
+        why = "is not on this machine: download the model first"
+        if isinstance(path, str) and local_directory(path, outputs):
             why = "cannot be read by xp"
-        else:
-            why = "is not on this machine: download the model first"
         yield _fault(_START, start, f"cannot be compared with the model, whose config.json {why}")
     elif lines := mismatches(network, config):
         fix = f"to train it alone, set model=hf model.path={start}"
         yield _other_network(_START, start, model.get("name"), lines, fix)
 
 
-def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:
+def complete_rows(container: Container) -> Faults:
     """Makes paths absolute in place, from the working directory; yields a fault for each file that is not there."""
     for key, member in _members(container):
-        if isinstance(member, dict):
-            rows = member.get("rows")
-        else:
-            rows = None
+        rows = value_at(member, "rows")
         if isinstance(rows, str):
             member["rows"] = yield from _absolute(rows, f"{key}.rows")
         elif isinstance(rows, dict):
@@ -476,16 +477,10 @@ def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
         return name
     file = Path(path).expanduser().absolute()
     if not os.path.exists(file):
-        folder = file.parent
-        if os.access(folder, os.R_OK) and folder.is_dir():
-            files = sorted(os.listdir(folder))
-        else:
-            files = []
+        files = [other.name for other in file.parent.glob("*")]
+        hub = ""
         if "." not in name and name.count("/") == 1:
             hub = f"; a data set of the hub is {HUB}{name}"
-        else:
-            hub = ""
-        yield _fault(
-            key, name, f"there is no file {file.name} in {folder}{nearest(file.name, files)}{hub}"
-        )
+        guess = nearest(file.name, sorted(files))
+        yield _fault(key, name, f"there is no file {file.name} in {file.parent}{guess}{hub}")
     return name.replace(path, str(file), 1)

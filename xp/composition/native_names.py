@@ -17,10 +17,12 @@ from xp.lib.nested import set_at
 from xp.planning.native_keys import UNKNOWN_EFFECT, NativeKeys
 from xp.spec import RunSpec
 
+Values = Mapping[str, Any]
+"""Key path or native key -> its value."""
 _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
 _CRITIC = {"algorithm": "ppo", "training.critic_learning_rate": 1e-5}
 _LORA = {"model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None}}
-_VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+_VARIANTS: Mapping[str, tuple[Values, ...]] = {
     "trl": ({"algorithm.importance_correction": "token_truncate"}, {"algorithm": "cispo"}),
     "skyrl": (_LORA, {"algorithm": "cispo"}, _CRITIC, {"backend.parallel.strategy": "megatron"}),
     "slime": (
@@ -50,7 +52,8 @@ def hint(text: str) -> str | None:
     for name in backends:
         field = _fields(name).get(key)
         # A row of the network writes some keys that choose no network.
-        if field and not (field.startswith("model.architecture") and _is_open(name, key)):
+        is_open = key in _keys(name, {}).table.open
+        if field and not (is_open and field.startswith("model.architecture")):
             return f"in xp: {field}"
     keys = {name: _keys(name, {}) for name in backends}
     faults = {name: keys[name].fault(key) for name in backends}
@@ -67,9 +70,9 @@ def hint(text: str) -> str | None:
 
 
 @cache
-def catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
+def catalogs() -> dict[str, Mapping[str, Values]]:
     """Backend -> the native keys in its committed catalogs, each with its description."""
-    known: dict[str, dict[str, Mapping[str, Any]]] = {}
+    known: dict[str, dict[str, Values]] = {}
     for file in sorted((Path(__file__).parents[1] / "backends").glob("*/control/catalog*.json")):
         content = json.loads(file.read_text())
         known.setdefault(file.parents[1].name, {}).update(
@@ -91,7 +94,7 @@ def _fields(backend: str) -> dict[str, str]:
     return {key: field for key, field in fields.items() if field}
 
 
-def _keys(backend: str, variant: Mapping[str, Any]) -> NativeKeys:
+def _keys(backend: str, variant: Values) -> NativeKeys:
     """Native keys of a backend's training in a variant of the reference spec."""
     keys: NativeKeys = import_module(f"xp.backends.{backend}.control.render").native_keys(
         _spec(backend, variant)
@@ -99,17 +102,13 @@ def _keys(backend: str, variant: Mapping[str, Any]) -> NativeKeys:
     return keys
 
 
-def _is_open(backend: str, key: str) -> bool:
-    return key in _keys(backend, {}).table.open
-
-
-def _spec(backend: str, variant: Mapping[str, Any]) -> RunSpec:
+def _spec(backend: str, variant: Values) -> RunSpec:
     groups = {key: value for key, value in variant.items() if "." not in key}
     values = {key: value for key, value in variant.items() if "." in key}
     return reference_spec({**_REFERENCE, "backend": backend, **groups}, values)
 
 
-def reference_spec(options: Mapping[str, str], values: Mapping[str, Any]) -> RunSpec:
+def reference_spec(options: Mapping[str, str], values: Values) -> RunSpec:
     """The spec of some options of xp's, with some values set.
 
     Args:

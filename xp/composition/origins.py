@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from xp.composition.files import Mark, marks_under, read_file
-from xp.composition.groups import GROUPS, ROOT, compose_groups, merge_order, with_plugins
+from xp.composition.groups import (
+    GROUPS,
+    ROOT,
+    Choices,
+    Directories,
+    compose_groups,
+    merge_order,
+    with_plugins,
+)
 from xp.lib.nested import set_at, upwards, value_at
 
 NULLS = ("", "~", "null", "Null", "NULL")
@@ -29,9 +37,7 @@ class Origin:
 
 
 @cache
-def file_history(
-    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
-) -> dict[str, tuple[Mark, ...]]:
+def file_history(chosen: Choices, config_dirs: Directories) -> dict[str, tuple[Mark, ...]]:
     """Key path of the configuration -> the places that say its value, in merge order."""
     history: dict[str, tuple[Mark, ...]] = {}
     for marks in _marks_in_order(chosen, config_dirs):
@@ -40,9 +46,7 @@ def file_history(
     return history
 
 
-def _marks_in_order(
-    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
-) -> Iterator[Mapping[str, Mark]]:
+def _marks_in_order(chosen: Choices, config_dirs: Directories) -> Iterator[Mapping[str, Mark]]:
     """Positions of values in each file of a composition, by key path of the configuration."""
     for config_path, package in merge_order(chosen, config_dirs):
         files = (
@@ -73,9 +77,7 @@ def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] =
     )
 
 
-def settle_files(
-    container: dict[str, Any], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
-) -> None:
+def settle_files(container: dict[str, Any], chosen: Choices, config_dirs: Directories) -> None:
     """Keeps of each pair the value that the last file in merge order sets."""
     for pair in ALTERNATIVES:
         if all(value_at(container, path) is not None for path in pair):
@@ -101,9 +103,8 @@ def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
     """Keys of assignments that give a value, a section's (`training={epochs: 3}`) spelled out."""
     by_path: dict[str, bool] = {}
     for key, value in values:
+        spelled = {key: value}
         if isinstance(value, dict):
             spelled = {f"{key}.{name}": child for name, child in value.items()}
-        else:
-            spelled = {key: value}
         by_path |= {path: value is not None for path, value in spelled.items()}
     return {path for path, has_value in by_path.items() if has_value}

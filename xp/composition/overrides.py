@@ -50,18 +50,16 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
     faults = []
     for typed in overrides:
         # `+recipes=x`, as Hydra's users add an option: every group has a place in the defaults here.
+        text = typed
         if typed.startswith("+") and typed[1:].partition("=")[0] in GROUPS:
             text = typed[1:]
-        else:
-            text = typed
         try:
             override = _read(parser, text)
         except HydraException as error:
             # A call of one of Hydra's functions (choice, range, ...) has a cause; its grammar's own words say nothing.
             is_call = isinstance(error.__cause__, (TypeError, ValueError))
-            faults.append(
-                f"{text.partition('=')[0]}: {error.__cause__}" if is_call else _unread(text)
-            )
+            key = text.partition("=")[0]
+            faults.append(f"{key}: {error.__cause__}" if is_call else _unread(text))
             continue
         fault = _shape_fault(override)
         if fault is None:
@@ -96,7 +94,7 @@ def _read(parser: OverridesParser, text: str) -> Override:
 
 def _unread(text: str) -> str:
     """Describes the fault of a text that is not an override. A value that may be a secret is not repeated."""
-    key, equals, _ = text.partition("=")
+    key, equals, value = text.partition("=")
     known = _elsewhere(text)
     if known:
         return f"{key}: {known}"
@@ -107,7 +105,7 @@ def _unread(text: str) -> str:
         return f"{text}: an override is written key=value or group=option; this word has no `=`"
     if not KEY.fullmatch(key):
         return f"{key!r}: an override is written key=value; a key is made of letters, digits, _ and dots"
-    if text.partition("=")[2].startswith("~"):
+    if value.startswith("~"):
         return f"{key}: a shell expands ~ only at the beginning of a word; write {key}=$HOME/... or the whole path"
     return (
         f"{key}: an override is written key=value, and this value cannot be read;"
@@ -134,21 +132,16 @@ def _shape_fault(override: Override) -> str | None:
         return "write it as key=value; keys are neither added (+) nor deleted (~), set one to null"
     if override.package is not None or "/" in key:
         return "a group is chosen as group=option; packages (@) and sub-groups (/) are for files"
-    if override.is_sweep_override():
-        value = None
-    else:
-        value = override.value()
-    if is_group(override) and not override.is_sweep_override() and not isinstance(value, str):
-        if value is None and key == "recipes":
+    if override.is_sweep_override() or not is_group(override):
+        return None
+    value = override.value()
+    if isinstance(value, list):
+        if key == MIXED and all(isinstance(part, str) for part in value):
             return None
-        if isinstance(value, list):
-            is_mix = key == MIXED and all(isinstance(part, str) for part in value)
-            if is_mix:
-                return None
-            return f"only one option can be chosen; -m {key}=a,b sweeps over several"
-        if not isinstance(value, (int, float)):
-            return f"{key}=NAME chooses an option; set a single value as {key}.KEY=VALUE"
-    return None
+        return f"only one option can be chosen; -m {key}=a,b sweeps over several"
+    if isinstance(value, (str, int, float)) or (value is None and key == "recipes"):
+        return None
+    return f"{key}=NAME chooses an option; set a single value as {key}.KEY=VALUE"
 
 
 def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Override]], list[str]]:
@@ -193,9 +186,7 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
                 f"{line}: {f'{twice[0]} is given twice' if twice else _no_value(override)}"
             )
         else:
-            choices.append(
-                [parser.parse_override(f"{override.key_or_group}={text}") for text in texts]
-            )
+            choices.append([parser.parse_override(f"{key}={text}") for text in texts])
     if math.prod(map(len, choices)) > MAX_POINTS:
         faults.append(TOO_MANY)
         choices = [choice[:1] for choice in choices]

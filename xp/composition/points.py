@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.composition.faults import Fault
-from xp.composition.groups import ComposedOptions, compose_groups, with_plugins
+from xp.composition.files import Mark
+from xp.composition.groups import ComposedOptions, Directories, compose_groups, with_plugins
 from xp.composition.invalid import SET_IT, explain_invalid
 from xp.composition.mixes import env_name
 from xp.composition.model import (
@@ -20,6 +21,7 @@ from xp.composition.model import (
     complete_clock,
     complete_demonstrations,
     complete_model,
+    complete_recorded,
     complete_rows,
     complete_served_models,
     complete_teacher,
@@ -67,7 +69,7 @@ def variants_of(words: Sequence[str]) -> list[tuple[str, ...]]:
     sweep."""
     parsed, faults = parse(words)
     choices, more = choices_of(parsed, is_sweep=True)
-    _raise([*faults, *more])
+    raise_faults([*faults, *more])
     return [
         tuple(override.input_line or "" for override in chosen)
         for chosen in itertools.product(*choices)
@@ -92,8 +94,9 @@ def compose_recorded(
     Raises:
         XpError: (CONFIG) an override is at fault, or a file of rows is not there; (RUN_DIR) the spec is not of this xp.
     """
-    validated(dict(container), source)
-    container = copy.deepcopy(dict(container)) | {"outputs": "outputs"}
+    recorded = dict(container)
+    validated(recorded, source)
+    container = copy.deepcopy(recorded) | {"outputs": "outputs"}
     parsed = _assignments(overrides)
     name = "env"
     members = container["env"]["members"]
@@ -107,7 +110,8 @@ def compose_recorded(
     )
     faults += [str(fault) for fault in complete_rows(container)]
     faults += [str(fault) for fault in complete_template(container)]
-    _raise(faults)
+    faults += [str(fault) for fault in complete_recorded(container, recorded)]
+    raise_faults(faults)
     return from_container(container, name)
 
 
@@ -124,7 +128,7 @@ def _assignments(overrides: Sequence[str]) -> list[Override]:
             faults.append(
                 f"{key}={text}: the run keeps its recorded options; single values may be set ({key}.KEY=VALUE)"
             )
-    _raise(faults)
+    raise_faults(faults)
     return parsed
 
 
@@ -144,7 +148,7 @@ def from_container(container: dict[str, Any], name: str = "env") -> RunSpec:
     """
     result = _validate(container, name)
     if isinstance(result, list):
-        raise XpError("\n".join(str(fault) for fault in result))
+        raise XpError("\n".join(map(str, result)))
     return result
 
 
@@ -161,7 +165,7 @@ def with_assignments(
         change: sets one of them; returns its fault.
     """
     faults = [change(container, key, value) for key, value in values.items()]
-    _raise([fault for fault in faults if fault])
+    raise_faults([fault for fault in faults if fault])
     give_way(container, with_value(list(values.items())))
     return from_container(container)
 
@@ -214,7 +218,7 @@ def _points(
         else:
             for fault in dict.fromkeys(result):
                 illegal.setdefault(fault, []).append(name)
-    _raise(
+    raise_faults(
         [
             *faults,
             *(
@@ -242,7 +246,7 @@ def faults_of_points(faults: Mapping[str, Sequence[str]], num_points: int) -> li
     return lines
 
 
-def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point | list[str]:
+def _point(chosen: Sequence[Override], config_dirs: Directories) -> Point | list[str]:
     """One point, or everything that is wrong with it."""
     groups = tuple((o.key_or_group, str(o.value())) for o in chosen if is_group(o))
     composed = compose_groups(groups, config_dirs)
@@ -267,10 +271,8 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     if "model" not in composed.undecided:
         faults += complete_template(container)
         faults += complete_clock(container, composed.container)
-    env, default = (
-        section if isinstance(section, dict) else {}
-        for section in (container.get("env"), composed.container["env"])
-    )
+    sections = (container.get("env"), composed.container["env"])
+    env, default = (section if isinstance(section, dict) else {} for section in sections)
     spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):
         known = {fault.path for fault in faults}
@@ -294,37 +296,37 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
 def _placed(
     faults: Iterable[Fault],
     composed: ComposedOptions,
-    config_dirs: tuple[Path, ...],
+    config_dirs: Directories,
     overridden: set[str],
 ) -> Iterator[str]:
     """The faults as lines, with file, line and column of those that come from a file."""
     already = {fault.partition(": ")[0] for fault in composed.faults}
     for fault in faults:
         is_typed = any(_are_related(fault.path, path) for path in overridden)
-        if is_typed:
-            mark = None
-        else:
-            mark = file_history(composed.chosen, config_dirs).get(fault.path, (None,))[-1]
-        if mark is None:
+        mark = file_history(composed.chosen, config_dirs).get(fault.path, (None,))[-1]
+        if is_typed or mark is None:
             yield str(fault)
         elif mark.location not in already:
-            yield f"{mark.location}: {fault}{_yaml_reading(fault, mark.raw if mark.is_plain else None)}"
+            yield f"{mark.location}: {fault}{_yaml_reading(fault, mark)}"
 
 
-def _yaml_reading(fault: Fault, raw: str | None) -> str:
+def _yaml_reading(fault: Fault, mark: Mark) -> str:
     """Describes how YAML reads an unquoted word that was meant as text."""
-    if raw is None or fault.value is None or not fault.wants_text or raw == str(fault.value):
+    if not mark.is_plain or not fault.wants_text or fault.value is None:
         return ""
-    return f"; YAML reads {raw} as {json.dumps(fault.value)}: quote it, '{raw}'"
+    if mark.raw == str(fault.value):
+        return ""
+    return f"; YAML reads {mark.raw} as {json.dumps(fault.value)}: quote it, '{mark.raw}'"
 
 
 def _are_related(first: str, other: str) -> bool:
     return f"{first}.".startswith(f"{other}.") or f"{other}.".startswith(f"{first}.")
 
 
-def _raise(faults: Sequence[str]) -> None:
+def raise_faults(faults: Sequence[str]) -> None:
+    """Raises XpError with the faults, a line each, if there are any."""
     if faults:
-        rest = len(faults) - MAX_FAULTS
-        raise XpError(
-            "\n".join([*faults[:MAX_FAULTS], *([f"and {rest} more"] if rest > 0 else [])])
-        )
+        lines = list(faults[:MAX_FAULTS])
+        if len(faults) > MAX_FAULTS:
+            lines.append(f"and {len(faults) - MAX_FAULTS} more")
+        raise XpError("\n".join(lines))

@@ -92,16 +92,10 @@ class PythonScript:
 
     def _resolved(self, node: ast.expr, depth: int = 0) -> ast.expr:
         """The value of a variable that the file sets once, or the default of an option; other expressions as they are."""
-        if isinstance(node, ast.Name | ast.Attribute):
-            source = ast.unparse(node)
-        else:
-            source = ""
-        # `args.lr` is the option `--lr`; a module's attribute of the same name is not.
-        if isinstance(node, ast.Attribute):
-            option = f"--{node.attr}"
-        else:
-            option = ""
-        value = self._values.get(source) or self._values.get(option)
+        value = self._values.get(ast.unparse(node))
+        # `args.lr` is the option `--lr`.
+        if value is None and isinstance(node, ast.Attribute):
+            value = self._values.get(f"--{node.attr}")
         if value is None or depth > 20:
             return node
         return self._resolved(value, depth + 1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from xp.composition.overrides import parse
-from xp.composition.points import Point, compose
+from xp.composition.points import Point, compose, raise_faults
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.packages import require
@@ -98,14 +98,17 @@ def _checked_ranges(
     so that an error is reported before anything runs."""
     parsed, faults = parse(overrides)
     ranges: dict[str, BaseDistribution] = {}
-    for override in (parsed_word for parsed_word in parsed if parsed_word.is_sweep_override()):
+    fixed = []
+    for override in parsed:
+        line = override.input_line or ""
+        if not override.is_sweep_override():
+            fixed.append(line)
+            continue
         try:
             ranges[override.key_or_group] = _range(override)
         except ValueError as error:
-            faults.append(f"{override.input_line}: {error}")
-    if faults:
-        raise XpError("\n".join(faults))
-    fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
+            faults.append(f"{line}: {str(error).rstrip('.')}; write another range")
+    raise_faults(faults)
     if not ranges:
         compose(fixed, config_dirs)
         raise XpError(
@@ -121,8 +124,7 @@ def _checked_ranges(
             compose([*fixed, *(f"{key}={value}" for key, value in trial.items())], config_dirs)
         except XpError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
-    if faults:
-        raise XpError("\n".join(faults))
+    raise_faults(faults)
     return ranges, fixed
 
 
@@ -156,22 +158,15 @@ def _range(override: Override) -> BaseDistribution:
         return CategoricalDistribution(sorted(override.sweep_string_iterator()))
     assert isinstance(value, (IntervalSweep, RangeSweep))  # Hydra has no other kind
     low: Any = value.start
-    high: Any = value.end if isinstance(value, IntervalSweep) else value.stop
-    if low > high:
-        if isinstance(value, IntervalSweep):
-            call = "interval"
-        else:
-            call = "range"
-        raise ValueError(f"the lower bound is first; write {call}({high},{low})")
-    if isinstance(value, IntervalSweep) and "log" in value.tags and low <= 0:
-        raise ValueError(f"the logarithm needs a lower bound above 0; got {low}")
-    if isinstance(value, RangeSweep) and (low == high or value.step <= 0):
-        raise ValueError(
-            "the range has no value; write range(LOW,HIGH), or range(LOW,HIGH,STEP) with a step above 0"
-        )
-    how: dict[str, Any] = (
-        {"step": value.step} if isinstance(value, RangeSweep) else {"log": "log" in value.tags}
-    )
+    how: dict[str, Any]
+    if isinstance(value, RangeSweep):
+        high: Any = value.stop
+        how = {"step": value.step}
+        if low == high:
+            raise ValueError("the range has no value; write range(LOW,HIGH)")
+    else:
+        high = value.end
+        how = {"log": "log" in value.tags}
     is_whole = all(isinstance(bound, int) for bound in (low, high, how.get("step", 1)))
     return (IntDistribution if is_whole else FloatDistribution)(low, high, **how)
 

@@ -114,10 +114,7 @@ class Machines(Files):
 
     def load_config(self, config_path: str) -> ConfigResult:
         word = _word(config_path) or ""
-        if word == AUTO:
-            machine = this_machine()
-        else:
-            machine = machine_of(word)
+        machine = this_machine() if word == AUTO else machine_of(word)
         if machine is None:
             return super().load_config("hardware/cpu")
         return self._result(machine.option(), {"package": "_global_"})

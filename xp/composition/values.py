@@ -80,11 +80,7 @@ def unescaped(text: str) -> str:
 
 def _texts(node: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Every text below a container: its path, and its holder and key."""
-    if isinstance(node, dict):
-        pairs = list(node.items())
-    else:
-        pairs = list(enumerate(node))
-    for key, child in pairs:
+    for key, child in node.items() if isinstance(node, dict) else enumerate(node):
         below = f"{path}.{key}" if path else str(key)
         if isinstance(child, (dict, list)):
             yield from _texts(child, below)

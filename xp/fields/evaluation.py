@@ -43,10 +43,7 @@ def _without_export(spec: RunSpec) -> str | None:
     has."""
     every = spec.evaluation.every
     training = spec.training
-    if training.export_every is None:
-        name = "checkpoint_every"
-    else:
-        name = "export_every"
+    name = "checkpoint_every" if training.export_every is None else "export_every"
     export = getattr(training, name)
     if every is None or every % export == 0:
         return None
@@ -129,7 +126,8 @@ EVALUATION = (
                 "trainer.eval_interval": s.evaluation.every
                 or (AT_THE_END if s.env.is_held_out else -1)
             },
-            note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
+            note="SkyRL evaluates after the last step too.",
+            note_if=lambda s: s.evaluation.every,
             proof="skyrl::it_evaluates_after_the_last_step",
         ),
         slime=Column(evaluation_flags),
@@ -139,9 +137,8 @@ EVALUATION = (
         "evaluation.keep_best",
         trl=Column(
             implemented_by="xp.worker.best",
-            note=lambda s: (
-                "The model of the last step is not among them." if s.evaluation.keep_best else ""
-            ),
+            note="The model of the last step is not among them.",
+            note_if=lambda s: s.evaluation.keep_best,
             proof=OWN,
         ),
         slime=Column(

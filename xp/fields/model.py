@@ -17,6 +17,7 @@ from xp.fields.shared import (
 )
 from xp.fields.skyrl import Keys, fsdp_keys, is_multimodal, is_text_taken_out, roles
 from xp.fields.slime_media import media_note
+from xp.lib.text import word_list
 from xp.spec import DType, RunSpec
 from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS, NOT_TIED, TIED
@@ -34,14 +35,9 @@ def _tied_adapters(spec: RunSpec) -> str | None:
 
 # TRL
 HEAD = "lm_head"
-OTHER_HEADS = (
-    "inkling_text",
-    "llama4_text",
-    "mllama_text_model",
-    "modernbert-decoder",
-    "recurrent_gemma",
-    "xlstm",
-)
+OTHER_HEADS = word_list("""
+    inkling_text llama4_text mllama_text_model modernbert-decoder recurrent_gemma xlstm
+""")
 """Families whose head TRL 1.16 computes wrongly, or not at all (trl/trainer/utils.py `add_fused_lm_head`)."""
 NOISE = "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
 NOT_TRIED_MEDIA = (
@@ -67,14 +63,9 @@ MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Families of which peft adapts no out_proj (peft/tuners/tuners_utils.py `_check_lora_target_modules_mamba`)."""
 OUTSIDE_TEXT = r"(?!.*\b(language_model|text_model)\b).*"
 """Pattern for peft of the modules outside the text network of a checkpoint with media, by transformers' names."""
-READ_PADDING = (
-    "deepseek_v32",
-    "deepseek_v4",
-    "glm_moe_dsa",
-    "llama4_text",
-    "recurrent_gemma",
-    "rwkv",
-)
+READ_PADDING = word_list("""
+    deepseek_v32 deepseek_v4 glm_moe_dsa llama4_text recurrent_gemma rwkv
+""")
 """Families for which transformers 5.16 computes other log-probabilities with padding on the left; the indexer of sparse
 attention then also reads the tokens after its own."""
 
@@ -244,15 +235,12 @@ def _router_replay(spec: RunSpec) -> Native:
     is_on = spec.model.router_replay
     key = "moe_enable_routing_replay"
     # The reference chooses its own experts, as on Slime. With Ray's executor, the engine can hang (SkyRL's check).
-    if is_on:
-        engine = {f"{skyrl.ENGINE}.distributed_executor_backend": "mp"}
-    else:
-        engine = {}
+    keys: Keys = {f"{skyrl.ENGINE}.enable_return_routed_experts": is_on}
     if is_megatron(spec):
-        keys = {f"{skyrl.MEGATRON[0]}.{key}": is_on, f"{skyrl.MEGATRON[1]}.{key}": False}
-    else:
-        keys = {}
-    return {f"{skyrl.ENGINE}.enable_return_routed_experts": is_on, **keys, **engine}
+        keys |= {f"{skyrl.MEGATRON[0]}.{key}": is_on, f"{skyrl.MEGATRON[1]}.{key}": False}
+    if is_on:
+        keys[f"{skyrl.ENGINE}.distributed_executor_backend"] = "mp"
+    return keys
 
 
 def _no_router_replay(spec: RunSpec) -> str | None:
@@ -279,7 +267,8 @@ MODEL = (
         trl=Column(
             implemented_by="AutoModelForCausalLM.from_pretrained",
             refuse_if=lambda s: network_fields(s).get("model_type") in OTHER_HEADS,
-            note=lambda s: NOT_TRIED_MEDIA if uses_vllm(s) and has_media(s) else "",
+            note=NOT_TRIED_MEDIA,
+            note_if=lambda s: uses_vllm(s) and has_media(s),
             refuse="TRL's log-probabilities lack this family's own scale, cap or layer at the head; use backend=skyrl",
             proof="engines/architectures::trls_log_probabilities_are_the_models_own_or_the_plan_refuses_the_family",
         ),
@@ -351,9 +340,8 @@ MODEL = (
         "model.lora",
         trl=Column(
             implemented_by="peft_config=None",
-            note=lambda s: (
-                ADAPTERS if s.model.lora is not None and s.model.dtype is not DType.FLOAT32 else ""
-            ),
+            note=ADAPTERS,
+            note_if=lambda s: s.model.lora is not None and s.model.dtype is not DType.FLOAT32,
             proof={
                 "merged weights in bfloat16": "trainers/trl_lora::an_engine_gets_trls_weights_and_the_base_stays_bit_for_bit",
                 "Adapters of the start": OWN,
@@ -403,7 +391,8 @@ MODEL = (
         "model.lora.dropout",
         trl=Column(
             implemented_by="LoraConfig.lora_dropout, which xp sets again after disable_dropout=True",
-            note=lambda s: NOISE if s.model.lora is not None and s.model.lora.dropout > 0 else "",
+            note=NOISE,
+            note_if=lambda s: s.model.lora is not None and s.model.lora.dropout > 0,
             refuse_if=lambda s: (
                 s.model.lora is not None
                 and s.model.lora.dropout > 0
@@ -441,7 +430,8 @@ MODEL = (
         # Source of the names: megatron_worker.py `configure_lora`.
         skyrl=Column(
             _target_modules,
-            note=lambda s: FROZEN_EXPERTS if _freezes_experts(s) else "",
+            note=FROZEN_EXPERTS,
+            note_if=_freezes_experts,
             refuse_if=lambda s: (
                 s.model.lora is not None
                 and s.model.lora.target_modules is not None
@@ -473,7 +463,8 @@ MODEL = (
         skyrl=Column(
             _pictures,
             implemented_by=lambda s: "" if s.model.images is None else SKYRL_PICTURES,
-            note=lambda s: NOT_TRIED_PICTURES if s.model.images and not is_on_cpu(s) else "",
+            note=NOT_TRIED_PICTURES,
+            note_if=lambda s: s.model.images and not is_on_cpu(s),
             refuse=_no_skyrl_pictures,
             proof={
                 "Not tried": OWN,

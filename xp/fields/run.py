@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from xp.fields.field import OWN, Column, Field, by_xp
-from xp.fields.shared import is_on_cpu
+from xp.fields.shared import is_colocated, is_on_cpu
 from xp.fields.skyrl import has_stub, not_on_cpu, roles, workers
-from xp.spec import Placement
 
 SEED_OF_TURNS = (
     "Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number. The order of"
@@ -43,7 +42,7 @@ RUN = (
     Field(
         "hardware",
         slime=Column(
-            refuse_if=lambda s: is_on_cpu(s),
+            refuse_if=is_on_cpu,
             refuse="Slime trains on GPUs only: choose for example hardware=h100x8",
             proof="slime::its_actors_need_a_gpu",
         ),
@@ -84,9 +83,7 @@ RUN = (
         "hardware.num_nodes",
         trl=Column(
             implemented_by="num_machines",
-            refuse_if=lambda s: (
-                s.hardware.num_nodes > 1 and s.backend.engine.placement is Placement.SEPARATE
-            ),
+            refuse_if=lambda s: s.hardware.num_nodes > 1 and not is_colocated(s),
             refuse="a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"
             " placement=colocated and backend.engine.accelerators=null, or a hardware option of one node",
             proof=OWN,

@@ -17,10 +17,7 @@ from xp.worker.slime_names import STEPS_FLAG
 def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
     """Returns why the episodes of a fine-tuning's update cannot be divided among `ranks`; None if they can."""
     sft = spec.sft
-    if sft.max_tokens_per_micro_batch is None:
-        micro = sft.micro_batch_size
-    else:
-        micro = 1
+    micro = sft.micro_batch_size if sft.max_tokens_per_micro_batch is None else 1
     # With no rank, the layout itself is refused.
     if not ranks or sft.batch_size % (micro * ranks) == 0:
         return None

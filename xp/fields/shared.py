@@ -9,6 +9,7 @@ from typing import Any
 
 from xp.lib.models.files import config_of
 from xp.lib.models.network import MEDIA, stated
+from xp.lib.text import word_list
 from xp.spec import (
     AdvantageScale,
     EngineName,
@@ -58,6 +59,11 @@ def has_lora(spec: RunSpec) -> bool:
 def has_critic(spec: RunSpec) -> bool:
     """Returns whether the baseline is a critic's."""
     return spec.algorithm.critic is not None
+
+
+def has_kl(spec: RunSpec) -> bool:
+    """Returns whether there is a KL penalty."""
+    return spec.training.kl_coef > 0
 
 
 def has_xp_estimator(spec: RunSpec) -> bool:
@@ -114,17 +120,9 @@ def has_media(spec: RunSpec) -> bool:
     return any((model_config(spec) or {}).get(key) for key in MEDIA)
 
 
-NO_GRID = (
-    "gemma3",
-    "gemma4",
-    "idefics3",
-    "internvl",
-    "lfm2_vl",
-    "llava",
-    "llava_next",
-    "mistral3",
-    "smolvlm",
-)
+NO_GRID = word_list("""
+    gemma3 gemma4 idefics3 internvl lfm2_vl llava llava_next mistral3 smolvlm
+""")
 """Families whose pictures are no patches with a grid; others are found when the training starts."""
 
 

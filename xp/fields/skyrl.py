@@ -9,9 +9,16 @@ from typing import Any, Final
 from xp.fields import shared
 from xp.fields.batch_shape import batch_shape
 from xp.fields.field import Column
-from xp.fields.shared import has_critic, is_megatron, is_on_cpu, model_config, network_fields
+from xp.fields.shared import (
+    has_critic,
+    has_own_decoding,
+    is_megatron,
+    is_on_cpu,
+    model_config,
+    network_fields,
+)
 from xp.lib.nested import flat
-from xp.spec import Attention, EngineName, LrSchedule, RunSpec
+from xp.spec import Attention, LrSchedule, RunSpec
 from xp.worker import skyrl_names
 
 Keys = dict[str, Any]
@@ -55,7 +62,7 @@ def workers(spec: RunSpec) -> Workers:
 
 def has_stub(spec: RunSpec) -> bool:
     """Returns whether xp's own engine replaces vLLM."""
-    return is_on_cpu(spec) and spec.backend.engine.name is EngineName.TRANSFORMERS
+    return is_on_cpu(spec) and has_own_decoding(spec)
 
 
 def cpu_servers(spec: RunSpec) -> Keys:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from xp.fields.field import Native
-from xp.fields.shared import family_without_grid, has_critic
-from xp.lib.models.files import config_of
-from xp.lib.models.network import MEDIA, TEXT_TWINS
+from xp.fields.shared import family_without_grid, has_critic, has_media, is_ahead, model_config
+from xp.lib.models.network import TEXT_TWINS
 from xp.spec import RunSpec
 
 LOADED_CHECKPOINTS: Final[Mapping[str, str]] = {
@@ -44,12 +42,9 @@ def checkpoint_with_media(spec: RunSpec) -> str | None:
     shape = spec.model.architecture
     if shape is not None and shape.model_type in LOADED_CHECKPOINTS:
         return LOADED_CHECKPOINTS[shape.model_type]
-    if spec.model.path is None:
+    if not has_media(spec):
         return None
-    config = config_of(spec.model.path, Path(spec.outputs), spec.model.revision)
-    if config is None or not any(config.get(key) for key in MEDIA):
-        return None
-    return str(config.get("model_type"))
+    return str((model_config(spec) or {}).get("model_type"))
 
 
 def picture_flags(spec: RunSpec) -> Native:
@@ -81,10 +76,8 @@ def no_pictures(spec: RunSpec) -> str | None:
     if spec.model.images is None:
         return None
     if checkpoint_with_media(spec) not in LOADED_CHECKPOINTS.values():
-        if family_without_grid(spec) is None:
-            trainers = "skyrl or trl"
-        else:
-            trainers = "trl"  # SkyRL refuses it too
+        # SkyRL refuses a family without a grid too.
+        trainers = "trl" if family_without_grid(spec) else "skyrl or trl"
         return (
             "Slime's update takes pictures of one family alone, Qwen3.5; use"
             f" backend={trainers}, or set model.images=null"
@@ -98,7 +91,7 @@ def no_pictures(spec: RunSpec) -> str | None:
     if spec.backend.convert_model:
         return "xp converts the text network alone; set backend.convert_model=false, or model.images=null"
     is_served = spec.evaluation.patience is not None or (
-        spec.training.max_staleness > 0 and spec.evaluation.before_training
+        is_ahead(spec) and spec.evaluation.before_training
     )
     if spec.env.is_held_out and is_served:
         return (

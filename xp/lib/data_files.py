@@ -10,6 +10,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from xp.lib.code_files import find_module
 from xp.lib.digest import text_digest
 from xp.lib.packages import require
 from xp.lib.reading import opened, text_of
+from xp.lib.text import first_of, word_list
 
 Row = Mapping[str, Any]
 
@@ -33,6 +35,10 @@ _FILE: Final = re.compile(
     r"data:(image|video|audio)/|.*\.(png|jpe?g|gif|webp|bmp|tiff?|mp4|webm|mov|wav|mp3|flac)\b",
     re.I,
 )
+CSV_SETTINGS: Final = word_list("""
+    name version data_dir data_files description features chunksize sep delimiter names column_names
+""")
+"""Settings of the CSV files of a data set that do not keep xp from reading them."""
 MOST_NAMED: Final = 20
 """Largest number of columns that a message names."""
 _HUB_NAME: Final = re.compile(r"(?P<path>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<revision>[^:@]+))?")
@@ -74,25 +80,22 @@ def path_of(name: str) -> Path | None:
         return None
     spec = find_module(module)
     if spec is None or not spec.submodule_search_locations:
-        if spec:
-            why = "is a module and no package, so that it has no files"
-        else:
-            why = "is no package on the Python path"
         raise XpError(
-            f"rows {name}: {module} {why}\nfor a file of the current directory, write ./{file}"
+            f"rows {name}: {module} is no package on the Python path\nfor a file of the current directory, write ./{file}"
         )
     return Path(next(iter(spec.submodule_search_locations)), file)
 
 
+def names_of(rows: str | Mapping[str, str] | None) -> list[str]:
+    """The names in an environment's `rows`, in the order of their splits."""
+    if isinstance(rows, str):
+        return [rows]
+    return [name for _, name in sorted((rows or {}).items())]
+
+
 def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
     """Files of rows, and directories of data sets, that are not part of a package; in the order of their splits."""
-    if rows is None:
-        names = []
-    elif isinstance(rows, str):
-        names = [rows]
-    else:
-        names = [rows[split] for split in sorted(rows)]
-    sources = [path_of(name) for name in names if path_in(name) is not None]
+    sources = [path_of(name) for name in names_of(rows) if path_in(name) is not None]
     return [source for source in sources if source is not None]
 
 
@@ -212,8 +215,10 @@ def _built_splits(builder: Any) -> dict[str, list[Row]]:
     config = builder.config
     kind = type(config).__name__.removesuffix("Config")
     reader: Any = _READERS.get(f".{kind.lower()}")
-    if kind == "Csv":  # pandas would make a number of `007`, and null of `NA`
-        reader = partial(_csv, delimiter=config.sep)
+    if kind == "Csv" and _is_plain_csv(config):  # pandas would make a number of `007`
+        reader = partial(_csv, delimiter=config.sep, names=config.names)
+    elif kind == "Csv":
+        reader = None
     if kind == "Parquet":
         reader = partial(_parquet, columns=config.columns, filters=config.filters)
     if reader is None or getattr(config, "field", None):
@@ -235,6 +240,15 @@ def _built_splits(builder: Any) -> dict[str, list[Row]]:
     }
 
 
+def _is_plain_csv(config: Any) -> bool:
+    """Returns whether a data set's own settings are none but those that `_csv` and `_built_splits` follow."""
+    return all(
+        getattr(config, setting.name) == setting.default
+        for setting in fields(config)
+        if setting.name not in CSV_SETTINGS
+    )
+
+
 def check_loader(name: str) -> None:
     """Raises XpError if a name is a data set and this Python lacks `datasets`, its loader."""
     if is_set(name):
@@ -250,11 +264,7 @@ def value_at(row: Row, column: str) -> Any:
 
 def named_columns(rows: Sequence[Row]) -> str:
     """Names of the columns of the first row, for a message; those in structs are written with dots."""
-    if rows:
-        names = [name for name, _ in nested.leaves(rows[0])]
-    else:
-        names = []
-    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    return first_of([name for row in rows[:1] for name, _ in nested.leaves(row)], MOST_NAMED)
 
 
 def check_is_text(row: Row, texts: Iterable[str], *, has_pictures: bool = False) -> None:
@@ -313,11 +323,12 @@ def _json(file: Path) -> Iterator[Row]:
             yield _object(value, f"line {number}")
 
 
-def _csv(file: Path, delimiter: str = ",") -> Iterator[Row]:
+def _csv(file: Path, delimiter: str = ",", names: Sequence[str] | None = None) -> Iterator[Row]:
+    """Rows of cells; the first line has the names of the columns unless they are given."""
     csv.field_size_limit(MAX_BYTES)
     lines = csv.reader(io.StringIO(_text(file), newline=""), strict=True, delimiter=delimiter)
     try:
-        header = next(lines, [])
+        header = list(names or next(lines, []))
         twice = sorted({name for name in header if header.count(name) > 1})
         if twice:
             raise ValueError(f"the header has the column {twice[0]!r} twice")

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from xp.errors import XpError, nearest
 from xp.lib.load import load_object
+from xp.lib.text import word_list
 
 
 class Kind(StrEnum):
@@ -65,20 +66,9 @@ BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         **CONTRIB[Kind.PROVIDER],
     },
     Kind.DIALECT: dict.fromkeys(
-        (
-            *(
-                "hermes",
-                "action",
-                "qwen_xml",
-                "llama_json",
-                "pythonic",
-                "glm",
-                "harmony",
-                "mistral",
-                "deepseek",
-            ),
-            *("kimi", "gemma", "cohere", "minimax", "auto"),
-        ),
+        word_list("""
+            hermes action qwen_xml llama_json pythonic glm harmony mistral deepseek kimi gemma cohere minimax auto
+        """),
         "xp.episode.dialects",
     ),
     Kind.TRACKER: {
@@ -113,25 +103,25 @@ def plugins(kind: Kind) -> tuple[Plugin, ...]:
 def names(kind: Kind) -> list[str]:
     """Every name of a kind: xp's own first, then the plugins'."""
     built_in = BUILT_IN.get(kind, {})
-    return [*built_in, *(plugin.name for plugin in plugins(kind) if plugin.name not in built_in)]
+    return list(dict.fromkeys((*built_in, *(entry.name for entry in plugins(kind)))))
 
 
 def is_built_in(kind: Kind, name: str) -> bool:
     """Returns whether a name is xp's. Raises XpError if a plugin has the same name."""
-    is_xps = name in BUILT_IN.get(kind, {})
-    if is_xps:
-        takers = [plugin for plugin in plugins(kind) if plugin.name == name]
-        if takers:
-            raise XpError(
-                f"{kind.word}={name} is xp's own, and the package {takers[0].package} takes the name too (entry point"
-                f" {kind}): rename it there, or uninstall the package"
-            )
-    return is_xps
+    if name not in BUILT_IN.get(kind, {}):
+        return False
+    takers = [entry for entry in plugins(kind) if entry.name == name]
+    if takers:
+        raise XpError(
+            f"{kind.word}={name} is xp's own, and the package {takers[0].package} takes the name too (entry point"
+            f" {kind}): rename it there, or uninstall the package"
+        )
+    return True
 
 
 def plugin(kind: Kind, name: str) -> Plugin:
     """The plugin of a name; raises XpError where there is none, or more than one."""
-    matches = [plugin for plugin in plugins(kind) if plugin.name == name]
+    matches = [entry for entry in plugins(kind) if entry.name == name]
     if not matches:
         known = names(kind)
         raise XpError(
@@ -194,23 +184,19 @@ def shipped(kind: Kind, name: str) -> str | None:
 
 def top_modules() -> frozenset[str]:
     """Top-level modules of all plugins of other packages."""
-    return frozenset(plugin.top for kind in BUILT_IN for plugin in plugins(kind)) - {"xp"}
+    return frozenset(entry.top for kind in BUILT_IN for entry in plugins(kind)) - {"xp"}
 
 
 def config_dirs() -> tuple[Path, ...]:
     """Directories with options of config groups (`backend/mine.yaml`) that plugins bring; nothing is imported."""
-    return tuple(_directory(plugin) for plugin in plugins(Kind.CONFIGS))
+    return tuple(map(_directory, plugins(Kind.CONFIGS)))
 
 
 def _directory(entry: Plugin) -> Path:
     """Directory of a plugin's package; raises XpError where it does not exist."""
     top, *below = entry.reference.split(".")
     spec = find_spec(top)
-    if spec is not None:
-        locations = list(spec.submodule_search_locations or ())
-    else:
-        locations = []
-    for location in locations:
+    for location in getattr(spec, "submodule_search_locations", None) or ():
         directory = Path(location, *below)
         if directory.is_dir():
             return directory

@@ -26,6 +26,11 @@ def valid_value(value: Any) -> Any:
             return value
 
 
+def word_list(text: str) -> tuple[str, ...]:
+    """The words of a text."""
+    return tuple(text.split())
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Words such as `1 task` and `1,200 tasks`.
 
@@ -40,9 +45,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def as_yaml(value: Any) -> str:
     """A value in YAML's syntax, in one line."""
     match value:
-        case None | bool():
-            if value is None:
-                return "null"
+        case None:
+            return "null"
+        case bool():
             return str(value).lower()
         case list() | tuple():
             return f"[{', '.join(map(as_yaml, value))}]"

@@ -16,8 +16,9 @@ from typing import Any
 
 from xp.fields.batch_shape import FIELDS, BatchShape, batch_shape
 from xp.fields.field import Refusal
+from xp.fields.shared import has_own_decoding, is_megatron
 from xp.lib.text import counted
-from xp.spec import EngineName, RunSpec, Strategy
+from xp.spec import RunSpec
 
 MOST = 3
 """Largest number of proposals."""
@@ -51,11 +52,13 @@ class Constraint:
 
     def fault(self, batch: BatchShape) -> str:
         """The violated formula, with the numbers of a batch shape."""
-        if self.silent:
-            silent = f"; the trainer does not check this: {self.silent}"
-        else:
-            silent = ""
+        silent = f"; the trainer does not check this: {self.silent}" if self.silent else ""
         return f"{self.formula}; got {self.numbers(batch)} ({self.source}){silent}"
+
+
+Constraints = tuple[Constraint, ...]
+Changes = dict[str, Any]
+"""Fields of a batch shape with other values."""
 
 
 def divides(part: int, whole: int) -> bool:
@@ -70,7 +73,7 @@ def fits(part: int, whole: int) -> bool:
 _on_placement = partial(Constraint, Tier.PLACEMENT)
 
 
-def placement(source: str) -> tuple[Constraint, ...]:
+def placement(source: str) -> Constraints:
     """Constraints on how accelerators are shared; the same on every backend."""
     return (
         _on_placement(
@@ -119,10 +122,9 @@ def _uneven_stages(batch: BatchShape) -> str:
     first = batch.first_stage
     legal = [last for last in range(1, layers) if replace(batch, last_stage=last).stages]
     nearest = sorted(legal, key=lambda last: abs(last - layers / batch.pipeline))[:2]
+    fix = ""
     if nearest:
         fix = f"; last_stage_layers may be {' or '.join(map(str, sorted(nearest)))}"
-    else:
-        fix = ""
     return (
         f"{layers} layers, pipeline {batch.pipeline}, first {first}, last {batch.last_stage}{fix}"
     )
@@ -178,8 +180,8 @@ WHOLE_UPDATES = (Tier.BATCH, "training.updates_per_step")
 
 
 def with_shared(
-    constraints: tuple[Constraint, ...], spec: RunSpec, otherwise: tuple[Constraint, ...] = ()
-) -> tuple[Constraint, ...]:
+    constraints: Constraints, spec: RunSpec, otherwise: Constraints = ()
+) -> Constraints:
     """A trainer's own constraints, with those of the engine, which splits attention by heads, and of Megatron.
 
     Args:
@@ -187,23 +189,18 @@ def with_shared(
         spec: the spec, which determines the other constraints.
         otherwise: constraints instead of Megatron's, if the policy uses another strategy.
     """
-    is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
-    has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS
     return (
         *constraints,
-        *([HEADS] if has_engine else ()),
-        *(MEGATRON if is_megatron else otherwise),
+        *(() if has_own_decoding(spec) else (HEADS,)),
+        *(MEGATRON if is_megatron(spec) else otherwise),
     )
 
 
-def broken(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Constraint]:
+def broken(batch: BatchShape, constraints: Constraints) -> list[Constraint]:
     """The violated constraints of the first tier that has any."""
     violated = [constraint for constraint in constraints if not constraint.holds(batch)]
-    return [
-        constraint
-        for constraint in violated
-        if constraint.tier == min(constraint.tier for constraint in violated)
-    ]
+    first = min((constraint.tier for constraint in violated), default=None)
+    return [constraint for constraint in violated if constraint.tier is first]
 
 
 @dataclass(frozen=True)
@@ -218,7 +215,7 @@ class Proposal:
         return " ".join(f"{key}={value}" for key, value in self.changes.items())
 
 
-def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Proposal]:
+def nearest_legal(batch: BatchShape, constraints: Constraints) -> list[Proposal]:
     """Up to three legal batch shapes with one or two changed numbers, without those that change more than another does.
 
     The cost is the sum of FIELDS x (1/4 + |log2(new / old)|) over the numbers that change.
@@ -248,23 +245,23 @@ def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> lis
     return nearest[:MOST]
 
 
-def _schedules(batch: BatchShape) -> Iterator[dict[str, Any]]:
+def _schedules(batch: BatchShape) -> Iterator[Changes]:
     """Other numbers of episodes on the same placement; the micro-batch is adapted if necessary."""
     for name in ("micro", *SCHEDULE):
         for value in _values(batch, name):
-            changes: dict[str, Any] = {name: value}
+            changes: Changes = {name: value}
             yield changes
             micro = _best_micro(replace(batch, **changes))
             if name != "micro" and not batch.is_packed and micro != batch.micro:
                 yield {**changes, "micro": micro}
 
 
-def _placements(batch: BatchShape) -> Iterator[dict[str, Any]]:
+def _placements(batch: BatchShape) -> Iterator[Changes]:
     """Other placements, with a fitting number of episodes if the given one does not fit."""
     names = [name for name in PLACEMENT if getattr(batch, name) is not None]
     for name in names:
         for value in _values(batch, name):
-            changes: dict[str, Any] = {name: value}
+            changes: Changes = {name: value}
             yield changes
             yield from (
                 changes | more for more in _schedules(replace(batch, **changes)) if len(more) == 1
@@ -295,7 +292,7 @@ def _best_micro(batch: BatchShape) -> int:
     return min(divisors, key=lambda n: (abs(math.log2(n / batch.micro)), n))
 
 
-def batch_refusals(spec: RunSpec, constraints: tuple[Constraint, ...]) -> list[Refusal]:
+def batch_refusals(spec: RunSpec, constraints: Constraints) -> list[Refusal]:
     """Every violated constraint, with its formula, the numbers, the source, and the nearest legal batch shapes."""
     batch = batch_shape(spec)
     violated = broken(batch, constraints)
@@ -332,15 +329,9 @@ def arithmetic(spec: RunSpec) -> list[str]:
             if getattr(batch, name) > 1
         )
         engines = f"{counted(batch.engines, 'engine')} of {batch.engine_tensor}"
-        if batch.engine_accelerators is None:
-            where = "the same"
-        else:
-            where = "their own"
+        where = "the same" if batch.engine_accelerators is None else "their own"
         judge = spec.served_judge
-        if judge is None:
-            serving = ""
-        else:
-            serving = f"; {judge.accelerators} serve the judge"
+        serving = "" if judge is None else f"; {judge.accelerators} serve the judge"
         lines.append(
             f"accelerators: {batch.training} train ({ranks}{' x ' + shape if shape else ''});"
             f" {engines} on {where} {batch.generating}"

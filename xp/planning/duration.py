@@ -14,16 +14,17 @@ from typing import Any, Final
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
 from xp.fields.batch_shape import batch_shape
+from xp.fields.shared import has_kl, has_own_decoding, is_ahead
 from xp.lib.facts import fact
 from xp.lib.models.network import MIXED
-from xp.lib.text import counted
+from xp.lib.text import counted, word_list
 from xp.planning.backend import backend_of
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
 from xp.planning.memory.weights import cache_width, weights_of
 from xp.planning.run_size import evaluation_episodes, expected_steps
-from xp.spec import Architecture, BackendName, EngineName, RunSpec, Strategy
+from xp.spec import Architecture, BackendName, RunSpec, Strategy
 from xp.spec.hardware import Card, cards
 
 UTILIZATION: Final = 0.35
@@ -52,17 +53,9 @@ MEASURED: Final = 0.15
 """Share by which a run of the same shape may differ."""
 SHAPE: Final = ("env", "model", "algorithm", "training", "backend", "hardware")
 """Sections that two runs of one shape have in common."""
-NOT_SHAPE: Final = (
-    *("num_steps", "epochs", "max_hours", "budget_usd"),
-    *(
-        "learning_rate",
-        "lr_schedule",
-        "min_learning_rate",
-        "warmup_updates",
-        "weight_decay",
-        "kl_coef",
-    ),
-)
+NOT_SHAPE: Final = word_list("""
+    num_steps epochs max_hours budget_usd learning_rate lr_schedule min_learning_rate warmup_updates weight_decay kl_coef
+""")
 """Keys of `training` that do not change a step's duration; of `kl_coef`, whether it is 0 does."""
 
 
@@ -108,11 +101,7 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
     """
     card = cards().get(spec.hardware.accelerator)
     parts = None
-    if (
-        card is not None
-        and _is_counted(spec)
-        and spec.backend.engine.name is not EngineName.TRANSFORMERS
-    ):
+    if card is not None and _is_counted(spec) and not has_own_decoding(spec):
         parts = (
             step_time(spec, card, expected(spec, outputs)),
             step_time(spec, card, at_limit(spec)),
@@ -150,39 +139,32 @@ def wall_s(spec: RunSpec, step: Duration) -> tuple[float, float] | None:
 def time_lines(specs: Sequence[RunSpec], outputs: Path | None) -> list[str]:
     """Lines about the duration of a step, and of these runs together with their price; empty if one of them is not
     known."""
-    durations = [duration(spec, outputs) for spec in specs]
-    known = [duration for duration in durations if duration is not None]
+    known = [step for step in (duration(spec, outputs) for spec in specs) if step is not None]
     if len(known) < len(specs):
         return []
     lines = []
     parts = known[0].parts
-    sources = ", ".join(dict.fromkeys(duration.source for duration in known))
+    sources = ", ".join(dict.fromkeys(step.source for step in known))
     if len(specs) == 1:
-        low, high = parts or (None, None)
-        named = {
-            name: (getattr(low, name), getattr(high, name))
-            for name in ("sampling", "update", "rest")
-            if parts
-        }
-        split = ", ".join(f"{name} {interval_text(*ends)}" for name, ends in named.items())
-        text = f", by arithmetic {split}" if split else ""
+        text = ""
+        if parts is not None:
+            names = ("sampling", "update", "rest")
+            ends = {name: [getattr(end, name) for end in parts] for name in names}
+            split = ", ".join(f"{name} {interval_text(*pair)}" for name, pair in ends.items())
+            text = f", by arithmetic {split}"
         lines.append(
             f"time of a step: {interval_text(known[0].low, known[0].high)} s{text} ({sources})"
         )
     pairs = zip(specs, known, strict=True)
-    walls = [
-        wall for wall in (wall_s(spec, duration) for spec, duration in pairs) if wall is not None
-    ]
+    walls = [wall for wall in (wall_s(spec, step) for spec, step in pairs) if wall is not None]
     if len(walls) < len(specs):
         return lines
     low_h, high_h = ([wall[end] / 3600 for wall in walls] for end in (0, 1))
     unit, factor = ("hours", 1) if sum(high_h) >= 2 else ("min", 60)
     steps = counted(sum(expected_steps(spec) or 0 for spec in specs), "step")
-    has_all = all(duration.parts for duration in known)
-    if has_all:
+    what = "without starts and evaluations"
+    if all(step.parts for step in known):
         what = "with starts, evaluations and checkpoints"
-    else:
-        what = "without starts and evaluations"
     intervals = [
         f"{interval_text(sum(low_h) * factor, sum(high_h) * factor)} {unit} for {steps} {what}"
     ]
@@ -196,10 +178,7 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None) -> list[str]:
         intervals.append(
             f"{interval_text(_weighted(low_h, prices), _weighted(high_h, prices))} USD"
         )
-    if len(specs) == 1:
-        whose = "the run"
-    else:
-        whose = f"{len(specs)} runs"
+    whose = "the run" if len(specs) == 1 else f"{len(specs)} runs"
     return [*lines, f"time of {whose}: {', '.join(intervals)}{'' if lines else f' ({sources})'}"]
 
 
@@ -256,9 +235,8 @@ def disk_bytes(spec: RunSpec) -> float | None:
     written = training.keep_checkpoints + 1
     # A checkpoint of TRL is a Hugging Face model.
     every = training.export_every or training.checkpoint_every
-    if spec.backend.name is BackendName.TRL:
-        exported = 0
-    else:
+    exported = 0
+    if spec.backend.name is not BackendName.TRL:
         exported = math.ceil(written * training.checkpoint_every / every)
     return checkpoint * written + export * (exported + 2.0 + spec.evaluation.keep_best) + 1e9
 
@@ -269,10 +247,9 @@ def disk_line(spec: RunSpec) -> list[str]:
     if size is None:
         return []
     checkpoints = counted(spec.training.keep_checkpoints, "checkpoint")
-    each = checkpoint_bytes(spec)[0] / 1e9
-    number = f"{each:,.0f}" if each >= 10 else f"{each:.2g}"
+    each = _two_digits(checkpoint_bytes(spec)[0] / 1e9)
     return [
-        f"disk: up to {size / 1e9:,.0f} GB ({checkpoints} of {number} GB and one being written; exports and the download)"
+        f"disk: up to {size / 1e9:,.0f} GB ({checkpoints} of {each} GB and one being written; exports and the download)"
     ]
 
 
@@ -302,15 +279,12 @@ def step_time(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> StepTime:
     token = ENGINE_STEP_S + bytes_read / (card.bandwidth_gb_s * 1e9) + summed * link
     sent = 2.0 * weights.total / batch.engine_tensor * (batch.accelerators > 1)
     moved = 2.0 * estimate(spec).host.get(MOVED, 0.0) / min(batch.per_node, batch.training)
-    if spec.backend.name == "skyrl":
-        step = SKYRL_STEP_S
-    else:
-        step = STEP_S
+    step = SKYRL_STEP_S if spec.backend.name == "skyrl" else STEP_S
     return StepTime(
         sampling=waves * response * token,
         update=_training_s(spec, card, lengths),
         rest=step + sent * _link_s(card, batch.num_nodes > 1) + moved / (card.pcie_gb_s * 1e9),
-        is_parallel=training.max_staleness > 0,
+        is_parallel=is_ahead(spec),
     )
 
 
@@ -342,7 +316,7 @@ def _training_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
                 lengths.longest, padded + lengths.deviation * math.sqrt(2 * math.log(batch.micro))
             )
     tokens = batch.episodes * padded
-    log_probs = 1 + (training.kl_coef > 0)
+    log_probs = 1 + has_kl(spec)
     compute = _update_s(spec, card, tokens, others=2 * log_probs)
     passes = training.passes_per_step * (2 + training.gradient_checkpointing) + log_probs
     summed = 2.0 * passes * shape.num_layers * tokens * 2 * shape.hidden_size * _ring(batch.tensor)
@@ -356,9 +330,8 @@ def _training_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
             gathered = 3 * 2 * total * _ring(batch.training) / 2
             return max(compute, gathered * micros * all_updates * link)
         case Strategy.DDP:
-            if spec.model.lora is not None:
-                sent = 0.0
-            else:
+            sent = 0.0
+            if spec.model.lora is None:
                 sent = 4 * total * _ring(batch.training)
         case Strategy.MEGATRON:
             sent = 6 * total / (batch.tensor * batch.pipeline) * _ring(batch.ranks) / 2
@@ -437,7 +410,8 @@ def _shape(spec: Mapping[str, Any]) -> Any:
 
 def interval_text(low: float, high: float) -> str:
     """Text of an interval, with two digits."""
-    texts = [f"{end:,.0f}" if end >= 10 else f"{end:.2g}" for end in (low, high)]
-    if texts[0] == texts[1]:
-        return texts[0]
-    return f"{texts[0]} to {texts[1]}"
+    return " to ".join(dict.fromkeys((_two_digits(low), _two_digits(high))))
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from xp.fields.shared import longest_in_engine
+from xp.fields.shared import is_on_cpu, longest_in_engine
 from xp.spec import EngineName, RunSpec
 from xp.worker.engines.config import VLLMServer
 from xp.worker.engines.probe import DEADLINE_S, START_TIMEOUT_S
@@ -26,36 +26,41 @@ READS_PICTURES = "vllm.entrypoints.scale_out.token_in_token_out.mm_features"
 def evaluation_server(spec: RunSpec, name: EngineName) -> VLLMServer | None:
     """The server of an evaluation's engine, with the sizes of `backend.engine`, on all accelerators of one machine.
     None means transformers, which needs none."""
-    if spec.hardware.accelerator == "cpu":
-        num_accelerators = 0
-    else:
-        num_accelerators = spec.trainer_accelerators
+    accelerators = num_accelerators(spec)
     if name is EngineName.VLLM:
-        return vllm_server(spec, num_accelerators, takes_weights=False)
+        return vllm_server(spec, accelerators, takes_weights=False)
     if name is EngineName.SGLANG:
-        return VLLMServer(sglang_arguments(spec), num_accelerators, START_TIMEOUT_S, DEADLINE_S)
+        return VLLMServer(sglang_arguments(spec), accelerators, START_TIMEOUT_S, DEADLINE_S)
     return None
 
 
-def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLMServer:
-    """A vLLM server on `num_accelerators`; on a CPU, with this number of processes, at least one.
+def num_accelerators(spec: RunSpec) -> int:
+    """Accelerators of one machine, without those of a served judge; 0 on a CPU."""
+    return 0 if is_on_cpu(spec) else spec.trainer_accelerators
+
+
+def _flag(name: str, value: object) -> tuple[str, ...]:
+    """A flag with its value; nothing without a value."""
+    return () if value is None else (name, str(value))
+
+
+def vllm_server(spec: RunSpec, accelerators: int, *, takes_weights: bool) -> VLLMServer:
+    """A vLLM server; on a CPU, with one process or more.
 
     Args:
+        spec: the run.
+        accelerators: number of its accelerators, or of its processes on a CPU.
         takes_weights: whether a trainer sends weights, over NCCL (trl 1.16.0, trl/scripts/vllm_serve.py
             `build_command`) or, on a CPU, over gloo.
     """
     engine = spec.backend.engine
-    is_on_cpu = spec.hardware.accelerator == "cpu"
+    on_cpu = is_on_cpu(spec)
     arguments = [
         *("--tensor-parallel-size", str(engine.tensor_parallel)),
-        *("--data-parallel-size", str(max(1, num_accelerators // engine.tensor_parallel))),
+        *("--data-parallel-size", str(max(1, accelerators // engine.tensor_parallel))),
         *("--gpu-memory-utilization", str(engine.memory_fraction)),
         *("--max-num-seqs", str(engine.max_sequences)),
-        *(
-            ("--max-num-batched-tokens", str(engine.max_batched_tokens))
-            if engine.max_batched_tokens
-            else ()
-        ),
+        *_flag("--max-num-batched-tokens", engine.max_batched_tokens),
         *("--max-model-len", str(longest_in_engine(spec))),
         *("--dtype", spec.model.dtype.value),
         *("--seed", str(spec.seed)),
@@ -66,67 +71,55 @@ def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) ->
         # Log-probabilities with the temperature, as in the loss.
         *("--logprobs-mode", "processed_logprobs"),
         *("--uvicorn-log-level", "warning"),
+        *_flag("--quantization", engine.quantization),
+        *_flag("--kv-cache-dtype", engine.kv_cache_dtype),
     ]
-    if engine.quantization:
-        arguments += ["--quantization", engine.quantization.value]
-    if engine.kv_cache_dtype:
-        arguments += ["--kv-cache-dtype", engine.kv_cache_dtype.value]
     if engine.expert_parallel > 1:
         arguments += ["--enable-expert-parallel"]
     if takes_weights and engine.speculative is not None:
         draft = {
+            "method": "draft_model",
             "model": engine.speculative.model,
             "num_speculative_tokens": engine.speculative.num_tokens,
         }
-        arguments += ["--speculative-config", json.dumps({"method": "draft_model", **draft})]
+        arguments += ["--speculative-config", json.dumps(draft)]
     if takes_weights:
-        arguments += [
-            "--weight-transfer-config",
-            json.dumps({"backend": "gloo" if is_on_cpu else "nccl"}),
-        ]
+        transfer = {"backend": "gloo" if on_cpu else "nccl"}
+        arguments += ["--weight-transfer-config", json.dumps(transfer)]
     images = spec.model.images
     if images is not None:
         # The path that takes tokens with pictures.
         limits = json.dumps(images.vllm_limits)
         arguments += ["--enable-scale-out", "--limit-mm-per-prompt", limits]
     # Features that vLLM lacks on a CPU, and the transfer of weights.
-    if is_on_cpu:
+    if on_cpu:
+        accelerators = 0
         arguments += ["--worker-extension-cls", GLOO]
-    return VLLMServer(
-        tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, DEADLINE_S
-    )
+    return VLLMServer(tuple(arguments), accelerators, START_TIMEOUT_S, DEADLINE_S)
 
 
 def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
     """Arguments of SGLang's server, without model, address and port."""
     engine = spec.backend.engine
-    is_on_cpu = spec.hardware.accelerator == "cpu"
+    on_cpu = is_on_cpu(spec)
     longest = longest_in_engine(spec)
-    if is_on_cpu:
-        num_accelerators = 0
-    else:
-        num_accelerators = spec.trainer_accelerators
     return (
         *("--tp-size", str(engine.tensor_parallel)),
-        *("--dp-size", str(max(1, num_accelerators // engine.tensor_parallel))),
+        *("--dp-size", str(max(1, num_accelerators(spec) // engine.tensor_parallel))),
         *("--mem-fraction-static", str(engine.memory_fraction)),
         *("--max-running-requests", str(engine.max_sequences)),
-        *(
-            ("--chunked-prefill-size", str(engine.max_batched_tokens))
-            if engine.max_batched_tokens
-            else ()
-        ),
+        *_flag("--chunked-prefill-size", engine.max_batched_tokens),
         *("--context-length", str(longest)),
         *("--dtype", spec.model.dtype.value),
         *("--random-seed", str(spec.seed)),
         *(() if engine.prefix_caching else ("--disable-radix-cache",)),
-        *(("--quantization", engine.quantization.value) if engine.quantization else ()),
+        *_flag("--quantization", engine.quantization),
         *(("--kv-cache-dtype", "fp8_e4m3") if engine.kv_cache_dtype else ()),
         *(("--ep-size", str(engine.expert_parallel)) if engine.expert_parallel > 1 else ()),
-        *(("--disable-cuda-graph",) if engine.eager and not is_on_cpu else ()),
+        *(("--disable-cuda-graph",) if engine.eager and not on_cpu else ()),
         # Without the model's own sampling defaults: every request has all parameters.
         *("--sampling-defaults", "openai"),
         # SGLang's warm-up would send a request without the key.
         *("--skip-server-warmup", "--log-level-http", "warning"),
-        *((*ON_CPU, "--max-total-tokens", str(CACHE_TOKENS_ON_CPU * longest)) if is_on_cpu else ()),
+        *((*ON_CPU, "--max-total-tokens", str(CACHE_TOKENS_ON_CPU * longest)) if on_cpu else ()),
     )

@@ -11,10 +11,12 @@ from xp.envs import pictures
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
 from xp.errors import XpError
-from xp.lib.data_files import is_data
+from xp.fields.shared import is_on_cpu
+from xp.lib.data_files import is_data, names_of
 from xp.lib.models.clock import CLOCK
 from xp.lib.plugins import Kind, in_job, shipped
 from xp.lib.secrets.redaction import resolve
+from xp.planning.engine import num_accelerators
 from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
 from xp.spec.judge import JudgeModel
@@ -23,6 +25,8 @@ from xp.worker.engines.config import JudgeServer, VLLMServer
 from xp.worker.engines.probe import DEADLINE_S, START_TIMEOUT_S
 
 CATALOG_KEY = "OPENREWARD_API_KEY"
+HARNESS_PROGRAMS = ("command", "agent", "setup", "grade")
+"""Options of the provider harness that name programs."""
 
 
 def spec_in_job(spec: RunSpec) -> RunSpec:
@@ -55,39 +59,23 @@ def episode_config(spec: RunSpec) -> EpisodeConfig:
 
 def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool) -> JudgeServer:
     """The server of a judge, by SGLang or by vLLM."""
-    is_on_cpu = spec.hardware.accelerator == "cpu"
-    size = str(1 if is_on_cpu else judge.accelerators)
+    accelerators = 0 if is_on_cpu(spec) else judge.accelerators
+    size = str(max(1, accelerators))
     # A request has a temperature and no other sampling parameter; the model's own defaults of these are not used.
-    arguments: tuple[str, ...] = (
-        (
-            "--tp-size",
-            size,
-            "--sampling-defaults",
-            "openai",
-            "--skip-server-warmup",
-            "--log-level-http",
-            "warning",
-        )
-        if is_sglang
-        else (
-            "--tensor-parallel-size",
-            size,
-            "--generation-config",
-            "vllm",
-            "--uvicorn-log-level",
-            "warning",
-        )
-    )
-    if is_on_cpu:  # where vLLM's default is nearly the whole memory of the machine
-        arguments += ("--gpu-memory-utilization", str(spec.backend.engine.memory_fraction))
+    if is_sglang:
+        arguments = ["--tp-size", size, "--sampling-defaults", "openai", "--skip-server-warmup"]
+        arguments += ["--log-level-http", "warning"]
+    else:
+        arguments = ["--tensor-parallel-size", size, "--generation-config", "vllm"]
+        arguments += ["--uvicorn-log-level", "warning"]
+    if is_on_cpu(spec):  # where vLLM's default is nearly the whole memory of the machine
+        arguments += ["--gpu-memory-utilization", str(spec.backend.engine.memory_fraction)]
     return JudgeServer(
         judge=judge,
         launcher=spec.launcher,
         is_sglang=is_sglang,
-        server=VLLMServer(
-            arguments, 0 if is_on_cpu else judge.accelerators, START_TIMEOUT_S, DEADLINE_S
-        ),
-        trainer_accelerators=0 if is_on_cpu else spec.trainer_accelerators,
+        server=VLLMServer(tuple(arguments), accelerators, START_TIMEOUT_S, DEADLINE_S),
+        trainer_accelerators=num_accelerators(spec),
         log=log,
         date=spec.model.template_arguments.get(CLOCK),
     )
@@ -95,7 +83,9 @@ def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool)
 
 def episode_secrets(spec: RunSpec) -> dict[str, str]:
     """Variable in the job -> variable at launch, over all members; raises XpError if two members differ."""
-    variables: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
+    variables: dict[str, str] = {}
+    if spec.upload_rollouts:
+        variables[CATALOG_KEY] = CATALOG_KEY
     for member_name, member in spec.env.members.items():
         of_member = {
             name: source.from_env if source else name.upper()
@@ -103,11 +93,8 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
         }
         if member.judge is not None and member.judge.model.key is not None:
             of_member.setdefault(member.judge.model.key, member.judge.model.key)
-        of_member |= {
-            override: override
-            for override in member.secret_overrides.values()
-            if override not in of_member
-        }
+        for override in member.secret_overrides.values():
+            of_member.setdefault(override, override)
         if needs_catalog_key(member):
             of_member.setdefault(CATALOG_KEY, CATALOG_KEY)
         for name, variable in of_member.items():
@@ -121,28 +108,19 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
 
 def user_modules(spec: RunSpec) -> tuple[str, ...]:
     """Top-level modules of the user and of plugins that a run loads; the run ships a copy of them, as of xp."""
-    named = [
-        name
-        for member in spec.env.members.values()
-        for name in (member.serve, member.provider, member.grader, member.rows)
-        if isinstance(name, str)
-        and not is_data(name)
-        and (name != member.serve or member.python is None or is_found(name))
-    ]
-    named += [
-        function.fn for member in spec.env.members.values() for function in member.reward_fn or ()
-    ]
-    named += [member.group_reward_fn or "" for member in spec.env.members.values()]
-    named += [member.train.curriculum or "" for member in spec.env.members.values()]
-    named += [spec.algorithm.advantage_fn or "", (spec.sft.data or "").partition("solve:")[2]]
-    tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
-    # Environment packages in xp's own Python, of which a job gets a copy.
-    packages = {
-        module_of(member.target or "")
-        for member in spec.env.members.values()
-        if member.provider == "verifiers"
-    }
-    tops |= {module for module in packages if is_found(module)}
+    named = [spec.algorithm.advantage_fn, (spec.sft.data or "").partition("solve:")[2]]
+    tops = set[str]()
+    for member in spec.env.members.values():
+        named += [member.provider, member.grader, member.group_reward_fn, member.train.curriculum]
+        named += [name for name in names_of(member.rows) if not is_data(name)]
+        named += [function.fn for function in member.reward_fn or ()]
+        if member.python is None or is_found(member.serve or ""):
+            named.append(member.serve)
+        # An environment package in xp's own Python, of which a job gets a copy.
+        package = module_of(member.target or "")
+        if member.provider == "verifiers" and is_found(package):
+            tops.add(package)
+    tops |= {_top(name) for name in named if name and ":" in name}
     shipped_tops = {shipped(kind, name) for kind, name in used_plugins(spec)}
     tops |= {top for top in shipped_tops if top is not None}
     return tuple(sorted(tops - {"xp"}))
@@ -192,20 +170,18 @@ def named_code(spec: RunSpec) -> list[str]:
         ("Python of the jobs", spec.backend.runtime.python),
         ("image of the jobs", spec.backend.runtime.image),
     ]
-    programs += [("Python of an environment", member.python) for member in members]
-    programs += [("image of an environment", member.image) for member in members]
-    tasks = [
-        member.target
-        for member in members
-        if member.provider == "inspect" and member.target is not None
-    ]
-    folders = [
-        member.target
-        for member in members
-        if member.provider in ("harbor", "harness") and member.target is not None
-    ]
-    options = [member.options for member in members if member.provider == "harness"]
-    programs += [("program", option["command"] or option["agent"]) for option in options]
+    tasks = []
+    folders = []
+    for member in members:
+        programs.append(("Python of an environment", member.python))
+        programs.append(("image of an environment", member.image))
+        if member.provider == "inspect":
+            tasks.append(member.target)
+        if member.provider in ("harbor", "harness") and member.target is not None:
+            folders.append(member.target)
+        if member.provider == "harness":
+            programs += [("program", member.options[name]) for name in HARNESS_PROGRAMS]
+            programs.append(("image of an environment", member.options["image"]))
     judges = [member.judge.model for member in members if member.judge is not None]
     return [
         *([f"would import modules: {', '.join(modules)}"] if modules else []),
@@ -238,16 +214,21 @@ def named_code(spec: RunSpec) -> list[str]:
 
 def _may_name_code(key: str, value: Any) -> bool:
     """Returns whether a trainer may import the value of a native key: a dotted name, a file, or several values."""
-    if "trust" in key or not isinstance(value, str):
-        return isinstance(value, Sequence | Mapping) or (
-            "trust" in key and value not in (False, None)
-        )
-    return "." in value or ":" in value
+    if "trust" in key:
+        return value not in (False, None)
+    if isinstance(value, str):
+        return "." in value or ":" in value
+    return isinstance(value, Sequence | Mapping)
+
+
+def _top(name: str) -> str:
+    """Top-level module of `package.module:name`."""
+    return name.partition(":")[0].partition(".")[0]
 
 
 def _modules_elsewhere(member: EnvMember) -> Iterator[str]:
     """Top-level modules that the environment's own Python imports."""
     if member.serve is not None:
-        yield member.serve.partition(":")[0].partition(".")[0]
+        yield _top(member.serve)
     if member.provider == "verifiers" and member.target is not None:
         yield module_of(member.target)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from xp.errors import nearest
 from xp.lib.code_files import find_module
-from xp.lib.data_files import is_data
+from xp.lib.data_files import is_data, names_of
 from xp.lib.facts import fact
 from xp.planning.run_size import member_key
 from xp.spec import RunSpec
@@ -36,11 +36,7 @@ def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
         if member.grader is not None and member.grader not in READY:
             is_plain = member.grader_form is GraderForm.XP and not member.grader_args
             yield f"{key}.grader", member.grader, GRADER_ARGUMENTS if is_plain else None
-        if isinstance(member.rows, str):
-            rows = [member.rows]
-        else:
-            rows = [*(member.rows or {}).values()]
-        for source in rows:
+        for source in names_of(member.rows):
             if not is_data(source):
                 yield f"{key}.rows", source, None
         for function in member.reward_fn or ():
@@ -60,12 +56,10 @@ def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
 def function_faults(spec: RunSpec) -> list[str]:
     """A line for every function of the user's that its file does not have, or that takes another number of arguments;
     a module that is not a Python file is not checked."""
-    faults = []
-    for key, name, number in named_functions(spec):
-        fault = function_fault(name, number)
-        if fault is not None:
-            faults.append(f"{key}={name}: {fault}")
-    return faults
+    faults = {
+        f"{key}={name}": function_fault(name, number) for key, name, number in named_functions(spec)
+    }
+    return [f"{place}: {fault}" for place, fault in faults.items() if fault is not None]
 
 
 def function_fault(name: str, num_arguments: int | None) -> str | None:
@@ -90,14 +84,11 @@ def function_fault(name: str, num_arguments: int | None) -> str | None:
     names = _names_of(file)
     if names is None or isinstance(names, str):
         return names
-    first = attribute.partition(".")[0]
-    if first not in names:
-        if "*" in names or "__getattr__" in names:
-            return None
-        return f"{file} defines no {first}{nearest(first, names)}; set a name that it has"
-    if first != attribute:
+    if attribute in names:
+        return _arguments_fault(names[attribute], num_arguments, file)
+    if "*" in names or "__getattr__" in names:
         return None
-    return _arguments_fault(names[first], num_arguments, file)
+    return f"{file} defines no {attribute}{nearest(attribute, names)}; set a name that it has"
 
 
 @fact

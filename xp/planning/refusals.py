@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +11,7 @@ from xp.envs.docker import NO_SANDBOX
 from xp.errors import ExitCode, XpError
 from xp.fields.field import Refusal
 from xp.fields.message_limits import with_proof
+from xp.fields.shared import is_megatron, is_on_cpu, model_config
 from xp.lib.data_files import HUB
 from xp.lib.models.files import config_of, local_directory, missing_parts
 from xp.lib.models.network import mismatches
@@ -24,13 +25,19 @@ from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.probe import answer_of
 from xp.planning.run_size import member_key
 from xp.planning.stages import starts_private_ray
-from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec, Strategy
+from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec
 from xp.spec.env import HOSTED, SandboxKind
 from xp.spec.hardware import cards
 from xp.spec.launcher import LauncherSpec
 from xp.spec.sft import SOLVE
 from xp.worker.places import model_place, start_place, teacher_place
 
+ELSEWHERE: Final[Mapping[str, str]] = {
+    LauncherName.MODAL: "Modal's containers",
+    LauncherName.SKYPILOT: "SkyPilot's machines",
+    LauncherName.KUBERNETES: "the cluster's pods",
+}
+"""Launcher whose jobs do not see this machine's disk -> where they run."""
 WEIGHTS: Final = "xp.worker.checkpoint_weights"
 """Program that compares a checkpoint's weights with its config.json."""
 
@@ -92,13 +99,12 @@ def _converted(spec: RunSpec) -> Sequence[str]:
 def _model_faults(spec: RunSpec, *, trains: bool) -> Iterator[str]:
     """Faults of the model: quantized weights that are to be trained wherever they are, and others where they are on
     this machine."""
-    outputs = Path(spec.outputs)
-    config = config_of(spec.model.path, outputs, spec.model.revision)
+    config = model_config(spec)
     fault = None if config is None else quantization_fault(config, _converted(spec))
     if fault is not None and trains:
         yield with_proof(str(spec.backend.name), "model.path", fault)
         return
-    directory = local_directory(model_place(spec.model), outputs)
+    directory = local_directory(model_place(spec.model), Path(spec.outputs))
     # A snapshot may lack files, which the stage `model` downloads.
     is_whole = directory is not None and not any(missing_parts(directory))
     if directory is not None and is_whole and spec.launcher.name is LauncherName.LOCAL:
@@ -146,22 +152,18 @@ def card_refusals(spec: RunSpec) -> Iterator[Refusal]:
 def machine_line(spec: RunSpec) -> str:
     """The machine that the run needs, and the defaults that its card does not have."""
     hardware = spec.hardware
-    if hardware.accelerator == "cpu":
+    if is_on_cpu(spec):
         return f"the machine: {hardware.num_cpus} cores, {hardware.memory_gb:g} GB, no GPU"
-    if hardware.num_nodes > 1:
-        nodes = f"{hardware.num_nodes} x "
-    else:
-        nodes = ""
-    card = cards().get(hardware.accelerator)
-    if card is None:
-        lacks = []
-    else:
-        lacks = [*(["bfloat16"] * (not card.bf16)), *(["FlashAttention 2"] * (not card.flash))]
-    return (
+    nodes = f"{hardware.num_nodes} x " if hardware.num_nodes > 1 else ""
+    line = (
         f"the machine: {nodes}{hardware.accelerators_per_node} x {hardware.accelerator}"
         f" ({hardware.accelerator_memory_gb:g} GB each), {hardware.num_cpus} cores, {hardware.memory_gb:g} GB"
-        + (f"; the card has no {' and no '.join(lacks)}" if lacks else "")
     )
+    card = cards().get(hardware.accelerator)
+    if card is None or (card.bf16 and card.flash):
+        return line
+    lacks = [*(["bfloat16"] * (not card.bf16)), *(["FlashAttention 2"] * (not card.flash))]
+    return f"{line}; the card has no {' and no '.join(lacks)}"
 
 
 def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
@@ -173,11 +175,7 @@ def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
         return
     network = spec.model.architecture
     config = config_of(distill.teacher, outputs, distill.revision)
-    if (
-        spec.backend.parallel.strategy is Strategy.MEGATRON
-        and network is not None
-        and config is not None
-    ):
+    if is_megatron(spec) and network is not None and config is not None:
         for line in mismatches(network.model_dump(), config):
             reason = f"{line} in {distill.teacher}; Megatron's teacher has the policy's network: use a server (distill.url)"
             yield Refusal("algorithm.distill.teacher", reason)
@@ -216,20 +214,17 @@ def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
         return
     key = f"{member_key(spec, name)}.judge.model"
     fix = "; or start its server yourself, and set serve=null and url"
-    is_on_cpu = hardware.accelerator == "cpu"
-    if engine is EngineName.TRANSFORMERS or (is_on_cpu and engine is not EngineName.VLLM):
-        if is_on_cpu:
+    if engine is EngineName.TRANSFORMERS or (is_on_cpu(spec) and engine is not EngineName.VLLM):
+        here = "vllm and sglang can serve it"
+        if is_on_cpu(spec):
             here = "on a CPU xp serves it with vllm alone"
-        else:
-            here = "vllm and sglang can serve it"
         yield Refusal(f"{key}.serve", f"backend.engine.name={engine} serves no model; {here}{fix}")
     elif not starts_private_ray(spec):
         reason = "the stage must have one machine for itself (hardware.num_nodes=1, and launcher=local or slurm)"
         yield Refusal(f"{key}.serve", f"{reason}{fix}")
-    elif not is_on_cpu:
-        free = hardware.accelerators_per_node - judge.accelerators
+    elif not is_on_cpu(spec):
         size = judge.accelerators
-        if free < 1:
+        if size >= hardware.accelerators_per_node:
             reason = (
                 f"{size} of {hardware.accelerators_per_node} accelerators leave none to train on"
             )
@@ -263,18 +258,11 @@ def image_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Refuses files that a cloud cannot see. Whether Docker answers is checked by the doctor and by the stage."""
-    name = spec.launcher.name
-    if isinstance(name, LauncherName) and name.is_elsewhere:
-        yield from _left_behind(spec)
-
-
-def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
-    """Refuses files of this machine that an environment needs and a cloud's machine cannot see."""
-    if spec.launcher.name is LauncherName.MODAL:
-        there = "Modal's containers"
-    else:
-        there = "SkyPilot's machines"
+    """Refuses files of this machine that an environment needs and a cloud's machine cannot see. Whether Docker answers
+    is checked by the doctor and by the stage."""
+    there = ELSEWHERE.get(spec.launcher.name)
+    if there is None:
+        return
     fix = "set launcher=local, slurm or ray, which run where these files are"
     if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
         yield Refusal("sft.data", f"the episodes are on this machine and not in {there}; {fix}")

@@ -11,19 +11,27 @@ from xp.envs.config import EnvConfig
 from xp.envs.graders import CHECKED, check_answers
 from xp.envs.rows import HELD_OUT_SPLITS, line_of, load_rows, name_of
 from xp.fields.field import Refusal
+from xp.fields.shared import has_kl
 from xp.lib.codec import decode
-from xp.lib.data_files import check_loader, is_set, path_of
+from xp.lib.data_files import check_loader, is_set, names_of, path_of
 from xp.lib.packages import require
 from xp.lib.text import counted
 from xp.planning.episode import episode_config
 from xp.planning.stages import prepare_config, prepared_set, profiles
 from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec, SelectionSpec
+from xp.spec.tasks import BY_PASS_RATE
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.training_length import too_few
 
 BOUNDS = (0.0, 2.0)
 """Bounds of an importance weight, and of a mask, in conf/algorithm/_base.yaml."""
+CURRICULUM = {
+    "curriculum_bounds": (0.1, 0.9),
+    "curriculum_exploration": 0.25,
+    "curriculum_forget": None,
+}
+"""Settings of `curriculum=pass_rate` alone, with their values in conf/env/_base.yaml."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +89,8 @@ def training_line(spec: RunSpec) -> str:
     rate = f"learning rate {training.learning_rate:g}"
     if steps is None:
         return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
-    if training.epochs is None:
-        how = ""
-    else:
+    how = ""
+    if training.epochs is not None:
         how = f" ({epochs} of {counted(expected_tasks(spec).train or 0, 'task')})"
     size = f"{counted(steps * episodes, 'episode')}, {counted(steps * updates, 'update')}"
     if training.warmup_updates > steps * updates:
@@ -113,6 +120,18 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
             lines.append(
                 f"algorithm.{name}_lower and {name}_upper have no effect: algorithm.importance_{kind}=none; set"
                 f" {value}, or another one"
+            )
+    if algorithm.use_kl_in_reward and not has_kl(spec):
+        lines.append(
+            "algorithm.use_kl_in_reward has no effect: training.kl_coef=0; set training.kl_coef"
+        )
+    for member, env in spec.env.members.items():
+        key = f"{member_key(spec, member)}.train"
+        unused = [name for name, value in CURRICULUM.items() if getattr(env.train, name) != value]
+        if unused and env.train.curriculum != BY_PASS_RATE:
+            lines.append(
+                f"{key}.{unused[0]} has no effect: {key}.curriculum={env.train.curriculum or 'none'}; set"
+                f" {BY_PASS_RATE}"
             )
     return lines
 
@@ -152,11 +171,9 @@ def evaluation_line(spec: RunSpec) -> str:
     samples = counted(evaluation.samples_per_task, "episode")
     num_held_out = expected_tasks(spec).held_out
     if not num_held_out:
-        most = evaluation.num_tasks
-        if most is None:
-            which = "each held-out task"
-        else:
-            which = f"{counted(most, 'held-out task')} at most"
+        which = "each held-out task"
+        if evaluation.num_tasks is not None:
+            which = f"{counted(evaluation.num_tasks, 'held-out task')} at most"
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
     tasks = min(evaluation.num_tasks or num_held_out, num_held_out)
     episodes = tasks * evaluation.samples_per_task
@@ -175,21 +192,15 @@ def evaluation_line(spec: RunSpec) -> str:
 
 def _when(spec: RunSpec, during: int | None) -> str:
     """Text about the times of the evaluations; `during` None: their number during training is unknown."""
-    if spec.evaluation.patience is None:
-        most = ""
-    else:
-        most = "at most "
-    while_training = f"every {counted(spec.evaluation.every or 0, 'step')}"
-    if during is not None:
-        while_training = f"{most}{counted(during, 'time')} during"
-    times = (
-        ["before"] * spec.evaluation.before_training
-        + [while_training] * (during != 0)
-        + ["after training"]
-    )
-    if times[1:]:
-        return f"{', '.join(times[:-1])} and {times[-1]}"
-    return times[0]
+    times = ["before"] if spec.evaluation.before_training else []
+    if during is None:
+        times.append(f"every {counted(spec.evaluation.every or 0, 'step')}")
+    elif during:
+        most = "" if spec.evaluation.patience is None else "at most "
+        times.append(f"{most}{counted(during, 'time')} during")
+    if times:
+        return f"{', '.join(times)} and after training"
+    return "after training"
 
 
 def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
@@ -198,12 +209,9 @@ def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
     training = spec.training
     known = num_tasks(spec)
     if requested is not None and known.held_out is not None and requested > known.held_out:
-        if known.held_out:
-            fix = f"set {known.held_out}, or null for all"
-        else:
-            fix = "set it to null"
         yield Refusal(
-            "evaluation.num_tasks", f"{requested} of {known.held_out} held-out tasks; {fix}"
+            "evaluation.num_tasks",
+            f"{requested} of {known.held_out} held-out tasks; set null, which is all",
         )
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal(
@@ -251,9 +259,8 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
     """One line for each environment: the rule of its held-out tasks, with numbers if the set is cached."""
     manifest = prepared_set(spec, outputs)
-    if manifest is None:
-        known: Mapping[str, HeldOutRecord] = {}
-    else:
+    known: Mapping[str, HeldOutRecord] = {}
+    if manifest is not None:
         known = manifest.held_out
     is_mix = len(spec.env.members) > 1
     return [
@@ -269,19 +276,12 @@ def profile_lines(spec: RunSpec) -> list[str]:
         train = spec.env.members[name].train
         low, high = train.pass_rate or (0.0, 1.0)
         below, within, above = profile.counts((low, high))
-        if train.num_tasks is None:
-            left = within
-        else:
-            left = min(within, train.num_tasks)
-        if train.easy_first:
-            order = ", those that passed most often first"
-        else:
-            order = ""
-        what = (
-            f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}"
+        left = min(within, train.num_tasks or within)
+        order = ", those that passed most often first" if train.easy_first else ""
+        lines.append(
+            f"training tasks of {name}: {left} of {len(profile.rates)} profiled ({profile.model}, {profile.num_tries}"
+            f" tries): {within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}"
         )
-        of = f"{left} of {len(profile.rates)} profiled ({profile.model}, {profile.num_tries} tries)"
-        lines.append(f"training tasks of {name}: {of}: {what}")
     return lines
 
 
@@ -314,10 +314,7 @@ def _rule(held_out: HeldOutSpec | None) -> str:
             f"the environment's own {splits} or {HELD_OUT_SPLITS[-1]}, else {held_out.fraction:g} of its training tasks"
             " by hash; known after prepare"
         )
-    if held_out.overlap is Overlap.ALLOWED:
-        overlap = ", which training leaves in (overlap=allowed)"
-    else:
-        overlap = ""
+    overlap = ", which training leaves in (overlap=allowed)" if held_out.may_overlap else ""
     return f"of split {held_out.split}{overlap}; known after prepare"
 
 
@@ -338,12 +335,8 @@ def row_lines(spec: RunSpec) -> list[str]:
     lines = []
     for name, member in spec.env.members.items():
         _check_packages(member, spec)
-        if isinstance(member.rows, str):
-            names = [member.rows]
-        else:
-            names = [*(member.rows or {}).values()]
-        paths = [path_of(name) for name in names if not is_set(name)]
-        files = [path for path in paths if path is not None]
+        sources = [source for source in names_of(member.rows) if not is_set(source)]
+        files = [path for path in map(path_of, sources) if path is not None]
         if files:
             states = tuple(
                 (file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()
@@ -368,7 +361,7 @@ def _check_packages(member: EnvMember, spec: RunSpec) -> None:
     """Checks the packages of the prepare stage, which runs in xp's own Python with launcher=local."""
     if spec.launcher.name is not LauncherName.LOCAL:
         return
-    if isinstance(member.rows, str):
-        check_loader(member.rows)
+    for source in names_of(member.rows):
+        check_loader(source)
     if member.grader == "math":
         require("env.grader=math", "math_verify")

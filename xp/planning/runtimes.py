@@ -156,19 +156,18 @@ def checkouts_of(commits: Mapping[str, str], project: str | None) -> Checkouts |
     for file in sorted(LOCKS.glob(f"*/{FILE}")):
         entries = tomllib.loads(file.read_text(encoding="utf-8"))["checkout"]
         if {entry["variable"] for entry in entries} == commits.keys():
-            return Checkouts(
-                file.parent.name, tuple(_checkout(entry, commits) for entry in entries)
-            )
+            checkouts = [
+                Checkout(
+                    entry["variable"],
+                    entry["folder"],
+                    entry["address"],
+                    commits[entry["variable"]],
+                    tuple(entry.get("patches", ())),
+                )
+                for entry in entries
+            ]
+            return Checkouts(file.parent.name, tuple(checkouts))
     return None
-
-
-def _checkout(entry: Mapping[str, object], commits: Mapping[str, str]) -> Checkout:
-    variable = str(entry["variable"])
-    patches = entry.get("patches", ())
-    assert isinstance(patches, Sequence)
-    return Checkout(
-        variable, str(entry["folder"]), str(entry["address"]), commits[variable], tuple(patches)
-    )
 
 
 def installed_checkouts(key: str | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.episode.evaluation import RECORD
+from xp.fields.shared import is_on_cpu, uses_vllm
 from xp.lib.facts import fact
 from xp.lib.models.files import pinned_place
 from xp.planning.engine import evaluation_server
@@ -67,8 +68,7 @@ def cpu_environment(num_threads: int) -> dict[str, str]:
 
 def cpu_engine(spec: RunSpec) -> dict[str, str]:
     """Variables for vLLM on a CPU, with which it needs no compiler and reserves no core."""
-    is_here = spec.hardware.accelerator == "cpu" and spec.backend.engine.name is EngineName.VLLM
-    if is_here:
+    if is_on_cpu(spec) and uses_vllm(spec):
         return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     return {}
 
@@ -79,7 +79,7 @@ def trainer_resources(spec: RunSpec) -> Resources:
     return Resources(
         accelerator=hardware.accelerator,
         # On a CPU, accelerators_per_node counts processes.
-        num_accelerators=0 if hardware.accelerator == "cpu" else hardware.accelerators_per_node,
+        num_accelerators=0 if is_on_cpu(spec) else hardware.accelerators_per_node,
         num_nodes=hardware.num_nodes,
         num_cpus=hardware.num_cpus,
         memory_gb=hardware.memory_gb,
@@ -276,15 +276,15 @@ def trainer_job(
     stubs: tuple[str, ...] = (),
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
-    if spec.algorithm.distill is None:
-        key = None
-    else:
-        key = spec.algorithm.distill.key
-    inputs = {
+    secrets = episode_secrets(spec)
+    distill = spec.algorithm.distill
+    if distill is not None and distill.key is not None:
+        secrets[distill.key] = distill.key
+    files = {
+        **files,
         "episode.json": episode_config(spec).to_json(),
         "prepare.json": prepare_config(spec).to_json(),
     }
-    files = {**files, **inputs}
     if spec.served_judge is not None and here.rpartition("/")[2] in WITH_EPISODES:
         is_sglang = spec.backend.engine.name is EngineName.SGLANG
         server = judge_server(spec, spec.served_judge, f"{here}/judge.log", is_sglang=is_sglang)
@@ -297,7 +297,7 @@ def trainer_job(
         resources=trainer_resources(spec),
         runtime=runtime,
         env={**env, **QUIET},
-        secrets=episode_secrets(spec) | ({} if key is None else {key: key}),
+        secrets=secrets,
         stubs=stubs,
     )
 
@@ -340,7 +340,7 @@ def train_and_evaluate(
     """Stages after the preparation of tasks.
 
     Args:
-        made: stages that make the models.
+        earlier: stages that make the models.
         sft: makes the stage of a fine-tuning, which is before the training if the spec has one.
         job: job of the training.
         in_training: models (`before`, `after`) that the training evaluates on its own engine. It has the evaluation
@@ -351,15 +351,14 @@ def train_and_evaluate(
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in earlier)))
     if not spec.env.is_held_out:
         return (*earlier, train)
+    models = {AFTER: places.model}
     if spec.evaluation.before_training:
-        before = {BEFORE: policy_start(spec, places)}
-    else:
-        before = {}
-    evaluate = evaluate_stage(spec, places, {**before, AFTER: places.model}, job, ("train",))
+        models = {BEFORE: policy_start(spec, places), **models}
+    evaluate = evaluate_stage(spec, places, models, job, ("train",))
     config = f"{places.stage('evaluate')}/config.json"
     train = replace(
         train, job=replace(job, files={**job.files, config: evaluate.job.files[config]})
     )
-    if {*before, AFTER} <= {*in_training}:
+    if models.keys() <= {*in_training}:
         evaluate = replace(evaluate, done=evaluate.job.outputs[-1], made_in="train")
     return (*earlier, train, evaluate)

@@ -135,12 +135,11 @@ class RunSpec(Section):
     @property
     def served_judges(self) -> dict[str, JudgeModel]:
         """Environment -> its judge, for those that the stages serve."""
-        judges = {
+        return {
             name: member.judge.model
             for name, member in self.env.members.items()
-            if member.judge is not None
+            if member.judge is not None and member.judge.model.serve is not None
         }
-        return {name: judge for name, judge in judges.items() if judge.serve is not None}
 
     @property
     def served_judge(self) -> JudgeModel | None:
@@ -151,12 +150,10 @@ class RunSpec(Section):
     def trainer_accelerators(self) -> int:
         """Accelerators per node without those of a served judge; on a CPU processes."""
         judge = self.served_judge
-        hardware = self.hardware
-        if judge is None or hardware.accelerator == "cpu":
-            reserved = 0
-        else:
-            reserved = judge.accelerators
-        return max(0, hardware.accelerators_per_node - reserved)
+        number = self.hardware.accelerators_per_node
+        if judge is None or self.hardware.accelerator == "cpu":
+            return number
+        return max(0, number - judge.accelerators)
 
     def faults(self) -> Iterator[str]:
         path = user_in_url(self.model_dump())

@@ -251,12 +251,10 @@ class Algorithm(Section):
             if self.estimator is Estimator.MAXRL and getattr(self, name):
                 yield f"estimator=maxrl needs rewards of at least 0, and {name} lowers them: leave it out"
         is_sapo = self.policy_loss is PolicyLoss.SAPO
-        if is_sapo is not (self.sapo is not None):
-            if is_sapo:
-                fix = "set algorithm=sapo, which has both"
-            else:
-                fix = "set sapo=null, or algorithm=sapo"
-            yield f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {fix}"
+        if is_sapo and self.sapo is None:
+            yield "policy_loss=sapo needs sapo: set algorithm=sapo, which has both"
+        if self.sapo is not None and not is_sapo:
+            yield f"sapo is for policy_loss=sapo, not {self.policy_loss}: set sapo=null, or algorithm=sapo"
         if is_sapo and (self.ratio_level is RatioLevel.SEQUENCE or self.dual_clip is not None):
             yield "policy_loss=sapo needs ratio_level=token and dual_clip=null: its gates are of tokens"
         yield from self._loss_faults()

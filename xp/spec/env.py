@@ -14,6 +14,7 @@ from xp.errors import nearest
 from xp.lib.codec import IN_JOB
 from xp.lib.plugins import Kind
 from xp.lib.secrets.shapes import looks_like_secret
+from xp.lib.text import word_list
 from xp.spec.dialect import DialectName
 from xp.spec.judge import JudgeScoring, JudgeSpec, with_defaults
 from xp.spec.open_name import checked_name, checked_options
@@ -48,22 +49,14 @@ READY = {
 } | {"math": "xp.envs.builtin.math_verified:math"}
 """Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
-    "openreward": (
-        "target",
-        "serve",
-        "python",
-        "variant",
-        "toolset",
-        "overrides",
-        "group_score_weight",
-    ),
-    "openenv": ("target", "serve", "image", "python", "overrides", "rows", "columns"),
-    "local": ("grader", "grader_args", "env_class", "rows", "columns"),
-    "reasoning_gym": ("python",),
-    "verifiers": ("target", "python"),
-    "inspect": ("target", "python"),
-    "harbor": ("target", "sandbox", "python"),
-    "harness": ("target", "serve", "python", "variant", "rows", "columns", "sandbox"),
+    "openreward": word_list("target serve python variant toolset overrides group_score_weight"),
+    "openenv": word_list("target serve image python overrides rows columns num_seeds"),
+    "local": word_list("grader grader_form grader_args env_class rows columns"),
+    "reasoning_gym": word_list("python"),
+    "verifiers": word_list("target python"),
+    "inspect": word_list("target python"),
+    "harbor": word_list("target sandbox python"),
+    "harness": word_list("target serve python variant rows columns sandbox"),
 }
 """Fields that xp's own providers read; a user's provider may read any."""
 HOSTED = {"reasoning_gym": "reasoning-gym", "verifiers": "verifiers", "inspect": "inspect_ai"}
@@ -170,6 +163,8 @@ class GraderForm(StrEnum):
     """TRL's `(prompts, completions, **columns)`, which returns a list."""
 
 
+NEUTRAL: Final = {"num_seeds": 1, "grader_form": GraderForm.XP}
+"""Field of PROVIDER_FIELDS that cannot be null -> its value where the provider does not read it."""
 MAX_REWARD: Final = 1e6
 """Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
 
@@ -332,8 +327,7 @@ class EnvMember(Section):
         cls, options: dict[str, Any], info: ValidationInfo
     ) -> dict[str, Any]:
         provider = info.data.get("provider", ":")
-        is_checked = ":" in provider or info.context == IN_JOB
-        if is_checked:
+        if ":" in provider or info.context == IN_JOB:
             return options
         return checked_options(Kind.PROVIDER, provider, options)
 
@@ -348,15 +342,18 @@ class EnvMember(Section):
         for url in self.allowed_origins:
             check_http_url("allowed_origins:", url)
         fields = PROVIDER_FIELDS.get(self.provider)
-        for provider, names in PROVIDER_FIELDS.items():
-            for name in names:
-                if (
-                    fields is not None
-                    and name not in fields
-                    and getattr(self, name) not in (None, {})
-                ):
-                    yield f"{name} belongs to provider={provider}; this environment's is {self.provider}"
+        if fields is not None:
+            for provider, names in PROVIDER_FIELDS.items():
+                for name in names:
+                    if name not in fields and not self._is_off(name):
+                        yield f"{name} belongs to provider={provider}; this environment's is {self.provider}"
         yield from self._address_faults()
+        if self.provider == "harness":
+            yield from self._program_faults()
+
+    def _is_off(self, name: str) -> bool:
+        """Returns whether a field has the value that says nothing."""
+        return getattr(self, name) in (None, {}, NEUTRAL.get(name))
 
     def _address_faults(self) -> Iterator[str]:
         ways = ADDRESSES.get(self.provider, {})
@@ -380,22 +377,6 @@ class EnvMember(Section):
             yield f"target {self.target!r}: write the whole path, {whole}; stages run in another directory"
         if self.provider in ("harbor", "harness") and self.sandbox is None:
             yield f"provider={self.provider} needs sandbox: {', '.join(SandboxKind)} (none is this machine, without isolation)"
-        if self.provider == "harness" and self.rows is not None and not self.options.get("grade"):
-            yield "rows of provider=harness need options.grade: set it to a command that scores what the program left"
-        has_server = self.serve is not None or not str(self.target or "/").startswith(("/", "~"))
-        if (
-            self.provider == "harness"
-            and has_server
-            and self.options.get("agent") == "mini-swe-agent"
-        ):
-            yield (
-                "options.agent=mini-swe-agent has no client of MCP for the tools of a server; set claude-code, codex,"
-                " opencode or options.command"
-            )
-        if self.provider == "harness" and self.on_no_tool_call is OnNoToolCall.NUDGE:
-            yield "on_no_tool_call=nudge: the program itself answers a message without a call (provider=harness)"
-        if self.provider == "harness" and self.on_malformed_call is OnMalformedCall.STOP:
-            yield "on_malformed_call=stop: a malformed call reaches the program as a text (provider=harness)"
         if self.provider == "openenv" and self.rows is None:
             yield "provider=openenv needs rows, the prompts of its tasks (./prompts.jsonl)"
         has_package = self.provider in HOSTED or self.options.get("agent") is not None
@@ -408,6 +389,20 @@ class EnvMember(Section):
             and not self.python.startswith(("/", "~"))
         ):
             yield f"python {self.python!r}: write the whole path; stages run in the outputs' directory"
+
+    def _program_faults(self) -> Iterator[str]:
+        if self.rows is not None and not self.options.get("grade"):
+            yield "rows of provider=harness need options.grade: set it to a command that scores what the program left"
+        has_server = self.serve is not None or not str(self.target or "/").startswith(("/", "~"))
+        if has_server and self.options.get("agent") == "mini-swe-agent":
+            yield (
+                "options.agent=mini-swe-agent has no client of MCP for the tools of a server; set claude-code, codex,"
+                " opencode or options.command"
+            )
+        if self.on_no_tool_call is OnNoToolCall.NUDGE:
+            yield "on_no_tool_call=nudge: the program itself answers a message without a call (provider=harness)"
+        if self.on_malformed_call is OnMalformedCall.STOP:
+            yield "on_malformed_call=stop: a malformed call reaches the program as a text (provider=harness)"
 
 
 class Environments(Section):

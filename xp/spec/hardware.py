@@ -69,10 +69,7 @@ class Machine:
     def name(self) -> str:
         """The word for them, `h100x8` or `2x8xh100`."""
         # a100x4 is the older word, of the cards with 80 GB.
-        if self.card.name == "a100-80gb":
-            card = "a100"
-        else:
-            card = self.card.name
+        card = "a100" if self.card.name == "a100-80gb" else self.card.name
         if self.num_nodes == 1:
             return f"{card}x{self.per_node}"
         return f"{self.num_nodes}x{self.per_node}x{card}"
@@ -178,14 +175,14 @@ def this_machine() -> Machine | None:
         )
     host_gb = psutil.virtual_memory().total / GB
     limit_mib = os.environ.get("SLURM_MEM_PER_NODE", "")
+    if limit_mib.isdigit():
+        host_gb = min(host_gb, float(limit_mib) * 1024**2 / GB)
     return Machine(
         _card_here(*gpus[0][2:]),
-        int(os.environ.get("SLURM_JOB_NUM_NODES", "1")),
-        len(gpus),
-        len(os.sched_getaffinity(0)),
-        float(
-            int(min(host_gb, float(limit_mib) * 1024**2 / GB) if limit_mib.isdigit() else host_gb)
-        ),
+        num_nodes=int(os.environ.get("SLURM_JOB_NUM_NODES", "1")),
+        per_node=len(gpus),
+        num_cpus=len(os.sched_getaffinity(0)),
+        memory_gb=float(int(host_gb)),
     )
 
 
@@ -195,10 +192,7 @@ def _card_here(name: str, memory_mib: str, capability: str) -> Card:
     Raises:
         XpError: the card is older than Turing.
     """
-    if memory_mib.isdigit():
-        memory_gb = round(float(memory_mib) / 1024, 1)
-    else:
-        memory_gb = 0.0
+    memory_gb = round(float(memory_mib) / 1024, 1) if memory_mib.isdigit() else 0.0
     version = tuple(int(part) for part in re.findall(r"\d+", capability))
     if () < version < (7, 5):
         raise XpError(

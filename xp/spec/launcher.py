@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from xp.lib.codec import IN_JOB
 from xp.lib.plugins import Kind
+from xp.lib.text import word_list
 from xp.spec.open_name import OpenName, checked_options
 from xp.spec.section import (
     MOST_COUNT,
@@ -151,8 +152,7 @@ class LauncherSpec(Section):
     def _options_of_the_launcher(
         cls, options: dict[str, Any], info: ValidationInfo
     ) -> dict[str, Any]:
-        is_checked = "name" not in info.data or info.context == IN_JOB
-        if is_checked:
+        if "name" not in info.data or info.context == IN_JOB:
             return options
         return checked_options(Kind.LAUNCHER, info.data["name"], options)
 
@@ -178,19 +178,9 @@ class LauncherSpec(Section):
             yield "detach: the cluster of start_head ends with the run; set the address of another cluster"
 
 
-_SLURM = (
-    *(
-        "partition",
-        "prepare_partition",
-        "setup",
-        "account",
-        "time_limit_s",
-        "gres",
-        "requeue",
-        "array",
-    ),
-    *("array_at_once", "container", "sbatch"),
-)
+_SLURM = word_list("""
+    partition prepare_partition setup account time_limit_s gres requeue array array_at_once container sbatch
+""")
 OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "secrets_file": (LauncherName.RAY, LauncherName.SLURM),
     **dict.fromkeys(("address", "start_head"), (LauncherName.RAY,)),
@@ -200,18 +190,7 @@ OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     ),
 }
 """Field -> launchers that have it, for fields that not every launcher has."""
-REQUIRED = frozenset(
-    {
-        "start_head",
-        "gres",
-        "requeue",
-        "array",
-        "setup",
-        "sbatch",
-        "app",
-        "volume",
-        "base_image",
-        "timeout_s",
-    }
-)
+REQUIRED = word_list("""
+    start_head gres requeue array setup sbatch app volume base_image timeout_s
+""")
 """Fields that their launchers always have."""

@@ -99,7 +99,5 @@ def _fault_text(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return f"{key}: unknown key; remove it"
     if error["type"] == "value_error":
-        if key:
-            return f"{key}: {error['ctx']['error']}"
-        return str(error["ctx"]["error"])
+        return f"{key}: {error['ctx']['error']}".removeprefix(": ")
     return f"{key}={error['input']}: {error['msg'].removeprefix('Input ')}"

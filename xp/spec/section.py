@@ -157,18 +157,14 @@ def check_http_url(name: str, url: str, instead: str = "") -> None:
     """
     if HTTP_URL.match(url):
         return
-    shown_url = "" if "@" in url else f" {url!r}"
-    if HOST_AND_PORT.fullmatch(url):
-        fix = f"write http://{url}"
-    else:
-        fix = "write http://HOST:PORT or https://HOST"
+    shown_url = f" {url!r}"
+    fix = "write http://HOST:PORT or https://HOST"
     if "@" in url:
-        without = ", without the user and the password, which would be stored with the run"
-    else:
-        without = ""
-    raise ValueError(
-        f"{name}{shown_url} is not an http or https URL{instead}; for a server {fix}{without}"
-    )
+        shown_url = ""
+        fix += ", without the user and the password, which would be stored with the run"
+    elif HOST_AND_PORT.fullmatch(url):
+        fix = f"write http://{url}"
+    raise ValueError(f"{name}{shown_url} is not an http or https URL{instead}; for a server {fix}")
 
 
 def user_in_url(value: Any) -> str | None:
@@ -262,10 +258,7 @@ def _sections_in(annotation: Any) -> Iterator[tuple[str, type[Section]]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield "", annotation
         return
-    if get_origin(annotation) in (dict, Mapping, tuple):
-        between = "*."
-    else:
-        between = ""
+    between = "*." if get_origin(annotation) in (dict, Mapping, tuple) else ""
     for argument in get_args(annotation):
         for path, section in _sections_in(argument):
             yield f"{between}{path}", section

@@ -20,7 +20,7 @@ from xp.spec.section import (
     Section,
     Size,
 )
-from xp.spec.training import LrSchedule, rate_faults
+from xp.spec.training import LrSchedule, length_faults, rate_faults
 
 SOLVE: Final = "solve"
 RUN: Final = "run"
@@ -108,12 +108,7 @@ class Sft(Section):
     """Native keys of the trainer for this stage, passed through: of SFTConfig on TRL and SkyRL, flags of Slime."""
 
     def faults(self) -> Iterator[str]:
-        if (self.num_updates is None) == (self.epochs is None):
-            if self.epochs is not None:
-                both = "exclude each other"
-            else:
-                both = "are both null"
-            yield f"num_updates and epochs {both}: set one of them, and the other to null"
+        yield from length_faults("num_updates", self.num_updates, self.epochs)
         if self.too_long is LongDialogues.CUT and self.max_tokens is None:
             yield "too_long=cut needs max_tokens, after which an episode is cut"
         yield from rate_faults(self.learning_rate, self.min_learning_rate, self.lr_schedule)

@@ -198,20 +198,25 @@ class Training(Sampling):
         return self.updates_per_step * self.passes_per_step
 
     def faults(self) -> Iterator[str]:
-        if (self.num_steps is None) == (self.epochs is None):
-            if self.epochs is not None:
-                both = "exclude each other"
-            else:
-                both = "are both null"
-            yield f"num_steps and epochs {both}: set one of them, and the other to null"
+        yield from length_faults("num_steps", self.num_steps, self.epochs)
         if self.prompts_per_round < self.prompts_per_step:
-            reason = f"must be at least prompts_per_step={self.prompts_per_step}; got {self.generation_prompts}"
-            yield f"generation_prompts {reason}"
+            yield (
+                f"generation_prompts must be at least prompts_per_step={self.prompts_per_step}; got"
+                f" {self.generation_prompts}"
+            )
         if self.export_every is not None and self.export_every % self.checkpoint_every:
-            reason = f"must be a multiple of checkpoint_every={self.checkpoint_every}; got {self.export_every}"
-            yield f"export_every {reason}"
+            yield (
+                f"export_every must be a multiple of checkpoint_every={self.checkpoint_every}; got {self.export_every}"
+            )
         rate = min(self.learning_rate, self.critic_learning_rate or self.learning_rate)
         yield from rate_faults(rate, self.min_learning_rate, self.lr_schedule)
+
+
+def length_faults(name: str, number: int | None, epochs: int | None) -> Iterator[str]:
+    """Faults of a number of steps or updates (`name`), which is given unless the epochs are."""
+    if (number is None) == (epochs is None):
+        both = "are both null" if epochs is None else "exclude each other"
+        yield f"{name} and epochs {both}: set one of them, and the other to null"
 
 
 def rate_faults(peak: float, minimum: float, schedule: LrSchedule) -> Iterator[str]:

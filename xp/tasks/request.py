@@ -16,7 +16,7 @@ from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
 from xp.errors import XpError
 from xp.lib.code_files import code_files, code_locations, find_module, with_imports
-from xp.lib.data_files import data_of, files_in, is_data, path_in
+from xp.lib.data_files import data_of, files_in, is_data, names_of, path_in
 from xp.lib.digest import digest_of, file_digest
 from xp.lib.plugins import CONTRIB, Kind, load
 from xp.spec import HeldOutSpec, SelectionSpec
@@ -226,15 +226,8 @@ def _scoring(env: EnvConfig) -> dict[str, Any]:
 
 def _named(env: EnvConfig) -> list[str]:
     """The local code that an environment names."""
-    if isinstance(env.rows, str) and not is_data(env.rows):
-        rows = env.rows
-    else:
-        rows = None
-    named = [
-        name
-        for name in (env.serve, env.provider, env.grader, rows)
-        if name is not None and ":" in name
-    ]
+    rows = [name for name in names_of(env.rows) if not is_data(name)]
+    named = [name for name in (env.serve, env.provider, env.grader, *rows) if name and ":" in name]
     if env.python is not None and env.serve is not None and not is_found(env.serve):
         named.remove(env.serve)
     if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target)):

@@ -108,14 +108,11 @@ OTHERS: Mapping[str, Any] = {
 
 def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
-        if path == "algorithm.advantage_fn" and now:
-            variants = [now[:-1]]
-        else:
-            variants = []
-        return [
-            *variants,
-            *(Together(keys) for keys in ESTIMATORS if keys[path.rpartition(".")[2]] != now),
-        ]
+        name = path.rpartition(".")[2]
+        variants: list[Any] = [Together(keys) for keys in ESTIMATORS if keys[name] != now]
+        if name == "advantage_fn" and now:
+            variants.insert(0, now[:-1])
+        return variants
     if path in ("algorithm.policy_loss", "algorithm.sapo"):
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
         losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
@@ -155,16 +152,13 @@ def rendered(spec: RunSpec) -> str:
 
 def without_spec(files: Mapping[str, str]) -> str:
     """The text of a job's files without the spec that is in its configs: what is derived for the job."""
-    return "".join(
-        _without_spec(text) if name.endswith("/config.json") else text
-        for name, text in files.items()
-    )
-
-
-def _without_spec(text: str) -> str:
-    return json.dumps(
-        {name: value for name, value in json.loads(text).items() if name != "spec"}, indent=2
-    )
+    texts = dict(files)
+    for name, text in files.items():
+        if name.endswith("/config.json"):
+            values = json.loads(text)
+            values.pop("spec", None)
+            texts[name] = json.dumps(values, indent=2)
+    return "".join(texts.values())
 
 
 def says_so(meanings: Mapping[str, FieldSupport], field: str, package: str) -> bool:
@@ -195,19 +189,12 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
     package = getattr(module, "__name__", "xp").partition(".")[0]
     of_plain = module.meanings(plain)
     for field in fields:
-        if (
-            field in ABOUT_THE_PLAN
-            or field.startswith("model.architecture")
-            or field == "model.path"
-        ):
+        if field in ABOUT_THE_PLAN or field.startswith(("model.architecture", "model.path")):
             continue
+        spec = plain
+        meanings = of_plain
         if field in LIVE:
             spec = composed((*base, LIVE[field]))
-        else:
-            spec = plain
-        if spec is plain:
-            meanings = of_plain
-        else:
             meanings = module.meanings(spec)
         is_unsupported = meanings[field].support is Support.UNSUPPORTED
         if not is_unsupported and says_so(meanings, field, package):

@@ -51,8 +51,8 @@ class LauncherSuite:
         return self.make_context(tmp_path)
 
     @staticmethod
-    def make_context(tmp_path: Path, run_id: str = "run") -> Context:
-        context = Context(run_id, 1, tmp_path / "outputs", f"runs/{run_id}/attempt_1")
+    def make_context(tmp_path: Path) -> Context:
+        context = Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
         copy_package(context.outputs / context.code)
         return context
 
@@ -183,10 +183,7 @@ class LauncherSuite:
         monkeypatch.setenv("LC_ORDINARY", "stays")  # of a kind that passes to every job here
         code = "import os; print(os.environ.get('OTHER_STAGES_KEY'), os.environ.get('LC_ORDINARY'))"
         withholding = replace(context, withheld=frozenset({"OTHER_STAGES_KEY"}))
-        if self.inherits:
-            expected = "None stays\n"
-        else:
-            expected = "None None\n"
+        expected = "None stays\n" if self.inherits else "None None\n"
         assert self.ended(launcher, stage("looks", code), withholding)[1] == expected
 
     def test_a_stage_is_submitted_once_however_often_it_is_asked_for(

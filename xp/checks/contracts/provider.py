@@ -64,10 +64,7 @@ class ProviderSuite:
     def test_an_index_outside_of_the_split_is_refused(
         self, provider: Provider, offset: int
     ) -> None:
-        if offset < 0:
-            outside = -1
-        else:
-            outside = provider.num_tasks(self.split) + offset
+        outside = offset if offset < 0 else provider.num_tasks(self.split) + offset
         with pytest.raises(ValueError):
             provider.tasks(self.split, [outside])
         with pytest.raises(EnvFault):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from xp.checks.doctor.finding import Finding, Verdict, fault_of, ok
+from xp.checks.doctor.finding import Finding, Findings, Verdict, fault_of, ok
 from xp.checks.doctor.functions import functions
 from xp.checks.doctor.machine import accelerators, disk, host, memory, versions
 from xp.checks.doctor.reach import environments, launcher, secrets, service, trackers
@@ -16,7 +15,7 @@ from xp.planning.plan import build_plan
 from xp.spec import LauncherName, RunSpec
 
 
-def examine(spec: RunSpec, num_slots: int | None = None) -> Iterator[Finding]:
+def examine(spec: RunSpec, num_slots: int | None = None) -> Findings:
     """Runs all checks in order; slow ones (an interpreter, a server) come last.
 
     Args:

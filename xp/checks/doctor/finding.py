@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +29,9 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.verdict:5} {self.subject:12} {self.text}"
+
+
+Findings = Iterator[Finding]
 
 
 def ok(subject: str, text: str) -> Finding:

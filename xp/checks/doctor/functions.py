@@ -6,18 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Final
 
-from xp.checks.doctor.finding import Finding, fault, ok, unknown
+from xp.checks.doctor.finding import Findings, fault, ok, unknown
 from xp.checks.doctor.program import answer_of
 from xp.composition import ROOT
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import interpreter
+from xp.planning.functions import named_functions
 from xp.planning.runtime import trainer_runtime
 from xp.spec import RunSpec
-from xp.spec.tasks import BY_PASS_RATE
 
+LOADED: Final = ("reward_fn", "group_reward_fn", "advantage_fn", "curriculum")
+"""Last parts of the keys whose functions are loaded."""
 PROGRAM: Final = """
 import json, sys
 from xp.episode.advantages import load_advantage_fn
@@ -37,23 +38,10 @@ print(json.dumps(faults))
 """
 
 
-def functions(spec: RunSpec) -> Iterator[Finding]:
+def functions(spec: RunSpec) -> Findings:
     """Checks that each function of rewards, advantages and curricula loads, in the way a stage loads it."""
-    references = [
-        ("reward_fn", function.fn)
-        for member in spec.env.members.values()
-        for function in member.reward_fn or ()
-    ]
-    groups = [member.group_reward_fn for member in spec.env.members.values()]
-    references += [("group_reward_fn", name) for name in groups if name is not None]
-    references += [
-        ("curriculum", member.train.curriculum)
-        for member in spec.env.members.values()
-        if member.train.curriculum not in (None, BY_PASS_RATE)
-    ]
-    references += [
-        ("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None
-    ]
+    named = ((key.rpartition(".")[2], name) for key, name, _ in named_functions(spec))
+    references = [(field, name) for field, name in named if field in LOADED]
     if not references:
         return
     names = ", ".join(dict.fromkeys(name for _, name in references))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from xp.checks.doctor.finding import Finding, fault, fault_of, ok, unknown
+from xp.checks.doctor.finding import Findings, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import checkouts, commit_of, differing, interpreter, probe
 from xp.lib.text import counted
@@ -22,7 +22,7 @@ from xp.spec.hardware import card_named, cards, gpu_cells
 GB = 1e9
 
 
-def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
+def versions(spec: RunSpec, stages: Sequence[Stage]) -> Findings:
     """The trainer's Python, and the pinned packages in it; a checkout against its pinned commit."""
     yield from _checkouts(spec)
     runtime = trainer_runtime(spec, ())
@@ -44,10 +44,7 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
         return
     for package, pin in spec.backend.pins.items():
         if package in unpinned:
-            if installed[package]:
-                there = f"is {installed[package]}"
-            else:
-                there = "is not installed"
+            there = f"is {installed[package]}" if installed[package] else "is not installed"
             fix = f"{python} -m pip install '{package}=={pin}'"
             yield fault(
                 "version", f"{package} {there}; xp's rendering was tested with {pin}; {fix}"
@@ -56,7 +53,7 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
             yield ok("version", f"{package} {installed[package]}, as pinned")
 
 
-def _checkouts(spec: RunSpec) -> Iterator[Finding]:
+def _checkouts(spec: RunSpec) -> Findings:
     """Checks that each checkout of the backend is named, exists, and is at its pinned commit."""
     environ = {**os.environ, **checkouts(trainer_runtime(spec, ()))}
     differences = {
@@ -85,7 +82,7 @@ def _checkouts(spec: RunSpec) -> Iterator[Finding]:
             yield ok("checkout", f"{variable}: {checkout} is at {pin[:9]}, as pinned")
 
 
-def accelerators(spec: RunSpec) -> Iterator[Finding]:
+def accelerators(spec: RunSpec) -> Findings:
     """Kind, number and memory of this machine's GPUs; on a cluster the scheduler finds them."""
     hardware = spec.hardware
     if hardware.accelerator == "cpu":
@@ -109,9 +106,7 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
         return
     for name, memory_gb in there[: hardware.accelerators_per_node]:
         family = hardware.accelerator.partition("-")[0]
-        card = None
-        if hardware.accelerator in cards():
-            card = card_named(name, memory_gb)
+        card = card_named(name, memory_gb) if hardware.accelerator in cards() else None
         if not (family in name.lower() if card is None else card.name.startswith(family)):
             text = f"the plan needs {expected} and this is {name}; choose the hardware option of it"
             yield fault("accelerators", text)
@@ -125,7 +120,7 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
             yield ok("accelerators", f"{name}, {memory_gb:.0f} GB")
 
 
-def memory(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
+def memory(spec: RunSpec, outputs: Path) -> Findings:
     """The plan's verdict on an accelerator's memory."""
     for work in works(spec):
         result = fit(spec, outputs, work)
@@ -136,7 +131,7 @@ def memory(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
             yield ok("memory", text)
 
 
-def host(spec: RunSpec) -> Iterator[Finding]:
+def host(spec: RunSpec) -> Findings:
     """Cores and memory of this machine, where the run is here."""
     if spec.launcher.name is not LauncherName.LOCAL:
         return
@@ -154,7 +149,7 @@ def host(spec: RunSpec) -> Iterator[Finding]:
         yield ok("host", f"{text} ({expected})")
 
 
-def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
+def disk(spec: RunSpec, outputs: Path) -> Findings:
     """Free space against the model, its checkpoints (with Adam's state) and the download."""
     folder = outputs.absolute()
     while not folder.exists():

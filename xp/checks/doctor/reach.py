@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xp.checks.doctor.finding import Finding, fault, fault_of, ok, unknown
+from xp.checks.doctor.finding import Finding, Findings, fault, fault_of, ok, unknown
 from xp.envs.base import EnvFault, Remover
 from xp.envs.load import load_provider
 from xp.envs.rows import HELD_OUT_SPLITS
@@ -23,7 +23,7 @@ from xp.planning.job import Stage
 from xp.spec import EnvMember, RunSpec
 
 
-def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
+def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Findings:
     """Checks that each declared secret has a value. The value is neither kept nor shown."""
     names = {source for stage in stages for source in stage.job.secrets.values()}
     try:
@@ -38,7 +38,7 @@ def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
             yield fault_of("secret", error)
 
 
-def trackers(spec: RunSpec) -> Iterator[Finding]:
+def trackers(spec: RunSpec) -> Findings:
     """Checks that each tracker is installed and has its key."""
     stage_launcher = make_launcher(spec.launcher, Path(spec.outputs).absolute())
     for name in spec.tracking:
@@ -51,7 +51,7 @@ def trackers(spec: RunSpec) -> Iterator[Finding]:
             yield fault_of("tracker", error)
 
 
-def service(spec: RunSpec) -> Iterator[Finding]:
+def service(spec: RunSpec) -> Findings:
     """The service that trains, if the backend has one, asked in the trainer's Python."""
     try:
         answer = examine(spec)
@@ -62,7 +62,7 @@ def service(spec: RunSpec) -> Iterator[Finding]:
         yield ok("service", answer)
 
 
-def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[Finding]:
+def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Findings:
     """The launcher's own check of the stages: programs, modules, nodes, accelerators, and a cluster's answer."""
     if not stages:
         return
@@ -76,17 +76,14 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
             for name in spec.tracking
             if isinstance(stage_launcher, TrackingLauncher) and name in stage_launcher.tells
         ]
-        if job_trackers:
-            tracking = node_tracking(job_trackers, spec.project, {})
-        else:
-            tracking = None
+        tracking = node_tracking(job_trackers, spec.project, {}) if job_trackers else None
         stage_launcher.check(stages, replace(context, tracking=tracking))
         yield ok("launcher", f"{spec.launcher.name} takes every stage")
     except XpError as error:
         yield fault_of("launcher", error)
 
 
-def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Finding]:
+def environments(spec: RunSpec, num_slots: int | None = None) -> Findings:
     """Checks that each environment answers and has the splits that the spec names, and measures its server's slots."""
     for name, member in spec.env.members.items():
         config = episode_config(spec).members[name]
@@ -126,16 +123,12 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
 
 def _splits_of_run(member: EnvMember, splits: Sequence[str]) -> list[str]:
     """Names of the splits that a run needs; an environment with splits for evaluation only needs no training split."""
-    if member.held_out is not None:
-        held_out = member.held_out.split
-    else:
-        held_out = None
-    train = (
-        ()
-        if member.train.split == ("train",) and {*splits} <= {*HELD_OUT_SPLITS}
-        else member.train.split
-    )
-    return list(dict.fromkeys([*train, *([] if held_out is None else [held_out])]))
+    needed = list(member.train.split)
+    if needed == ["train"] and {*splits} <= {*HELD_OUT_SPLITS}:
+        needed = []
+    if member.held_out is not None and member.held_out.split is not None:
+        needed.append(member.held_out.split)
+    return list(dict.fromkeys(needed))
 
 
 def _verdict(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from xp.checks.doctor.finding import Finding, Verdict, fault, ok, unknown
+from xp.checks.doctor.finding import Findings, Verdict, fault, ok, unknown
 from xp.checks.doctor.program import answer_of
 from xp.composition import ROOT
 from xp.errors import ExitCode, XpError
@@ -23,7 +23,7 @@ from xp.worker.places import start_place
 PROGRAM = "xp.tasks.template_check"
 
 
-def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
+def chat_template(spec: RunSpec, outputs: Path) -> Findings:
     """Checks the template with the trainer's own transformers, offline."""
     directory = local_directory(start_place(spec), outputs, file="tokenizer_config.json")
     if directory is None:

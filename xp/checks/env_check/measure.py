@@ -81,10 +81,8 @@ class Plays:
         return [outcome.reward for outcome in self.outcomes if outcome.reward is not None]
 
     def share(self, status: EpisodeStatus) -> float:
-        outcomes = self.outcomes
-        if outcomes:
-            return sum(outcome.status is status for outcome in outcomes) / len(outcomes)
-        return 0.0
+        statuses = [outcome.status for outcome in self.outcomes]
+        return statuses.count(status) / max(1, len(statuses))
 
     def share_without_variance(self) -> float | None:
         """Share of groups without variance, which have no advantage, among those with two or more scored episodes.
@@ -213,12 +211,11 @@ class Measured:
     def is_repeatable(self) -> bool | None:
         """True if two episodes of the scripted policy on a task get the same answers. None means that no two could be
         played."""
-        pairs = [group for group in self.scripted.groups if len(group) == 2]
-        pairs = [
-            pair
-            for pair in pairs
-            if all(outcome.status is not EpisodeStatus.VOID for outcome in pair)
-        ]
+        groups = (
+            [outcome for outcome in group if outcome.status is not EpisodeStatus.VOID]
+            for group in self.scripted.groups
+        )
+        pairs = [group for group in groups if len(group) == 2]
         if pairs:
             return all(first == other for first, other in pairs)
         return None
@@ -269,9 +266,12 @@ def measure(
         watch.doing("scoring the right answers")
         measured = replace(measured, right_answers=provider.check_answers())
     counts = {name: provider.num_tasks(name) for name in provider.splits()}
-    split = split if split in counts else next(iter(counts))
+    if split not in counts:
+        split = next(iter(counts), split)
     measured = replace(measured, counts=counts, split=split)
     yield measured
+    if not counts.get(split):
+        return
     tasks = provider.tasks(split, _spread(counts[split], num_tasks))
     for number, task in enumerate(tasks):
         watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")

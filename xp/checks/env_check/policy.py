@@ -19,6 +19,7 @@ from xp.episode.json_schema import (
     properties,
     required,
 )
+from xp.lib.text import word_list
 from xp.spec.dialect import Dialect
 
 # Since a tool may be a shell, no word is a program that does not end, as `yes` is.
@@ -32,26 +33,10 @@ NO_DESCRIPTION: Final = "no description"
 SMALL: Final = 9
 """Largest random whole number where the schema has no bounds; indices and moves are small."""
 _RESPECTED: Final = frozenset(
-    {
-        "type",
-        "enum",
-        "const",
-        "properties",
-        "required",
-        "items",
-        "minItems",
-        "title",
-        "description",
-        "default",
-    }
-    | {
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "additionalProperties",
-        "examples",
-    }
+    word_list("""
+    type enum const properties required items minItems title description default minimum maximum exclusiveMinimum
+    exclusiveMaximum additionalProperties examples
+""")
 )
 """Keys of a schema that random values respect; with another (`pattern`, `format`) only its default is surely legal."""
 
@@ -127,11 +112,9 @@ def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
                 and (name in needed or (depth < MAX_DEPTH and draw.random() < 0.5))
             }
         case "array":
-            least = int(branch.get("minItems", 0))
+            count = int(branch.get("minItems", 0))
             if depth < MAX_DEPTH:
-                count = max(least, draw.randint(0, MAX_ITEMS))
-            else:
-                count = least
+                count = max(count, draw.randint(0, MAX_ITEMS))
             return [_value(branch.get("items", {}), root, draw, depth + 1) for _ in range(count)]
         case "integer":
             return draw.randint(*map(int, _bounds(branch, 1, SMALL)))

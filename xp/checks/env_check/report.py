@@ -70,10 +70,7 @@ def report(
     """
     schemas = measured.schemas(rules.dialect)
     prompts = measured.prompts.values()
-    if count_tokens:
-        lengths = [count_tokens(prompt, schemas) for prompt in prompts]
-    else:
-        lengths = []
+    lengths = [count_tokens(prompt, schemas) for prompt in prompts] if count_tokens else []
     flat = measured.random.share_without_variance()
     facts = {
         "version": measured.version or "none given",
@@ -106,10 +103,13 @@ def report(
 
 
 def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
+    faults = []
+    if not measured.counts.get(measured.split) and not measured.stopped:
+        faults.append(
+            f"it has no tasks in split {measured.split}; set env.train.split to one with tasks"
+        )
     if measured.faults:
-        faults = [f"{len(measured.faults)} sessions failed: {measured.faults[0]}"]
-    else:
-        faults = []
+        faults.append(f"{len(measured.faults)} sessions failed: {measured.faults[0]}")
     faults += [fault for fault in _tool_faults(measured) if not fault.endswith(NO_DESCRIPTION)]
     if rules.prompt is PromptSource.PREPARED:
         differences = measured.prompt_differences
@@ -137,24 +137,14 @@ def _reward_faults(measured: Measured) -> Iterator[str]:
     if measured.stopped or not right.outcomes:
         return
     number = len(right.groups)
-    if measured.right_source == ANSWERS:
-        share = MOST_UNSCORED
-    else:
-        share = 1 - 1 / number
+    share = MOST_UNSCORED if measured.right_source == ANSWERS else 1 - 1 / number
     if len(measured.unscored) > share * number:
         reasons = [outcome.void_reason for outcome in right.outcomes if outcome.void_reason]
         if measured.hidden is not None:
             reasons = [f"the first exception in the grader, which it hides, is {measured.hidden}"]
-        yield (
-            ": ".join(
-                [
-                    f"{len(measured.unscored)} of {number} episodes of {measured.right_source} do not score above"
-                    f" {measured.least:g}",
-                    *reasons[:1],
-                ]
-            )
-            + "; correct the grader, or the form in which the right answers are written"
-        )
+        what = f"{len(measured.unscored)} of {number} episodes of {measured.right_source} do not score above"
+        fix = "correct the grader, or the form in which the right answers are written"
+        yield f"{': '.join([f'{what} {measured.least:g}', *reasons[:1]])}; {fix}"
     rewards = [plays.rewards for plays in (measured.random, measured.scripted, right)]
     values = {reward for some in rewards for reward in some}
     if all(rewards) and len(values) == 1:
@@ -204,10 +194,9 @@ def _prompt_fact(
     measured: Measured, dialect: Dialect | str, lengths: Sequence[int], limit: int
 ) -> str:
     schemas = measured.schemas(dialect)
+    tools = ""
     if measured.tools and dialect is not Dialect.ACTION:
         tools = " with its tools"
-    else:
-        tools = ""
     if lengths:
         return f"{min(lengths)} to {max(lengths)} tokens{tools}, of {limit} allowed"
     counts = [
@@ -238,17 +227,13 @@ def _picture_facts(measured: Measured, count: Callable[[str], int] | None) -> di
 
 def _plays_fact(plays: Plays) -> str:
     rewards = plays.rewards
+    scored = "no reward"
     if rewards:
         scored = f"reward {min(rewards):.3g} to {max(rewards):.3g}, mean {fmean(rewards):.3g}"
-    else:
-        scored = "no reward"
     ends = ", ".join(
         f"{plays.share(status):.0%} {status}" for status in EpisodeStatus if plays.share(status)
     )
-    if plays.outcomes:
-        turns = fmean(outcome.num_turns for outcome in plays.outcomes)
-    else:
-        turns = 0.0
+    turns = fmean([outcome.num_turns for outcome in plays.outcomes] or [0])
     return f"{scored}; {ends or 'not played'}; {turns:.1f} turns"
 
 
@@ -260,10 +245,9 @@ def _grader_fact(outcomes: Sequence[EpisodeResult]) -> str:
 
 def _right_fact(measured: Measured) -> str:
     rewards = [outcome.reward for outcome in measured.right.outcomes]
-    if measured.right_source == "`solve`":
+    what = "right answers, written as they are,"
+    if measured.right_source != ANSWERS:
         what = "episodes"
-    else:
-        what = "right answers, written as they are,"
     text = f"{rewards.count(1.0)} of {len(rewards)} {what} score 1"
     others = Counter(
         "void" if reward is None else f"{reward:g}" for reward in rewards if reward != 1.0
@@ -292,10 +276,7 @@ def _unset_variables(rules: EnvConfig) -> Iterator[str]:
         for name in READS.findall(file.read_text(encoding="utf-8", errors="replace"))
     }
     for name in sorted((read & os.environ.keys()) - given):
-        if rules.serve:
-            override = f"set env.overrides.{name}, or "
-        else:
-            override = ""
+        override = f"set env.overrides.{name}, or " if rules.serve else ""
         yield (
             f"its code reads {name}, which is set in this shell and absent in its process; {override}pass it by"
             f" XP_PASS_ENV={name}"

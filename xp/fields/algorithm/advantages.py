@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field, Native, by_xp
-from xp.fields.shared import has_critic, has_xp_estimator, is_megatron, is_to_engine
+from xp.fields.shared import has_critic, has_kl, has_xp_estimator, is_megatron, is_to_engine
 from xp.fields.slime import SLIME_ADVANTAGES, native_estimator
 from xp.fields.trl import NO_CRITIC, TRL_MEANS
 from xp.spec import AdvantageScale, Estimator, RunSpec
@@ -43,7 +43,7 @@ def _no_teacher(spec: RunSpec) -> str | None:
         return (
             "SkyRL's teacher needs FSDP2; set backend.parallel.strategy=fsdp2, or use backend=slime"
         )
-    if spec.training.kl_coef > 0:
+    if has_kl(spec):
         return "SkyRL's one reference model is the teacher; set training.kl_coef=0, or use backend=trl or slime"
     return None
 

@@ -62,9 +62,8 @@ GROUPS = (
                 # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
                 "trainer.epochs": 1,
             },
-            note=lambda s: (
-                "The first groups in order fill a step." if s.algorithm.dynamic_sampling else ""
-            ),
+            note="The first groups in order fill a step.",
+            note_if=lambda s: s.algorithm.dynamic_sampling,
             proof="trainers/skyrl_dynamic_sampling::a_round_of_other_size_fills_a_step_with_its_first_groups",
         ),
         slime=Column(

@@ -28,10 +28,9 @@ def _importance_mode(spec: RunSpec) -> Native:
     if not spec.algorithm.is_corrected:
         return {"vllm_importance_sampling_correction": False}
     # A mask alone needs TRL's log-probabilities, and replaces its weights.
+    mode = ImportanceCorrection.TOKEN_TRUNCATE
     if is_weighed(spec):
         mode = spec.algorithm.importance_correction
-    else:
-        mode = ImportanceCorrection.TOKEN_TRUNCATE
     return {
         "vllm_importance_sampling_correction": True,
         "vllm_importance_sampling_mode": mode.value,
@@ -68,17 +67,15 @@ TRAINER = "xp.backends.skyrl.worker.trainer"
 
 def _weight_level(spec: RunSpec) -> str | None:
     """Value of SkyRL's `tis_ratio_type`. None means that there is no weight, or that xp computes it."""
-    is_native = is_weighed(spec) and has_native_correction(spec.algorithm)
-    if is_native:
+    if is_weighed(spec) and has_native_correction(spec.algorithm):
         return spec.algorithm.importance_correction.partition("_")[0]
     return None
 
 
 def _importance_mask(spec: RunSpec) -> Native:
+    mask = ImportanceMask.NONE
     if has_native_correction(spec.algorithm):
         mask = spec.algorithm.importance_mask
-    else:
-        mask = ImportanceMask.NONE
     return {
         f"{OFF_POLICY}.sequence_mask_metric": MASK_METRIC.get(mask),
         **dict.fromkeys(f"{OFF_POLICY}.token_mask_is_threshold_{end}" for end in ("low", "high")),
@@ -176,11 +173,8 @@ IMPORTANCE = (
         "algorithm.importance_mask",
         trl=Column(
             implemented_by=masked_by(GUARD),
-            note=lambda s: (
-                "xp's weights, which are 0 for what the mask leaves out, replace TRL's."
-                if is_masked(s)
-                else ""
-            ),
+            note="xp's weights, which are 0 for what the mask leaves out, replace TRL's.",
+            note_if=is_masked,
             refuse_if=lambda s: _is_own_policy(s) and is_masked(s),
             refuse=f"{OWN_POLICY}none",
             proof=OWN,
@@ -209,18 +203,16 @@ IMPORTANCE = (
         "algorithm.ratio_from",
         trl=Column(
             implemented_by=lambda s: GUARD if is_to_engine(s) else "GRPOTrainer's own",
-            note=lambda s: (
-                "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else ""
-            ),
+            note="xp replaces the old log-probabilities by the engine's.",
+            note_if=is_to_engine,
             refuse_if=lambda s: _is_own_policy(s) and is_to_engine(s),
             refuse=f"{OWN_POLICY}trainer",
             proof=OWN,
         ),
         skyrl=Column(
             implemented_by=lambda s: TRAINER if is_to_engine(s) else "SkyRL's own",
-            note=lambda s: (
-                "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else ""
-            ),
+            note="xp replaces the old log-probabilities by the engine's.",
+            note_if=is_to_engine,
             proof=OWN,
         ),
         slime=Column(lambda s: {"--use-rollout-logprobs": is_to_engine(s)}),

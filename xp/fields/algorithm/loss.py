@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field, Native
-from xp.fields.shared import has_xp_estimator
+from xp.fields.shared import has_kl, has_xp_estimator
 from xp.fields.slime import native_estimator
 from xp.fields.trl import TRL_MEANS
 from xp.spec import Estimator, KlEstimator, LossAggregation, PolicyLoss, RatioLevel, RunSpec
@@ -32,7 +32,7 @@ K1_IN_LOSS = (
 
 def _is_k1_in_loss(spec: RunSpec) -> bool:
     algorithm = spec.algorithm
-    is_in_loss = spec.training.kl_coef > 0 and not algorithm.use_kl_in_reward
+    is_in_loss = has_kl(spec) and not algorithm.use_kl_in_reward
     return is_in_loss and algorithm.kl_estimator is KlEstimator.K1
 
 
@@ -85,10 +85,8 @@ def _clip_row(end: str) -> Column:
     """Column of a bound, which both losses write as 1 - low and 1 + high."""
 
     def render(spec: RunSpec) -> Native:
-        if spec.algorithm.policy_loss is PolicyLoss.CISPO:
-            loss = "cispo.cispo_eps_clip"
-        else:
-            loss = "eps_clip"
+        is_cispo = spec.algorithm.policy_loss is PolicyLoss.CISPO
+        loss = "cispo.cispo_eps_clip" if is_cispo else "eps_clip"
         return {f"{skyrl.ALGORITHM}.{loss}_{end}": getattr(spec.algorithm, f"clip_{end}")}
 
     return Column(render, implemented_by=no_clip)
@@ -242,17 +240,14 @@ LOSS = (
         # TRL has only k3, and by default weights it by the ratio.
         trl=Column(
             {"use_bias_correction_kl": False},
-            refuse_if=lambda s: (
-                s.training.kl_coef > 0 and s.algorithm.kl_estimator is not KlEstimator.K3
-            ),
+            refuse_if=lambda s: has_kl(s) and s.algorithm.kl_estimator is not KlEstimator.K3,
             refuse="TRL has the k3 estimator only; set k3, or training.kl_coef=0",
             proof="trl::the_penalty_is_k3_and_a_part_of_the_loss",
         ),
         skyrl=Column(
             f"{skyrl.ALGORITHM}.kl_estimator_type",
-            note=lambda s: (
-                "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else ""
-            ),
+            note="k3 is cut at 10, and its log-ratio at 20.",
+            note_if=has_kl,
             proof="skyrl::k3_is_cut",
         ),
         # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
@@ -269,8 +264,7 @@ LOSS = (
         skyrl=Column(
             lambda s: {
                 f"{skyrl.ALGORITHM}.use_kl_in_reward": (
-                    s.algorithm.distill is not None
-                    or (s.algorithm.use_kl_in_reward and s.training.kl_coef > 0)
+                    s.algorithm.distill is not None or (s.algorithm.use_kl_in_reward and has_kl(s))
                 ),
                 f"{skyrl.ALGORITHM}.kl_ctrl.type": "fixed",
             },

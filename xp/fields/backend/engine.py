@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from operator import not_
-from pathlib import Path
 from typing import Any
 
 from xp.fields import skyrl
@@ -21,11 +20,11 @@ from xp.fields.shared import (
     is_colocated,
     is_megatron,
     is_on_cpu,
+    model_config,
     uses_vllm,
 )
 from xp.fields.skyrl import cpu_servers, has_stub, not_on_cpu
 from xp.fields.trl import episodes_per_process, has_colocated_engine, node_size, world_size
-from xp.lib.models.files import config_of
 from xp.lib.models.network import may_have_heads
 from xp.spec import DType, EngineName, Placement, RunSpec, SpeculativeMethod
 
@@ -101,8 +100,7 @@ def _no_heads(spec: RunSpec) -> str | None:
         return _not_decoded(spec, "speculative")
     if shape is None or speculative.method is not SpeculativeMethod.MTP:
         return None
-    config = config_of(spec.model.path, Path(spec.outputs), spec.model.revision)
-    if may_have_heads(shape.model_dump(), config):
+    if may_have_heads(shape.model_dump(), model_config(spec)):
         return None
     return (
         f"model={spec.model.name} has no heads of multi-token prediction; set null, or method=draft with a smaller"
@@ -135,10 +133,7 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
 def _refused_name(spec: RunSpec) -> str | None:
     name = spec.backend.engine.name
     if name is EngineName.SGLANG:
-        if is_on_cpu(spec):
-            fix = "set transformers or vllm on hardware=cpu"
-        else:
-            fix = "set vllm"
+        fix = "set transformers or vllm on hardware=cpu" if is_on_cpu(spec) else "set vllm"
         return f"TRL does not support sglang; {fix}"
     # Pictures have no other engine.
     if name is EngineName.TRANSFORMERS and not is_on_cpu(spec) and spec.model.images is None:
@@ -157,21 +152,15 @@ def _trl_placement(spec: RunSpec) -> Native:
 
 def _indivisible(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
-    if engine.accelerators is None:
-        generating = world_size(spec)
-    else:
-        generating = engine.accelerators
-    if engine.name is not EngineName.VLLM:
+    size = engine.tensor_parallel
+    generating = engine.accelerators or world_size(spec)
+    if not uses_vllm(spec):
         return None
-    if (
-        spec.hardware.num_nodes > 1
-        and has_colocated_engine(spec)
-        and node_size(spec) % engine.tensor_parallel
-    ):
-        return f"{engine.tensor_parallel} does not divide the {node_size(spec)} training processes of a node; set a divisor"
-    if generating % engine.tensor_parallel == 0:
-        return None
-    return f"{engine.tensor_parallel} does not divide the {generating} accelerators that generate; set a divisor"
+    if spec.hardware.num_nodes > 1 and has_colocated_engine(spec) and node_size(spec) % size:
+        return f"{size} does not divide the {node_size(spec)} training processes of a node; set a divisor"
+    if generating % size:
+        return f"{size} does not divide the {generating} accelerators that generate; set a divisor"
+    return None
 
 
 def _too_many(spec: RunSpec) -> str | None:
@@ -305,7 +294,8 @@ ENGINE = (
         skyrl=Column(
             cpu_servers,
             implemented_by="SkyRL's inference interface",
-            note=lambda s: "xp's replacement for vLLM is used." if has_stub(s) else "",
+            note="xp's replacement for vLLM is used.",
+            note_if=has_stub,
             refuse_if=lambda s: not uses_vllm(s) and not has_stub(s),
             refuse="SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stub",
             proof={"xp's replacement for vLLM": OWN, "only vLLM": "skyrl::vllm_is_its_only_engine"},
@@ -324,9 +314,7 @@ ENGINE = (
         trl=Column(
             _trl_placement,
             implemented_by=lambda s: _served("")(s) if has_own_decoding(s) else "",
-            refuse_if=lambda s: (
-                has_own_decoding(s) and s.backend.engine.placement is Placement.SEPARATE
-            ),
+            refuse_if=lambda s: has_own_decoding(s) and not is_colocated(s),
             refuse="the policy itself generates; set colocated, or engine.name=vllm",
             proof=OWN,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.fields import skyrl
 from xp.fields.field import LEFT_OUT, OWN, Column, Field, Native, by_xp
-from xp.fields.shared import has_lora, is_colocated, is_megatron, is_on_cpu
+from xp.fields.shared import has_kl, has_lora, is_colocated, is_megatron, is_on_cpu
 from xp.fields.skyrl import (
     REMOVE_PADDING,
     Keys,
@@ -29,7 +29,7 @@ def _trl_strategy(spec: RunSpec) -> str:
 
 
 def _refused_strategy(spec: RunSpec) -> str | None:
-    if spec.backend.parallel.strategy is Strategy.MEGATRON:
+    if is_megatron(spec):
         return "TRL has no Megatron; set fsdp2 or ddp, or backend=skyrl or slime"
     if has_lora(spec) and is_sharded(spec):
         return (
@@ -185,7 +185,7 @@ def _moved(spec: RunSpec) -> str:
 
 
 def _has_reference(spec: RunSpec) -> bool:
-    return spec.training.kl_coef > 0 or spec.algorithm.distill is not None
+    return has_kl(spec) or spec.algorithm.distill is not None
 
 
 def _optimizer_note(spec: RunSpec) -> str:

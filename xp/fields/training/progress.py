@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from xp.fields.field import OWN, Column, Field, by_xp
-from xp.fields.shared import is_ahead, is_megatron, uses_vllm
+from xp.fields.shared import has_own_decoding, is_ahead, is_megatron, uses_vllm
 from xp.fields.training.sampling import CUTS
-from xp.spec import EngineName
 from xp.spec.training import OnNonfinite
 
 OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
@@ -147,11 +146,8 @@ PROGRESS = (
         "training.deterministic",
         trl=Column(
             "full_determinism",
-            note=lambda s: (
-                NOT_TRIED_VLLM
-                if s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS
-                else ""
-            ),
+            note=NOT_TRIED_VLLM,
+            note_if=lambda s: s.training.deterministic and not has_own_decoding(s),
         ),
         skyrl=Column(
             refuse="SkyRL has no deterministic mode; set false, or use backend=slime",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.fields import skyrl
 from xp.fields.field import OWN, Column, Field, Native
-from xp.fields.shared import has_critic, is_megatron, is_on_cpu, num_steps
+from xp.fields.shared import has_critic, has_kl, is_megatron, is_on_cpu, num_steps
 from xp.fields.skyrl import (
     MIN_RATE,
     SCHEDULER,
@@ -39,11 +39,10 @@ def _schedule(spec: RunSpec) -> str:
 def _synced(spec: RunSpec) -> Native:
     """The policy itself is the new reference: TRL's default is a mixture of both."""
     every = spec.training.reference_every
-    if every is None:
-        steps = {}
-    else:
-        steps = {"ref_model_sync_steps": every * spec.training.all_updates_per_step}
-    return {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0, **steps}
+    keys = {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0}
+    if every is not None:
+        keys["ref_model_sync_steps"] = every * spec.training.all_updates_per_step
+    return keys
 
 
 def _no_synced(spec: RunSpec) -> str | None:
@@ -249,17 +248,16 @@ RATES = (
         # Under FSDP, xp.backends.skyrl.worker.workers averages the penalty like the loss.
         skyrl=Column(
             lambda s: {
-                f"{skyrl.ALGORITHM}.use_kl_loss": s.training.kl_coef > 0
-                and not s.algorithm.use_kl_in_reward,
+                f"{skyrl.ALGORITHM}.use_kl_loss": has_kl(s) and not s.algorithm.use_kl_in_reward,
                 f"{skyrl.ALGORITHM}.kl_loss_coef": s.training.kl_coef,
             },
-            note_if=lambda s: s.training.kl_coef > 0 and is_megatron(s),
+            note_if=lambda s: has_kl(s) and is_megatron(s),
             note="The penalty is a mean over all episodes, void ones too, of their token means.",
             proof="skyrl::megatrons_terms_are_means_of_micro_batches",
         ),
         slime=Column(
             lambda s: {
-                "--use-kl-loss": s.training.kl_coef > 0,
+                "--use-kl-loss": has_kl(s),
                 "--kl-loss-coef": s.training.kl_coef,
                 # The penalty as a part of the reward has no effect with grpo.
                 "--kl-coef": 0.0,

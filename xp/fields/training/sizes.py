@@ -99,10 +99,9 @@ def _wrong_reference(spec: RunSpec) -> str | None:
     if spec.model.lora is None or spec.training.kl_coef == 0:
         return None
     start = "with model.lora TRL's reference is the start without the adapters, not model.path"
+    if spec.sft.data is not None and spec.training.reference is Reference.INITIAL:
+        return f"{start}; set training.reference=sft, or training.kl_coef=0"
     if spec.sft.data is not None:
-        is_wrong = spec.training.reference is Reference.INITIAL
-        if is_wrong:
-            return f"{start}; set training.reference=sft, or training.kl_coef=0"
         return None
     if spec.training.initial_checkpoint is None:
         return None
@@ -355,7 +354,8 @@ SIZES = (
             implemented_by=lambda s: (
                 "xp.backends.skyrl.worker.async_rollouts" if is_ahead(s) else ENDED
             ),
-            note=lambda s: BY_GROUP if s.training.unfinished is Unfinished.CONTINUE else "",
+            note=BY_GROUP,
+            note_if=lambda s: s.training.unfinished is Unfinished.CONTINUE,
             proof="skyrl::a_groups_age_is_of_its_start_and_the_cache_is_kept",
         ),
         slime=whole_episodes(
@@ -376,7 +376,8 @@ SIZES = (
             lambda s: dict.fromkeys(
                 MICRO_BATCHES, 1 if _is_packed(s) else s.training.micro_batch_size
             ),
-            note=lambda s: "Unused: episodes are packed by tokens." if _is_packed(s) else "",
+            note="Unused: episodes are packed by tokens.",
+            note_if=_is_packed,
             proof="skyrl::micro_batches_of_tokens_ignore_the_size",
         ),
         slime=Column(lambda s: micro_batch(s.training)),
@@ -390,9 +391,8 @@ SIZES = (
         skyrl=Column(
             "trainer.max_tokens_per_microbatch",
             lambda tokens: tokens or -1,
-            note=lambda s: (
-                "An episode that is longer gets a micro-batch of its own." if _is_packed(s) else ""
-            ),
+            note="An episode that is longer gets a micro-batch of its own.",
+            note_if=_is_packed,
             refuse=_no_packing,
             proof={
                 "of its own": "skyrl::a_long_episode_is_alone_in_its_micro_batch",

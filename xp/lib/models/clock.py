@@ -21,7 +21,7 @@ _CALL: Final = re.compile(rf"""{CLOCK}\(\s*(["'])(.*?)\1\s*\)""")
 
 def asks_clock(name: str, outputs: Path, commit: str | None, *, asks_hub: bool) -> bool:
     """Returns whether a model's template asks for the date, as far as its files are here or the hub sends them."""
-    directory = local_directory(name if commit is None else pinned_place(name, commit), outputs)
+    directory = local_directory(pinned_place(name, commit), outputs)
     if directory is None:
         paths = (f"{name}/resolve/{commit or 'main'}/{file}" for file in TEMPLATES)
         return asks_hub and any(CLOCK in (hub_text(path) or "") for path in paths)

@@ -57,8 +57,10 @@ def missing_parts(directory: Path) -> Iterator[str]:
         yield from sorted(str(name) for name in named if not (directory / str(name)).is_file())[:1]
 
 
-def pinned_place(name: str, commit: str) -> str:
-    """Place of a hub's model at a commit, below the outputs root."""
+def pinned_place(name: str, commit: str | None) -> str:
+    """Place of a hub's model at a commit, below the outputs root; the name itself without a commit."""
+    if commit is None:
+        return name
     return f"models/{name.replace('/', '--')}--{commit}"
 
 
@@ -120,12 +122,11 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
         outputs: the outputs root.
         commit: of the hub's model. None means the newest.
     """
-    directory = local_directory(name if commit is None else pinned_place(name, commit), outputs)
+    directory = local_directory(pinned_place(name, commit), outputs)
     if directory is None:
+        at_hub = None
         if HUB_ID.fullmatch(name):
             at_hub = _from_hub(f"{name}/resolve/{commit or 'main'}/config.json")
-        else:
-            at_hub = None
         return at_hub or known_config(name)
     try:
         return _mapping(text_of(directory / "config.json", ExitCode.CONFIG))

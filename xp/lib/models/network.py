@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from xp.lib.nested import flat
+from xp.lib.text import as_yaml, word_list
+
+Config = Mapping[str, Any]
+"""A config.json, a section of it, or fields of model.architecture."""
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "model_type": ("model_type",),
     "hidden_size": ("hidden_size",),
@@ -54,14 +59,9 @@ TEXT_TWINS: Final[Mapping[str, str]] = {
 }
 """Text network of a model with media -> the family that computes the same of text, where all three positions of a token
 are equal."""
-SIGMOID: Final = (
-    "deepseek_v3",
-    "glm4_moe",
-    "glm4_moe_lite",
-    "glm_moe_dsa",
-    "kimi_k2",
-    "minimax_m2",
-)
+SIGMOID: Final = word_list("""
+    deepseek_v3 glm4_moe glm4_moe_lite glm_moe_dsa kimi_k2 minimax_m2
+""")
 """Families whose routers have sigmoid scores and a bias though config.json may not say so."""
 RAW_SCORES: Final = ("olmoe", "qwen2_moe", "qwen3_moe")
 """Families that do not divide by the sum of the chosen scores where config.json does not say."""
@@ -74,32 +74,16 @@ ROTATED: Final = {
     "qwen3_next": 0.25,
 }
 """Family -> rotated part of a head where config.json does not say."""
-NEEDED: Final = (
-    "model_type",
-    "hidden_size",
-    "num_layers",
-    "num_heads",
-    "intermediate_size",
-    "vocab_size",
-)
+NEEDED: Final = word_list("""
+    model_type hidden_size num_layers num_heads intermediate_size vocab_size
+""")
 """Fields that every architecture must have."""
 BIASED: Final = ("qwen2", "qwen2_moe")
 """Families whose queries, keys and values have biases though config.json does not say so."""
-NORMALIZED: Final = (
-    *(
-        "gemma3_text",
-        "minimax_m2",
-        "olmo2",
-        "olmo3",
-        "qwen3",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_vl_moe_text",
-        "qwen3_vl_text",
-    ),
-)
+NORMALIZED: Final = word_list("""
+    gemma3_text minimax_m2 olmo2 olmo3 qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
+    qwen3_vl_moe_text qwen3_vl_text
+""")
 """Families that normalize queries and keys."""
 WIDE_NORMS: Final = ("minimax_m2", "olmo2", "olmo3")
 """Families that normalize queries and keys over all heads together."""
@@ -111,124 +95,40 @@ SHARED_GATE: Final = ("qwen2_moe", "qwen3_5_moe_text", "qwen3_next")
 """Families with a gate before the shared expert."""
 TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
 """Families whose embeddings are one matrix where config.json does not say."""
-RECURRENT: Final = (
-    *(
-        "bailing_hybrid",
-        "bamba",
-        "falcon_h1",
-        "falcon_mamba",
-        "glm5_next",
-        "granitemoehybrid",
-        "inkling",
-        "inkling2",
-    ),
-    *(
-        "jamba",
-        "kimi_linear",
-        "lfm2",
-        "lfm2_moe",
-        "lfm3",
-        "mamba",
-        "mamba2",
-        "minimax",
-        "nemotron_h",
-        "olmo_hybrid",
-    ),
-    *(
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_next",
-        "qwen4_exp",
-        "recurrent_gemma",
-        "rwkv",
-        "xlstm",
-        "zamba",
-        "zamba2",
-    ),
-    "zaya",
-)
+RECURRENT: Final = word_list("""
+    bailing_hybrid bamba falcon_h1 falcon_mamba glm5_next granitemoehybrid inkling inkling2 jamba
+    kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe
+    qwen3_next qwen4_exp recurrent_gemma rwkv xlstm zamba zamba2 zaya
+""")
 """Families with recurrent layers: their code in transformers 5.8 and 5.23 keeps a state beside keys and values."""
-RECURRENT_KINDS: Final = (
-    "conv",
-    "hybrid",
-    "hybrid_sliding",
-    "linear_attention",
-    "mamba",
-    "recurrent",
-)
+RECURRENT_KINDS: Final = word_list("""
+    conv hybrid hybrid_sliding linear_attention mamba recurrent
+""")
 """Kinds of such layers, where config.json lists the kind of each layer (transformers, ALLOWED_LAYER_TYPES)."""
 LAYER_LISTS: Final = ("layer_types", "layers_block_type")
 """Keys of that list."""
 RECURRENT_KEYS: Final = ("linear_attn", "linear_num_", "mamba_", "ssm_")
 """Beginnings of keys that only configurations of such layers have, for families with code of their own."""
-OTHER_STATE: Final = (
-    *(
-        "axk2",
-        "bloom",
-        "deepseek_v32",
-        "deepseek_v4",
-        "dots3_note_text",
-        "glm_moe_dsa",
-        "gpt_neo",
-        "hy_v4",
-    ),
-    *("llama4", "llama4_text"),
-)
+OTHER_STATE: Final = word_list("""
+    axk2 bloom deepseek_v32 deepseek_v4 dots3_note_text glm_moe_dsa gpt_neo hy_v4 llama4 llama4_text
+""")
 """Other families whose layers keep more than keys and values, or count the tokens before them by the cache."""
 HEAD_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Keys of config.json with the number of heads of multi-token prediction (vLLM 0.30, config/speculative.py)."""
-WITH_HEADS: Final = (
-    *("bailing_hybrid", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots3_note", "ernie4_5_moe"),
-    *(
-        "exaone4_5",
-        "exaone_moe",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "glm5_next",
-        "glm_moe_dsa",
-        "glm_ocr",
-    ),
-    *(
-        "hy_v3",
-        "hy_v4",
-        "inkling_mm_model",
-        "inkling_model",
-        "intern_s2_preview",
-        "interns2_mobius",
-    ),
-    *("kimi_k3", "longcat_flash", "longcat_flash_ngram", "mimo", "mimo_v2", "minimax_m3_vl"),
-    *("nemotron_h", "nemotron_h_puzzle", "pangu_ultra_moe", "qwen3_5", "qwen3_5_moe"),
-    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text"),
-    *("step3p5", "step3p7"),
-)
+WITH_HEADS: Final = word_list("""
+    bailing_hybrid deepseek_v3 deepseek_v32 deepseek_v4 dots3_note ernie4_5_moe exaone4_5 exaone_moe
+    glm4_moe glm4_moe_lite glm5_next glm_moe_dsa glm_ocr hy_v3 hy_v4 inkling_mm_model inkling_model
+    intern_s2_preview interns2_mobius kimi_k3 longcat_flash longcat_flash_ngram mimo mimo_v2
+    minimax_m3_vl nemotron_h nemotron_h_puzzle pangu_ultra_moe qwen3_5 qwen3_5_moe qwen3_5_moe_text
+    qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text step3p5 step3p7
+""")
 """Families whose checkpoints may have such heads, by the same file; config.json has their number, or leaves it out."""
 COUNTED: Final = (
-    *(
-        "deepseek_v3",
-        "glm4",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "kimi_k2",
-        "llama",
-        "minimax_m2",
-        "ministral3",
-        "mistral",
-        "mixtral",
-        "olmo3",
-    ),
-    *(
-        "phi3",
-        "qwen2",
-        "qwen2_moe",
-        "qwen3",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_vl_moe_text",
-        "qwen3_vl_text",
-        "smollm3",
-    ),
+    *word_list("""
+        deepseek_v3 glm4 glm4_moe glm4_moe_lite kimi_k2 llama minimax_m2 ministral3 mistral mixtral olmo3
+        phi3 qwen2 qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text
+        qwen3_vl_text smollm3
+    """),
     *TEXT_TWINS,
 )
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
@@ -251,7 +151,7 @@ YARN_BANDS: Final = {
 """DeepSeek-V3's, which are all that Megatron's flags can say."""
 
 
-def stated(config: Mapping[str, Any]) -> dict[str, Any]:
+def stated(config: Config) -> dict[str, Any]:
     """The fields that a config.json states."""
     section = text_part(config)
     fields = _read(section, KEYS)
@@ -260,13 +160,13 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     if is_tied is not None:
         fields["tied_embeddings"] = is_tied
     if fields.get("num_experts"):
-        fields["router"] = _read(section, ROUTER)
-        for field, key, value in (
-            ("bias", "topk_method", "noaux_tc"),
-            ("sigmoid", "scoring_func", "sigmoid"),
-        ):
-            if section.get(key) is not None:
-                fields["router"][field] = section[key] == value
+        router = _read(section, ROUTER)
+        if section.get("topk_method") is not None:
+            router["bias"] = section["topk_method"] == "noaux_tc"
+        if section.get("scoring_func") is not None:
+            router["sigmoid"] = section["scoring_func"] == "sigmoid"
+        if router:
+            fields["router"] = router
     else:
         fields.pop("num_experts", None)
     shared = section.get("n_shared_experts") or 0
@@ -284,8 +184,7 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
         fields.pop("head_dim", None)
     if section.get("linear_num_value_heads"):
         kinds = section.get("layer_types") or []
-        is_full = "full_attention" in kinds
-        if is_full:
+        if "full_attention" in kinds:
             every = kinds.index("full_attention") + 1
         else:
             every = section.get("full_attention_interval", 4)
@@ -306,7 +205,7 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     return fields | {"recurrent_layers": _is_recurrent(section)}
 
 
-def _read(config: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def _read(config: Config, fields: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     return {
         field: next(config[key] for key in keys if config.get(key) is not None)
         for field, keys in fields.items()
@@ -314,7 +213,7 @@ def _read(config: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]) -> d
     }
 
 
-def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
+def network_of(config: Config) -> dict[str, Any] | None:
     """All fields of model.architecture; None where config.json does not say enough."""
     fields = stated(config)
     fields.setdefault("intermediate_size", fields.get("expert_intermediate_size"))
@@ -349,7 +248,7 @@ def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
             "scaling": 1.0,
             "groups": 1,
             "groups_per_token": 1,
-        } | fields["router"]
+        } | fields.get("router", {})
     else:
         fields |= dict.fromkeys(
             ("num_experts", "experts_per_token", "expert_intermediate_size", "router")
@@ -360,33 +259,24 @@ def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     return fields
 
 
-def mismatches(architecture: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def mismatches(architecture: Config, config: Config) -> list[str]:
     """One line for each field that differs; fields that config.json lacks are not compared."""
-    written = dict(_leaves(architecture))
+    written = flat(architecture)
     return [
-        f"{field} is {_words(written.get(field))}, and config.json has {_words(value)}"
-        for field, value in _leaves(stated(config))
+        f"{field} is {as_yaml(written.get(field))}, and config.json has {as_yaml(value)}"
+        for field, value in flat(stated(config)).items()
         if not _is_same(value, written.get(field))
     ]
 
 
-def _leaves(fields: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Fields with those of sections, by their path."""
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
-
-
-def _is_same(stated: Any, expected: Any) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     """Returns whether two values are equal; a float may have been written through float32."""
-    if isinstance(stated, float) and isinstance(expected, float):
-        return math.isclose(stated, expected, rel_tol=1e-7)
-    return bool(stated == expected)
+    if isinstance(value, float) and isinstance(other, float):
+        return math.isclose(value, other, rel_tol=1e-7)
+    return bool(value == other)
 
 
-def not_causal(config: Mapping[str, Any]) -> str | None:
+def not_causal(config: Config) -> str | None:
     """Returns why the model does not generate text turn by turn; None if it does."""
     names = config.get("architectures") or []
     if config.get("is_encoder_decoder"):
@@ -398,7 +288,7 @@ def not_causal(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def may_have_heads(network: Mapping[str, Any], config: Mapping[str, Any] | None) -> bool:
+def may_have_heads(network: Config, config: Config | None) -> bool:
     """Returns whether a checkpoint can have heads of multi-token prediction that an engine knows.
 
     Args:
@@ -412,7 +302,7 @@ def may_have_heads(network: Mapping[str, Any], config: Mapping[str, Any] | None)
     return network.get("model_type") in WITH_HEADS
 
 
-def has_own_decoding(network: Mapping[str, Any]) -> bool:
+def has_own_decoding(network: Config) -> bool:
     """Returns whether keys and values are all that the layers keep, as xp's own engine needs.
 
     Args:
@@ -421,7 +311,7 @@ def has_own_decoding(network: Mapping[str, Any]) -> bool:
     return not network.get("recurrent_layers") and network.get("model_type") not in OTHER_STATE
 
 
-def context_of(config: Mapping[str, Any]) -> int | None:
+def context_of(config: Config) -> int | None:
     """Longest sequence, in tokens, that the model was trained for."""
     section = text_part(config)
     value = section.get("max_position_embeddings", section.get("n_positions"))
@@ -430,7 +320,7 @@ def context_of(config: Mapping[str, Any]) -> int | None:
     return None
 
 
-def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_part(config: Config) -> Config:
     """The part of config.json about the text network; in a model of pictures and text it is a section."""
     part = config.get("text_config")
     if isinstance(part, dict) and "hidden_size" in part:
@@ -438,7 +328,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-def _is_recurrent(config: Mapping[str, Any]) -> bool:
+def _is_recurrent(config: Config) -> bool:
     """Returns whether a layer carries a state from token to token; a list of the layers' kinds decides."""
     kinds = next(
         (config[key] for key in LAYER_LISTS if isinstance(config.get(key), list) and config[key]),
@@ -450,7 +340,7 @@ def _is_recurrent(config: Mapping[str, Any]) -> bool:
     return family in RECURRENT or any(key.startswith(RECURRENT_KEYS) for key in config)
 
 
-def _scaling(rope: Mapping[str, Any]) -> str | None:
+def _scaling(rope: Config) -> str | None:
     """`llama3 x 8.0`, or the name of another scaling of the rotary embedding. None means that there is none."""
     kind = rope.get("rope_type", rope.get("type"))
     factor = rope.get("factor")
@@ -465,10 +355,6 @@ def _scaling(rope: Mapping[str, Any]) -> str | None:
     if not bands or not is_usual or factor is None:
         return str(kind)
     fast = float(rope.get("beta_fast", 32))
-    return f"{kind} x {float(factor)}" + (
-        f", beta_fast {fast}" if kind == "yarn" and fast != 32 else ""
-    )
-
-
-def _words(value: Any) -> str:
-    return "null" if value is None else str(value)
+    if kind == "yarn" and fast != 32:
+        return f"{kind} x {float(factor)}, beta_fast {fast}"
+    return f"{kind} x {float(factor)}"

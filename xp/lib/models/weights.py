@@ -9,9 +9,9 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from xp.lib.models.network import KEYS, MEDIA, text_part
+from xp.lib.models.network import KEYS, MEDIA, Config, text_part
 from xp.lib.models.vision import vision_shape
 
 _Tensor = TypeVar("_Tensor")
@@ -37,6 +37,7 @@ NOT_TIED: Final = (
     "tie_word_embeddings is true in its config.json, but lm_head.weight differs from embed_tokens.weight; set"
     " tie_word_embeddings to false there if the model has its own head, or remove lm_head.weight"
 )
+LAYER: Final = re.compile(r"\blayers\.(\d+)\.")
 EXPERT: Final = re.compile(r"(.*\bexperts\.)(\d+)(\..*)")
 """Name of a weight of one expert."""
 
@@ -57,8 +58,7 @@ def tensors_of(directory: Path) -> dict[str, Tensor]:
     them."""
     tensors: dict[str, Tensor] = {}
     for file in sorted(directory.glob("*.safetensors")):
-        for name, entry in _header(file).items():
-            tensors[name] = entry
+        tensors |= _header(file)
     return tensors
 
 
@@ -75,7 +75,7 @@ def media_tensors(names: Iterable[str]) -> set[str]:
     return {name for name in all_names if not name.startswith(OLD_TEXT)}
 
 
-def media_parameters(directory: Path | None, config: Mapping[str, Any]) -> int:
+def media_parameters(directory: Path | None, config: Config) -> int:
     """Parameters of the parts for pictures and sound, by the checkpoint's own files; without them, of the layers that
     config.json describes, which are nearly all; 0 for a model of text alone.
 
@@ -119,7 +119,7 @@ def _header(file: Path) -> dict[str, Tensor]:
         return {}
 
 
-def quantization_of(config: Mapping[str, Any]) -> str | None:
+def quantization_of(config: Config) -> str | None:
     """The method of a checkpoint's quantized weights. None means that they are not quantized."""
     sections = (part.get(key) for part in (config, text_part(config)) for key in QUANTIZED)
     quantized = next((section for section in sections if section), None)
@@ -133,7 +133,7 @@ def quantization_of(config: Mapping[str, Any]) -> str | None:
     return str(quantized.get("quant_method") or "of no name")
 
 
-def quantization_fault(config: Mapping[str, Any], converted: Collection[str] = ()) -> str | None:
+def quantization_fault(config: Config, converted: Collection[str] = ()) -> str | None:
     """Why a trainer cannot train a checkpoint's weights; None if it can.
 
     Args:
@@ -151,7 +151,7 @@ def quantization_fault(config: Mapping[str, Any], converted: Collection[str] = (
 
 def weight_faults(
     directory: Path,
-    config: Mapping[str, Any],
+    config: Config,
     *,
     allows_quantized: bool = False,
     converted: Collection[str] = (),
@@ -179,15 +179,13 @@ def weight_faults(
         yield NOT_TIED
 
 
-def _missing(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[str]:
+def _missing(tensors: Mapping[str, Tensor], config: Config) -> Iterator[str]:
     """Layers of the text network that no tensor belongs to, and an untied head that is not there."""
-    numbers = {
-        int(after.partition(".")[0])
-        for name in tensors
-        if "vision" not in name and "visual" not in name
-        for after in [name.rpartition("layers.")[2]]
-        if "layers." in name and after.partition(".")[0].isdigit()
-    }
+    names = set(tensors)
+    if any(config.get(key) for key in MEDIA):
+        names -= media_tensors(tensors)
+    matches = (LAYER.search(name) for name in names)
+    numbers = {int(match[1]) for match in matches if match is not None}
     promised = text_part(config).get("num_hidden_layers")
     if numbers and isinstance(promised, int):
         lacking = sorted({*range(promised)} - numbers)
@@ -208,7 +206,7 @@ def _missing(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterat
         )
 
 
-def missing_experts(names: Iterable[str], config: Mapping[str, Any]) -> list[str]:
+def missing_experts(names: Iterable[str], config: Config) -> list[str]:
     """Weights of single experts that a checkpoint lacks, though it has those of their neighbours.
 
     Args:
@@ -236,7 +234,7 @@ def missing_sentence(names: Sequence[str]) -> str:
     return f"its weights lack {names[0]}{others}, which its config.json promises; set model.path to a whole checkpoint"
 
 
-def is_tied(config: Mapping[str, Any]) -> bool:
+def is_tied(config: Config) -> bool:
     """Returns whether the flag ties; text_config's own flag is another network's default where the outer one is set."""
     return bool(config.get("tie_word_embeddings", text_part(config).get("tie_word_embeddings")))
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from xp.lib.secrets.shapes import looks_like_secret, looks_like_secret_value, word_list
+from xp.lib.secrets.shapes import looks_like_secret, looks_like_secret_value
+from xp.lib.text import word_list
 
 PASS: Final = "XP_PASS_ENV"
 STAGE_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN")

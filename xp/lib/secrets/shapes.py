@@ -6,6 +6,8 @@ import os
 import re
 from typing import Final
 
+from xp.lib.text import word_list
+
 MIN_LENGTH: Final = 6
 """Length from which values are masked; masking `1` or `abc` everywhere would make a log unreadable."""
 _NAMES: Final = ("PWD", "OLDPWD", "XP_PASS_ENV")
@@ -41,18 +43,13 @@ _LONG_RUN: Final = 30
 """Length from which a run of letters alone is random, if it has capital and small ones."""
 
 
-def word_list(text: str) -> tuple[str, ...]:
-    """The words of a text."""
-    return tuple(text.split())
-
-
 _KEYS: Final = word_list(
     "API ACCESS SECRET AUTH PRIVATE PRIV SIGNING ENCRYPTION MASTER DEPLOY SERVICE ACCOUNT SSH PASS"
 )
 _ENDINGS: Final = (
-    *word_list(
-        "TOKEN SECRET SECRETS PASSWORD PASSWORDS PASSWD PASSPHRASE PASSCODE CREDENTIAL CREDENTIALS CREDS"
-    ),
+    *word_list("""
+        TOKEN SECRET SECRETS PASSWORD PASSWORDS PASSWD PASSPHRASE PASSCODE CREDENTIAL CREDENTIALS CREDS
+    """),
     *(f"{kind}KEY{plural}" for kind in _KEYS for plural in ("", "S")),
 )
 """Ends of a word that marks a name, which is split at underscores, as a secret's."""
@@ -62,18 +59,14 @@ _WORDS: Final = {
     *(f"{user}{word}" for user in _USERS for word in ("PASS", "PWD", "PW")),
 }
 """Whole words with the same meaning."""
-_COUNTS: Final = {
-    *word_list(
-        "MAX MIN N NUM NUMBER TOTAL COUNT LIMIT BUDGET SIZE LENGTH RATIO RATE PER NEW EXTRA RESERVED CACHED"
-    ),
-    *word_list(
-        "BATCH BATCHED CHUNK CHUNKED DISPATCH DECODE PREFILL PREFILLED INPUT OUTPUT PROMPT COMPLETION RESPONSE"
-    ),
-    *word_list(
-        "REPLY CONTEXT GENERATED THINKING REASONING DRAFT SPECULATIVE SPECIAL STOP PAD PADDED ADDED VISION"
-    ),
-    *word_list("IMAGE TOP LOG PRINT SKIP IGNORE"),
-}
+_COUNTS: Final = frozenset(
+    word_list("""
+    MAX MIN N NUM NUMBER TOTAL COUNT LIMIT BUDGET SIZE LENGTH RATIO RATE PER NEW EXTRA RESERVED CACHED
+    BATCH BATCHED CHUNK CHUNKED DISPATCH DECODE PREFILL PREFILLED INPUT OUTPUT PROMPT COMPLETION RESPONSE
+    REPLY CONTEXT GENERATED THINKING REASONING DRAFT SPECULATIVE SPECIAL STOP PAD PADDED ADDED VISION
+    IMAGE TOP LOG PRINT SKIP IGNORE
+""")
+)
 """Words by which `TOKENS` of a name are a model's (`MAX_TOKENS`)."""
 _PLACES: Final = word_list("FILE PATH DIR DIRECTORY HOME SOCK SOCKET MODE TIMEOUT TYPE METHOD")
 """Last words of names whose value is never a secret (`SSH_AUTH_SOCK`, `RAY_AUTH_MODE`)."""

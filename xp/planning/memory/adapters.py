@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from xp.fields.shared import is_megatron
 from xp.lib.facts import fact
 from xp.lib.models.files import local_directory
 from xp.planning.memory.weights import peft_adapters
 from xp.planning.probe import answer_of
 from xp.planning.runtime import trainer_python
-from xp.spec import Architecture, BackendName, RunSpec, Strategy
+from xp.spec import Architecture, BackendName, RunSpec
 from xp.worker.places import model_place
 
 PROGRAMS: Final = {
@@ -47,8 +48,7 @@ def _answer(spec: RunSpec) -> Mapping[str, Any]:
     lora = spec.model.lora
     shape = spec.model.architecture
     program = PROGRAMS.get(spec.backend.name)  # type: ignore[call-overload]  # a plugin's name has none
-    is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
-    if lora is None or program is None or is_megatron:
+    if lora is None or program is None or is_megatron(spec):
         return {}
     is_dense = shape is not None and shape.num_experts is None and not shape.recurrent_layers
     if lora.target_modules is None and is_dense:

@@ -11,29 +11,28 @@ head's gradient take (`MemoryUse.logit_bytes`, `head_bytes`) is measured on the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from xp.fields.batch_shape import BatchShape, batch_shape
-from xp.fields.shared import is_megatron
+from xp.fields.batch_shape import batch_shape
+from xp.fields.shared import has_kl, has_own_decoding, is_colocated, is_megatron
 from xp.lib.facts import fact
 from xp.lib.models.files import config_of, local_directory, pinned_place
 from xp.lib.models.network import network_of
 from xp.lib.models.weights import media_parameters
-from xp.planning.backend import MemoryUse, backend_of
+from xp.planning.backend import backend_of
 from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
 from xp.planning.memory.pictures import PictureBatch, picture_bytes, seen_by, tokens_of_episode
 from xp.planning.memory.weights import (
     Layer,
-    Weights,
     attention_widths,
     cache_width,
     inner_width,
     weights_of,
 )
-from xp.spec import Architecture, Distill, DType, EngineName, Placement, RunSpec, Strategy
+from xp.spec import Architecture, Distill, DType, EngineName, RunSpec, Strategy
 from xp.spec.training import Optimizer
 
 GIB = 2**30
@@ -58,13 +57,17 @@ BY_LENGTH = ("activations", "logits", "pictures", "fragmentation")
 """Parts whose size depends on the episodes' lengths."""
 
 
+Sizes = dict[str, float]
+"""What is held -> its bytes."""
+
+
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes of one accelerator, by what they hold."""
 
-    training: Mapping[str, float]
-    generation: Mapping[str, float]
-    host: Mapping[str, float]
+    training: Sizes
+    generation: Sizes
+    host: Sizes
     """Bytes of a machine's own memory, in the same way; `MOVED` is there only while a colocated engine generates."""
     kv_room: float
     """Bytes that an engine has for its KV cache, on all its accelerators. Negative: its weights exceed its share."""
@@ -103,8 +106,7 @@ def loaded_teacher(spec: RunSpec) -> Distill | None:
     """The distillation whose teacher a trainer keeps on its accelerators. None means that there is none."""
     distill = spec.algorithm.distill
     # Megatron's teacher stays in the host's memory, as its reference.
-    is_elsewhere = is_megatron(spec)
-    if distill is None or distill.url is not None or is_elsewhere:
+    if distill is None or distill.url is not None or is_megatron(spec):
         return None
     return distill
 
@@ -114,21 +116,15 @@ def judge_bytes(spec: RunSpec) -> float | None:
     config.json is neither on this machine nor available from the hub."""
     judge = spec.served_judge
     if judge is None or judge.serve is None:
-        shape = None
-    else:
-        shape = _network(judge.serve, spec.outputs, None)
-    if shape is None:
         return None
-    return 2.0 * weights_of(shape).total
+    shape = _network(judge.serve, spec.outputs, None)
+    return None if shape is None else 2.0 * weights_of(shape).total
 
 
 @fact
 def _network(model: str, outputs: str, commit: str | None) -> Architecture | None:
-    config = config_of(model, Path(outputs), commit)
-    network = None if config is None else network_of(config)
-    if network is None:
-        return None
-    return Architecture(**network)
+    network = network_of(config_of(model, Path(outputs), commit) or {})
+    return None if network is None else Architecture(**network)
 
 
 def fine_tuning(spec: RunSpec) -> RunSpec:
@@ -153,6 +149,41 @@ def fine_tuning(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update=sections)
 
 
+class Case:
+    """A run whose episodes have these lengths, with the numbers that follow from both. Its architecture is known."""
+
+    def __init__(self, spec: RunSpec, lengths: EpisodeLengths) -> None:
+        assert spec.model.architecture is not None
+        self.spec = spec
+        self.lengths = lengths
+        self.shape = spec.model.architecture
+        self.weights = weights_of(self.shape)
+        self.batch = batch_shape(spec)
+        self.use = backend_of(spec).memory(spec)
+        self.has_engine = not has_own_decoding(spec)
+        self.is_colocated = self.has_engine and is_colocated(spec)
+        self.engine_share = spec.backend.engine.memory_fraction * capacity_of(spec)
+        """Bytes that an engine takes of one accelerator."""
+        self.width = 4 if spec.model.dtype is DType.FLOAT32 else 2
+        """Bytes of a number in the data type of the computation."""
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the largest micro-batch on one accelerator."""
+        batch = self.batch
+        lengths = self.lengths
+        budget = self.spec.training.max_tokens_per_micro_batch
+        if budget is not None:
+            # An episode that is longer than the budget is a micro-batch of its own.
+            return max(budget, lengths.longest / batch.context)
+        largest = batch.micro * lengths.longest
+        if not self.use.pads:
+            # The lengths are independent: the deviation of their sum grows with the root of their number.
+            spread = SPREAD * lengths.deviation * math.sqrt(batch.micro)
+            largest = min(largest, batch.micro * lengths.mean + spread)
+        return largest / batch.context
+
+
 def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEstimate:
     """Estimates the bytes of a spec whose architecture is known.
 
@@ -160,50 +191,45 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
         spec: the run.
         lengths: lengths of its episodes. None means that all are at their limit.
     """
-    shape = spec.model.architecture
-    assert shape is not None
-    lengths = lengths or at_limit(spec)
-    weights = weights_of(shape)
-    batch = batch_shape(spec)
-    states, training = _largest_stage(spec, lengths)
-    tokens = _tokens(spec, batch, lengths)
-    is_colocated = _is_colocated(spec)
-    engine_share = _engine_share(spec)
-    staying = (
-        *_use(spec).stays,
-        *(("optimizer", CRITIC_OPTIMIZER) if _use(spec).leaves_optimizers else ()),
-    )
-    if is_colocated:
-        stays = {name: states[name] for name in staying if name in states}
-    else:
-        stays = {}
-    draft_weights, draft_cache = _draft(spec, shape, weights, batch)
-    engine_weights = _engine_weights(spec, weights, batch) + draft_weights / batch.engine_tensor
+    case = Case(spec, lengths or at_limit(spec))
+    batch = case.batch
+    states, training = _largest_stage(case)
+    staying = {*case.use.stays}
+    if case.use.leaves_optimizers:
+        staying |= {"optimizer", CRITIC_OPTIMIZER}
+    generation: Sizes = {}
+    if case.has_engine:
+        generation["engine"] = case.engine_share
+        if case.is_colocated:
+            generation |= {name: size for name, size in states.items() if name in staying}
+        generation["overhead"] = OVERHEAD
+    draft_weights, draft_cache = _draft(case)
+    engine_weights = _engine_weights(case) + draft_weights / batch.engine_tensor
     kv_width = 1 if spec.backend.engine.kv_cache_dtype else 2
-    kv_token = kv_width * (cache_width(shape, batch.engine_tensor) + draft_cache)
+    kv_token = kv_width * (cache_width(case.shape, batch.engine_tensor) + draft_cache)
     return MemoryEstimate(
         training=training,
-        generation={"engine": engine_share, **stays, "overhead": OVERHEAD}
-        if _has_engine(spec)
-        else {},
-        host=_on_host(spec, states, batch),
-        kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * batch.engine_tensor,
-        kv_episode=kv_token * lengths.longest,
+        generation=generation,
+        host=_on_host(case, states),
+        kv_room=(case.engine_share - engine_weights - ENGINE_OVERHEAD) * batch.engine_tensor,
+        kv_episode=kv_token * case.lengths.longest,
         episodes_per_engine=min(
             spec.backend.engine.max_sequences, -(-batch.episodes // batch.engines)
         ),
         engine_tensor=batch.engine_tensor,
-        tokens=tokens,
+        tokens=case.tokens,
     )
 
 
 def engine_stays_awake(spec: RunSpec) -> bool:
     """Returns whether a colocated engine keeps its memory during an update: every part fits at once, with each episode
     at its limit. Waking it costs a part of each step."""
-    if not (_use(spec).keeps_engine and _is_colocated(spec)) or spec.model.architecture is None:
+    if spec.model.architecture is None:
         return False
-    largest = sum(_largest_stage(spec, at_limit(spec))[1].values()) + _engine_share(spec)
-    return largest <= capacity_of(spec)
+    case = Case(spec, at_limit(spec))
+    if not (case.use.keeps_engine and case.is_colocated):
+        return False
+    return sum(_largest_stage(case)[1].values()) + case.engine_share <= capacity_of(spec)
 
 
 def capacity_of(spec: RunSpec) -> float:
@@ -223,18 +249,18 @@ class PipelineStage:
     """Micro-batches whose activations it keeps at the same time."""
 
 
-def _pipeline(
-    spec: RunSpec, weights: Weights, batch: BatchShape, lengths: EpisodeLengths
-) -> Iterator[PipelineStage]:
+def _pipeline(case: Case) -> Iterator[PipelineStage]:
     """The stages; under 1F1B, one keeps as many micro-batches as stages follow, itself included."""
-    if not is_megatron(spec) or len(batch.stages) < 2:
+    batch = case.batch
+    weights = case.weights
+    if not is_megatron(case.spec) or len(batch.stages) < 2:
         yield PipelineStage(weights.layers, weights.ends, has_head=True, micro_batches=1)
         return
     share = max(1, batch.episodes // batch.updates // batch.ranks)
     in_batch = batch.micro
-    budget = spec.training.max_tokens_per_micro_batch
+    budget = case.spec.training.max_tokens_per_micro_batch
     if budget is not None:
-        in_batch = max(1, int(budget * batch.context / lengths.mean))
+        in_batch = max(1, int(budget * batch.context / case.lengths.mean))
     number = math.ceil(share / in_batch)
     begin = 0
     for index, size in enumerate(batch.stages):
@@ -249,77 +275,57 @@ def _pipeline(
         begin += size
 
 
-def _largest_stage(
-    spec: RunSpec, lengths: EpisodeLengths
-) -> tuple[dict[str, float], dict[str, float]]:
+def _largest_stage(case: Case) -> tuple[Sizes, Sizes]:
     """States of the pipeline stage that needs most, and all bytes of one of its accelerators at the peak of an update,
     without an engine."""
-    shape = spec.model.architecture
-    assert shape is not None
-    weights = weights_of(shape)
-    batch = batch_shape(spec)
-    tokens = _tokens(spec, batch, lengths)
     peaks = []
-    for stage in _pipeline(spec, weights, batch, lengths):
-        activations = _activations(spec, shape, batch, stage, tokens)
-        teacher = teacher_shape(spec)
+    teacher = teacher_shape(case.spec)
+    for stage in _pipeline(case):
+        activations = _activations(case, stage)
         if teacher is not None:
             # Its forward pass is before the policy's forward and backward, with one layer's values at a time.
-            forward = _layer_bytes(spec, teacher, batch, tokens)
+            forward = _layer_bytes(case, teacher)
             activations["activations"] = max(activations["activations"], forward)
-        states = _states(spec, shape, batch, stage)
-        states["weights"] += _media_bytes(spec, batch)
-        parts = _in_training(spec, states) | activations
-        seen = _pictures(spec, shape, batch, lengths, sum(activations.values()))
+        states = _states(case, stage)
+        states["weights"] += _media_bytes(case)
+        parts = _in_training(case, states) | activations
+        seen = _pictures(case, later=sum(activations.values()))
         if seen:
             parts["pictures"] = seen
-        if _is_colocated(spec) and not _use(spec).keeps_engine:
-            asleep = {"sleeping engine": SLEEPING_ENGINE}
-        else:
-            asleep = {}
-        fragmentation = FRAGMENTATION * sum(parts.values())
-        peaks.append(
-            (states, {**parts, "fragmentation": fragmentation, **asleep, "overhead": OVERHEAD})
-        )
+        parts["fragmentation"] = FRAGMENTATION * sum(parts.values())
+        if case.is_colocated and not case.use.keeps_engine:
+            parts["sleeping engine"] = SLEEPING_ENGINE
+        parts["overhead"] = OVERHEAD
+        peaks.append((states, parts))
     return max(peaks, key=lambda peak: sum(peak[1].values()))
 
 
 @fact
 def _media_of(path: str, outputs: str, commit: str | None) -> int:
     config = config_of(path, Path(outputs), commit)
-    if commit is None:
-        name = path
-    else:
-        name = pinned_place(path, commit)
     if config is None:
         return 0
-    return media_parameters(local_directory(name, Path(outputs)), config)
+    return media_parameters(local_directory(pinned_place(path, commit), Path(outputs)), config)
 
 
-def _pictures(
-    spec: RunSpec,
-    shape: Architecture,
-    batch: BatchShape,
-    lengths: EpisodeLengths,
-    later: float,
-) -> float:
-    """Bytes of pictures on one accelerator at the peak of an update; 0 without any."""
+def _pictures(case: Case, later: float) -> float:
+    """Bytes of pictures on one accelerator at the peak of an update; 0 without any. `later`: see `picture_bytes`."""
+    spec = case.spec
     vision = seen_by(spec)
     if vision is None:
         return 0.0
-    use = _use(spec)
-    shown = tokens_of_episode(spec, vision, lengths.longest)
-    in_batch = min(batch.micro * shown, _tokens(spec, batch, lengths))
+    batch = case.batch
+    shown = tokens_of_episode(spec, vision, case.lengths.longest)
+    in_batch = min(batch.micro * shown, case.tokens)
     kept = in_batch
-    if use.keeps_pixels:
-        kept = max(
-            kept, tokens_of_episode(spec, vision, lengths.mean) * batch.episodes / batch.ranks
-        )
+    if case.use.keeps_pixels:
+        shown = tokens_of_episode(spec, vision, case.lengths.mean)
+        kept = max(kept, shown * batch.episodes / batch.ranks)
     return picture_bytes(
         vision,
         PictureBatch(in_batch, kept),
-        hidden=shape.hidden_size,
-        width=_width(spec),
+        hidden=case.shape.hidden_size,
+        width=case.width,
         later=later,
         is_trained=spec.model.train_vision,
         is_checkpointed=spec.training.gradient_checkpointing,
@@ -334,45 +340,37 @@ def _media_parameters(spec: RunSpec) -> int:
     return _media_of(path, spec.outputs, spec.model.revision)
 
 
-def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
+def _media_bytes(case: Case) -> float:
     """Bytes of the parts for pictures and sound on one accelerator, without gradients and moments if they are frozen."""
-    if not _use(spec).trains_beside_media:
+    if not case.use.trains_beside_media:
         return 0.0
+    spec = case.spec
     parameters = float(_media_parameters(spec))
-    match spec.backend.parallel.strategy:
-        case Strategy.MEGATRON:
-            return 2.0 * parameters / batch.tensor
-        case Strategy.FSDP2:
-            parameters /= batch.training
+    if is_megatron(spec):
+        return 2.0 * parameters / case.batch.tensor
+    if spec.backend.parallel.strategy is Strategy.FSDP2:
+        parameters /= case.batch.training
     # They are loaded with the weights that are trained, in float32.
     width = 4.0
     if spec.model.lora is not None:
-        width = float(_use(spec).frozen_bytes)
+        width = float(case.use.frozen_bytes)
     elif spec.model.train_vision:
         width += 4.0 + MOMENTS[spec.training.optimizer]  # a gradient and the optimizer's state
     return width * parameters
 
 
-def _is_colocated(spec: RunSpec) -> bool:
-    return spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
-
-
-def _engine_share(spec: RunSpec) -> float:
-    """Bytes that an engine takes of one accelerator."""
-    return spec.backend.engine.memory_fraction * capacity_of(spec)
-
-
-def _engine_weights(spec: RunSpec, weights: Weights, batch: BatchShape) -> float:
+def _engine_weights(case: Case) -> float:
     """Bytes of the policy on one accelerator of an engine; with FP8, embedding and head keep two bytes a parameter.
 
     Counted with the linear layers: norms, biases and routers, which keep them too, and are less than 0.1 %.
     """
-    width = 1 if spec.backend.engine.quantization else 2
-    ways = max(batch.engine_tensor, spec.backend.engine.expert_parallel)
-    layers = weights.dense - weights.ends
-    return (
-        2 * (weights.ends + _media_parameters(spec)) + width * layers
-    ) / batch.engine_tensor + width * weights.experts / ways
+    engine = case.spec.backend.engine
+    weights = case.weights
+    width = 1 if engine.quantization else 2
+    ways = max(engine.tensor_parallel, engine.expert_parallel)
+    whole = 2 * (weights.ends + _media_parameters(case.spec))
+    layers = width * (weights.dense - weights.ends)
+    return (whole + layers) / engine.tensor_parallel + width * weights.experts / ways
 
 
 def draft_shape(spec: RunSpec) -> Architecture | None:
@@ -384,59 +382,36 @@ def draft_shape(spec: RunSpec) -> Architecture | None:
     return _network(speculative.model, spec.outputs, None)
 
 
-def _draft(
-    spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape
-) -> tuple[float, float]:
+def _draft(case: Case) -> tuple[float, float]:
     """Bytes of an engine's model that guesses tokens, and numbers per token in its KV cache.
 
     A head of multi-token prediction is a layer after a projection of hidden state and embedding; it shares the model's
     embedding and head (vLLM 0.30, models/qwen3_5_mtp.py).
     """
-    speculative = spec.backend.engine.speculative
+    speculative = case.spec.backend.engine.speculative
+    tensor = case.batch.engine_tensor
     if speculative is not None and speculative.model is None:
-        head = weights.largest_layer + 2 * shape.hidden_size**2
-        return 2.0 * head, cache_width(shape, batch.engine_tensor, layers=1)
-    draft = draft_shape(spec)
+        head = case.weights.largest_layer + 2 * case.shape.hidden_size**2
+        return 2.0 * head, cache_width(case.shape, tensor, layers=1)
+    draft = draft_shape(case.spec)
     if draft is None:
         return 0.0, 0.0
-    return 2.0 * weights_of(draft).total, cache_width(draft, batch.engine_tensor)
+    return 2.0 * weights_of(draft).total, cache_width(draft, tensor)
 
 
-def _tokens(spec: RunSpec, batch: BatchShape, lengths: EpisodeLengths) -> float:
-    """Tokens of the largest micro-batch on one accelerator."""
-    budget = spec.training.max_tokens_per_micro_batch
-    if budget is not None:
-        # An episode that is longer than the budget is a micro-batch of its own.
-        return max(budget, lengths.longest / batch.context)
-    if _use(spec).pads:
-        return batch.micro * lengths.longest / batch.context
-    # The lengths are independent: the deviation of their sum grows with the root of their number.
-    largest = batch.micro * lengths.mean + SPREAD * lengths.deviation * math.sqrt(batch.micro)
-    return min(largest, batch.micro * lengths.longest) / batch.context
-
-
-def _use(spec: RunSpec) -> MemoryUse:
-    return backend_of(spec).memory(spec)
-
-
-def _has_engine(spec: RunSpec) -> bool:
-    return spec.backend.engine.name is not EngineName.TRANSFORMERS
-
-
-def _states(
-    spec: RunSpec, shape: Architecture, batch: BatchShape, stage: PipelineStage
-) -> dict[str, float]:
+def _states(case: Case, stage: PipelineStage) -> Sizes:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
-    weights = weights_of(shape)
-    use = _use(spec)
+    spec = case.spec
+    batch = case.batch
+    use = case.use
     lora = spec.model.lora
     strategy = spec.backend.parallel.strategy
     moments = MOMENTS[spec.training.optimizer]
-    dense, experts = _rank_parameters(spec, weights, batch, stage)
+    dense, experts = _rank_parameters(case, stage)
     on_rank = dense + experts
     if strategy is Strategy.MEGATRON:
         dense_copies = batch.training // (batch.tensor * batch.pipeline)
-        expert_copies = batch.training // (_expert_ways(spec, batch) * batch.pipeline)
+        expert_copies = batch.training // (_expert_ways(case) * batch.pipeline)
         states = {"weights": 2 * on_rank, "gradients": 4 * on_rank}
         if lora is not None:
             # Megatron's buffers have only what is trained. The adapters are in bfloat16 there.
@@ -446,8 +421,8 @@ def _states(
             experts = 0.0
         states["optimizer"] = 12 * (dense / dense_copies + experts / expert_copies)
     elif lora is not None:
-        adapters = adapter_parameters(spec, shape, adapts_experts=use.adapts_experts)
-        trained = adapters * on_rank / weights.total
+        adapters = adapter_parameters(spec, case.shape, adapts_experts=use.adapts_experts)
+        trained = adapters * on_rank / case.weights.total
         states = {"weights": use.frozen_bytes * on_rank + 4 * trained}
         states |= {"gradients": 4 * trained, "optimizer": moments * trained}
     else:
@@ -457,79 +432,62 @@ def _states(
         states[CRITIC_OPTIMIZER] = states["optimizer"]
     if strategy is Strategy.FSDP2:
         # Two layers are gathered at a time, in the data type of the computation.
-        states["gathered layers"] = 2.0 * _width(spec) * weights.largest_layer
+        states["gathered layers"] = 2.0 * case.width * case.weights.largest_layer
     if use.casts:
         states["cast weights"] = 2 * on_rank
     if lora is None:
         states["head's gradient"] = use.head_bytes * stage.ends
-    if spec.training.kl_coef > 0 and use.has_reference:
+    if has_kl(spec) and use.has_reference:
         states["reference"] = 2 * on_rank
     teacher = teacher_shape(spec)
     if teacher is not None and not spec.backend.parallel.offload_reference:
         ranks = batch.training if strategy is Strategy.FSDP2 else 1
-        states["teacher"] = float(_width(spec) * weights_of(teacher).total / ranks)
+        states["teacher"] = float(case.width * weights_of(teacher).total / ranks)
     return states
 
 
-def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> dict[str, float]:
+def _on_host(case: Case, states: Sizes) -> Sizes:
     """Bytes of the training in one machine's own memory."""
-    parallel = spec.backend.parallel
-    use = _use(spec)
-    per_node = min(batch.per_node, batch.training)
+    parallel = case.spec.backend.parallel
+    use = case.use
     parts = {}
     if parallel.cpu_optimizer:
         # Megatron's HybridDeviceOptimizer has a float32 copy, its gradient and Adam's two moments there.
-        parts["Adam"] = states["optimizer"] * 16 / 12 * per_node
+        parts["Adam"] = states["optimizer"] * 16 / 12
     if parallel.offload_parameters:
-        parts["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED) * per_node
+        parts["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED)
     if use.host_copies:
-        parts["copies of the weights"] = use.host_copies * states["weights"] * per_node
-    if parallel.offload_parameters:
-        away = {*OFFLOADED}
-    elif parallel.cpu_optimizer:
-        away = {"optimizer"}
-    else:
-        away = set()
-    if _is_colocated(spec):
-        moved = sum(states.get(name, 0) for name in use.moves if name not in away)
-        if moved:
-            parts[MOVED] = moved * per_node
-    return parts
+        parts["copies of the weights"] = use.host_copies * states["weights"]
+    moved = sum(_in_training(case, states).get(name, 0) for name in use.moves)
+    if case.is_colocated and moved:
+        parts[MOVED] = moved
+    per_node = min(case.batch.per_node, case.batch.training)
+    return {name: size * per_node for name, size in parts.items()}
 
 
-def _width(spec: RunSpec) -> int:
-    """Bytes of a number in the data type of the computation."""
-    if spec.model.dtype is DType.FLOAT32:
-        return 4
-    return 2
-
-
-def _rank_parameters(
-    spec: RunSpec, weights: Weights, batch: BatchShape, stage: PipelineStage
-) -> tuple[float, float]:
+def _rank_parameters(case: Case, stage: PipelineStage) -> tuple[float, float]:
     """Parameters of the policy on one accelerator: all but the experts, and the experts."""
-    match spec.backend.parallel.strategy:
-        case Strategy.DDP:
-            return float(weights.dense), float(weights.experts)
-        case Strategy.FSDP2:
-            return weights.dense / batch.training, weights.experts / batch.training
-        case Strategy.MEGATRON:
-            copies = _use(spec).copies_linear_attention
-            dense = sum(layer.on_rank(batch.tensor, copies_linear=copies) for layer in stage.layers)
-            experts = sum(layer.experts for layer in stage.layers) / _expert_ways(spec, batch)
-            return stage.ends / batch.tensor + dense, experts
+    batch = case.batch
+    weights = case.weights
+    copies = case.use.copies_linear_attention
+    strategy = case.spec.backend.parallel.strategy
+    if strategy is Strategy.DDP:
+        return float(weights.dense), float(weights.experts)
+    if strategy is Strategy.FSDP2:
+        return weights.dense / batch.training, weights.experts / batch.training
+    dense = sum(layer.on_rank(batch.tensor, copies_linear=copies) for layer in stage.layers)
+    experts = sum(layer.experts for layer in stage.layers) / _expert_ways(case)
+    return stage.ends / batch.tensor + dense, experts
 
 
-def _expert_ways(spec: RunSpec, batch: BatchShape) -> int:
+def _expert_ways(case: Case) -> int:
     """Accelerators that share one layer's experts."""
-    if _use(spec).splits_experts:
-        return batch.tensor
-    return batch.expert
+    return case.batch.tensor if case.use.splits_experts else case.batch.expert
 
 
-def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]:
+def _in_training(case: Case, states: Sizes) -> Sizes:
     """States that are on the accelerator at the peak of a forward-backward."""
-    parallel = spec.backend.parallel
+    parallel = case.spec.backend.parallel
     # A state that is offloaded while the engine generates is on the accelerator during training.
     away = {"optimizer"} if parallel.cpu_optimizer else set()
     if parallel.offload_parameters:
@@ -537,8 +495,8 @@ def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]
     return {name: size for name, size in states.items() if name not in away}
 
 
-def _layer_bytes(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: float) -> float:
-    """Bytes of what a layer computes for its backward pass.
+def _layer_bytes(case: Case, shape: Architecture) -> float:
+    """Bytes of what a layer of the policy or the teacher computes for its backward pass.
 
     Megatron's fused norms and products keep less. In transformers' layers each norm keeps its input, that in float32
     and its output, attention keeps keys and values for each of its heads, and the product of gate and up both of
@@ -546,33 +504,30 @@ def _layer_bytes(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: 
     """
     queries, keys, values, output = attention_widths(shape)
     inner = inner_width(shape)
-    if is_megatron(spec):
+    if is_megatron(case.spec):
         elements = 4 * shape.hidden_size + queries + keys + values + output + 3 * inner
-        return _width(spec) * tokens * elements / batch.tensor
-    norms = (21 if _use(spec).casts else 17) * shape.hidden_size
-    return tokens * (norms + _width(spec) * (5 * queries + keys + values + 4 * inner))
+        return case.width * case.tokens * elements / case.batch.tensor
+    norms = (21 if case.use.casts else 17) * shape.hidden_size
+    return case.tokens * (norms + case.width * (5 * queries + keys + values + 4 * inner))
 
 
-def _activations(
-    spec: RunSpec, shape: Architecture, batch: BatchShape, stage: PipelineStage, tokens: float
-) -> dict[str, float]:
-    use = _use(spec)
-    at_once = min(tokens, use.entropy_tokens)
-    if at_once:
-        with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes
-    else:
-        with_entropy = 0.0
+def _activations(case: Case, stage: PipelineStage) -> Sizes:
+    use = case.use
+    tokens = case.tokens
+    tensor = case.batch.tensor
+    logits = 0.0
     if stage.has_head:
-        logits = max(tokens * use.logit_bytes, with_entropy) * shape.vocab_size / batch.tensor
-    else:
-        logits = 0.0
+        at_once = min(tokens, use.entropy_tokens)
+        with_entropy = 0.0
+        if at_once:
+            with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes
+        logits = max(tokens * use.logit_bytes, with_entropy) * case.shape.vocab_size / tensor
     layers = stage.micro_batches * len(stage.layers)
-    whole_layer = _layer_bytes(spec, shape, batch, tokens)
+    whole_layer = _layer_bytes(case, case.shape)
     activations = layers * whole_layer
-    if spec.training.gradient_checkpointing:
-        width = 4 if use.casts else _width(spec)
+    if case.spec.training.gradient_checkpointing:
+        width = 4 if use.casts else case.width
         # The logits are gone before a layer is computed again.
-        activations = layers * width * tokens * shape.hidden_size / batch.tensor + max(
-            0.0, whole_layer - logits
-        )
+        again = max(0.0, whole_layer - logits)
+        activations = layers * width * tokens * case.shape.hidden_size / tensor + again
     return {"activations": activations, "logits": logits}

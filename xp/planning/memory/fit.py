@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from xp.fields.field import Refusal
-from xp.fields.shared import is_on_cpu
+from xp.fields.shared import has_kl, is_megatron, is_on_cpu, network_fields
 from xp.lib.models.network import COUNTED, MIXED
 from xp.lib.nested import set_at
 from xp.lib.text import as_yaml
@@ -165,12 +165,10 @@ def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) 
     capacity = capacity_of(spec)
     likely = estimate(work.of(spec), lengths)
     worst = estimate(work.of(spec))
-    if headroom(likely, capacity) >= 0:
-        aim = at_limit(spec)
-    else:
-        aim = lengths
-    is_fine = min(headroom(likely, capacity), headroom(worst, capacity)) >= 0
-    levers = () if is_fine else tuple(_levers(spec, capacity, aim, work))
+    fits = headroom(likely, capacity) >= 0
+    levers: tuple[Lever, ...] = ()
+    if not fits or headroom(worst, capacity) < 0:
+        levers = tuple(_levers(spec, capacity, at_limit(spec) if fits else lengths, work))
     return MemoryFit(likely, worst, lengths, capacity, levers)
 
 
@@ -221,10 +219,7 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
             continue
         what, excess = reason
         levers = " or ".join(map(str, fit(spec, work=work).levers))
-        if levers:
-            fix = f"set {levers}"
-        else:
-            fix = LARGER
+        fix = f"set {levers}" if levers else LARGER
         yield Refusal(
             "hardware.accelerator_memory_gb",
             f"{work}: {what} exceed the {capacity / GIB:.0f} GiB of an accelerator by {excess / GIB:.1f} GiB at any"
@@ -236,11 +231,9 @@ def _cpu_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses weights, gradients and moments that a CPU's memory cannot hold: this machine's, where the run is here."""
     import psutil
 
+    capacity = spec.hardware.memory_gb
     if spec.launcher.name is LauncherName.LOCAL:
-        here = psutil.virtual_memory().total / 1e9
-    else:
-        here = 0.0
-    capacity = max(spec.hardware.memory_gb, here)
+        capacity = max(capacity, psutil.virtual_memory().total / 1e9)
     states = {name: size / 1e9 for name, size in estimate(spec).training.items() if name in STATES}
     size = sum(states.values())
     if size > capacity:
@@ -295,12 +288,10 @@ def _changes(spec: RunSpec, work: Work) -> Iterator[dict[str, Any]]:
     engine = spec.backend.engine
     is_training = work is Work.TRAINING
     section, sizes = ("training", training) if is_training else ("sft", spec.sft)
-    has_experts = (
-        spec.model.architecture is not None and spec.model.architecture.num_experts is not None
-    )
+    has_experts = network_fields(spec).get("num_experts") is not None
     if not training.gradient_checkpointing:
         yield {"training.gradient_checkpointing": True}
-    has_other = is_training and (training.kl_coef > 0 or spec.algorithm.distill is not None)
+    has_other = is_training and (has_kl(spec) or spec.algorithm.distill is not None)
     if has_other and not parallel.offload_reference:
         yield {"backend.parallel.offload_reference": True}
     for divisor in (2, 4, 8, 16, 32):
@@ -319,11 +310,11 @@ def _changes(spec: RunSpec, work: Work) -> Iterator[dict[str, Any]]:
     for size in (2, 4, 8):
         if is_training and size > engine.tensor_parallel:
             yield {"backend.engine.tensor_parallel": size}
-        if parallel.strategy is Strategy.MEGATRON and size > parallel.tensor:
+        if is_megatron(spec) and size > parallel.tensor:
             yield {"backend.parallel.tensor": size}
-        if parallel.strategy is Strategy.MEGATRON and size > parallel.expert and has_experts:
+        if is_megatron(spec) and size > parallel.expert and has_experts:
             yield {"backend.parallel.expert": size}
-    if parallel.strategy is Strategy.MEGATRON and not parallel.cpu_optimizer:
+    if is_megatron(spec) and not parallel.cpu_optimizer:
         yield {"backend.parallel.cpu_optimizer": True}
     if not parallel.offload_optimizer:
         yield {"backend.parallel.offload_optimizer": True}
@@ -337,7 +328,6 @@ def _room_with(
     spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths, work: Work
 ) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
-
     container = spec.model_dump(mode="json")
     for path, value in changes.items():
         set_at(container, path, value)
@@ -436,12 +426,11 @@ def memory_json(
     spec: RunSpec, outputs: Path | None = None, *, trains: bool = True
 ) -> dict[str, Any] | None:
     """The same as JSON values, sizes in bytes; None where nothing is estimated."""
-    fits = {work: _fit_json(fit(spec, outputs, work)) for work in works(spec, trains=trains)}
-    if Work.FINE_TUNING in fits:
-        tuning = {"fine_tuning": fits[Work.FINE_TUNING]}
-    else:
-        tuning = {}
-    return (fits.get(Work.TRAINING, {}) | tuning) or None
+    fits: dict[str, Any] = {}
+    for work in works(spec, trains=trains):
+        values = _fit_json(fit(spec, outputs, work))
+        fits |= values if work is Work.TRAINING else {"fine_tuning": values}
+    return fits or None
 
 
 def _fit_json(result: MemoryFit) -> dict[str, Any]:
@@ -474,18 +463,13 @@ def _case(estimated: MemoryEstimate, free: float) -> dict[str, Any]:
 
 
 def _parts(likely: Mapping[str, float], worst: Mapping[str, float]) -> str:
-    parts = []
-    for name, size in likely.items():
-        if worst[name] >= 0.05 * GIB:
-            parts.append(
-                f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GIB:.1f}'}"
-            )
-    return ", ".join(parts)
+    return ", ".join(
+        f"{name} {_interval(size, worst[name] if name in BY_LENGTH else size)}"
+        for name, size in likely.items()
+        if worst[name] >= 0.05 * GIB
+    )
 
 
 def _interval(low: float, high: float, unit: float = GIB, digits: int = 1) -> str:
     """Two rounded numbers with "to" between them, or one if both are equal."""
-    texts = [f"{number / unit:,.{digits}f}" for number in (low, high)]
-    if texts[0] == texts[1]:
-        return texts[0]
-    return " to ".join(texts)
+    return " to ".join(dict.fromkeys(f"{number / unit:,.{digits}f}" for number in (low, high)))

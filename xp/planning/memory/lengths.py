@@ -132,10 +132,10 @@ def earlier_runs(
     spec: RunSpec, outputs: Path, likeness: Callable[[Mapping[str, Any]], Any]
 ) -> Iterator[Path]:
     """Directories of runs whose recorded specs have the same `likeness`, the newest first."""
-    expected = likeness(spec.model_dump(mode="json"))
+    own_likeness = likeness(spec.model_dump(mode="json"))
     for file in sorted((outputs / "runs").glob("*/spec.yaml"), key=_time, reverse=True):
         with suppress(XpError):
-            if likeness(_recorded(file, file.stat().st_mtime_ns)) == expected:
+            if likeness(_recorded(file, file.stat().st_mtime_ns)) == own_likeness:
                 yield file.parent
 
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from xp.lib.facts import fact
-from xp.lib.models.files import config_of
+from xp.fields.shared import model_config
 from xp.lib.models.vision import VisionShape, vision_shape
 from xp.spec import RunSpec
 
@@ -42,19 +40,11 @@ class PictureBatch:
     step."""
 
 
-@fact
-def shape_of(model: str, outputs: str, commit: str | None) -> VisionShape | None:
-    """The vision part of a model; None if it has none, or its config.json is not available."""
-    config = config_of(model, Path(outputs), commit)
-    return None if config is None else vision_shape(config)
-
-
 def seen_by(spec: RunSpec) -> VisionShape | None:
     """The vision part of a run with pictures. None means that it has no pictures, or that the part is not known."""
-    path = spec.model.path
-    if spec.model.images is None or path is None:
+    if spec.model.images is None:
         return None
-    return shape_of(path, spec.outputs, spec.model.revision)
+    return vision_shape(model_config(spec) or {})
 
 
 def tokens_of_episode(spec: RunSpec, shape: VisionShape, length: float) -> float:

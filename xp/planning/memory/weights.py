@@ -30,16 +30,19 @@ class Projection:
         return sum(self.inputs + width for width in self.outputs)
 
 
+Projections = tuple[Projection, ...]
+
+
 @dataclass(frozen=True)
 class Layer:
     """One layer of the network."""
 
-    attention: tuple[Projection, ...]
+    attention: Projections
     is_linear: bool
     """True for linear attention."""
-    feed_forward: tuple[Projection, ...]
+    feed_forward: Projections
     """The dense layer, or the shared experts."""
-    expert: tuple[Projection, ...]
+    expert: Projections
     """One expert; empty for a dense layer."""
     num_experts: int
     rest: int
@@ -210,11 +213,11 @@ def _layer(shape: Architecture, number: int) -> Layer:
     )
 
 
-def _feed_forward(hidden: int, inner: int) -> tuple[Projection, ...]:
+def _feed_forward(hidden: int, inner: int) -> Projections:
     return Projection(hidden, (inner, inner)), Projection(inner, (hidden,))
 
 
-def _attention(shape: Architecture) -> tuple[tuple[Projection, ...], int]:
+def _attention(shape: Architecture) -> tuple[Projections, int]:
     """Projections of full attention, and its other parameters."""
     queries, keys, values, output = attention_widths(shape)
     hidden = shape.hidden_size
@@ -239,7 +242,7 @@ def _attention(shape: Architecture) -> tuple[tuple[Projection, ...], int]:
     return (Projection(hidden, (queries + gate, keys, values)), out), rest
 
 
-def _linear_attention(shape: Architecture) -> tuple[tuple[Projection, ...], int]:
+def _linear_attention(shape: Architecture) -> tuple[Projections, int]:
     """Projections of a gated DeltaNet, and its other parameters."""
     linear = shape.linear_attention
     assert linear is not None
