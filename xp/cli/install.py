@@ -16,7 +16,7 @@ from pathlib import Path
 
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.preflight import commit_of, differing, probe
+from xp.execution.launchers.preflight import check_commits, commit_of, probe
 from xp.fields.shared import is_on_cpu
 from xp.lib.atomic import write_atomically
 from xp.lib.packages import IS_CLONE
@@ -205,9 +205,7 @@ def install_sources(spec: RunSpec) -> dict[str, str]:
         return {}
     variables = [checkout.variable for checkout in sources.checkouts]
     checkouts = {name: os.environ[name] for name in variables if os.environ.get(name)}
-    differences = list(differing(spec.backend.commits))
-    if differences:
-        raise XpError("\n".join(differences), ExitCode.RUNTIME)
+    check_commits(spec.backend.commits)
     if len(checkouts) == len(sources.checkouts):
         return checkouts
     return {**make_checkouts(sources), **checkouts}

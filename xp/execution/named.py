@@ -40,17 +40,15 @@ def named_runs(
         XpError: RUN_DIR if a word names no run, or is the beginning of several where one is expected.
     """
     known = known_names(outputs, rooms)
-    if words or not takes_several:
-        directories = []
-    else:
+    directories: list[Path] = []
+    if takes_several and not words:
         directories = [directory for directory in known.values() if (directory / FILE).is_file()]
     for word in words:
-        is_path = any((Path(word) / file).is_file() for room in rooms for file in FILES[room])
-        if is_path:
-            names = []
-        else:
-            names = chosen(outputs, word, known, rooms, takes_several=takes_several)
-        directories += [Path(word)] if is_path else [known[name] for name in names]
+        if any((Path(word) / file).is_file() for room in rooms for file in FILES[room]):
+            directories.append(Path(word))
+            continue
+        names = chosen(outputs, word, known, rooms, takes_several=takes_several)
+        directories += [known[name] for name in names]
     return list(dict.fromkeys(directories))
 
 
@@ -81,11 +79,10 @@ def chosen(
     is_pattern = any(character in word for character in "*?[")
     if is_pattern:
         matches = [name for name in known if fnmatchcase(name, word)]
+    elif word in known:
+        matches = [word]
     else:
-        if word in known:
-            matches = [word]
-        else:
-            matches = [name for name in known if word and name.startswith(word)]
+        matches = [name for name in known if word and name.startswith(word)]
     if len(matches) > 1 and not is_pattern and not takes_several:
         names = first_of(matches, MAX_LISTED)
         raise XpError(

@@ -34,7 +34,7 @@ from xp.contrib.kubernetes.manifest import (
 )
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Echo, Launch
-from xp.execution.launchers.cluster import ask, identity
+from xp.execution.launchers.cluster import ask, identity, run_unattended
 from xp.execution.launchers.node.job_spec import JOB_SPEC
 from xp.execution.launchers.service import (
     LOCKS,
@@ -42,7 +42,6 @@ from xp.execution.launchers.service import (
     StageContext,
     SubmittedStage,
     code_in,
-    run_unattended,
     secret_values_of,
     stage_log,
 )

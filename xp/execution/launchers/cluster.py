@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -93,15 +92,11 @@ def spread_of(
     needs = job.resources
     if needs.num_nodes == 1 and not srun and not container and not is_apart:
         return None
-    if needs.accelerator == "cpu":
-        gpus = 0
-    else:
-        gpus = needs.num_accelerators
     return Spread(
         needs.num_nodes,
         by,
         needs.num_cpus,
-        gpus,
+        needs.num_accelerators,
         needs.memory_gb,
         tuple(srun),
         tuple(container),
@@ -195,10 +190,15 @@ def ask(
         ) from None
     if run.returncode not in codes:
         output = (run.stderr or run.stdout).strip()
-        raise XpError(
-            f"{shlex.join(argv[:1])} failed ({run.returncode}): {output}", ExitCode.RUNTIME
-        )
+        raise XpError(f"{argv[0]} failed ({run.returncode}): {output}", ExitCode.RUNTIME)
     return run.stdout
+
+
+def run_unattended(command: Sequence[str]) -> None:
+    """Starts a command whose output nobody reads, and does not wait for it."""
+    subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 class TimedOut(XpError):

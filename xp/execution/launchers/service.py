@@ -174,11 +174,10 @@ class ServiceLauncher:
 
     def _place(self, stage: Stage, context: Context) -> None:
         """Writes the files that the machine gets: the job spec, and the lock's files."""
-        write_files(
-            stage.job.files, context.outputs
-        )  # so that the run's directory is complete on this machine too
         files = stage.job.files
         grace_s = self._spec.grace_s
+        # The run's directory is complete on this machine too.
+        write_files(files, context.outputs)
         # Ray itself starts processes on the other nodes; any other program is started on each of them.
         spread = None if manages_own_gpus(stage.job) else spread_of(stage.job, HERE)
         job_spec = make_job_spec(
@@ -211,13 +210,6 @@ class ServiceLauncher:
                 reader.join(QUIET_S)
             stream.close()
         return code
-
-
-def run_unattended(command: Sequence[str]) -> None:
-    """Starts a command whose output nobody reads, and does not wait for it."""
-    subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
 
 
 def stage_lines(job: str, *, is_chain: bool) -> list[str]:

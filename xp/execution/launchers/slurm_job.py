@@ -68,10 +68,7 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     Raises:
         XpError: CONFIG if `launcher.sbatch` has an option that xp sets itself.
     """
-    if resources.accelerator == "cpu":
-        gpus = 0
-    else:
-        gpus = resources.num_accelerators
+    gpus = resources.num_accelerators
     xp_options = {
         "nodes": str(resources.num_nodes),
         "ntasks": str(resources.num_nodes),
@@ -85,10 +82,8 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         "signal": f"B:USR1@{WARNING_S}" if spec.requeue else None,
     }
     further = _further(spec, gpus)
-    for name in further:
-        instead = INSTEAD_OF.get(name)
-        if instead is not None:
-            xp_options[instead] = None
+    for name in INSTEAD_OF.keys() & further.keys():
+        xp_options[INSTEAD_OF[name]] = None
     reserved = sorted(name for name in further if xp_options.get(name) is not None)
     if reserved:
         raise XpError(f"launcher.sbatch: xp sets {', '.join(reserved)} itself, from the spec")
@@ -144,12 +139,12 @@ def batch_script(
         argv: the command that submits the script.
         spread: start of the program on several nodes or in a container, for a comment.
     """
-    if spread is None:
-        starts = ""
-    else:
-        starts = json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
+    starts = ""
+    if spread is not None:
+        command = shlex.join(by_srun(spread, str(job_spec), MAIN_NODE))
+        starts = f"# It is started on the job's nodes by: {json.dumps(command)}\n"
     return BATCH.format(
-        starts=f"# It is started on the job's nodes by: {starts}\n" if starts else "",
+        starts=starts,
         key=context.key(stage.name),
         setup=_setup(spec),
         submitted=json.dumps(shlex.join(argv)),
@@ -240,15 +235,13 @@ def apptainer_words(
     image: str, directories: list[str], root: str, *, has_gpus: bool
 ) -> tuple[str, ...]:
     """Command prefix of the program (Apptainer 1, user guide, "apptainer exec")."""
-    if _is_file(image) or "://" in image:
-        source = image
-    else:
+    source = image
+    if not _is_file(image) and "://" not in image:
         source = f"docker://{image}"
-    nvidia = ("--nv",) if has_gpus else ()
     return (
         "apptainer",
         "exec",
-        *nvidia,
+        *(["--nv"] if has_gpus else []),
         "--no-home",
         "--bind",
         ",".join(directories),

@@ -212,18 +212,12 @@ def _progress_text(progress: RunProgress | None) -> str:
     """Step, number of steps, and time left, of a run that goes on."""
     if progress is None:
         return ""
-    if progress.num_steps:
-        total = f" of {progress.num_steps}"
-    else:
-        total = ""
     left = progress.seconds_left
     if not left:
-        time_left = ""
-    elif left >= 90:
-        time_left = f", {left / 60:.0f} min left"
-    else:
-        time_left = f", {left:.0f} s left"
-    return f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{time_left}"
+        return progress.text
+    if left >= 90:
+        return f"{progress.text}, {left / 60:.0f} min left"
+    return f"{progress.text}, {left:.0f} s left"
 
 
 def _judged(directory: Path, entry: _Entry) -> _Entry:
