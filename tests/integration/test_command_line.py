@@ -21,18 +21,13 @@ from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.arguments import COMMANDS, INSTEAD
 from xp.cli.parser import build, outputs_of, parse
 from xp.cli.run_plans import run_plans
-from xp.cli.table import ListColumn, fitted, wrapped
+from xp.cli.table import fitted, wrapped
 from xp.composition import GROUPS, compose, options
 from xp.errors import ExitCode, XpError
 from xp.execution.record import LOCK, RunRecord, RunStatus
 from xp.planning.plan import Plan, build_again
 
-RUNS = (
-    ListColumn("run", 0),
-    ListColumn("status", 1),
-    ListColumn("reward", 2),
-    ListColumn("note", 3),
-)
+RUNS = {"run": 0, "status": 1, "reward": 2, "note": 3}
 ROWS = [
     {
         "run": "whodunit_mini-20261122-054017-a1b2",

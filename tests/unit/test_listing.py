@@ -72,7 +72,7 @@ def test_tags_and_the_note_are_in_the_runs_own_directory(
     [
         (("two words",), "a sentence is a note: --note"),
         (("a=b",), "a tag begins with a letter or a digit"),
-        (("--remove", "absent"), "has no tag 'absent'; it has none"),
+        (("--remove", "absent"), "has no tag 'absent'; its tags: none"),
         (("--note", "x" * 2000), "at most 1,000 characters; got 2,000"),
     ],
 )

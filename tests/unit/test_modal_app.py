@@ -176,7 +176,7 @@ def test_whatever_is_in_a_name_stays_text() -> None:
         ("a100-80gb", 4, "A100-80GB:4"),
         ("h200", 8, "H200:8"),
         ("l4", 1, "L4:1"),
-        ("cpu", 4, None),
+        ("cpu", 0, None),
         ("h100", 0, None),
     ],
 )

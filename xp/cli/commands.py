@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from xp.cli.parser import outputs_of
@@ -19,7 +18,7 @@ from xp.cli.run_plans import (
     points_of,
     run_plans,
 )
-from xp.cli.table import wrapped
+from xp.cli.table import print_json, wrapped
 from xp.composition import Point, compose, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
@@ -93,11 +92,10 @@ def plan(args: Namespace) -> int:
 
         compare_plans(args)
         return ExitCode.OK
-    plans = (
-        [_planned(args, point, build_sft) for point in points_of(args)]
-        if args.sft
-        else plans_of(args)
-    )
+    if args.sft:
+        plans: Sequence[Plan] = [_planned(args, point, build_sft) for point in points_of(args)]
+    else:
+        plans = plans_of(args)
     if args.native or args.native_diff is not None:
         from xp.cli.native import show_native
 
@@ -113,13 +111,13 @@ def plan(args: Namespace) -> int:
         return ExitCode.OK
     if args.multirun:
         out = console()
-        for plan in plans:
-            out.print(f"{plan.run_id}  seed {plan.spec.seed}  {arithmetic(plan)[1]}")
-        task_sets = {
-            stage.job.outputs for plan in plans for stage in plan.stages if stage.name == "prepare"
-        }
+        task_sets = set()
+        for planned in plans:
+            out.print(f"{planned.run_id}  seed {planned.spec.seed}  {arithmetic(planned)[1]}")
+            task_sets |= {stage.job.outputs for stage in planned.stages if stage.name == "prepare"}
         out.print(f"{counted(len(plans), 'run')}, {counted(len(task_sets), 'task set')}")
-        for line in time_lines([plan.spec for plan in plans], Path(plans[0].spec.outputs)):
+        specs = [planned.spec for planned in plans]
+        for line in time_lines(specs, Path(specs[0].outputs)):
             out.print(wrapped(line))
         return ExitCode.OK
     show_plan(plans[0], Path(plans[0].spec.outputs), with_files=args.files)
@@ -158,7 +156,7 @@ def doctor(args: Namespace) -> int:
             print(wrapped(str(finding)), flush=True)
         findings.append(finding)
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+        print_json(findings)
     return exit_code(findings)
 
 
@@ -172,11 +170,10 @@ def show_config(args: Namespace) -> int:
         return ExitCode.OK
     node = yaml.safe_load(text)
     for part in args.package.split("."):
-        if not isinstance(node, dict) or part not in node:
-            if isinstance(node, dict):
-                known = ", ".join(node)
-            else:
-                known = "no keys"
+        if not isinstance(node, dict):
+            node = {}
+        if part not in node:
+            known = ", ".join(node) or "no keys"
             raise XpError(f"--package {args.package}: no section {part}; there are: {known}")
         node = node[part]
     print(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), end="")

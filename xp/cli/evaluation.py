@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +13,7 @@ from typing import Any, Final
 from xp.cli.display import console
 from xp.cli.parser import outputs_of
 from xp.cli.progress import bar
-from xp.cli.table import wrapped
+from xp.cli.table import print_json, wrapped
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution.run_directory import xp_command
@@ -99,13 +97,9 @@ def show_paired(args: Namespace) -> int:
         raise XpError(
             "compare --paired is shown as text or with --json; leave out --csv and --markdown"
         )
-    if args.margin is None:
-        margin = default_margin()
-    else:
-        margin = args.margin
-    pairs = compare_all(args.outputs, args.names, margin)
+    pairs = compare_all(args.outputs, args.names, args.margin or default_margin())
     if args.json:
-        print(json.dumps([asdict(pair) for pair in pairs], indent=2))
+        print_json(pairs)
         return ExitCode.OK
     out = console()
     for pair in pairs:
@@ -117,13 +111,11 @@ def show_paired(args: Namespace) -> int:
 def paired_lines(comparison: PairedComparison) -> list[str]:
     """A comparison as lines of text."""
     passes = comparison.passes
+    left_out = ""
+    interval = ""
     if comparison.num_left_out:
         left_out = f", {comparison.num_left_out} left out as void"
-    else:
-        left_out = ""
-    if comparison.low is None:
-        interval = ""
-    else:
+    if comparison.low is not None:
         interval = f", 95 % interval {comparison.low:+.3f} to {comparison.high:+.3f}"
     lines = [
         f"{comparison.second} against {comparison.first}, {counted(comparison.num_tasks, 'task')}{left_out}",
@@ -142,38 +134,24 @@ def paired_lines(comparison: PairedComparison) -> list[str]:
 def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     """Prints every evaluation below the outputs root, oldest first, as JSON or a table of those with a result."""
     unknown = [word for word in words if not word.startswith("outputs=")]
+    flags = ("again", "budget_usd", "max_tokens_total", "config_dir")
+    unknown += [f"--{flag.replace('_', '-')}" for flag in flags if getattr(args, flag)]
     if unknown:
         raise XpError(
-            f"{unknown[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex"
-        )
-    if (
-        args.again
-        or args.budget_usd is not None
-        or args.max_tokens_total is not None
-        or args.config_dir
-    ):
-        raise XpError(
-            "eval list plays nothing: it takes only outputs=DIR, --json, --markdown and --latex"
+            f"{unknown[0]}: eval list plays nothing: it takes only outputs=DIR, --json, --markdown and --latex"
         )
     out = console()
-    evaluations = records.summaries(outputs)
+    listed = records.summaries(outputs)
     if args.json or args.markdown or args.latex:
-        _show(
-            args,
-            [
-                dict(evaluation.summary)
-                for evaluation in evaluations
-                if evaluation.summary is not None
-            ],
-            outputs,
-        )
-        for evaluation in evaluations:
-            if evaluation.fault:
-                print(f"xp: {shown(records.line_of(evaluation))}", file=sys.stderr)
+        summaries = [dict(entry.summary) for entry in listed if entry.summary is not None]
+        _show(args, summaries, outputs)
+        for entry in listed:
+            if entry.fault:
+                print(f"xp: {shown(records.line_of(entry))}", file=sys.stderr)
         return ExitCode.OK
-    for evaluation in evaluations:
-        out.print(records.line_of(evaluation))
-    if not evaluations:
+    for entry in listed:
+        out.print(records.line_of(entry))
+    if not listed:
         out.print(f"no evaluations below {outputs / records.ROOM}")
     return ExitCode.OK
 
@@ -199,7 +177,7 @@ def show_table(results: Sequence[dict[str, Any]]) -> None:
 
 def _show(args: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> None:
     if args.json:
-        print(json.dumps(list(results), indent=2))
+        print_json(results)
     elif args.markdown:
         print(tables.markdown(results), end="")
     elif args.latex:
@@ -267,11 +245,7 @@ def profile_command(args: Namespace) -> int:
         task: pass_share(record["rewards"], threshold) for task, record in result["tasks"].items()
     }
     if args.json:
-        print(
-            json.dumps(
-                {"id": result["id"], "model": result["model"]["name"], "rates": rates}, indent=2
-            )
-        )
+        print_json({"id": result["id"], "model": result["model"]["name"], "rates": rates})
     else:
         head = (
             f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"
@@ -289,7 +263,7 @@ def _logged_command(args: Namespace) -> int:
     name, logged = logged_rates(spec, args.logged_model)
     profile = logged.profile()
     if args.json:
-        print(json.dumps({"id": name, "model": profile.model, "rates": logged.rates}, indent=2))
+        print_json({"id": name, "model": profile.model, "rates": logged.rates})
         return ExitCode.OK
     head = f"{counted(len(profile.rates), 'task')} of {logged.environment}, {logged.split}; {profile.model}"
     _show_rates(head, list(profile.rates.values()), name, 0.1)

@@ -208,20 +208,11 @@ def _not_taken(word: str, called: str) -> str:
 
 def _check_configuration(args: argparse.Namespace) -> None:
     """Refuses flags of `--cfg` without `--cfg`, since the command would then start a run."""
-    misplaced = [name for name in ("package", "resolve") if getattr(args, name, None)]
-    if misplaced and not args.cfg:
-        if misplaced[0] == "package":
-            value = f" {args.package}"
-        else:
-            value = ""
-        if args.command == "run":
-            command = ""
-        else:
-            command = f" {args.command}"
-        raise XpError(
-            f"--{misplaced[0]} belongs to --cfg job, which prints the configuration and runs nothing; write\n"
-            f"  python -m xp{command} --cfg job --{misplaced[0]}{value}"
-        )
+    for name in ("package", "resolve"):
+        if getattr(args, name, None) and not args.cfg:
+            raise XpError(
+                f"--{name} belongs to --cfg job, which prints the configuration and runs nothing; add --cfg job"
+            )
 
 
 def _with_values(words: Sequence[str], flags: Collection[str]) -> list[str]:

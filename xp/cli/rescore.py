@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from xp.cli.table import ListColumn, show_table, wrapped
+from xp.cli.table import print_json, show_table, wrapped
 from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode, XpError
 
-COLUMNS: Final = (
-    *(
-        ListColumn("phase", 0),
-        ListColumn("step", 0),
-        ListColumn("recorded", 0),
-        ListColumn("rescored", 0),
-    ),
-    *(
-        ListColumn("signal", 2),
-        ListColumn("signal rescored", 1),
-        ListColumn("void", 3),
-        ListColumn("episodes", 4),
-    ),
-)
+COLUMNS: Final = {
+    "phase": 0,
+    "step": 0,
+    "recorded": 0,
+    "rescored": 0,
+    "signal": 2,
+    "signal rescored": 1,
+    "void": 3,
+    "episodes": 4,
+}
 MOST_ROWS: Final = 12
 """Largest number of training steps in the table; `--json` has all."""
 
@@ -69,19 +64,12 @@ def rescore_command(args: Namespace) -> int:
             f"xp: the rule scores {len(void)} of {len(scored)} episodes as void; the first: {void[0]}",
             file=sys.stderr,
         )
+    code = ExitCode.OK
     if len(void) > specs[0].training.max_void_fraction * len(scored):
         code = ExitCode.UNHEALTHY
-    else:
-        code = ExitCode.OK
     if args.json:
-        by_run = {
-            run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)
-        }
-        print(
-            json.dumps(
-                {"steps": by_run, "comparison": None if pair is None else asdict(pair)}, indent=2
-            )
-        )
+        by_run = {run.name: each for run, each in zip(runs, lines, strict=True)}
+        print_json({"steps": by_run, "comparison": pair})
         return code
     for run, each in zip(runs, lines, strict=True):
         print(f"{run.name}  {' '.join(word for word in words if '=' in word)}")
