@@ -167,6 +167,28 @@ def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(
     assert "of 30 episodes: --budget-usd 0.07 is spent" in capsys.readouterr().out
 
 
+def test_a_model_of_this_machine_does_not_cost_what_an_endpoint_does(outputs: Path) -> None:
+    prices = ("model.price_in=100", "model.price_out=1000")
+    with serving(ChatServer(write=knows_some)) as server:
+        sizes = ("evaluation.num_tasks=3", "eval.concurrency=1")
+        command = words(server, outputs, *prices, "model=tiny", *sizes)
+        assert main([*command, "--budget-usd", "0.0211"]) == 0  # three episodes of the endpoint
+    results = [json.loads(file.read_text()) for file in outputs.glob("evaluations/*/eval.json")]
+    assert [result["status"] for result in results] == ["finished", "finished"]
+
+
+def test_a_budget_counts_the_evaluations_that_are_finished(outputs: Path) -> None:
+    prices = ("model.price_in=100", "model.price_out=1000")  # 0.007 dollars an episode
+    with serving(ChatServer(write=knows_some)) as server:
+        command = words(server, outputs, *prices, "evaluation.num_tasks=10", "eval.concurrency=1")
+        command[command.index("model.name=stub")] = "model.name=one,two"
+        assert main([*command, "--budget-usd", "0.1"]) == 0
+        num_requests = len(server.requests)
+        assert 15 <= num_requests <= 16
+        assert main([*command, "--budget-usd", "0.1"]) == 0
+        assert len(server.requests) == num_requests
+
+
 @pytest.mark.parametrize(
     ("more", "code", "told"),
     [

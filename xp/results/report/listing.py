@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,7 +69,8 @@ class Listing:
             words: conditions, as of `is_match`.
         """
         with self._lock:
-            left = self._refresh(seconds)
+            directories = known_names(self._outputs, (RUNS, EVALUATIONS))
+            left = self._refresh(directories, seconds)
             entries = sorted(
                 self._entries.items(),
                 key=lambda item: (item[1].data["started"], item[0]),
@@ -78,7 +79,7 @@ class Listing:
             return {
                 "version": self._version,
                 "left": left,
-                "total": len(entries) + left,
+                "total": len(directories),
                 "names": [
                     name
                     for name, entry in entries
@@ -121,9 +122,8 @@ class Listing:
             )
         return points
 
-    def _refresh(self, seconds: float) -> int:
+    def _refresh(self, directories: Mapping[str, Path], seconds: float) -> int:
         """Reads what changed; returns the number of rows that are not read, or have no verdict yet."""
-        directories = known_names(self._outputs, (RUNS, EVALUATIONS))
         self._entries = {
             name: entry for name, entry in self._entries.items() if name in directories
         }
