@@ -38,7 +38,7 @@ def test_where_nothing_is_known_of_other_tasks_no_interval_is_told(
         ),
         (
             [(7e-4, 1), (3.5e-4, 0), (0.0, 1)],
-            "3 steps (1 without an update) = 96 episodes, 2 updates at learning rates of 0 to 0.0007",
+            "3 steps (1 without an update) = 96 episodes, 2 updates at learning rate 0 to 0.0007",
         ),
     ],
 )

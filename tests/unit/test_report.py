@@ -282,3 +282,11 @@ def test_an_evaluation_has_a_page_and_episodes_like_a_run(
     assert "whodunit is the beginning of 2 names: " in text
     assert all(name in text for name in ("whodunit_mini-mine-abc", "whodunit-run"))
     assert main(["report", "whodunit-run", "whodunit_mini-mine-abc", f"outputs={tmp_path}"]) == 0
+
+
+def test_an_evaluation_without_tokens_is_not_called_a_run_of_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_evaluation(tmp_path, "mine")
+    assert main(["report", "mine", f"outputs={tmp_path}", "--tokens"]) == ExitCode.RUN_DIR
+    assert "mine is an evaluation, so its tokenizer is not loaded" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from xp.execution.held_out import HeldOutResult, held_out, is_of_reward_fn, scor
 from xp.execution.named import named_runs
 from xp.execution.notes import listed_notes
 from xp.execution.record import RunRecord, read_record, status_of
-from xp.lib.nested import leaves, value_at
+from xp.lib.nested import leaves, value_at, varied
 from xp.lib.reading import json_of
 from xp.lib.terminal import markdown_cell
 from xp.lib.text import shortened
@@ -276,11 +276,8 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     # An empty section is like one that is absent.
     leaves_of = [{key: value for key, value in leaves(spec) if value != {}} for spec in specs]
-    keys = dict.fromkeys(key for values in leaves_of for key in values)
-    varied = [
-        key for key in keys if any(values.get(key) != leaves_of[0].get(key) for values in leaves_of)
-    ]
-    listed = [key for key in varied if not _is_left_out(key, varied)]
+    keys = varied(leaves_of)
+    listed = [key for key in keys if not _is_left_out(key, keys)]
     return [{key: values.get(key) for key in listed} for values in leaves_of]
 
 
@@ -295,6 +292,6 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def _is_left_out(key: str, varied: Collection[str]) -> bool:
+def _is_left_out(key: str, keys: Collection[str]) -> bool:
     section = key.partition(".")[0]
-    return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in varied
+    return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in keys

@@ -20,7 +20,7 @@ from xp.lib.codec import JsonFile, from_value
 from xp.lib.digest import digest_of, file_digest
 from xp.lib.loaded_code import FILE as LOADED
 from xp.lib.loaded_code import loaded
-from xp.lib.nested import leaves
+from xp.lib.nested import leaves, varied
 from xp.lib.reading import config_of, json_of
 from xp.lib.text import first_of
 from xp.worker.facts import FILE as FACTS
@@ -201,7 +201,7 @@ def differences(first: tuple[Facts, LockInputs], second: tuple[Facts, LockInputs
             before = first[1].files(module)
             after = second[1].files(module)
             if before is not None and after is not None:
-                details = sorted({file for file, _ in before.items() ^ after.items()})
+                details = sorted(varied([before, after]))
         lines.append(f"{name}: {first_of(details, MOST_NAMED)}" if details else line)
     return lines
 
@@ -275,9 +275,8 @@ def changed_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterato
     """Keys in which two specs differ, each as `key: value -> value`."""
     before = _values(first)
     after = _values(second)
-    for key in dict.fromkeys([*before, *after]):
-        if before.get(key) != after.get(key):
-            yield f"{key}: {before.get(key)} -> {after.get(key)}"
+    for key in varied([before, after]):
+        yield f"{key}: {before.get(key)} -> {after.get(key)}"
 
 
 def _files(location: Path) -> dict[str, str]:

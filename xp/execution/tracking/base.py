@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -121,10 +122,8 @@ def known(names: Sequence[str]) -> dict[str, str]:
     """Values of those variables that the environment or `.env` has."""
     values: dict[str, str] = {}
     for name in names:
-        try:
+        with suppress(XpError):
             values |= resolve([name])
-        except XpError:
-            continue
     return values
 
 

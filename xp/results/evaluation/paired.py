@@ -94,9 +94,9 @@ def compare(
         raise XpError(
             f"{names[0]} and {names[1]}: no task has a scored episode of both", ExitCode.PLAN
         )
-    means = [(fmean(first), fmean(other)) for first, other in pairs.values()]
+    means = [(fmean(pair[0]), fmean(pair[1])) for pair in pairs.values()]
     rewards = [reward for pair in pairs.values() for side in pair for reward in side]
-    differences = _without_rounding([other - first for first, other in means], rewards)
+    differences = _without_rounding([after - before for before, after in means], rewards)
     reach = _reach(rewards)
     low, high, p_value = _interval(differences)
     if low is not None and high is not None and None not in reward_limits(rewards):
@@ -108,8 +108,8 @@ def compare(
         second=names[1],
         num_tasks=len(pairs),
         num_left_out=len(first) - len(pairs),
-        mean_first=fmean(first for first, _ in means),
-        mean_second=fmean(other for _, other in means),
+        mean_first=fmean(before for before, _ in means),
+        mean_second=fmean(after for _, after in means),
         difference=fmean(differences),
         stderr=spread / len(differences) ** 0.5 if len(differences) > 1 else None,
         low=low,
@@ -146,21 +146,18 @@ def verdict(result: PairedComparison) -> str:
     """Result as a sentence: better, worse, equivalent within the margin, or not enough tasks."""
     p_value = f"p {p_text(result.p_holm)}"
     if result.low is not None and result.high is not None:
+        p_value = f"95 % interval {result.low:+.3f} to {result.high:+.3f}, {p_value}"
         if result.p_holm != result.p_value:
-            after = " after Holm"
-        else:
-            after = ""
-        p_value = f"95 % interval {result.low:+.3f} to {result.high:+.3f}, {p_value}{after}"
+            p_value += " after Holm"
     size = f"by {abs(result.difference):.3f} ({p_value})"
     samples = counted(result.num_tasks, result.unit)
     is_equivalent = result.p_equivalent is not None and result.p_equivalent < 1 - CONFIDENCE
     if result.p_holm is not None and result.p_holm < 1 - CONFIDENCE:
         word = "better" if result.difference > 0 else "worse"
+        text = f"{result.second} is {word} than {result.first} {size} on {samples}"
         if is_equivalent:
-            but = f", which is within {result.margin:g} all the same: equivalent"
-        else:
-            but = ""
-        return f"{result.second} is {word} than {result.first} {size} on {samples}{but}."
+            text += f", which is within {result.margin:g} all the same: equivalent"
+        return f"{text}."
     if is_equivalent:
         return (
             f"{result.second} and {result.first} are equivalent within {result.margin:g} on {samples}"
@@ -176,14 +173,11 @@ def _missing(result: PairedComparison) -> str:
     if result.num_tasks < 2:
         return f"{samples} says nothing about others"
     if result.smallest is None:
+        alike = "differ alike"
+        shows = "it"
         if result.difference == 0:
             alike = "have the same reward in both"
-        else:
-            alike = "differ alike"
-        if result.difference == 0:
             shows = f"equivalence within {result.margin:g}"
-        else:
-            shows = "it"
         return f"all {samples} {alike}, and {result.enough_tasks} such {result.unit}s would show {shows}"
     text = f"with {samples}, only a difference of {result.smallest:.3f} or more would be found"
     assert result.enough_tasks is not None  # the differences vary
@@ -303,7 +297,10 @@ def _enough_tasks(spread: float, margin: float) -> int:
         many = 2 * many
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (middle, many) if (_smallest(middle, spread) or 0.0) > margin else (few, middle)
+        if (_smallest(middle, spread) or 0.0) > margin:
+            few = middle
+        else:
+            many = middle
     return many
 
 

@@ -76,13 +76,8 @@ class RecordedRun:
             )
             directory = _unpacked(source, Path(outputs))
             about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
-            if isinstance(about, dict):
-                data = about.get("data")
-            else:
-                data = None
-            if not isinstance(data, dict) or not all(
-                is_inner_path(inner) for inner in data.values()
-            ):
+            data = about.get("data") if isinstance(about, dict) else None
+            if not isinstance(data, dict) or not all(map(is_inner_path, data.values())):
                 raise XpError(f"{directory / ABOUT} is not what xp wrote", ExitCode.RUN_DIR)
             moved = {path: str((directory / inner).absolute()) for path, inner in data.items()}
             sys.path += [
@@ -137,17 +132,11 @@ def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
         return {key: _replaced(value, moved) for key, value in node.items()}
     if isinstance(node, list | tuple):
         return [_replaced(value, moved) for value in node]
-    path = next(
-        (
-            before
-            for before in moved
-            if isinstance(node, str) and (node == before or node.startswith(f"{before}:"))
-        ),
-        None,
-    )
-    if path is None:
-        return node
-    return node.replace(path, moved[path], 1)
+    if isinstance(node, str):
+        for path, place in moved.items():
+            if node == path or node.startswith(f"{path}:"):
+                return place + node.removeprefix(path)
+    return node
 
 
 def _place_pictures(directory: Path) -> None:

@@ -66,10 +66,9 @@ def verdict(
         pair = before_and_after(run, default_margin())
     except (XpError, KeyError, TypeError, ValueError):
         pair = None
+    reason = diagnosis.reason
     if record.status is RunStatus.RUNNING:
         reason = f"the run is {status}"
-    else:
-        reason = diagnosis.reason
     page = {
         "word": diagnosis.verdict,
         "sentence": page_name(reason),

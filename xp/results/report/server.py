@@ -145,15 +145,8 @@ class View:
         searched = request.query_params.get("text", "").lower()
         index = self._page(request).index
         numbers = range(len(index.entries))
-        return JSONResponse(
-            {
-                "rows": [
-                    number
-                    for number in numbers
-                    if searched in said_in(index.record(number)).lower()
-                ]
-            }
-        )
+        rows = [number for number in numbers if searched in said_in(index.record(number)).lower()]
+        return JSONResponse({"rows": rows})
 
     def _directories(self, request: Request) -> Sequence[Path]:
         """Directories of the runs that the query names; without a name, those of the command line."""
