@@ -272,10 +272,7 @@ def test_an_evaluation_has_a_page_and_episodes_like_a_run(
     assert "not finished" in page["verdict"]["sentence"]
     assert page["episodes"]["columns"]["reward"] == [1.0] * 4
     assert main(["runs", "show", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
-    assert (
-        "whodunit is an evaluation, and a run is expected; look at it by python -m xp report whodunit"
-        in capsys.readouterr().err
-    )
+    assert "no such run: whodunit; see python -m xp runs list" in capsys.readouterr().err
     make_run(tmp_path, "whodunit-run")
     assert main(["report", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
     text = capsys.readouterr().err

@@ -56,19 +56,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         words = [word for word in words if not word.startswith("outputs=")]
     words = _with_action(words, parsers)
     args, unknown = parser.parse_known_args(words)
-    if names_none:
-        late = next((word for word in args.overrides if word in COMMANDS), None)
-        if late:
-            raise XpError(f"{late}: a command is the first word: python -m xp {late} ...")
     unknown = unknown if is_open else _with_rest(args, unknown)
     action = getattr(args, "action", None)
     args.called = f"{args.command} {action}" if action else args.command
-    for word in unknown:
-        if not is_open or _owners(word, args.called):
-            raise XpError(_not_taken(word, args.called))
     if is_open:
         args.overrides = [*args.overrides, *unknown]
         _check_configuration(args)
+    elif unknown:
+        raise XpError(_not_taken(unknown[0], args.called))
     args.outputs = outputs
     return args
 
@@ -180,16 +175,6 @@ def _no_command(text: str) -> str:
     )
 
 
-def _owners(word: str, called: str) -> list[str]:
-    """Commands that have a flag; only actions of the same command, if some have it."""
-    flag = word.partition("=")[0]
-    owners = [
-        name for name, subparser in build()[1].items() if flag in subparser.flags and name != called
-    ]
-    siblings = [name for name in owners if name.startswith(f"{called.partition(' ')[0]} ")]
-    return siblings or owners
-
-
 def _not_taken(word: str, called: str) -> str:
     """Message for an argument that a command or action does not accept."""
     see = f"see python -m xp {called} --help"
@@ -199,11 +184,8 @@ def _not_taken(word: str, called: str) -> str:
     legal = sorted(
         name for name in build()[1][called].flags if name.startswith("--") and name != "--help"
     )
-    takes = f"{called} takes {', '.join(legal)}; {see}"
-    owners = _owners(word, called)
-    if owners:
-        return f"{flag} is a flag of {' and '.join(owners)}, not of {called}; {takes}"
-    return f"{flag}: no such flag of {called}{nearest(flag, legal)}; {takes}"
+    hint = nearest(flag, legal)
+    return f"{flag}: no such flag of {called}{hint}; {called} takes {', '.join(legal)}; {see}"
 
 
 def _check_configuration(args: argparse.Namespace) -> None:

@@ -94,17 +94,8 @@ def chosen(
         lists = " and ".join(
             xp_command(f"{'eval' if room == EVALUATIONS else room} list", outputs) for room in rooms
         )
-        name = "names the runs" if len(rooms) == 1 else "name them"
-        if EVALUATIONS not in rooms and any(
-            name.startswith(word) for name in known_names(outputs, (EVALUATIONS,))
-        ):
-            report = xp_command(f"report {word}", outputs)
-            raise XpError(
-                f"{word} is an evaluation, and a run is expected; look at it by {report}",
-                ExitCode.RUN_DIR,
-            )
         raise XpError(
-            f"no such {what}: {word}{nearest(word, known)}; {lists} {name}", ExitCode.RUN_DIR
+            f"no such {what}: {word}{nearest(word, known)}; see {lists}", ExitCode.RUN_DIR
         )
     return matches
 
