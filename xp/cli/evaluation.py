@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -56,7 +56,9 @@ def eval_command(args: Namespace) -> int:
             _tell_played(runs[len(results) :])
             raise
     _show(args, results, outputs)
-    return _judge([run.entry.spec for run in runs], results)
+    for run, result in zip(runs, results, strict=True):
+        _check_void(run.entry.spec, result, "; add --again, which plays them again")
+    return ExitCode.OK
 
 
 def evaluations(
@@ -191,21 +193,19 @@ def _show(args: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> 
             print(f"  compare     {xp_command(f'runs compare {names} --paired', outputs)}")
 
 
-def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
-    """Returns OK, or UNHEALTHY with a message on standard error."""
-    for spec, result in zip(specs, results, strict=True):
-        summary = result["summary"]
-        most = spec.training.max_void_fraction
-        if summary["num_void"] > most * summary["num_episodes"]:
-            void = summary["num_void"]
-            total = summary["num_episodes"]
-            raise XpError(
-                f"{result['env']} / {result['model']['name']}: {void} of {total} episodes are void, more than"
-                f" training.max_void_fraction={most}: environment or endpoint is failing"
-                f" ({summary.get('void_reasons')}); add --again, which plays them again",
-                ExitCode.UNHEALTHY,
-            )
-    return ExitCode.OK
+def _check_void(spec: RunSpec, result: Mapping[str, Any], fix: str = "") -> None:
+    """Raises XpError(UNHEALTHY) for an evaluation with too many void episodes."""
+    summary = result["summary"]
+    void = summary["num_void"]
+    total = summary["num_episodes"]
+    most = spec.training.max_void_fraction
+    if void > most * total:
+        raise XpError(
+            f"{result['env']} / {result['model']['name']}: {void} of {total} episodes are void, more than"
+            f" training.max_void_fraction={most}: environment or endpoint is failing"
+            f" ({summary.get('void_reasons')}){fix}",
+            ExitCode.UNHEALTHY,
+        )
 
 
 def profile_command(args: Namespace) -> int:
@@ -252,6 +252,7 @@ def profile_command(args: Namespace) -> int:
             f" a reward of at least {threshold:g} passes"
         )
         _show_rates(head, list(rates.values()), result["id"], 1 / tries / 2)
+    _check_void(profiled[0].spec, result)
     if result["status"] == "finished":
         return ExitCode.OK
     return ExitCode.UNHEALTHY
