@@ -18,10 +18,10 @@ from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.contrib.skypilot.task import ACCELERATORS
+from xp.contrib.submitted_files import code_in
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launch, Launcher
 from xp.execution.launchers.files import copy_package
-from xp.execution.launchers.service import code_in
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
 

@@ -32,6 +32,7 @@ from xp.contrib.kubernetes.manifest import (
     options_of,
     script_text,
 )
+from xp.contrib.submitted_files import code_in, secret_values_of, stage_log
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Echo, Launch
 from xp.execution.launchers.cluster import ask, identity, run_unattended
@@ -41,9 +42,6 @@ from xp.execution.launchers.service import (
     ServiceLauncher,
     StageContext,
     SubmittedStage,
-    code_in,
-    secret_values_of,
-    stage_log,
 )
 from xp.lib.atomic import write_atomically
 from xp.lib.secrets.redaction import resolve

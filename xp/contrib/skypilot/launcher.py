@@ -23,6 +23,7 @@ from xp.contrib.skypilot.task import (
     needs_ray,
     task_text,
 )
+from xp.contrib.submitted_files import code_in, secret_values_of
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Echo, Launch
 from xp.execution.launchers.cluster import ask, identity, inherited, run_unattended
@@ -30,8 +31,6 @@ from xp.execution.launchers.service import (
     ServiceLauncher,
     StageContext,
     SubmittedStage,
-    code_in,
-    secret_values_of,
 )
 from xp.lib.atomic import write_atomically
 from xp.lib.private_ray import TOKEN
