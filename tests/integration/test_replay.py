@@ -101,6 +101,23 @@ def test_an_episode_of_the_first_batch_that_differs_is_named(
     assert check_first_batch(replace(recorded, directory=run), run).verdict is Outcome.NOT_CHECKED
 
 
+def test_a_task_that_a_step_has_twice_is_compared_twice(
+    recorded: RecordedRun, tmp_path: Path
+) -> None:
+    episodes = "attempt_1/train/trajectories/train.jsonl"
+    lines = [json.loads(line) for line in (recorded.records / episodes).read_text().splitlines()]
+    other = {**lines[0], "outcome": {**lines[0]["outcome"], "reward": 0.5}}
+    run = tmp_path / recorded.name
+    shutil.copytree(recorded.records, run)
+    for place, first in ((recorded.records, lines[0]), (run, other)):
+        twice = [first, *lines[1:], lines[0]]
+        (place / episodes).write_text("".join(json.dumps(line) + "\n" for line in twice))
+    check = check_first_batch(recorded, run)
+    assert check.verdict is Outcome.DIFFERS
+    assert len(check.differences) == 1
+    assert check_first_batch(recorded, recorded.records).summary == "5 episodes"
+
+
 def test_weights_are_compared_by_their_digests(recorded: RecordedRun, tmp_path: Path) -> None:
     run = tmp_path / recorded.name
     assert check_weights(recorded, run).verdict is Outcome.NOT_CHECKED

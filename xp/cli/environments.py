@@ -161,13 +161,12 @@ def _check_member(
         return EnvReport(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
     if fault is not None:
         raise fault
-    limit = spec.training.max_prompt_tokens
     reader = None if chat is None else chat.pictures
     return report(
         rules,
         result,
         group_size=group_size,
-        max_prompt_tokens=limit,
+        max_prompt_tokens=spec.training.max_prompt_tokens,
         count_tokens=None if chat is None else partial(_num_tokens, chat),
         count_pictures=None if reader is None else reader.num_tokens,
     )

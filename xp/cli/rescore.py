@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,8 @@ def rescore_command(args: Namespace) -> int:
 
     named, words = split_off(("outputs",), args.overrides)
     names = [word for word in words if "=" not in word]
-    rule = parse_assignments([word for word in words if "=" in word])
+    assignments = [word for word in words if "=" in word]
+    rule = parse_assignments(assignments)
     runs = named_runs(Path(named.get("outputs", "outputs")), names)
     if not 1 <= len(runs) <= 2 or not rule:
         raise XpError(
@@ -72,22 +73,19 @@ def rescore_command(args: Namespace) -> int:
         print_json({"steps": by_run, "comparison": pair})
         return code
     for run, each in zip(runs, lines, strict=True):
-        print(f"{run.name}  {' '.join(word for word in words if '=' in word)}")
-        trained = [line for line in each if line.phase == TRAIN]
-        chosen = {
-            id(trained[at * (len(trained) - 1) // (MOST_ROWS - 1)])
-            for at in range(MOST_ROWS)
-            if trained
-        }
+        print(f"{run.name}  {' '.join(assignments)}")
+        last = sum(line.phase == TRAIN for line in each) - 1
+        shown = {at * last // (MOST_ROWS - 1) for at in range(MOST_ROWS)}
+        trained = count()
         rows = [
             {
-                **asdict(line),
+                **vars(line),
                 "signal": line.signal_recorded,
                 "signal rescored": line.signal_rescored,
                 "void": line.num_void,
             }
             for line in each
-            if line.phase != TRAIN or id(line) in chosen
+            if line.phase != TRAIN or next(trained) in shown
         ]
         show_table(COLUMNS, rows)
     print(wrapped(reason if pair is None else pair.verdict))

@@ -123,13 +123,13 @@ def _first_batch(run: Path) -> dict[str, tuple[Any, Any]]:
     if not steps:
         return {}
     batch = steps[min(steps)]
-    return {
-        f"{index.entries[number].task}, sample {record['sample']}": (
-            record["messages"],
-            record["outcome"]["reward"],
-        )
-        for number, record in zip(batch, index.records(batch), strict=True)
-    }
+    episodes: dict[str, tuple[Any, Any]] = {}
+    for number, record in zip(batch, index.records(batch), strict=True):
+        name = f"{index.entries[number].task}, sample {record['sample']}"
+        while name in episodes:  # a step may have a task twice
+            name += " again"
+        episodes[name] = (record["messages"], record["outcome"]["reward"])
+    return episodes
 
 
 def check_weights(recorded: RecordedRun, run: Path) -> Check:
