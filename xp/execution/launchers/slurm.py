@@ -39,7 +39,6 @@ from xp.execution.launchers.slurm_job import (
     is_in_image,
     mounts,
     options,
-    secrets_places,
     srun_options,
 )
 from xp.execution.launchers.slurm_job import batch_script as batch_script
@@ -252,9 +251,9 @@ class SlurmLauncher(ClusterLauncher):
             token = str(secrets_files.write_token(context, stage.name))
         file = self._spec.secrets_file
         is_written = file is None and bool(job.secrets or context.secrets or inherited(context)[1])
-        secrets = secrets_places(context, file, has_files=is_written or token is not None)
+        has_files = is_written or token is not None
+        directories = mounts(context, file, os.environ, has_files=has_files)
         image = job.runtime.image
-        directories = mounts(context, secrets, os.environ)
         srun: tuple[str, ...] = ()
         words: tuple[str, ...] = ()
         if image is not None and self._spec.container is Container.PYXIS:

@@ -170,38 +170,32 @@ def array_script(spec: LauncherSpec, directory: Path, argv: Sequence[str]) -> st
     )
 
 
-def mounts(context: Context, secrets: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+def mounts(
+    context: Context, file: str | None, environ: Mapping[str, str], *, has_files: bool
+) -> list[str]:
     """Paths that a stage sees as they are: the outputs root, what holds its secrets, and the models' cache.
 
     Args:
         context: where the stage belongs.
-        secrets: of `secrets_places`.
-        environ: of this process.
-    """
-    cache = environ.get("HF_HOME")
-    return [str(context.outputs), *secrets, *([cache] if cache and Path(cache).is_dir() else [])]
-
-
-def secrets_places(context: Context, file: str | None, *, has_files: bool) -> list[str]:
-    """Paths that hold a stage's secrets.
-
-    Args:
-        context: where the stage belongs.
         file: `launcher.secrets_file`.
+        environ: of this process.
         has_files: whether xp writes a file or a Ray token for the stage. Without one there may be no directory, and a
             container does not start without a path that it is to mount.
     """
-    return [
-        *([file] if file else []),
-        *([str(secrets_files.directory() / context.run_id)] if has_files else []),
-    ]
+    paths = [str(context.outputs)]
+    if file:
+        paths.append(file)
+    if has_files:
+        paths.append(str(secrets_files.directory() / context.run_id))
+    cache = environ.get("HF_HOME")
+    if cache and Path(cache).is_dir():
+        paths.append(cache)
+    return paths
 
 
 def check_container(spec: LauncherSpec, context: Context) -> None:
     """Raises XpError(RUNTIME) for a Slurm without pyxis, and for a path that no option can name."""
-    for path in mounts(
-        context, secrets_places(context, spec.secrets_file, has_files=True), os.environ
-    ):
+    for path in mounts(context, spec.secrets_file, os.environ, has_files=True):
         if any(separator in path for separator in SEPARATORS):
             raise XpError(
                 f"launcher.container: {path} cannot be mounted: it has a comma or a colon",

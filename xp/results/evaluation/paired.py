@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean, stdev
 from typing import Final
@@ -67,10 +67,13 @@ class PairedComparison:
 
     If all tasks have the same difference: the number that shows this difference, or equivalence within the margin.
     """
-    verdict: str
-    """The verdict, as one sentence."""
+    verdict: str = field(init=False)
+    """The verdict, as one sentence, which `replace` makes again."""
     unit: str = "task"
     """Noun of the paired samples: `task`, or `seed` of two settings."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", verdict(self))
 
 
 def compare(
@@ -103,7 +106,7 @@ def compare(
         low = max(low, -1.0)
         high = min(high, 1.0)
     spread = stdev(differences) if len(differences) > 1 else 0.0
-    result = PairedComparison(
+    return PairedComparison(
         first=names[0],
         second=names[1],
         num_tasks=len(pairs),
@@ -121,10 +124,8 @@ def compare(
         margin=margin,
         p_equivalent=_equivalence(differences, margin, reach),
         enough_tasks=_enough(differences, margin, reach),
-        verdict="",
         unit=unit,
     )
-    return replace(result, verdict=verdict(result))
 
 
 def holm(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
@@ -135,11 +136,10 @@ def holm(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
     from statsmodels.stats.multitest import multipletests
 
     adjusted = iter(multipletests(tested, method="holm")[1])
-    results = [
+    return [
         replace(comparison, p_holm=None if comparison.p_value is None else float(next(adjusted)))
         for comparison in comparisons
     ]
-    return [replace(result, verdict=verdict(result)) for result in results]
 
 
 def verdict(result: PairedComparison) -> str:

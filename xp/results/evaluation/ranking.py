@@ -12,7 +12,7 @@ from xp.episode.clusters import Limits, clustered_stderr, within
 from xp.errors import XpError
 from xp.execution.leaderboard import MAX_SHOWN, RunEntry, text
 from xp.lib.text import counted, first_line, shortened
-from xp.results.evaluation.paired import PairedComparison, compare, holm, verdict
+from xp.results.evaluation.paired import PairedComparison, compare, holm
 from xp.results.evaluation.results import compare_all
 from xp.results.evaluation.settings import default_margin
 from xp.results.evaluation.statistics import CONFIDENCE, interval
@@ -109,7 +109,7 @@ def sentence(outputs: Path, entries: Sequence[RunEntry]) -> str | None:
         text = f"{best.label} is highest with {best.mean:.3f}"
     if len(best.seeds) > 1 and all(entry.before is not None for entry in scored):
         text += ", adjusted by the values before training"
-    return f"{text}. {verdict(pairs[0])}"
+    return f"{text}. {pairs[0].verdict}"
 
 
 def _over_seeds(group: SeedGroup, limits: Limits) -> str:
@@ -143,5 +143,4 @@ def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedCompariso
         for group in (other, best)
     ]
     (paired,) = compare_all(outputs, runs, margin)
-    paired = replace(paired, first=other.label, second=best.label)
-    return replace(paired, verdict=verdict(paired))
+    return replace(paired, first=other.label, second=best.label)
