@@ -44,11 +44,13 @@ def run(args: Namespace) -> int:
     from xp.execution.sweep import write_sweep
 
     plans, left = plans_of_sweep(args)
-    write_sweep(outputs_of(args.overrides), args.overrides, [*left, *plans.run_ids])
+    outputs = outputs_of(args.overrides)
+    runs = [*left, *plans.run_ids]
+    write_sweep(outputs, args.overrides, runs)
     try:
         return run_plans(plans, plans.names, has_panel=not args.lines, resume=_again("-m", args))
     finally:
-        compare_existing(outputs_of(args.overrides), [*left, *plans.run_ids])
+        compare_existing(outputs, runs)
 
 
 def _again(words: str, args: Namespace) -> str:
@@ -130,11 +132,12 @@ def search(args: Namespace) -> int:
     from xp.execution.sweep import held_out_reward, write_sweep
 
     digest = text_digest("\n".join(sorted(args.overrides)))[:12]
-    directory = outputs_of(args.overrides) / "searches" / digest
+    outputs = outputs_of(args.overrides)
+    directory = outputs / "searches" / digest
 
     def reward(point: Point) -> float:
         plans, left = open_plans([point], args)
-        write_sweep(outputs_of(args.overrides), args.overrides, [*left, *plans.run_ids])
+        write_sweep(outputs, args.overrides, [*left, *plans.run_ids])
         run_plans(plans, resume=_again(f"search --trials {args.trials}", args))
         return held_out_reward(point.spec)
 

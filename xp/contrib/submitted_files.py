@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from xp.execution.launchers.service import BY_ADDRESS, LOCKED, StageContext, SubmittedStage
+from xp.execution.launchers.base import StageContext
+from xp.execution.launchers.service import BY_ADDRESS, LOCKED, SubmittedStage
 from xp.lib.secrets.redaction import resolve
 from xp.planning.runtimes import AFTER_LOCK, RuntimeLock
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
-from xp.execution.launchers.base import Context, Launch, timestamp
+from xp.execution.launchers.base import Context, Launch, StageContext, timestamp
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import Spread, make_job_spec
 from xp.lib.atomic import write_json
@@ -120,15 +120,17 @@ def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
     write_json(directory / SUBMITTED, [asdict(launch) for launch in launches])
 
 
-def launches_of(
-    launcher: str, native_id: str, stages: Sequence[tuple[Stage, Context]]
+def record_launches(
+    directory: Path, launcher: str, native_id: str, stages: Sequence[StageContext]
 ) -> list[Launch]:
-    """Launches of stages that one job runs, submitted now."""
+    """Records that one job, accepted now, runs these stages; returns their launches."""
     started = timestamp()
-    return [
+    launches = [
         Launch(launcher, its.key(stage.name), native_id, its.log(stage.name), started)
         for stage, its in stages
     ]
+    write_launches(directory, launches)
+    return launches
 
 
 def identity(stage: Stage, context: Context) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import modal_app
-from xp.execution.launchers.base import Context, Echo, Launch
+from xp.execution.launchers.base import Context, Echo, Launch, StageContext
 from xp.execution.launchers.cluster import (
     SUBMITTED,
     TimedOut,
@@ -32,7 +32,6 @@ from xp.execution.launchers.files import inside
 from xp.execution.launchers.node.job_spec import JOB_SPEC, RESULT, Result
 from xp.execution.launchers.service import (
     ServiceLauncher,
-    StageContext,
     SubmittedStage,
     limit_of,
 )

@@ -22,15 +22,14 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
-from xp.execution.launchers.base import Context, Launch
+from xp.execution.launchers.base import Context, Launch, StageContext
 from xp.execution.launchers.cluster import (
     identity,
     inherited,
-    launches_of,
     place_job_spec,
     read_launches,
+    record_launches,
     spread_of,
-    write_launches,
 )
 from xp.execution.launchers.follow import ClusterLauncher
 from xp.execution.launchers.node.gpus import Gpus, claim
@@ -105,7 +104,7 @@ class RayLauncher(ClusterLauncher):
     def submit(self, stage: Stage, context: Context) -> Launch:
         return self._submit([(stage, context)])[0]
 
-    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+    def submit_all(self, stages: Sequence[StageContext]) -> list[Launch]:
         """Submits one job that runs the stages in order, since Ray does not order jobs."""
         return self._submit(stages) if stages else []
 
@@ -122,7 +121,7 @@ class RayLauncher(ClusterLauncher):
             self._head.stop()
             self._head = None
 
-    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+    def preview(self, stages: Sequence[StageContext]) -> Mapping[str, str]:
         """The client's request for each Ray job; for one job of all stages of a detached run."""
         groups = [[stage] for stage in stages]
         if self._spec.detach:
@@ -132,7 +131,7 @@ class RayLauncher(ClusterLauncher):
             for group in groups
         }
 
-    def _previewed(self, stages: Sequence[tuple[Stage, Context]]) -> str:
+    def _previewed(self, stages: Sequence[StageContext]) -> str:
         stage, context = stages[0]
         specs = [its.outputs / its.directory / stage.name / JOB_SPEC for stage, its in stages]
         file = self._spec.secrets_file
@@ -168,7 +167,7 @@ class RayLauncher(ClusterLauncher):
             )
         return JobSubmissionClient(self._address)
 
-    def _submit(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+    def _submit(self, stages: Sequence[StageContext]) -> list[Launch]:
         stage, context = stages[0]
         directory = (context.outputs / context.log(stage.name)).parent
         known = read_launches(directory)
@@ -194,9 +193,7 @@ class RayLauncher(ClusterLauncher):
                     place_job_spec(sent, its, self._spec, extra=extra, prints=True, spread=spread)
                 )
             self._hand_in(client, native_id, [stage.job for stage, _ in stages], specs, context)
-        launches = launches_of(self.name, native_id, stages)
-        write_launches(directory, launches)
-        return launches
+        return record_launches(directory, self.name, native_id, stages)
 
     def _hand_in(
         self,

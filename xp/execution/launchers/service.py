@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Echo, Launch
+from xp.execution.launchers.base import Context, Echo, Launch, StageContext
 from xp.execution.launchers.cluster import (
     identity,
-    launches_of,
     read_launches,
+    record_launches,
     spread_of,
-    write_launches,
 )
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import make_job_spec, tracking_of
@@ -29,7 +28,6 @@ from xp.planning.refusals import manages_own_gpus
 from xp.planning.runtimes import RuntimeLock, lock_with, smallest_with
 from xp.spec.launcher import LauncherSpec
 
-StageContext = tuple[Stage, Context]
 LOCKS = "environment"
 """Directory beside the job spec with copies of the lock's files."""
 MOUNT = "/outputs"
@@ -141,9 +139,7 @@ class ServiceLauncher:
                 self._place(stage, its)
             write_atomically(file, self._text(stages))
             native_id = self._hand_in(file, name, stages)
-        launches = launches_of(self.name, native_id, stages)
-        write_launches(directory, launches)
-        return launches
+        return record_launches(directory, self.name, native_id, stages)
 
     def _place(self, stage: Stage, context: Context) -> None:
         """Writes the files that the machine gets: the job spec, and the lock's files."""

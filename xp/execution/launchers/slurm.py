@@ -15,18 +15,17 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
-from xp.execution.launchers.base import Context, Launch
+from xp.execution.launchers.base import Context, Launch, StageContext
 from xp.execution.launchers.cluster import (
     TimedOut,
     ask,
     identity,
     inherited,
-    launches_of,
     place_job_spec,
     read_launches,
+    record_launches,
     run_unattended,
     spread_of,
-    write_launches,
 )
 from xp.execution.launchers.follow import ClusterLauncher
 from xp.execution.launchers.node.job_spec import JOB_SPEC, Spread
@@ -99,7 +98,7 @@ class SlurmLauncher(ClusterLauncher):
     def submit(self, stage: Stage, context: Context) -> Launch:
         return self._submit(stage, context, after=None)
 
-    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+    def submit_all(self, stages: Sequence[StageContext]) -> list[Launch]:
         """Submits a chain: each job starts if the one before ended with exit code 0, else it is cancelled.
 
         In a sweep's array, the stages are one task.
@@ -142,7 +141,7 @@ class SlurmLauncher(ClusterLauncher):
                 ExitCode.RUNTIME,
             ) from None
 
-    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+    def preview(self, stages: Sequence[StageContext]) -> Mapping[str, str]:
         """Batch script of each stage, with the command that would submit it."""
         if self._spec.array and stages:
             context = stages[0][1]
@@ -173,21 +172,18 @@ class SlurmLauncher(ClusterLauncher):
             return known[0]
         name = identity(stage, context)
         native_id = _find(name) if (directory / SCRIPT).exists() else None
-        launches = launches_of(
-            self.name, native_id or self._hand_in(stage, context, name, after), [(stage, context)]
-        )
-        write_launches(directory, launches)
-        return launches[0]
+        native_id = native_id or self._hand_in(stage, context, name, after)
+        return record_launches(directory, self.name, native_id, [(stage, context)])[0]
 
-    def _place(self, stages: Sequence[tuple[Stage, Context]], arrays: SlurmArrays) -> list[Launch]:
+    def _place(self, stages: Sequence[StageContext], arrays: SlurmArrays) -> list[Launch]:
         """Writes the job specs of a run's stages, and assigns them to its task of an array."""
         context = stages[0][1]
         paths = [self._place_job(stage, its)[0] for stage, its in stages]
         native_id = arrays.task_id(context.run_id, context.outputs / context.code, paths)
-        launches = launches_of(self.name, native_id, stages)
-        for path, launch in zip(paths, launches, strict=True):
-            write_launches(path.parent, [launch])
-        return launches
+        return [
+            record_launches(path.parent, self.name, native_id, [pair])[0]
+            for path, pair in zip(paths, stages, strict=True)
+        ]
 
     def _place_job(self, stage: Stage, context: Context) -> tuple[Path, Spread | None]:
         """Writes what a stage's job reads; returns its job spec, and its start on the job's nodes."""

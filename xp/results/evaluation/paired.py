@@ -220,11 +220,15 @@ def _interval(differences: Sequence[float]) -> tuple[float | None, float | None,
         return None, None, 1.0 if differences[0] == 0 else 0.5 ** (len(differences) - 1)
     from scipy.special import stdtr
 
-    center = fmean(differences)
-    error = stdev(differences) / len(differences) ** 0.5
-    degrees = len(differences) - 1
+    center, error, degrees = _mean_with_error(differences)
     reach = student(degrees) * error
     return center - reach, center + reach, 2 * float(stdtr(degrees, -abs(center) / error))
+
+
+def _mean_with_error(differences: Sequence[float]) -> tuple[float, float, int]:
+    """Mean, its standard error, and the degrees of freedom of the t test."""
+    number = len(differences)
+    return fmean(differences), stdev(differences) / number**0.5, number - 1
 
 
 def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold: float) -> Passes:
@@ -255,9 +259,7 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
         return max(0.0, 1 - margin / reach) ** len(differences)
     from scipy.special import stdtr
 
-    center = fmean(differences)
-    error = stdev(differences) / len(differences) ** 0.5
-    degrees = len(differences) - 1
+    center, error, degrees = _mean_with_error(differences)
     return max(
         float(stdtr(degrees, -(center + margin) / error)),
         float(stdtr(degrees, (center - margin) / error)),
