@@ -19,11 +19,12 @@ from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.arguments import COMMANDS, INSTEAD
-from xp.cli.parser import build, outputs_of, parse
+from xp.cli.parser import build, parse
 from xp.cli.run_plans import run_plans
 from xp.cli.table import fitted, wrapped
 from xp.composition import GROUPS, compose, options
 from xp.errors import ExitCode, XpError
+from xp.execution.named import outputs_of
 from xp.execution.record import LOCK, RunRecord, RunStatus
 from xp.planning.plan import Plan, build_again
 

@@ -189,6 +189,22 @@ def test_a_budget_counts_the_evaluations_that_are_finished(outputs: Path) -> Non
         assert len(server.requests) == num_requests
 
 
+def test_an_outputs_root_in_quotes_is_the_same_for_every_command(
+    outputs: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path_factory.mktemp("roots") / "a,b"
+    root.mkdir()
+    (root / "tasks").symlink_to(outputs / "tasks")
+    word = f"outputs='{root}'"
+    with serving(ChatServer(write=knows_some)) as server:
+        _, _, *more = words(server, root, "--tries", "1")
+        assert main(["tasks", "profile", word, *more]) == ExitCode.OK
+    assert len([*(root / "evaluations").iterdir()]) == 1
+    for command in (["eval", "run=none"], ["rescore", "none", "env.reward.reduction=max"]):
+        assert main([*command, word]) == ExitCode.RUN_DIR
+        assert capsys.readouterr().err.endswith(f" outputs={root}\n")
+
+
 @pytest.mark.parametrize(
     ("more", "code", "told"),
     [

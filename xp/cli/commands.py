@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xp.cli.parser import outputs_of
 from xp.cli.run_plans import (
     command_of,
     config_words,
@@ -21,6 +20,7 @@ from xp.cli.run_plans import (
 from xp.cli.table import print_json, wrapped
 from xp.composition import Point, compose, to_yaml
 from xp.errors import ExitCode, XpError
+from xp.execution.named import outputs_of
 from xp.lib.digest import text_digest
 from xp.lib.facts import one_reading
 from xp.lib.text import counted

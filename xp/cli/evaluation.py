@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.display import console
-from xp.cli.parser import outputs_of
 from xp.cli.progress import bar
 from xp.cli.table import print_json, wrapped
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
+from xp.execution.named import outputs_of
 from xp.execution.run_directory import xp_command
 from xp.lib.signals import stopping
 from xp.lib.terminal import shown
@@ -219,7 +219,7 @@ def profile_command(args: Namespace) -> int:
     fixed = (
         "eval.tasks=train",
         f"evaluation.samples_per_task={args.tries}",
-        f"outputs={args.outputs}",
+        f"outputs='{args.outputs}'",
     )
     repetitions = [
         word
@@ -260,7 +260,7 @@ def profile_command(args: Namespace) -> int:
 
 def _logged_command(args: Namespace) -> int:
     """Fetches the mean rewards of the training tasks from OpenReward, and writes them as a profile."""
-    spec = compose([*args.overrides, f"outputs={args.outputs}"], args.config_dir)
+    spec = compose([*args.overrides, f"outputs='{args.outputs}'"], args.config_dir)
     name, logged = logged_rates(spec, args.logged_model)
     profile = logged.profile()
     if args.json:

@@ -52,6 +52,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if is_open:
         words = [words[0], *_with_values(words[1:], parsers[words[0]].flags)]
     elif words[0] != "env":
+        from xp.execution.named import outputs_of
+
         outputs = outputs_of(words)
         words = [word for word in words if not word.startswith("outputs=")]
     words = _with_action(words, parsers)
@@ -73,17 +75,6 @@ def is_product(args: argparse.Namespace) -> bool:
     if getattr(args, "json", False) or getattr(args, "cfg", None):
         return True
     return args.called not in _WORK or (args.command == "eval" and args.overrides[:1] == ["list"])
-
-
-def outputs_of(words: Sequence[str]) -> Path:
-    """The outputs root in a command line, else the default one; raises XpError if it is not a local path."""
-    from xp.spec.section import local_path
-
-    values = [_unquoted(word) for word in words if word.startswith("outputs=")]
-    try:
-        return Path(local_path(values[-1]) if values else "outputs")
-    except ValueError as error:
-        raise XpError(f"outputs: {error}") from None
 
 
 @cache
@@ -108,16 +99,6 @@ def build() -> tuple[Parser, Mapping[str, Parser]]:
             if isinstance(action, argparse._SubParsersAction):
                 parsers |= {f"{name} {child}": below for child, below in action.choices.items()}
     return parser, parsers
-
-
-def _unquoted(word: str) -> str:
-    """The value of a word, with quotes read as Hydra reads them in overrides."""
-    value = word.partition("=")[2]
-    if value[:1] not in ("'", '"'):
-        return value
-    from xp.composition import parse_assignments
-
-    return str(parse_assignments([word])["outputs"])
 
 
 def _with_action(words: list[str], parsers: Mapping[str, Parser]) -> list[str]:

@@ -70,7 +70,7 @@ def replay_command(args: Namespace) -> int:
         source = run_directory(args.outputs, args.run)
         outputs = source.parent.parent
         name = source.name
-    recorded = _awaited(RecordedRun.open(source, (f"outputs={outputs}",)))
+    recorded = _awaited(RecordedRun.open(source, (f"outputs='{outputs}'",)))
     done: list[Check] = []
     for check in _checks(recorded, outputs, trains=not args.no_training):
         done.append(check)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 from xp.cli.table import print_json, show_table, wrapped
@@ -30,17 +29,17 @@ def rescore_command(args: Namespace) -> int:
     """Settles recorded episodes of one run, or of two to compare them, by another rule; the exit code is UNHEALTHY if
     it cannot score more of them than training.max_void_fraction."""
     from xp.composition.points import parse_assignments, validated
-    from xp.execution.named import named_runs
+    from xp.execution.named import named_runs, outputs_of
     from xp.execution.resume import split_off
     from xp.results.evaluation.settings import default_margin
     from xp.results.replay.rescore import compared, rescore, steps
     from xp.spec.recorded import recorded_spec
 
-    named, words = split_off(("outputs",), args.overrides)
+    _, words = split_off(("outputs",), args.overrides)
     names = [word for word in words if "=" not in word]
     assignments = [word for word in words if "=" in word]
     rule = parse_assignments(assignments)
-    runs = named_runs(Path(named.get("outputs", "outputs")), names)
+    runs = named_runs(outputs_of(args.overrides), names)
     if not 1 <= len(runs) <= 2 or not rule:
         raise XpError(
             "rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION"

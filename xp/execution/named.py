@@ -8,17 +8,38 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from xp.composition import parse_assignments
 from xp.errors import ExitCode, XpError, nearest
 from xp.execution.record import FILE
 from xp.execution.run_directory import xp_command
 from xp.lib.names import is_name
 from xp.lib.text import first_of
+from xp.spec.section import local_path
 
 RUNS: Final = "runs"
 EVALUATIONS: Final = "evaluations"
 FILES: Final = {RUNS: (FILE, "spec.yaml"), EVALUATIONS: ("request.json",)}
 """Directory below the outputs root -> files of which a run or an evaluation has one."""
 MAX_LISTED: Final = 5
+
+
+def outputs_of(words: Sequence[str]) -> Path:
+    """The outputs root in a command line, with quotes as Hydra reads them, else the default one.
+
+    Raises:
+        XpError: it is not a local path.
+    """
+    chosen_root = "outputs"
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "outputs" and value[:1] in ("'", '"'):
+            value = str(parse_assignments([word])[key])
+        if key == "outputs":
+            chosen_root = value
+    try:
+        return Path(local_path(chosen_root))
+    except ValueError as error:
+        raise XpError(f"outputs: {error}") from None
 
 
 def named_runs(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.composition import compose, options, parse_assignments, with_assignments
 from xp.errors import ExitCode, XpError
-from xp.execution.named import run_directory
+from xp.execution.named import outputs_of, run_directory
 from xp.lib.nested import set_at
 from xp.planning.refusals import check_model_files
 from xp.results.evaluation.command_line import ENDPOINT, EvalRequest
@@ -104,11 +104,7 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     from xp.worker.places import RunPaths, policy_start
 
     run, _, step = name.partition("@")
-    root = next(
-        (word.partition("=")[2] for word in request.overrides if word.startswith("outputs=")),
-        "outputs",
-    )
-    directory = run_directory(Path(root), run)
+    directory = run_directory(outputs_of(request.overrides), run)
     spec = _spec_of_run(directory, request, env)
     outputs = directory.parent.parent
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))

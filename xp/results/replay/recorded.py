@@ -22,6 +22,7 @@ from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.errors import ExitCode, XpError
 from xp.execution.lock import FILE as LOCK
 from xp.execution.lock import LockInputs, differences, facts_and_inputs, read_lock, spec_digest
+from xp.execution.named import outputs_of
 from xp.execution.run_directory import SPEC
 from xp.lib.digest import file_digest
 from xp.lib.names import is_inner_path
@@ -70,11 +71,7 @@ class RecordedRun:
         directory = None
         moved = {}
         if source.suffix == ".zip":
-            outputs = next(
-                (override[8:] for override in overrides if override.startswith("outputs=")),
-                "outputs",
-            )
-            directory = _unpacked(source, Path(outputs))
+            directory = _unpacked(source, outputs_of(overrides))
             about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
             data = about.get("data") if isinstance(about, dict) else None
             if not isinstance(data, dict) or not all(map(is_inner_path, data.values())):
