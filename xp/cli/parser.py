@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     outputs = Path("outputs")
     if is_open:
         words = [words[0], *_with_values(words[1:], parsers[words[0]].flags)]
-    elif words[0] != "env":
+    elif words[0] != "env" and any(word.startswith("outputs=") for word in words):
         from xp.execution.named import outputs_of
 
         outputs = outputs_of(words)
