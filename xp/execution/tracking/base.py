@@ -49,6 +49,10 @@ class Tracker:
     def __init__(self, run: TrackedRun) -> None:
         raise NotImplementedError
 
+    def export_secrets(self, run: TrackedRun) -> None:
+        """Sets its secrets as variables of this process, for a package that reads them there."""
+        os.environ.update({name: run.secrets[name] for name in self.secrets if name in run.secrets})
+
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Sends one line; `time`: seconds since 1970."""
         raise NotImplementedError

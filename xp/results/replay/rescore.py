@@ -108,7 +108,7 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
             for name, config in episode_config(spec).members.items()
         }
         episodes: list[RescoredEpisode] = []
-        groups: dict[tuple[str, int, str], list[tuple[int, GroupEpisode]]] = defaultdict(list)
+        groups = defaultdict[tuple[str, int, str], list[tuple[int, GroupEpisode]]](list)
         for number, record in zip(numbers, index.records(numbers), strict=True):
             entry = index.entries[number]
             episodes.append(members[entry.env].settled(entry, record))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from xp.episode.clusters import reward_limits
 from xp.episode.metrics_file import metrics_lines
 from xp.episode.trajectory import TRAIN
+from xp.lib.nested import grouped
 from xp.lib.reading import is_finite
 from xp.results.evaluation.statistics import bounded, mean
 from xp.results.report.episodes import EpisodeIndex
@@ -42,18 +43,17 @@ def curves(run: Path) -> dict[str, dict[str, Any]]:
 def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
     """Mean reward of each training step's episodes with its 95 % interval, clustered by task, from the last attempt."""
     last = index.last_attempt_of()
-    steps: dict[int, dict[str, list[float]]] = {}
-    for entry in index.entries:
-        if (
-            entry.phase == TRAIN
-            and entry.attempt == last[TRAIN, entry.step]
-            and entry.reward is not None
-        ):
-            steps.setdefault(entry.step, {}).setdefault(entry.task, []).append(entry.reward)
+    steps = grouped(
+        (entry.step, (entry.task, entry.reward))
+        for entry in index.entries
+        if entry.phase == TRAIN
+        and entry.attempt == last[TRAIN, entry.step]
+        and entry.reward is not None
+    )
     limits = reward_limits(entry.reward for entry in index.entries)
     columns: dict[str, list[float | None]] = {"step": [], "value": [], "low": [], "high": []}
     for step in sorted(steps):
-        estimate = bounded(mean(list(steps[step].values())), limits)
+        estimate = bounded(mean(list(grouped(steps[step]).values())), limits)
         if estimate is not None:
             for name, value in {"step": step, **vars(estimate)}.items():
                 if name in columns:
