@@ -15,6 +15,7 @@ from tests.support.evaluations import leave_evaluation
 from tests.support.sections import replace
 from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
+from xp.cli.compare import compare_existing
 from xp.errors import ExitCode, XpError
 from xp.execution.held_out import HeldOutResult
 from xp.execution.leaderboard import (
@@ -460,6 +461,15 @@ def test_a_table_has_rounded_and_short_values() -> None:
     first, second = ([line[name] for name in names] for line in cells)
     assert first == ["a", "-", "0.667", "x" * 200, "x" * 197 + "...", "[1]"]
     assert second == ["b", "0.500", "-", "-", "-", "-"]
+
+
+def test_a_run_that_cannot_be_read_does_not_replace_the_end_of_its_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(tmp_path, "a", 0.5)
+    (leave(tmp_path, "b", 0.7) / "run.json").write_text("{")
+    compare_existing(tmp_path, ["a", "b"])
+    assert "runs/b/run.json" in capsys.readouterr().err
 
 
 SPEC = {

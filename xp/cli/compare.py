@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.cli.table import print_json, show_table, wrapped
+from xp.errors import XpError
 from xp.execution.leaderboard import (
     MAX_SHOWN,
     RunEntry,
@@ -81,7 +82,10 @@ def compare_existing(outputs: Path, names: Sequence[str]) -> None:
     existing = [name for name in names if (outputs / "runs" / name / "run.json").is_file()]
     if len(existing) > 1:
         print()
-        show(outputs, leaderboard(outputs, existing))
+        try:
+            show(outputs, leaderboard(outputs, existing))
+        except XpError as error:  # the sweep has its own end
+            print(f"xp: {error}", file=sys.stderr)
 
 
 def show(outputs: Path, lines: Sequence[RunEntry]) -> None:
