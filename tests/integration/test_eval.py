@@ -136,6 +136,44 @@ def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(
     assert "of 30 episodes: --budget-usd 0.07 is spent" in capsys.readouterr().out
 
 
+def test_a_model_of_this_machine_does_not_cost_what_an_endpoint_does(outputs: Path) -> None:
+    prices = ("model.price_in=100", "model.price_out=1000")
+    with serving(ChatServer(write=knows_some)) as server:
+        sizes = ("evaluation.num_tasks=3", "eval.concurrency=1")
+        command = words(server, outputs, *prices, "model=tiny", *sizes)
+        assert main([*command, "--budget-usd", "0.0211"]) == 0  # three episodes of the endpoint
+    results = [json.loads(file.read_text()) for file in outputs.glob("evaluations/*/eval.json")]
+    assert [result["status"] for result in results] == ["finished", "finished"]
+
+
+def test_a_budget_counts_the_evaluations_that_are_finished(outputs: Path) -> None:
+    prices = ("model.price_in=100", "model.price_out=1000")  # 0.007 dollars an episode
+    with serving(ChatServer(write=knows_some)) as server:
+        command = words(server, outputs, *prices, "evaluation.num_tasks=10", "eval.concurrency=1")
+        command[command.index("model.name=stub")] = "model.name=one,two"
+        assert main([*command, "--budget-usd", "0.1"]) == 0
+        num_requests = len(server.requests)
+        assert 15 <= num_requests <= 16
+        assert main([*command, "--budget-usd", "0.1"]) == 0
+        assert len(server.requests) == num_requests
+
+
+def test_an_outputs_root_in_quotes_is_the_same_for_every_command(
+    outputs: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path_factory.mktemp("roots") / "a,b"
+    root.mkdir()
+    (root / "tasks").symlink_to(outputs / "tasks")
+    word = f"outputs='{root}'"
+    with serving(ChatServer(write=knows_some)) as server:
+        _, _, *more = words(server, root, "--tries", "1")
+        assert main(["tasks", "profile", word, *more]) == ExitCode.OK
+    assert len([*(root / "evaluations").iterdir()]) == 1
+    for command in (["eval", "run=none"], ["rescore", "none", "env.reward.reduction=max"]):
+        assert main([*command, word]) == ExitCode.RUN_DIR
+        assert capsys.readouterr().err.endswith(f" outputs={root}\n")
+
+
 @pytest.mark.parametrize(
     ("more", "code", "told"),
     [

@@ -53,6 +53,17 @@ def test_a_dropped_connection_makes_one_episode_void_and_others_count(outputs: P
     assert all("it answers other dialogues" in one["void_reason"] for one in void)
 
 
+def test_a_profile_of_void_episodes_alone_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(breaks_off_at(1)) as server:
+        _, *more = words(server, tmp_path, "model.max_attempts=1")
+        assert main(["tasks", "profile", *more, "--tries", "1"]) == ExitCode.UNHEALTHY
+    told = capsys.readouterr()
+    assert "every try was void" in told.out
+    assert "1 of 1 episodes are void" in told.err
+
+
 def repeats(body: Mapping[str, Any]) -> dict[str, Any]:
     """The number that the dialogue's last message names."""
     return {

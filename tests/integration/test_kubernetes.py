@@ -18,10 +18,10 @@ from tests.support.launching import ROOT, launcher_spec, stage
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.kubernetes.launcher import KubernetesLauncher, state_of
+from xp.contrib.submitted_files import stage_log
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launch, Launcher
 from xp.execution.launchers.files import copy_package
-from xp.execution.launchers.service import stage_log
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
 

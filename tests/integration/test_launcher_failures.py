@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -27,6 +28,8 @@ from xp.execution.launchers.slurm_job import array_script, batch_script
 from xp.execution.record import LOCK, RunStatus, read_record
 from xp.execution.supervise import dispatch
 from xp.lib.loopback import free_ports
+from xp.planning.job import Stage
+from xp.planning.stages import trainer_resources
 
 pytestmark = pytest.mark.integration
 
@@ -148,6 +151,24 @@ def test_a_run_that_another_command_asks_about_is_cancelled(
     finally:
         asking.join()
     assert read_record(outputs / "runs/run").status is RunStatus.INTERRUPTED
+
+
+def test_further_sbatch_options_reach_it_and_a_job_on_cpus_asks_for_no_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = programs(tmp_path, monkeypatch, sbatch='printf "%s\\n" "$@" > $here/argv; exit 0')
+    launcher = SlurmLauncher(
+        launcher_spec("slurm", sbatch={"qos": "high"}, account="us"), tmp_path / "outputs"
+    )
+    spec = compose(["hardware=cpu", "hardware.accelerators_per_node=2"])  # two processes
+    needs = replace(trainer_resources(spec), num_cpus=3, memory_gb=1.5)
+    two = replace(stage("a", "pass").job, resources=needs)
+    launcher.check([Stage("a", two)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
+    asked = (place / "argv").read_text().split("\n")
+    assert {"--qos=high", "--account=us", "--cpus-per-task=3", "--mem=1536M", "--requeue"} <= set(
+        asked
+    )
+    assert not [text for text in asked if text.startswith(("--gres", "--partition"))]
 
 
 def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None:

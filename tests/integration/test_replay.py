@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.child import json_lines
 from tests.support.own_game import prepared as prepared
 from tests.support.own_game import run as run
 from xp.__main__ import main
+from xp.composition import compose, to_yaml
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import ExitCode
 from xp.lib.verified import write_digests
 from xp.planning.episode import episode_config, episode_environ
+from xp.planning.plan import Plan
 from xp.results.replay.recorded import RecordedRun
 from xp.results.replay.replay import Outcome, check_first_batch, check_tasks, check_weights
 from xp.tasks.store import prove
@@ -93,6 +97,23 @@ def test_an_episode_of_the_first_batch_that_differs_is_named(
     assert check_first_batch(replace(recorded, directory=run), run).verdict is Outcome.NOT_CHECKED
 
 
+def test_a_task_that_a_step_has_twice_is_compared_twice(
+    recorded: RecordedRun, tmp_path: Path
+) -> None:
+    episodes = "attempt_1/train/trajectories/train.jsonl"
+    lines = [json.loads(line) for line in (recorded.records / episodes).read_text().splitlines()]
+    other = {**lines[0], "outcome": {**lines[0]["outcome"], "reward": 0.5}}
+    run = tmp_path / recorded.name
+    shutil.copytree(recorded.records, run)
+    for place, first in ((recorded.records, lines[0]), (run, other)):
+        twice = [first, *lines[1:], lines[0]]
+        (place / episodes).write_text("".join(json.dumps(line) + "\n" for line in twice))
+    check = check_first_batch(recorded, run)
+    assert check.verdict is Outcome.DIFFERS
+    assert len(check.differences) == 1
+    assert check_first_batch(recorded, recorded.records).summary == "5 episodes"
+
+
 def test_weights_are_compared_by_their_digests(recorded: RecordedRun, tmp_path: Path) -> None:
     run = tmp_path / recorded.name
     assert check_weights(recorded, run).verdict is Outcome.NOT_CHECKED
@@ -120,3 +141,31 @@ def test_the_command_ends_with_the_result(
         assert main(["replay", recorded.name, "--no-training"]) == ExitCode.DIFFERS
     finally:
         file.write_text(content)
+
+
+def test_a_run_whose_name_has_a_dot_has_a_result_of_its_own(recorded: RecordedRun) -> None:
+    run = recorded.records
+    shutil.copytree(run, run.with_name("grpo-1.5"))
+    assert main(["replay", "runs/grpo-1.5", "--no-training"]) == ExitCode.RUN_DIR
+    assert main(["replay", str(run.with_name("grpo-1.5")), "--no-training"]) == ExitCode.OK
+    assert Path("outputs/replays/grpo-1.5/replay.json").is_file()
+
+
+def test_a_detached_run_is_waited_for_before_it_is_compared(
+    recorded: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recorded.records
+    text = to_yaml(recorded.spec)
+    detached = yaml.safe_load(text)
+    words = ["launcher=slurm", "launcher.detach=true", "launcher.array=true"]
+    detached["launcher"] = compose(words).launcher.model_dump(mode="json")
+    (run / "spec.yaml").write_text(yaml.safe_dump(detached))
+
+    def play(plans: Sequence[Plan]) -> int:
+        (plan,) = plans
+        if not plan.spec.launcher.detach:  # else nothing is there yet
+            shutil.copytree(run, run.with_name(plan.run_id))
+        return ExitCode.OK
+
+    monkeypatch.setattr("xp.cli.run_plans.run_plans", play)
+    assert main(["replay", run.name]) == ExitCode.OK

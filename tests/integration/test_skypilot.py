@@ -15,9 +15,9 @@ from tests.support.launching import launcher_spec
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
+from xp.contrib.submitted_files import code_in
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launcher
-from xp.execution.launchers.service import code_in
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
 

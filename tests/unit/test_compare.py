@@ -13,6 +13,7 @@ import pytest
 from tests.support.evaluations import leave_evaluation
 from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
+from xp.cli.compare import compare_existing
 from xp.errors import ExitCode, XpError
 from xp.execution.held_out import HeldOutResult
 from xp.execution.leaderboard import (
@@ -325,6 +326,15 @@ def test_a_run_that_cannot_be_read_is_last_in_a_list_and_an_error_by_its_name(
 
 
 SPEC = {"seed": 1, "training": {"rate": 1.0}, "model": {"name": "m", "lora": None}}
+
+
+def test_a_run_that_cannot_be_read_does_not_replace_the_end_of_its_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(tmp_path, "a", 0.5)
+    (leave(tmp_path, "b", 0.7) / "run.json").write_text("{")
+    compare_existing(tmp_path, ["a", "b"])
+    assert "runs/b/run.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,16 @@ def test_rows_have_verdicts_with_the_trajectories_where_these_decide(outputs: Pa
     }
     assert [round(one, 2) for one in rows["good"]["after"]] == [0.5, 0.26, 0.74]
     assert rows["good"]["curve"] == [0.0, 0.25, 0.5, 0.75]
+
+
+def test_a_row_without_a_verdict_is_counted_once(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = count()
+    monkeypatch.setattr("xp.results.report.listing.monotonic", lambda: float(next(clock)))
+    data = Listing(outputs).data(4)  # time for the rows, not for their verdicts
+    assert data["left"] > 0
+    assert len(data["rows"]) == data["total"] == 3
 
 
 def test_only_rows_that_changed_are_sent_again_and_lost_ones_go(outputs: Path) -> None:

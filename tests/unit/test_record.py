@@ -77,8 +77,9 @@ def test_stand_ins_are_on_record_and_in_the_table(directory: Path) -> None:
         "vLLM: xp's own engine",
         "NCCL: gloo",
     )
-    assert table(record).splitlines()[-1] == "  not the real one: vLLM: xp's own engine, NCCL: gloo"
-    assert "not the real one" not in table(begun())
+    lines = table(record, Path(), "running").splitlines()
+    assert lines[-1] == "  not the real one: vLLM: xp's own engine, NCCL: gloo"
+    assert "not the real one" not in table(begun(), Path(), "running")
 
 
 def close_attempt_times(read: RunRecord, expected: RunRecord) -> RunRecord:
@@ -150,14 +151,14 @@ def test_the_table_shows_every_stage_of_every_attempt(tmp_path: Path) -> None:
     record = replace(
         EMPTY, attempts=(attempt(1, 600, DONE, killed, training=SettledLength(4, 9, None)), second)
     )
-    first, prepared, train, again, _ = table(record).splitlines()[1:]
-    assert table(record).splitlines()[0] == "run  pending"
+    head, first, prepared, train, again, _ = table(record, Path(), "running").splitlines()
+    assert head == "run  pending"
     assert first == f"attempt_1  succeeded  {NOON}  0000000000 (changed)  4 steps"
     assert prepared.split() == ["prepare", "succeeded", "30.0", "s", "exit", "0", LOG]
     assert train == "  train        failed         600.0 s  exit 137"
     assert again == f"attempt_2  succeeded  {NOON}  6 steps (3 epochs of 23 tasks)"
-    assert f"{tmp_path}/{LOG}" in table(record, tmp_path)
-    assert "  train        pending" in table(begun()).splitlines()
+    assert f"{tmp_path}/{LOG}" in table(record, tmp_path, "running")
+    assert "  train        pending" in table(begun(), tmp_path, "running").splitlines()
 
 
 def test_a_run_has_the_time_of_its_attempts_and_the_steps_of_its_last_training() -> None:

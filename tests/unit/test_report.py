@@ -272,13 +272,18 @@ def test_an_evaluation_has_a_page_and_episodes_like_a_run(
     assert "not finished" in page["verdict"]["sentence"]
     assert page["episodes"]["columns"]["reward"] == [1.0] * 4
     assert main(["runs", "show", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
-    assert (
-        "whodunit is an evaluation, and a run is expected; look at it by python -m xp report whodunit"
-        in capsys.readouterr().err
-    )
+    assert "no such run: whodunit; see python -m xp runs list" in capsys.readouterr().err
     make_run(tmp_path, "whodunit-run")
     assert main(["report", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
     text = capsys.readouterr().err
     assert "whodunit is the beginning of 2 names: " in text
     assert all(name in text for name in ("whodunit_mini-mine-abc", "whodunit-run"))
     assert main(["report", "whodunit-run", "whodunit_mini-mine-abc", f"outputs={tmp_path}"]) == 0
+
+
+def test_an_evaluation_without_tokens_is_not_called_a_run_of_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_evaluation(tmp_path, "mine")
+    assert main(["report", "mine", f"outputs={tmp_path}", "--tokens"]) == ExitCode.RUN_DIR
+    assert "mine is an evaluation, so its tokenizer is not loaded" in capsys.readouterr().err

@@ -19,19 +19,11 @@ NAMES_OF_RUNS: Final = (
 )
 SLOTS: Final = "sessions to open at the same time, on a remote server too (default: up to 64, on a server that xp starts)"
 INSTEAD: Final = {
-    "parity": "explain KEY",
     "evaluate": "eval run=RUN@STEP",
-    "model": "options model",
-    "hardware": "options hardware",
-    "env list": "options env",
-    "judge": "env check --labels FILE env=NAME 'env.judge={...}'",
-    "publish": "runs publish RUN --to PLACE",
-    "runs watch": "runs logs RUN --follow",
-    "runs lock": "runs show RUN --lock",
+    "rerun": "runs recipe RUN",
+    "runs rerun": "runs recipe RUN",
     "runs resume": "resume=RUN",
-} | dict.fromkeys(
-    ("rerun", "repeat", "again", "runs rerun", "runs repeat", "runs again"), "runs recipe RUN"
-)
+}
 """Words that are not commands -> the command for them."""
 
 

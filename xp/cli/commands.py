@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from xp.cli.parser import outputs_of
 from xp.cli.run_plans import (
     command_of,
     config_words,
@@ -19,9 +17,10 @@ from xp.cli.run_plans import (
     points_of,
     run_plans,
 )
-from xp.cli.table import wrapped
+from xp.cli.table import print_json, wrapped
 from xp.composition import Point, compose, to_yaml
 from xp.errors import ExitCode, XpError
+from xp.execution.named import outputs_of
 from xp.lib.digest import text_digest
 from xp.lib.facts import one_reading
 from xp.lib.text import counted
@@ -45,11 +44,13 @@ def run(args: Namespace) -> int:
     from xp.execution.sweep import write_sweep
 
     plans, left = plans_of_sweep(args)
-    write_sweep(outputs_of(args.overrides), args.overrides, [*left, *plans.run_ids])
+    outputs = outputs_of(args.overrides)
+    runs = [*left, *plans.run_ids]
+    write_sweep(outputs, args.overrides, runs)
     try:
         return run_plans(plans, plans.names, has_panel=not args.lines, resume=_again("-m", args))
     finally:
-        compare_existing(outputs_of(args.overrides), [*left, *plans.run_ids])
+        compare_existing(outputs, runs)
 
 
 def _again(words: str, args: Namespace) -> str:
@@ -93,11 +94,10 @@ def plan(args: Namespace) -> int:
 
         compare_plans(args)
         return ExitCode.OK
-    plans = (
-        [_planned(args, point, build_sft) for point in points_of(args)]
-        if args.sft
-        else plans_of(args)
-    )
+    if args.sft:
+        plans: Sequence[Plan] = [_planned(args, point, build_sft) for point in points_of(args)]
+    else:
+        plans = plans_of(args)
     if args.native or args.native_diff is not None:
         from xp.cli.native import show_native
 
@@ -113,13 +113,13 @@ def plan(args: Namespace) -> int:
         return ExitCode.OK
     if args.multirun:
         out = console()
-        for plan in plans:
-            out.print(f"{plan.run_id}  seed {plan.spec.seed}  {arithmetic(plan)[1]}")
-        task_sets = {
-            stage.job.outputs for plan in plans for stage in plan.stages if stage.name == "prepare"
-        }
+        task_sets = set()
+        for planned in plans:
+            out.print(f"{planned.run_id}  seed {planned.spec.seed}  {arithmetic(planned)[1]}")
+            task_sets |= {stage.job.outputs for stage in planned.stages if stage.name == "prepare"}
         out.print(f"{counted(len(plans), 'run')}, {counted(len(task_sets), 'task set')}")
-        for line in time_lines([plan.spec for plan in plans], Path(plans[0].spec.outputs)):
+        specs = [planned.spec for planned in plans]
+        for line in time_lines(specs, Path(specs[0].outputs)):
             out.print(wrapped(line))
         return ExitCode.OK
     show_plan(plans[0], Path(plans[0].spec.outputs), with_files=args.files)
@@ -132,11 +132,12 @@ def search(args: Namespace) -> int:
     from xp.execution.sweep import held_out_reward, write_sweep
 
     digest = text_digest("\n".join(sorted(args.overrides)))[:12]
-    directory = outputs_of(args.overrides) / "searches" / digest
+    outputs = outputs_of(args.overrides)
+    directory = outputs / "searches" / digest
 
     def reward(point: Point) -> float:
         plans, left = open_plans([point], args)
-        write_sweep(outputs_of(args.overrides), args.overrides, [*left, *plans.run_ids])
+        write_sweep(outputs, args.overrides, [*left, *plans.run_ids])
         run_plans(plans, resume=_again(f"search --trials {args.trials}", args))
         return held_out_reward(point.spec)
 
@@ -158,7 +159,7 @@ def doctor(args: Namespace) -> int:
             print(wrapped(str(finding)), flush=True)
         findings.append(finding)
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+        print_json(findings)
     return exit_code(findings)
 
 
@@ -172,11 +173,10 @@ def show_config(args: Namespace) -> int:
         return ExitCode.OK
     node = yaml.safe_load(text)
     for part in args.package.split("."):
-        if not isinstance(node, dict) or part not in node:
-            if isinstance(node, dict):
-                known = ", ".join(node)
-            else:
-                known = "no keys"
+        if not isinstance(node, dict):
+            node = {}
+        if part not in node:
+            known = ", ".join(node) or "no keys"
             raise XpError(f"--package {args.package}: no section {part}; there are: {known}")
         node = node[part]
     print(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), end="")

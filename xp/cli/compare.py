@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from xp.cli.table import ListColumn, show_table, wrapped
+from xp.cli.table import print_json, show_table, wrapped
+from xp.errors import XpError
 from xp.execution.leaderboard import (
     MAX_SHOWN,
-    PLAIN,
     RunEntry,
     as_csv,
     as_markdown,
@@ -25,30 +24,24 @@ from xp.lib.terminal import one_line
 from xp.lib.text import counted, shortened
 from xp.results.evaluation.ranking import sentence, settings_of
 
-RANKS: Final = (
-    *(
-        "run",
-        "after",
-        "passes",
-        "stderr",
-        "before",
-        "algorithm",
-        "seed",
-        "model",
-        "steps",
-        "status",
-        "backend",
-    ),
-    *("minutes", "tags", "note"),
-)
-"""Columns in the order of their ranks (`xp.cli.table.ListColumn`); keys that differ are always shown."""
+RANKS: Final = {
+    "model": 8,
+    "algorithm": 6,
+    "backend": 11,
+    "seed": 7,
+    "steps": 9,
+    "before": 5,
+    "after": 2,
+    "stderr": 4,
+    "minutes": 12,
+    "status": 10,
+    "note": 14,
+    "tags": 13,
+    "passes": 3,
+}
+"""Columns after the run and the keys that differ, which are always shown."""
 
-SETTINGS: Final = (
-    ListColumn("setting", 0),
-    ListColumn("mean", 1),
-    ListColumn("stderr", 2),
-    ListColumn("n", 3),
-)
+SETTINGS: Final = {"setting": 0, "mean": 1, "stderr": 2, "n": 3}
 """Columns of the settings of a sweep: mean over seeds of the adjusted held-out reward, and number of seeds."""
 
 
@@ -62,9 +55,9 @@ def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
     """
     lines = leaderboard(outputs, names)
     if form == "json":
-        print(json.dumps([asdict(line) for line in lines], indent=2))
+        print_json(lines)
     elif form is not None:
-        print(as_csv(lines) if form == "csv" else as_markdown(lines), end="")
+        print({"csv": as_csv, "markdown": as_markdown}[form](lines), end="")
     elif not lines:
         print(f"no runs below {outputs / 'runs'}")
     else:
@@ -79,7 +72,7 @@ def _show_locks(runs: Sequence[Path]) -> None:
         return
     first, second = (facts_and_inputs(run) for run in runs)
     lines = differences(first, second)
-    print("\nlocks: " + ("the same" if not lines else f"{counted(len(lines), 'difference')}"))
+    print(f"\nlocks: {counted(len(lines), 'difference') if lines else 'the same'}")
     for line in lines:
         print(wrapped(one_line(f"  {line}")))
 
@@ -89,7 +82,10 @@ def compare_existing(outputs: Path, names: Sequence[str]) -> None:
     existing = [name for name in names if (outputs / "runs" / name / "run.json").is_file()]
     if len(existing) > 1:
         print()
-        show(outputs, leaderboard(outputs, existing))
+        try:
+            show(outputs, leaderboard(outputs, existing))
+        except XpError as error:  # the sweep has its own end
+            print(f"xp: {error}", file=sys.stderr)
 
 
 def show(outputs: Path, lines: Sequence[RunEntry]) -> None:
@@ -100,44 +96,29 @@ def show(outputs: Path, lines: Sequence[RunEntry]) -> None:
         if len(envs) > 1:
             print(f"{one_line(env) or 'unreadable'}:")
         keys = list(dict.fromkeys(key for line in of_env for key in line.differs))
-        plain = [name for name in PLAIN if name not in ("run", "env", "ranked_by", "incomparable")]
+        first = "after"
         if of_env[0].ranked_by == "passes":
             first = "passes"
-        else:
-            first = "after"
-        ends = [key.rpartition(".")[2] for key in keys]
+        titles = {key: key for key in keys}
         # On a terminal the end of `training.learning_rate`, so that all keys fit 80 columns.
-        is_short = sys.stdout.isatty() and len({*ends, *RANKS}) == len(ends) + len(RANKS)
-        titles = dict(zip(keys, ends if is_short else keys, strict=True))
-        columns = [
-            *(ListColumn(name, 0) for name in ("run", first, *titles.values())),
-            *(ListColumn(name, 1 + RANKS.index(name)) for name in plain if name != first),
-        ]
-        rows = [
-            {**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}}
-            for line in of_env
-        ]
-        rows = [
-            {
-                key: shortened(value, MAX_SHOWN) if isinstance(value, str) else value
-                for key, value in row.items()
-            }
-            for row in rows
-        ]
+        ends = [key.rpartition(".")[2] for key in keys]
+        if sys.stdout.isatty() and len({*ends, *RANKS, "run"}) == len(ends) + len(RANKS) + 1:
+            titles = dict(zip(keys, ends, strict=True))
+        columns = dict.fromkeys(("run", first, *titles.values()), 0)
+        columns |= {name: rank for name, rank in RANKS.items() if name != first}
+        rows = []
+        for line in of_env:
+            values = {key: shortened(text(value), MAX_SHOWN) for key, value in line.differs.items()}
+            rows.append(asdict(line) | {titles[key]: value for key, value in values.items()})
         show_table(columns, rows)
         settings = settings_of(of_env)
         if len(settings) > 1 and any(len(setting.seeds) > 1 for setting in settings):
             print()
-            rows_of_settings = [
-                {
-                    "setting": setting.label,
-                    "mean": setting.mean,
-                    "stderr": setting.stderr,
-                    "n": len(setting.seeds),
-                }
+            values_of = (
+                (setting.label, setting.mean, setting.stderr, len(setting.seeds))
                 for setting in settings
-            ]
-            show_table(SETTINGS, rows_of_settings)
+            )
+            show_table(SETTINGS, [dict(zip(SETTINGS, values, strict=True)) for values in values_of])
         verdict = sentence(outputs, of_env)
         if verdict is not None:
             print(wrapped(one_line(verdict)))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.table import ListColumn, show_table, wrapped
+from xp.cli.table import show_table, wrapped
 from xp.composition import compose
 from xp.composition.points import variants_of
 from xp.errors import ExitCode, XpError
@@ -18,9 +18,7 @@ from xp.planning.memory.fit import MemoryVerdict, fit, works
 from xp.planning.plan import build_plan, new_run_id
 from xp.spec import RunSpec
 
-COLUMNS: Final = tuple(
-    ListColumn(name, 0) for name in ("variant", "fits", "GiB", "s/step", "hours", "USD")
-)
+COLUMNS: Final = dict.fromkeys(("variant", "fits", "GiB", "s/step", "hours", "USD"), 0)
 FITS: Final = {MemoryVerdict.FITS: "yes", MemoryVerdict.LIKELY: "likely"}
 
 
@@ -52,8 +50,8 @@ def compare_plans(args: Namespace) -> None:
     if len(refusals) == len(variants) and len({str(error) for error in refusals}) == 1:
         raise refusals[0]
     show_table(COLUMNS, variants, as_json=args.json)
-    for reason in () if args.json else reasons:
-        print(wrapped(reason))
+    if not args.json:
+        print(*(f"{wrapped(reason)}\n" for reason in reasons), sep="", end="")
     if len(refusals) == len(variants):
         raise XpError("every variant is refused; set other values of --compare", ExitCode.PLAN)
 

@@ -81,13 +81,11 @@ def words(prefix: str, **_: Any) -> Iterator[str]:
 
     group, is_chosen, _rest = prefix.partition("=")
     if is_chosen:
+        values: Iterable[str] = _values(group)
         if group in GROUPS:
-            values: Iterable[str] = options(group)
-        else:
-            if group in ("run", "resume"):
-                values = _runs()
-            else:
-                values = _values(group)
+            values = options(group)
+        elif group in ("run", "resume"):
+            values = _runs()
         yield from (f"{group}={value}" for value in values)
         return
     yield from sorted(

@@ -19,9 +19,8 @@ from xp.execution.held_out import HeldOutResult, held_out
 from xp.execution.record import read_record, time_text
 from xp.execution.resume import other_length_lines
 from xp.execution.run_directory import xp_command
-from xp.execution.tracking.base import tracked_places
+from xp.execution.tracking.base import known, tracked_places
 from xp.lib.facts import one_reading
-from xp.lib.secrets.redaction import resolve
 from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted, first_line
 from xp.planning.episode import named_code
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from xp.spec import RunSpec
 
 RATE = "training/learning_rate"
-MADE = {"episodes/num": "episode", "training/updates": "update", RATE: ""}
+MADE = {"episodes/num": "episode", "training/updates": "update"}
 """Metrics of the summary -> word for what their sum counts."""
 
 
@@ -90,20 +89,13 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 
     out = console()
     out.print(title(plan), style="bold")
+    lines = [machine_line(plan.spec), *arithmetic(plan), *sft_time_lines(plan.spec, outputs)]
     if plan.trains:
-        of_training = (
+        lines += [
             *time_lines([plan.spec], outputs),
             *extra_plan_lines(plan.spec, outputs),
             *disk_line(plan.spec),
-        )
-    else:
-        of_training = ()
-    lines = [
-        machine_line(plan.spec),
-        *arithmetic(plan),
-        *sft_time_lines(plan.spec, outputs),
-        *of_training,
-    ]
+        ]
     lines += [*memory_lines(plan.spec, outputs, trains=plan.trains), *notice_lines(plan)]
     try:
         check_model_files(plan.spec)
@@ -113,36 +105,27 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     for line in lines:
         out.print(wrapped(f"  {line}"))
     for stage in plan.stages:
+        there = ""
         if stage.done is not None and (outputs / stage.done).exists():
             there = " (there already)"
-        else:
-            there = ""
-        if stage.needs:
-            after = f", after {' and '.join(stage.needs)}"
-        else:
-            after = ""
+        when = ""
         if stage.made_in:
-            within = f", played in the {stage.made_in} stage; if that did not end"
-        else:
-            within = ""
+            when = f", played in the {stage.made_in} stage; if that did not end"
+        elif stage.needs:
+            when = f", after {' and '.join(stage.needs)}"
         argv = stage.job.argv
         last = max((at for at, word in enumerate(argv) if word == "-m"), default=1)
-        out.print(headed(stage.name, f"{within or after}: {shlex.join(argv[: last + 2])}"))
+        out.print(headed(stage.name, f"{when}: {shlex.join(argv[: last + 2])}"))
         for path in stage.job.outputs:
             out.print(f"  -> {outputs / path}{there}")
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     unset = ", which has no value here: export it, or set it in .env"
     lines = [
-        f"secret {name}: from the variable {source}{'' if _has_value(source) else unset}"
+        f"secret {name}: from the variable {source}{'' if known([source]) else unset}"
         for name, source in secrets.items()
     ]
-    lines += [
-        *named_code(plan.spec),
-        *(
-            f"open: {endpoint}"
-            for endpoint in backend_of(plan.spec).unauthenticated_endpoints(plan.spec)
-        ),
-    ]
+    endpoints = backend_of(plan.spec).unauthenticated_endpoints(plan.spec)
+    lines += [*named_code(plan.spec), *(f"open: {endpoint}" for endpoint in endpoints)]
     if not with_files:
         lines += files_lines(plan.spec)
     for line in lines:
@@ -161,22 +144,12 @@ def files_lines(spec: RunSpec) -> list[str]:
     """A line for a place of the run or a tracker that is not this machine's own, which points to the whole texts."""
     from xp.spec import LauncherName
 
-    if spec.launcher.name == LauncherName.LOCAL:
-        names = []
-    else:
-        names = [f"launcher={spec.launcher.name}"]
-    names += [f"tracking={name}" for name in spec.tracking]
+    names = [f"tracking={name}" for name in spec.tracking]
+    if spec.launcher.name != LauncherName.LOCAL:
+        names.insert(0, f"launcher={spec.launcher.name}")
     if names:
         return [f"{' and '.join(names)}: --files shows every file of the jobs"]
     return []
-
-
-def _has_value(variable: str) -> bool:
-    try:
-        resolve([variable])
-    except XpError:
-        return False
-    return True
 
 
 def plan_json(plan: Plan) -> str:
@@ -187,9 +160,9 @@ def plan_json(plan: Plan) -> str:
 
     outputs = Path(plan.spec.outputs)
     step = duration(plan.spec, outputs)
-    memory = memory_json(plan.spec, outputs, trains=plan.trains)
-    estimates = {"memory": memory, "step_s": None if step is None else asdict(step)}
-    content = json.loads(plan.to_json()) | estimates
+    content = json.loads(plan.to_json())
+    content["memory"] = memory_json(plan.spec, outputs, trains=plan.trains)
+    content["step_s"] = step and asdict(step)
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -222,35 +195,26 @@ def notice_lines(plan: Plan) -> list[str]:
     from xp.planning.refusals import launcher_lines, sandbox_lines
     from xp.spec.hardware import gpu_cells
 
-    if plan.spec.hardware.accelerator == "cpu":
-        unused = gpu_cells("name", "index")
-    else:
-        unused = []
-    if unused:
-        hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"]
-    else:
-        hint = []
+    lines = []
     replaced = dict.fromkeys(stub for stage in plan.stages for stub in stage.job.stubs)
     if replaced:
-        stubs = [f"not the real one: {', '.join(replaced)}"]
-    else:
-        stubs = []
-    backend = backend_of(plan.spec)
-    if hasattr(backend, "override_lines"):
-        overridden = backend.override_lines(plan.spec)
-    else:
-        overridden = []
-    return [
-        *stubs,
+        lines.append(f"not the real one: {', '.join(replaced)}")
+    lines += [
         *sandbox_lines(plan.spec),
         *value_warnings(plan.spec),
         *untried_lines(plan.spec),
         *launcher_lines(plan.spec.launcher, plan.stages),
-        *overridden,
-        *hint,
-        *_strange_tools(plan.spec),
-        *other_length_lines(plan),
     ]
+    backend = backend_of(plan.spec)
+    if hasattr(backend, "override_lines"):
+        lines += backend.override_lines(plan.spec)
+    if plan.spec.hardware.accelerator == "cpu":
+        unused = gpu_cells("name", "index")
+        if unused:
+            lines.append(
+                f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"
+            )
+    return [*lines, *_strange_tools(plan.spec), *other_length_lines(plan)]
 
 
 def _strange_tools(spec: RunSpec) -> list[str]:
@@ -338,24 +302,25 @@ def show_summary(plan: Plan, outputs: Path) -> None:
 def _made(run: Path, stage: str) -> str:
     """Size of a training or fine-tuning, as its trainer counted it."""
     lines = [line for line in read_metrics(run / "metrics.jsonl", stage) if line["step"]]
-    values = {name: [line[name] for line in lines if line.get(name) is not None] for name in MADE}
-    sums = [
-        counted(int(sum(values[name])), word)
-        for name, word in MADE.items()
-        if values[name] and word
-    ]
-    if 0 in values["training/updates"]:
-        idle = f" ({values['training/updates'].count(0)} without an update)"
-    else:
-        idle = ""
-    rate = ""
-    if values[RATE]:
-        low, high = (f"{end(values[RATE]):.3g}" for end in (min, max))
+    text = f": {counted(len(lines), 'step')}"
+    num_idle = [line.get("training/updates") for line in lines].count(0)
+    if num_idle:
+        text += f" ({num_idle} without an update)"
+    sums = []
+    for name, word in MADE.items():
+        values = [line[name] for line in lines if line.get(name) is not None]
+        if values:
+            sums.append(counted(int(sum(values)), word))
+    text += f" = {', '.join(sums)}"
+    rates = [line[RATE] for line in lines if line.get(RATE) is not None]
+    if rates:
+        low = f"{min(rates):.3g}"
+        high = f"{max(rates):.3g}"
         if low == high:
-            rate = f" at learning rate {low}"
+            text += f" at learning rate {low}"
         else:
-            rate = f" at learning rates of {low} to {high}"
-    return f": {counted(len(lines), 'step')}{idle} = {', '.join(sums)}{rate}"
+            text += f" at learning rates of {low} to {high}"
+    return text
 
 
 def _learnable(run: Path) -> str:
@@ -365,13 +330,12 @@ def _learnable(run: Path) -> str:
     result = of_run(run, run.name, "after")
     if max(map(len, result.rewards.values()), default=0) < 2:
         return "from tasks that are won sometimes; evaluation.samples_per_task=4 counts them"
-    shares = [
-        pass_share(task_rewards, result.pass_threshold) for task_rewards in result.rewards.values()
-    ]
-    rates = [rate for rate in shares if rate is not None]
-    never, always = (rates.count(rate) for rate in (0.0, 1.0))
+    rates = [pass_share(rewards, result.pass_threshold) for rewards in result.rewards.values()]
+    never = rates.count(0.0)
+    always = rates.count(1.0)
+    num_tasks = len(rates) - rates.count(None)
     return (
-        f"from {len(rates) - never - always} of {counted(len(rates), 'task')}, which are won sometimes; {never} are"
+        f"from {num_tasks - never - always} of {counted(num_tasks, 'task')}, which are won sometimes; {never} are"
         f" never won, {always} always"
     )
 
@@ -391,10 +355,10 @@ def symptom_lines(run: Path) -> list[str]:
     for symptom in diagnosis.symptoms:
         if symptom.severity is not Severity.NOTE:
             lines.append(f"symptom       {symptom.rule}: {symptom.found}. {symptom.change}")
-    command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
     if lines:
-        return [*lines, f"              {command}"]
-    return []
+        command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
+        lines.append(f"              {command}")
+    return lines
 
 
 def environment_lines(run: Path) -> list[str]:
@@ -405,17 +369,13 @@ def environment_lines(run: Path) -> list[str]:
 def _reward(result: HeldOutResult) -> str:
     """Mean reward, with its confidence interval over tasks unless there is one task or all rewards are equal."""
     low, high = interval_of(result)
-    if low is None or high is None:
-        interval = ""
-    else:
-        interval = f" (95 %: {low:.3f} to {high:.3f})"
-    is_full = result.pass_threshold == FULL_REWARD
-    if is_full:
+    text = f"{result.reward_mean:.3f}"
+    if low is not None and high is not None:
+        text += f" (95 %: {low:.3f} to {high:.3f})"
+    passed = f"a reward of at least {result.pass_threshold:g}"
+    if result.pass_threshold == FULL_REWARD:
         passed = "full reward"
-    else:
-        passed = f"a reward of at least {result.pass_threshold:g}"
-    text = f"{result.reward_mean:.3f}{interval} over {counted(result.num_scored, 'episode')}"
-    text += f", {result.pass_share:.0%} with {passed}"
+    text += f" over {counted(result.num_scored, 'episode')}, {result.pass_share:.0%} with {passed}"
     if result.num_void:
         text += f", {result.num_void} void"
     if result.label:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import keyword
 import re
 import shlex
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from xp.checks.env_check.measure import Measured, measure
 from xp.checks.env_check.report import EnvReport, report
 from xp.checks.env_check.watch import CLOSE_S, Watch, close_within
+from xp.cli.table import print_json
 from xp.composition import compose, options
 from xp.envs import pictures
 from xp.envs.base import EnvFault, Message, Provider
@@ -76,7 +76,7 @@ def check_command(args: Namespace) -> int:
         raise XpError("--budget-usd belongs to --labels FILE")
     reports = check(spec, int(tasks), named.get("tokenizer"), args.seconds, args.slots)
     if args.json:
-        print(json.dumps([member.as_dict() for member in reports], indent=2, ensure_ascii=False))
+        print_json([member.as_dict() for member in reports])
     else:
         for member in reports:
             show_report(member)
@@ -93,10 +93,7 @@ def check(
     num_slots: int | None = None,
 ) -> list[EnvReport]:
     """A report for each member of the mixture, in its order; all together take at most about `seconds`."""
-    if tokenizer:
-        chat = chat_of(tokenizer, spec)
-    else:
-        chat = None
+    chat = chat_of(tokenizer, spec) if tokenizer else None
     ends = time.monotonic() + seconds
     return [
         _check_member(spec, name, num_tasks, num_slots, chat, Watch(name, ends))
@@ -164,13 +161,12 @@ def _check_member(
         return EnvReport(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
     if fault is not None:
         raise fault
-    limit = spec.training.max_prompt_tokens
     reader = None if chat is None else chat.pictures
     return report(
         rules,
         result,
         group_size=group_size,
-        max_prompt_tokens=limit,
+        max_prompt_tokens=spec.training.max_prompt_tokens,
         count_tokens=None if chat is None else partial(_num_tokens, chat),
         count_pictures=None if reader is None else reader.num_tokens,
     )
@@ -221,11 +217,10 @@ def _as_overrides(rest: Sequence[str]) -> list[str]:
             f" a URL, Org/Name or package.module:Class; options of env are {', '.join(known)}"
         )
     address = "serve" if CLASS.fullmatch(target) else "target"
+    words = [f"env.{address}='{target}'", *others]
     if any(text.startswith("env=") for text in others):
-        chosen = []
-    else:
-        chosen = ["env=openreward"]
-    return [*chosen, f"env.{address}='{target}'", *others]
+        return words
+    return ["env=openreward", *words]
 
 
 def new_command(name: str, kind: str) -> int:
@@ -236,10 +231,9 @@ def new_command(name: str, kind: str) -> int:
     has_script = kind != "harness" and "def solve(" in Path(f"{name}.py").read_text(
         encoding="utf-8"
     )
+    run = f"xp {words}"
     if has_script:
-        run = f"xp {words} sft.data=solve"
-    else:
-        run = f"xp {words}"
+        run += " sft.data=solve"
     for command in (*install, f"pytest test_{name}.py", f"xp env check {words}", run):
         print(f"  python -m {command}")
     return ExitCode.OK

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from xp.cli.table import print_json
 from xp.errors import ExitCode, XpError
 from xp.lib.text import counted, first_of
 
@@ -29,7 +29,7 @@ def show_episode(args: Namespace) -> int:
     number, others = _chosen(index, args)
     record = index.record(number)
     if args.json:
-        print(json.dumps(record, indent=2, ensure_ascii=False))
+        print_json(record)
         return ExitCode.OK
     entry = index.entries[number]
     out = console()
@@ -116,13 +116,9 @@ def _call(call: Mapping[str, Any]) -> str:
     result = call.get("result")
     if result is None:
         return f"  call {call.get('name', 'answer')}: not executed"
-    if result["reward"] is None:
-        reward = "no reward"
-    else:
-        reward = f"reward {result['reward']:g}"
-    flags = "".join(
-        f", {text}"
-        for key, text in (("is_call_error", "call error"), ("finished", "episode over"))
-        if result.get(key)
-    )
-    return f"  call {call.get('name', 'answer')}: {reward}{flags}"
+    facts = ["no reward" if result["reward"] is None else f"reward {result['reward']:g}"]
+    if result.get("is_call_error"):
+        facts.append("call error")
+    if result.get("finished"):
+        facts.append("episode over")
+    return f"  call {call.get('name', 'answer')}: {', '.join(facts)}"

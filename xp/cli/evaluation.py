@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.display import console
-from xp.cli.parser import outputs_of
 from xp.cli.progress import bar
-from xp.cli.table import wrapped
+from xp.cli.table import print_json, wrapped
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
+from xp.execution.named import outputs_of
 from xp.execution.run_directory import xp_command
 from xp.lib.signals import stopping
 from xp.lib.terminal import shown
@@ -58,7 +56,9 @@ def eval_command(args: Namespace) -> int:
             _tell_played(runs[len(results) :])
             raise
     _show(args, results, outputs)
-    return _judge([run.entry.spec for run in runs], results)
+    for run, result in zip(runs, results, strict=True):
+        _check_void(run.entry.spec, result, "; add --again, which plays them again")
+    return ExitCode.OK
 
 
 def evaluations(
@@ -99,13 +99,9 @@ def show_paired(args: Namespace) -> int:
         raise XpError(
             "compare --paired is shown as text or with --json; leave out --csv and --markdown"
         )
-    if args.margin is None:
-        margin = default_margin()
-    else:
-        margin = args.margin
-    pairs = compare_all(args.outputs, args.names, margin)
+    pairs = compare_all(args.outputs, args.names, args.margin or default_margin())
     if args.json:
-        print(json.dumps([asdict(pair) for pair in pairs], indent=2))
+        print_json(pairs)
         return ExitCode.OK
     out = console()
     for pair in pairs:
@@ -117,13 +113,11 @@ def show_paired(args: Namespace) -> int:
 def paired_lines(comparison: PairedComparison) -> list[str]:
     """A comparison as lines of text."""
     passes = comparison.passes
+    left_out = ""
+    interval = ""
     if comparison.num_left_out:
         left_out = f", {comparison.num_left_out} left out as void"
-    else:
-        left_out = ""
-    if comparison.low is None:
-        interval = ""
-    else:
+    if comparison.low is not None:
         interval = f", 95 % interval {comparison.low:+.3f} to {comparison.high:+.3f}"
     lines = [
         f"{comparison.second} against {comparison.first}, {counted(comparison.num_tasks, 'task')}{left_out}",
@@ -142,38 +136,24 @@ def paired_lines(comparison: PairedComparison) -> list[str]:
 def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     """Prints every evaluation below the outputs root, oldest first, as JSON or a table of those with a result."""
     unknown = [word for word in words if not word.startswith("outputs=")]
+    flags = ("again", "budget_usd", "max_tokens_total", "config_dir")
+    unknown += [f"--{flag.replace('_', '-')}" for flag in flags if getattr(args, flag)]
     if unknown:
         raise XpError(
-            f"{unknown[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex"
-        )
-    if (
-        args.again
-        or args.budget_usd is not None
-        or args.max_tokens_total is not None
-        or args.config_dir
-    ):
-        raise XpError(
-            "eval list plays nothing: it takes only outputs=DIR, --json, --markdown and --latex"
+            f"{unknown[0]}: eval list plays nothing: it takes only outputs=DIR, --json, --markdown and --latex"
         )
     out = console()
-    evaluations = records.summaries(outputs)
+    listed = records.summaries(outputs)
     if args.json or args.markdown or args.latex:
-        _show(
-            args,
-            [
-                dict(evaluation.summary)
-                for evaluation in evaluations
-                if evaluation.summary is not None
-            ],
-            outputs,
-        )
-        for evaluation in evaluations:
-            if evaluation.fault:
-                print(f"xp: {shown(records.line_of(evaluation))}", file=sys.stderr)
+        summaries = [dict(entry.summary) for entry in listed if entry.summary is not None]
+        _show(args, summaries, outputs)
+        for entry in listed:
+            if entry.fault:
+                print(f"xp: {shown(records.line_of(entry))}", file=sys.stderr)
         return ExitCode.OK
-    for evaluation in evaluations:
-        out.print(records.line_of(evaluation))
-    if not evaluations:
+    for entry in listed:
+        out.print(records.line_of(entry))
+    if not listed:
         out.print(f"no evaluations below {outputs / records.ROOM}")
     return ExitCode.OK
 
@@ -199,7 +179,7 @@ def show_table(results: Sequence[dict[str, Any]]) -> None:
 
 def _show(args: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> None:
     if args.json:
-        print(json.dumps(list(results), indent=2))
+        print_json(results)
     elif args.markdown:
         print(tables.markdown(results), end="")
     elif args.latex:
@@ -213,21 +193,19 @@ def _show(args: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> 
             print(f"  compare     {xp_command(f'runs compare {names} --paired', outputs)}")
 
 
-def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
-    """Returns OK, or UNHEALTHY with a message on standard error."""
-    for spec, result in zip(specs, results, strict=True):
-        summary = result["summary"]
-        most = spec.training.max_void_fraction
-        if summary["num_void"] > most * summary["num_episodes"]:
-            void = summary["num_void"]
-            total = summary["num_episodes"]
-            raise XpError(
-                f"{result['env']} / {result['model']['name']}: {void} of {total} episodes are void, more than"
-                f" training.max_void_fraction={most}: environment or endpoint is failing"
-                f" ({summary.get('void_reasons')}); add --again, which plays them again",
-                ExitCode.UNHEALTHY,
-            )
-    return ExitCode.OK
+def _check_void(spec: RunSpec, result: Mapping[str, Any], fix: str = "") -> None:
+    """Raises XpError(UNHEALTHY) for an evaluation with too many void episodes."""
+    summary = result["summary"]
+    void = summary["num_void"]
+    total = summary["num_episodes"]
+    most = spec.training.max_void_fraction
+    if void > most * total:
+        raise XpError(
+            f"{result['env']} / {result['model']['name']}: {void} of {total} episodes are void, more than"
+            f" training.max_void_fraction={most}: environment or endpoint is failing"
+            f" ({summary.get('void_reasons')}){fix}",
+            ExitCode.UNHEALTHY,
+        )
 
 
 def profile_command(args: Namespace) -> int:
@@ -241,7 +219,7 @@ def profile_command(args: Namespace) -> int:
     fixed = (
         "eval.tasks=train",
         f"evaluation.samples_per_task={args.tries}",
-        f"outputs={args.outputs}",
+        f"outputs='{args.outputs}'",
     )
     repetitions = [
         word
@@ -267,17 +245,14 @@ def profile_command(args: Namespace) -> int:
         task: pass_share(record["rewards"], threshold) for task, record in result["tasks"].items()
     }
     if args.json:
-        print(
-            json.dumps(
-                {"id": result["id"], "model": result["model"]["name"], "rates": rates}, indent=2
-            )
-        )
+        print_json({"id": result["id"], "model": result["model"]["name"], "rates": rates})
     else:
         head = (
             f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"
             f" a reward of at least {threshold:g} passes"
         )
         _show_rates(head, list(rates.values()), result["id"], 1 / tries / 2)
+    _check_void(profiled[0].spec, result)
     if result["status"] == "finished":
         return ExitCode.OK
     return ExitCode.UNHEALTHY
@@ -285,11 +260,11 @@ def profile_command(args: Namespace) -> int:
 
 def _logged_command(args: Namespace) -> int:
     """Fetches the mean rewards of the training tasks from OpenReward, and writes them as a profile."""
-    spec = compose([*args.overrides, f"outputs={args.outputs}"], args.config_dir)
+    spec = compose([*args.overrides, f"outputs='{args.outputs}'"], args.config_dir)
     name, logged = logged_rates(spec, args.logged_model)
     profile = logged.profile()
     if args.json:
-        print(json.dumps({"id": name, "model": profile.model, "rates": logged.rates}, indent=2))
+        print_json({"id": name, "model": profile.model, "rates": logged.rates})
         return ExitCode.OK
     head = f"{counted(len(profile.rates), 'task')} of {logged.environment}, {logged.split}; {profile.model}"
     _show_rates(head, list(profile.rates.values()), name, 0.1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +12,7 @@ from typing import Any, Final
 
 import docstring_parser
 
-from xp.cli.table import wrapped
+from xp.cli.table import print_json, wrapped
 from xp.composition import ROOT, Origin, compose, origin_of
 from xp.composition.faults import every_key, nearest_key, same_key
 from xp.composition.native_names import hint as native_hint
@@ -28,6 +26,21 @@ from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, Section
 
+BOUNDS: Final = {
+    "minimum": ">=",
+    "exclusiveMinimum": ">",
+    "maximum": "<=",
+    "exclusiveMaximum": "<",
+}
+KINDS: Final = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "keys of your own",
+}
+"""Type of a JSON schema, in words."""
 ALL: Final = "metrics"
 """Argument of `explain` that lists all metrics."""
 
@@ -53,7 +66,7 @@ def explain_command(args: Namespace) -> int:
         entries += [entry for key in keys for entry in explainer.facts(key)]
         lines += [line for key in keys for line in explainer.lines(key)]
     if args.json:
-        print(json.dumps(entries, indent=2, ensure_ascii=False, default=str))
+        print_json(entries)
     else:
         print("\n".join(map(wrapped, lines)))
     return ExitCode.OK
@@ -168,7 +181,8 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
     specs: dict[str, RunSpec] = {
         name: compose([*others, f"backend={name}"], config_dirs) for name in trainers()
     }
-    for spec in (compose([*others, *chosen], config_dirs) for _ in chosen[:1]):
+    if chosen:
+        spec = compose([*others, *chosen], config_dirs)
         specs.setdefault(spec.backend.name, spec)
     return specs
 
@@ -236,43 +250,25 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         return " or ".join(_legal(option, definitions) for option in schema["anyOf"])
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
-    bounds = [
-        f"{sign} {schema[key]}"
-        for key, sign in (
-            ("minimum", ">="),
-            ("exclusiveMinimum", ">"),
-            ("maximum", "<="),
-            ("exclusiveMaximum", "<"),
-        )
-        if key in schema
-    ]
+    bounds = [f"{sign} {schema[key]}" for key, sign in BOUNDS.items() if key in schema]
+    kind = str(schema.get("type", "anything"))
+    text = KINDS.get(kind, kind)
+    if "properties" in schema:
+        text = f"a section ({', '.join(schema['properties'])})"
     if "pattern" in schema:
-        pattern = f" like {schema['pattern']}"
-    else:
-        pattern = ""
-    names = {
-        "integer": "a whole number",
-        "number": "a number",
-        "string": "text",
-        "boolean": "true or false",
-    }
-    keys = ", ".join(schema.get("properties", ()))
-    names |= {"array": "a list", "object": f"a section ({keys})" if keys else "keys of your own"}
-    kind = names.get(schema.get("type", ""), str(schema.get("type", "anything")))
-    return f"{kind}{pattern}{' ' + ' and '.join(bounds) if bounds else ''}"
+        text += f" like {schema['pattern']}"
+    if bounds:
+        text += f" {' and '.join(bounds)}"
+    return text
 
 
 def _places(origin: Origin) -> list[str]:
     """Origin of the value, then the origins of the values that it replaced."""
-    if origin.override:
-        sources = [f"the command line: {origin.override}"]
-    else:
-        sources = []
+    sources = [f"the command line: {origin.override}"] if origin.override else []
     for mark in reversed(origin.marks):
-        if mark.file.is_relative_to(ROOT):
-            file = os.path.relpath(mark.file, ROOT)
-        else:
-            file = str(mark.file)
+        file = mark.file
+        if file.is_relative_to(ROOT):
+            file = file.relative_to(ROOT)
         sources.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
     return sources or ["xp itself"]
 
@@ -291,11 +287,8 @@ def comment_of(origin: Origin) -> str:
 def _section_meaning(spec: RunSpec, path: str) -> str:
     value: Any = spec
     for part in path.split("."):
-        if part != "members" and hasattr(value, "members"):
-            members = value.members
-        else:
-            members = None
-        value = next(iter(members.values())) if members else value
+        if part != "members" and getattr(value, "members", None):
+            value = next(iter(value.members.values()))
         if isinstance(value, dict):
             value = value[part]
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -16,9 +15,9 @@ from pathlib import Path
 
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.preflight import commit_of, differing, probe
+from xp.execution.launchers.preflight import check_commits, commit_of, probe
 from xp.fields.shared import is_on_cpu
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import write_atomically, write_json
 from xp.lib.packages import IS_CLONE
 from xp.lib.text import counted
 from xp.planning.runtime import runtime_checkouts, runtime_lock, trainer_runtime
@@ -95,15 +94,11 @@ def install_lock(lock: RuntimeLock, python: str | None) -> Path:
         )
         pip = [*program, "pip", "install", "--python", str(target / "bin" / "python"), "--no-deps"]
         for file in lock.files:
-            if "--hash" in file.read_text(encoding="utf-8"):
-                hashes = ["--require-hashes"]
-            else:
-                hashes = []
+            hint = KEPT
             if file.name == AFTER_LOCK:
-                without = f"; backend.attention=sdpa does without {file.name}"
-            else:
-                without = ""
-            run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
+                hint += f"; backend.attention=sdpa does without {file.name}"
+            hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
+            run([*pip, *hashes, "--requirements", str(file)], hint)
         return target / "bin" / "python"
 
 
@@ -134,10 +129,7 @@ def why_not(spec: RunSpec) -> str:
         gpus = f"for GPUs, name them: python -m xp install backend={spec.backend.name} hardware=8xH100 (or hardware=auto)"
         if spec.backend.name != BackendName.SKYRL:
             return f"on hardware=cpu the job runs in xp's own Python; {gpus}"
-        if not IS_CLONE:
-            steps = SKYRL_ON_A_CPU
-        else:
-            steps = ("make .venv-skyrl/.done",)
+        steps = ("make .venv-skyrl/.done",) if IS_CLONE else SKYRL_ON_A_CPU
         use_it = "then add to a command: backend.runtime.python=.venv-skyrl/bin/python"
         return "\n  ".join(
             (f"SkyRL on hardware=cpu has a Python of its own; {gpus}; for a CPU:", *steps, use_it)
@@ -152,15 +144,14 @@ def cannot_run_here(spec: RunSpec) -> str | None:
 
     if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
         return f"launcher={spec.launcher.name} makes the job's Python where it runs"
-    if is_on_cpu(spec):
-        num_gpus = 0
-    else:
+    if spec.launcher.name is LauncherName.LOCAL and not is_on_cpu(spec):
         num_gpus = spec.hardware.accelerators_per_node
-    if spec.launcher.name is LauncherName.LOCAL:
-        there = visible_gpus()
-        if len(there) < num_gpus:
-            shown = counted(len(there), "GPU")
-            return f"the run needs {num_gpus} x {spec.hardware.accelerator} and this machine shows {shown}"
+        shown = len(visible_gpus())
+        if shown < num_gpus:
+            return (
+                f"the run needs {num_gpus} x {spec.hardware.accelerator}"
+                f" and this machine shows {counted(shown, 'GPU')}"
+            )
     return None
 
 
@@ -205,9 +196,7 @@ def install_sources(spec: RunSpec) -> dict[str, str]:
         return {}
     variables = [checkout.variable for checkout in sources.checkouts]
     checkouts = {name: os.environ[name] for name in variables if os.environ.get(name)}
-    differences = list(differing(spec.backend.commits))
-    if differences:
-        raise XpError("\n".join(differences), ExitCode.RUNTIME)
+    check_commits(spec.backend.commits)
     if len(checkouts) == len(sources.checkouts):
         return checkouts
     return {**make_checkouts(sources), **checkouts}
@@ -220,23 +209,12 @@ def make_checkouts(sources: Checkouts) -> dict[str, str]:
             for checkout in sources.checkouts:
                 _clone(checkout, target)
             for checkout in sources.checkouts:
+                git = ["git", "-C", str(target / checkout.folder)]
                 for file in (target / name for name in checkout.patches):
                     if file.is_file():
-                        run(
-                            [
-                                "git",
-                                "-C",
-                                str(target / checkout.folder),
-                                "apply",
-                                "--3way",
-                                str(file),
-                            ]
-                        )
-            write_atomically(
-                target / PLACES,
-                json.dumps({checkout.variable: checkout.folder for checkout in sources.checkouts})
-                + "\n",
-            )
+                        run([*git, "apply", "--3way", str(file)])
+            folders = {checkout.variable: checkout.folder for checkout in sources.checkouts}
+            write_json(target / PLACES, folders)
     return installed_checkouts(sources.key)
 
 

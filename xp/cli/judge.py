@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from xp.cli.table import print_json
 from xp.envs.judges import COST, JudgeFault, total_usage
 from xp.episode.judge import JUDGE, Judge, JudgeLog, rubric_of
 from xp.errors import ExitCode, XpError
@@ -67,7 +67,7 @@ def check_judge(spec: RunSpec, labels: Path, budget_usd: float | None, *, as_jso
     finally:
         judge.close()
     if as_json:
-        print(json.dumps(asdict(result), indent=2))
+        print_json(result)
     else:
         _show(name, member.judge, result, spec.training.group_size)
     if result.rows:
@@ -87,10 +87,7 @@ def labelled_rows(file: Path, config: JudgeSpec) -> list[tuple[LabelledRow, str]
             rows.append((row, rubric_of(config.rubric, row.model_extra or {})))
         except (ValueError, JudgeFault) as error:
             expected = f"{{prompt: text, answers: [{least} or more texts], labels: [a number for each, larger is better]}}"
-            if isinstance(error, JudgeFault):
-                reason = f" ({error})"
-            else:
-                reason = ""
+            reason = f" ({error})" if isinstance(error, JudgeFault) else ""
             raise XpError(
                 f"{file}:{number}: expected {expected}, got {line[:100]!r}{reason}"
             ) from None
@@ -155,10 +152,9 @@ def _show(name: str, config: JudgeSpec, result: Agreement, group_size: int) -> N
     if result.order_decides is not None:
         print(f"the order of two answers decided {result.order_decides:.0%} of the comparisons")
     read, written = (result.usage.get(key, 0.0) for key in ("prompt_tokens", "completion_tokens"))
+    cost = ", price unknown" if read else ""
     if COST in result.usage:
         cost = f", {result.usage[COST]:.4f} US dollars"
-    else:
-        cost = ", price unknown" * bool(read)
     print(f"tokens: {read:,.0f} read, {written:,.0f} written{cost}")
     if config.scoring is JudgeScoring.PAIRWISE:
         print(

@@ -18,7 +18,7 @@ import yaml
 
 from xp.backends.slime.control.flags import catalog as flag_catalog
 from xp.cli.explain import fields_of
-from xp.cli.table import ListColumn, show_table
+from xp.cli.table import print_json, show_table
 from xp.composition.known_names import PLAIN, RENAMED, SENTENCES, foreign_hint
 from xp.composition.native_names import catalogs
 from xp.composition.scripts import Script, keys_of, read_script
@@ -29,7 +29,7 @@ from xp.planning.native_keys import UNKNOWN_EFFECT, NativeKeys
 from xp.planning.plan import Plan
 from xp.spec import BackendName
 
-COLUMNS: Final = tuple(ListColumn(name, 0) for name in ("key", "script", "plan", "result", "in_xp"))
+COLUMNS: Final = dict.fromkeys(("key", "script", "plan", "result", "in_xp"), 0)
 
 MODEL: Final = "model.path"
 MODEL_WORDS: Final = SENTENCES["--model"]
@@ -72,7 +72,7 @@ def show_native(args: Namespace, plan: Plan) -> None:
         if not args.json:
             print(counts(lines))
     elif args.json:
-        print(json.dumps(native.rendered, indent=2))
+        print_json(native.rendered)
     else:
         print("\n".join(native.lines()))
 

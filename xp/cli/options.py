@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
 from xp.cli.arguments import groups
-from xp.cli.table import wrapped
+from xp.cli.table import print_json, wrapped
 from xp.composition import GROUPS, compose, options
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError, nearest
@@ -34,13 +33,15 @@ def options_command(args: Namespace) -> int:
             f"{group}: no such group{nearest(group, GROUPS)}; groups are {', '.join(GROUPS)}"
         )
     if group is None:
-        names = {name: list(options(name, args.config_dir)) for name in GROUPS}
-        print(json.dumps(names, indent=2) if args.json else groups())
+        if args.json:
+            print_json({name: list(options(name, args.config_dir)) for name in GROUPS})
+        else:
+            print(groups())
         return ExitCode.OK
     if group == "env":
-        environments = listed(args.config_dir, is_opened=args.open)
+        environments = list(listed(args.config_dir, is_opened=args.open))
         if args.json:
-            print(json.dumps([asdict(environment) for environment in environments], indent=2))
+            print_json(environments)
         else:
             show_options({environment.name: _line(environment) for environment in environments})
         return ExitCode.OK
@@ -55,11 +56,7 @@ def options_command(args: Namespace) -> int:
             f"GPUs x card, or nodes x GPUs x card (2x8xH100); cards: {', '.join(cards())}"
         )
     if args.json:
-        print(
-            json.dumps(
-                [{"name": name, "about": about} for name, about in sentences.items()], indent=2
-            )
-        )
+        print_json([{"name": name, "about": about} for name, about in sentences.items()])
     else:
         show_options(sentences)
     return ExitCode.OK
@@ -137,7 +134,9 @@ def _line(environment: InstalledEnvironment) -> str:
     if environment.splits is not None and environment.tools is not None:
         parts.append(", ".join(f"{split} {size:,}" for split, size in environment.splits.items()))
         parts.append(f"tools: {', '.join(environment.tools) or 'none'}")
-    return "; ".join([*parts, *([environment.fault] if environment.fault else [])])
+    if environment.fault:
+        parts.append(environment.fault)
+    return "; ".join(parts)
 
 
 def _needs(member: EnvMember) -> Iterator[str]:

@@ -51,24 +51,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     outputs = Path("outputs")
     if is_open:
         words = [words[0], *_with_values(words[1:], parsers[words[0]].flags)]
-    elif words[0] != "env":
+    elif words[0] != "env" and any(word.startswith("outputs=") for word in words):
+        from xp.execution.named import outputs_of
+
         outputs = outputs_of(words)
         words = [word for word in words if not word.startswith("outputs=")]
     words = _with_action(words, parsers)
     args, unknown = parser.parse_known_args(words)
-    if names_none:
-        late = next((word for word in args.overrides if word in COMMANDS), None)
-        if late:
-            raise XpError(f"{late}: a command is the first word: python -m xp {late} ...")
     unknown = unknown if is_open else _with_rest(args, unknown)
     action = getattr(args, "action", None)
     args.called = f"{args.command} {action}" if action else args.command
-    for word in unknown:
-        if not is_open or _owners(word, args.called):
-            raise XpError(_not_taken(word, args.called))
     if is_open:
         args.overrides = [*args.overrides, *unknown]
         _check_configuration(args)
+    elif unknown:
+        raise XpError(_not_taken(unknown[0], args.called))
     args.outputs = outputs
     return args
 
@@ -78,17 +75,6 @@ def is_product(args: argparse.Namespace) -> bool:
     if getattr(args, "json", False) or getattr(args, "cfg", None):
         return True
     return args.called not in _WORK or (args.command == "eval" and args.overrides[:1] == ["list"])
-
-
-def outputs_of(words: Sequence[str]) -> Path:
-    """The outputs root in a command line, else the default one; raises XpError if it is not a local path."""
-    from xp.spec.section import local_path
-
-    values = [_unquoted(word) for word in words if word.startswith("outputs=")]
-    try:
-        return Path(local_path(values[-1]) if values else "outputs")
-    except ValueError as error:
-        raise XpError(f"outputs: {error}") from None
 
 
 @cache
@@ -113,16 +99,6 @@ def build() -> tuple[Parser, Mapping[str, Parser]]:
             if isinstance(action, argparse._SubParsersAction):
                 parsers |= {f"{name} {child}": below for child, below in action.choices.items()}
     return parser, parsers
-
-
-def _unquoted(word: str) -> str:
-    """The value of a word, with quotes read as Hydra reads them in overrides."""
-    value = word.partition("=")[2]
-    if value[:1] not in ("'", '"'):
-        return value
-    from xp.composition import parse_assignments
-
-    return str(parse_assignments([word])["outputs"])
 
 
 def _with_action(words: list[str], parsers: Mapping[str, Parser]) -> list[str]:
@@ -180,16 +156,6 @@ def _no_command(text: str) -> str:
     )
 
 
-def _owners(word: str, called: str) -> list[str]:
-    """Commands that have a flag; only actions of the same command, if some have it."""
-    flag = word.partition("=")[0]
-    owners = [
-        name for name, subparser in build()[1].items() if flag in subparser.flags and name != called
-    ]
-    siblings = [name for name in owners if name.startswith(f"{called.partition(' ')[0]} ")]
-    return siblings or owners
-
-
 def _not_taken(word: str, called: str) -> str:
     """Message for an argument that a command or action does not accept."""
     see = f"see python -m xp {called} --help"
@@ -199,29 +165,17 @@ def _not_taken(word: str, called: str) -> str:
     legal = sorted(
         name for name in build()[1][called].flags if name.startswith("--") and name != "--help"
     )
-    takes = f"{called} takes {', '.join(legal)}; {see}"
-    owners = _owners(word, called)
-    if owners:
-        return f"{flag} is a flag of {' and '.join(owners)}, not of {called}; {takes}"
-    return f"{flag}: no such flag of {called}{nearest(flag, legal)}; {takes}"
+    hint = nearest(flag, legal)
+    return f"{flag}: no such flag of {called}{hint}; {called} takes {', '.join(legal)}; {see}"
 
 
 def _check_configuration(args: argparse.Namespace) -> None:
     """Refuses flags of `--cfg` without `--cfg`, since the command would then start a run."""
-    misplaced = [name for name in ("package", "resolve") if getattr(args, name, None)]
-    if misplaced and not args.cfg:
-        if misplaced[0] == "package":
-            value = f" {args.package}"
-        else:
-            value = ""
-        if args.command == "run":
-            command = ""
-        else:
-            command = f" {args.command}"
-        raise XpError(
-            f"--{misplaced[0]} belongs to --cfg job, which prints the configuration and runs nothing; write\n"
-            f"  python -m xp{command} --cfg job --{misplaced[0]}{value}"
-        )
+    for name in ("package", "resolve"):
+        if getattr(args, name, None) and not args.cfg:
+            raise XpError(
+                f"--{name} belongs to --cfg job, which prints the configuration and runs nothing; add --cfg job"
+            )
 
 
 def _with_values(words: Sequence[str], flags: Collection[str]) -> list[str]:

@@ -16,21 +16,19 @@ from typing import Any, Final
 
 from xp.cli.display import live_console
 from xp.composition import from_container
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.execution.launchers.base import Echo
-from xp.execution.launchers.files import inside
+from xp.execution.launchers.node.log import last_lines
 from xp.execution.leaderboard import spec_of
 from xp.execution.progress import RunProgress, averaged, metrics_history, progress_of
 from xp.execution.record import FILE, RunRecord, RunStatus, StageRecord, read_record
 from xp.execution.run_directory import xp_command
-from xp.lib.reading import opened
 from xp.lib.terminal import plain, shown, write_to_screen
 from xp.lib.text import counted
 from xp.planning.duration import duration
 from xp.worker.diagnosis.rules import symptoms
 from xp.worker.diagnosis.symptom import Severity
 
-LAST_BYTES: Final = 4096
 MARKS_OF_CURVES: Final = "▁▂▃▄▅▆▇█"
 PLAIN_MARKS: Final = ".:-=+*%@"
 """Characters for terminals that cannot show block characters."""
@@ -69,13 +67,9 @@ def curves(progress: RunProgress) -> list[str]:
 
 def last_problem(run: Path, record: RunRecord) -> str | None:
     """Last line of a failed stage's log, or the most severe symptom. None means that neither exists."""
-    if record.attempts:
-        stages = record.attempts[-1].stages
-    else:
-        stages = ()
-    failed = next((stage for stage in stages if stage.status is RunStatus.FAILED), None)
-    if failed is not None:
-        return f"problem  {failed.name}: exit {failed.exit_code}: {_last_words(run, failed)}"
+    for stage in record.attempts[-1].stages if record.attempts else ():
+        if stage.status is RunStatus.FAILED:
+            return f"problem  {stage.name}: exit {stage.exit_code}: {_last_words(run, stage)}"
     try:
         problems = symptoms(metrics_history(run, record))
     except XpError:
@@ -90,14 +84,7 @@ def last_problem(run: Path, record: RunRecord) -> str | None:
 
 def _last_words(run: Path, stage: StageRecord) -> str:
     """The error that ended a stage, by the last lines of its log; the last line with content if xp named none."""
-    if stage.log is None:
-        return "no log"
-    try:
-        with opened(inside(run.parent.parent, stage.log), ExitCode.RUN_DIR, below=run) as log:
-            log.seek(max(0, log.seek(0, 2) - LAST_BYTES))
-            lines = log.read(LAST_BYTES).decode("utf-8", "replace").split("\n")
-    except (OSError, XpError):
-        return "no log"
+    lines = last_lines(run.parent.parent / str(stage.log), run)
     words = [" ".join(line.split()) for line in lines if line.strip()]
     # A progress bar is drawn once more after the error.
     heads = [
@@ -105,12 +92,9 @@ def _last_words(run: Path, stage: StageRecord) -> str:
         for line in words
         if line.startswith(("xp: ", "Traceback")) and not line.startswith("xp: symptom")
     ]
+    last = next(reversed(words), "no log")
     if heads and heads[-1].startswith("xp: "):
         last = heads[-1]
-    elif words:
-        last = words[-1]
-    else:
-        last = "an empty log"
     return shown(last[:300])
 
 
@@ -207,14 +191,12 @@ class Panel:
         from rich.text import Text
 
         known = self._now()
-        if known is None:
-            parts = []
-        else:
+        parts = []
+        if known is not None:
             parts = [_stages(known[0]), *map(Text, _training(known[1]))]
+        lines = []
         with self._lock:
-            if self._is_over:
-                lines = []
-            else:
+            if not self._is_over:
                 lines = [*self._lines, plain(self._rest).strip()]
         body = [
             Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines if line
@@ -267,20 +249,10 @@ def _training(progress: RunProgress | None) -> list[str]:
     """Lines with the step, the completed share, the time left, and the curves."""
     if progress is None:
         return []
-    if progress.num_steps:
-        total = f" of {progress.num_steps}"
-    else:
-        total = ""
-    if progress.share is None:
-        done = ""
-    else:
-        done = f"  {bar(progress.share)}"
-    about = "" if progress.step else "about "
-    if not progress.seconds_left:
-        left = ""
-    else:
-        left = f"  {about}{clock(progress.seconds_left)} left"
-    return [
-        f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{done}{left}",
-        *curves(progress),
-    ]
+    text = progress.text
+    if progress.share is not None:
+        text += f"  {bar(progress.share)}"
+    if progress.seconds_left:
+        about = "" if progress.step else "about "
+        text += f"  {about}{clock(progress.seconds_left)} left"
+    return [text, *curves(progress)]

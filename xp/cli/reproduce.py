@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -62,26 +62,35 @@ def replay_command(args: Namespace) -> int:
     from xp.execution.named import run_directory
     from xp.results.replay.replay import Outcome
 
-    is_bundle = args.run.endswith(".zip")
-    if is_bundle:
+    if args.run.endswith(".zip"):
         source = Path(args.run)
         outputs = args.outputs
+        name = source.stem
     else:
         source = run_directory(args.outputs, args.run)
         outputs = source.parent.parent
-    recorded = RecordedRun.open(source, (f"outputs={outputs}",))
+        name = source.name
+    recorded = _awaited(RecordedRun.open(source, (f"outputs='{outputs}'",)))
     done: list[Check] = []
     for check in _checks(recorded, outputs, trains=not args.no_training):
         done.append(check)
         print(shown(f"{check.what:11}  {check.verdict:11}  {check.summary}"))
         for line in check.differences:
             print(wrapped(shown(f"     {line}")))
-    file = outputs / "replays" / source.stem / "replay.json"
+    file = outputs / "replays" / name / "replay.json"
     write_json(file, [asdict(check) for check in done])
     print(shown(f"result: {file}"))
     if any(check.verdict is Outcome.DIFFERS for check in done):
         return ExitCode.DIFFERS
     return ExitCode.OK
+
+
+def _awaited(recorded: RecordedRun) -> RecordedRun:
+    """The recorded run, to be done again by a command that waits for its end: only then can it be compared."""
+    launcher = recorded.spec.launcher
+    changes = {"detach": False, "array": launcher.array and False, "array_at_once": None}
+    spec = recorded.spec.model_copy(update={"launcher": launcher.model_copy(update=changes)})
+    return replace(recorded, spec=spec)
 
 
 def _checks(recorded: RecordedRun, outputs: Path, *, trains: bool) -> Iterator[Check]:

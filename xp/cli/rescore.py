@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
-from dataclasses import asdict
-from pathlib import Path
+from itertools import count
 from typing import Final
 
-from xp.cli.table import ListColumn, show_table, wrapped
+from xp.cli.table import print_json, show_table, wrapped
 from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode, XpError
 
-COLUMNS: Final = (
-    *(
-        ListColumn("phase", 0),
-        ListColumn("step", 0),
-        ListColumn("recorded", 0),
-        ListColumn("rescored", 0),
-    ),
-    *(
-        ListColumn("signal", 2),
-        ListColumn("signal rescored", 1),
-        ListColumn("void", 3),
-        ListColumn("episodes", 4),
-    ),
-)
+COLUMNS: Final = {
+    "phase": 0,
+    "step": 0,
+    "recorded": 0,
+    "rescored": 0,
+    "signal": 2,
+    "signal rescored": 1,
+    "void": 3,
+    "episodes": 4,
+}
 MOST_ROWS: Final = 12
 """Largest number of training steps in the table; `--json` has all."""
 
@@ -35,16 +29,17 @@ def rescore_command(args: Namespace) -> int:
     """Settles recorded episodes of one run, or of two to compare them, by another rule; the exit code is UNHEALTHY if
     it cannot score more of them than training.max_void_fraction."""
     from xp.composition.points import parse_assignments, validated
-    from xp.execution.named import named_runs
+    from xp.execution.named import named_runs, outputs_of
     from xp.execution.resume import split_off
     from xp.results.evaluation.settings import default_margin
     from xp.results.replay.rescore import compared, rescore, steps
     from xp.spec.recorded import recorded_spec
 
-    named, words = split_off(("outputs",), args.overrides)
+    _, words = split_off(("outputs",), args.overrides)
     names = [word for word in words if "=" not in word]
-    rule = parse_assignments([word for word in words if "=" in word])
-    runs = named_runs(Path(named.get("outputs", "outputs")), names)
+    assignments = [word for word in words if "=" in word]
+    rule = parse_assignments(assignments)
+    runs = named_runs(outputs_of(args.overrides), names)
     if not 1 <= len(runs) <= 2 or not rule:
         raise XpError(
             "rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION"
@@ -69,37 +64,27 @@ def rescore_command(args: Namespace) -> int:
             f"xp: the rule scores {len(void)} of {len(scored)} episodes as void; the first: {void[0]}",
             file=sys.stderr,
         )
+    code = ExitCode.OK
     if len(void) > specs[0].training.max_void_fraction * len(scored):
         code = ExitCode.UNHEALTHY
-    else:
-        code = ExitCode.OK
     if args.json:
-        by_run = {
-            run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)
-        }
-        print(
-            json.dumps(
-                {"steps": by_run, "comparison": None if pair is None else asdict(pair)}, indent=2
-            )
-        )
+        by_run = {run.name: each for run, each in zip(runs, lines, strict=True)}
+        print_json({"steps": by_run, "comparison": pair})
         return code
     for run, each in zip(runs, lines, strict=True):
-        print(f"{run.name}  {' '.join(word for word in words if '=' in word)}")
-        trained = [line for line in each if line.phase == TRAIN]
-        chosen = {
-            id(trained[at * (len(trained) - 1) // (MOST_ROWS - 1)])
-            for at in range(MOST_ROWS)
-            if trained
-        }
+        print(f"{run.name}  {' '.join(assignments)}")
+        last = sum(line.phase == TRAIN for line in each) - 1
+        shown = {at * last // (MOST_ROWS - 1) for at in range(MOST_ROWS)}
+        trained = count()
         rows = [
             {
-                **asdict(line),
+                **vars(line),
                 "signal": line.signal_recorded,
                 "signal rescored": line.signal_rescored,
                 "void": line.num_void,
             }
             for line in each
-            if line.phase != TRAIN or id(line) in chosen
+            if line.phase != TRAIN or next(trained) in shown
         ]
         show_table(COLUMNS, rows)
     print(wrapped(reason if pair is None else pair.verdict))

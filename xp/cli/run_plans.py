@@ -95,7 +95,7 @@ def run_plan(
     """Runs one plan, unless its run is finished.
 
     Args:
-        one: the plan.
+        plan: the plan.
         has_panel: whether a terminal shows a panel instead of the stages' output.
         launcher: launcher that a sweep's runs share. None means a new one.
         resume: command that continues the plan, for messages. None means `resume=RUN`.
@@ -242,27 +242,21 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
     planned: list[tuple[RunSpec, str, int, tuple[str, ...]]] = []
     faults: dict[str, list[str]] = {}
     codes: list[ExitCode] = []
+    names = []
     for planned_run in todo:
+        point = points[planned_run.number]
+        names.append(point.name)
+        command: tuple[str, ...] = ()
         if planned_run.attempt == 1:
-            command = "run", *points[planned_run.number].overrides, *config_words(args)
-        else:
-            command = ()
-        planned.append(
-            (
-                planned_run.spec,
-                planned_run.run_id or new_run_id(planned_run.spec),
-                planned_run.attempt,
-                command,
-            )
-        )
+            command = "run", *point.overrides, *config_words(args)
+        run_id = planned_run.run_id or new_run_id(point.spec)
+        planned.append((point.spec, run_id, planned_run.attempt, command))
         try:
             build_plan(*planned[-1])
         except XpError as error:
             codes.append(error.code)
             for line in str(error).splitlines():
-                faults.setdefault(line, []).append(points[planned_run.number].name)
+                faults.setdefault(line, []).append(point.name)
     if faults:
         raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
-    return SweepPlans(planned, [points[planned_run.number].name for planned_run in todo]), [
-        entry.run_id for entry in left
-    ]
+    return SweepPlans(planned, names), [entry.run_id for entry in left]

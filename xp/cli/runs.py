@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.progress import bar
-from xp.cli.table import ListColumn, labelled, show_table, wrapped
+from xp.cli.table import labelled, print_json, show_table, wrapped
 from xp.errors import ExitCode, XpError
 from xp.execution import detached
 from xp.execution.launchers.files import inside
@@ -42,17 +41,19 @@ from xp.lib.terminal import is_read, plain, shown, write_to_screen
 from xp.results.evaluation.records import ListedEvaluation, line_of, summaries
 from xp.results.evaluation.verdict import diagnose
 
-RUNS: Final = (
-    *(ListColumn("run", 0), ListColumn("status", 1)),
-    *(ListColumn("environment", 4), ListColumn("model", 5), ListColumn("algorithm", 6)),
-    *(
-        ListColumn("progress", 9, digits=2),
-        ListColumn("steps", 2),
-        ListColumn("before", 7),
-        ListColumn("after", 3),
-    ),
-    *(ListColumn("tags", 8), ListColumn("note", 10)),
-)
+RUNS: Final = {
+    "run": 0,
+    "status": 1,
+    "environment": 4,
+    "model": 5,
+    "algorithm": 6,
+    "progress": 9,
+    "steps": 2,
+    "before": 7,
+    "after": 3,
+    "tags": 8,
+    "note": 10,
+}
 """Columns of `runs list`; `before` and `after` are held-out rewards."""
 ASK_S = 3.0
 """Seconds between two reads of the record while a log is followed."""
@@ -136,15 +137,9 @@ def show_all(outputs: Path, words: Sequence[str], *, as_json: bool) -> None:
     show_table(RUNS, rows, as_json=as_json)
     if not as_json:
         evaluations = summaries(outputs)
-        lines = [
-            line for file in files for line in _evaluation_lines(evaluations, file.parent.name)
-        ]
-        lines += [
-            f"evaluation {shown(line_of(evaluation))}"
-            for evaluation in evaluations
-            if evaluation.fault
-        ]
-        print(*(f"{line}\n" for line in lines), sep="", end="")
+        for file in files:
+            _show_evaluations(evaluations, file.parent.name)
+        _show_evaluations([evaluation for evaluation in evaluations if evaluation.fault])
 
 
 def _matches(run: Path, words: Sequence[str]) -> bool:
@@ -163,14 +158,11 @@ def _begun(file: Path) -> tuple[str, str]:
         return "", file.parent.name
 
 
-def _evaluation_lines(evaluations: Sequence[ListedEvaluation], run: str) -> list[str]:
-    """A run's evaluations by `xp eval`, one line each; they have their own records."""
-    of_run = [
-        evaluation
-        for evaluation in evaluations
-        if evaluation.summary is not None and evaluation.summary["run"] == run
-    ]
-    return [f"evaluation {shown(line_of(evaluation))}" for evaluation in of_run]
+def _show_evaluations(evaluations: Sequence[ListedEvaluation], run: str | None = None) -> None:
+    """Prints a line for each evaluation by `xp eval`, or for those of a run; they have their own records."""
+    for evaluation in evaluations:
+        if run is None or (evaluation.summary is not None and evaluation.summary["run"] == run):
+            print(f"evaluation {shown(line_of(evaluation))}")
 
 
 def _row(run: Path) -> dict[str, Any]:
@@ -188,11 +180,8 @@ def _row(run: Path) -> dict[str, Any]:
         notes.append(listed.note)
         progress = progress_of(run, record)
         if progress is not None and progress.step:
-            if progress.num_steps:
-                total = f"/{progress.num_steps}"
-            else:
-                total = ""
-            row |= {"steps": f"{progress.step}{total}", "progress": progress.share}
+            steps = "/".join(map(str, filter(None, (progress.step, progress.num_steps))))
+            row |= {"steps": steps, "progress": progress.share}
     except XpError as error:
         notes.append(str(error))
     return {
@@ -208,7 +197,7 @@ def show(run: Path, *, as_json: bool = False) -> None:
 
     record = detached.current(run)
     if as_json:
-        print(json.dumps(asdict(record) | {"now": status(run, record)}, indent=2, default=str))
+        print_json(asdict(record) | {"now": status(run, record)})
         return
     out = console()
     now = status(run, record)
@@ -218,8 +207,7 @@ def show(run: Path, *, as_json: bool = False) -> None:
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}")
     if now == FOREIGN:
         out.print("it was started elsewhere: its jobs are not queried; resume=RUN takes it over")
-    for line in _evaluation_lines(summaries(run.parent.parent), run.name):
-        out.print(line)
+    _show_evaluations(summaries(run.parent.parent), run.name)
     _show_progress(run, record)
     if now == KILLED:
         command = resume_command(run.name, run.parent.parent)
@@ -242,15 +230,12 @@ def show_lock(run: Path, *, as_json: bool) -> None:
     """Prints the lock of a run."""
     lock = read_lock(run)
     if as_json:
-        print(json.dumps(asdict(lock), indent=2))
+        print_json(lock)
         return
     print(shown(f"{run.name}  attempt_{lock.attempt}"))
     width = max(map(len, lock.facts))
     for name in sorted(lock.facts):
-        if name in lock.accepted:
-            note = "  (a change is accepted)"
-        else:
-            note = ""
+        note = "  (a change is accepted)" if name in lock.accepted else ""
         print(shown(f"  {name:{width}}  {lock.facts[name]}{note}"))
 
 
@@ -261,10 +246,12 @@ def _show_progress(run: Path, record: RunRecord) -> None:
     from xp.cli.report import episodes_line, report_line
 
     progress = progress_of(run, record)
-    problem = last_problem(run, record)
+    lines = [] if progress is None else curves(progress)
+    lines += filter(None, [last_problem(run, record)])
     episodes = episodes_line(run)
-    links = [episodes, report_line(run)] if episodes else []
-    for line in [*(curves(progress) if progress else ()), *([problem] if problem else ()), *links]:
+    if episodes:
+        lines += [episodes, report_line(run)]
+    for line in lines:
         console().print(line)
 
 
@@ -345,11 +332,10 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
     brought = detached.fetch_results(run, record, with_checkpoints=with_checkpoints)
     if brought is None:
         return f"nothing to fetch: what {record.run_id} wrote is below {run}"
-    if with_checkpoints:
-        left = ""
-    else:
-        left = "\nits checkpoints stay there: --checkpoints brings them"
-    return "\n".join(brought or ["no directory of results is there yet"]) + left
+    lines = brought or ["no directory of results is there yet"]
+    if not with_checkpoints:
+        lines.append("its checkpoints stay there: --checkpoints brings them")
+    return "\n".join(lines)
 
 
 def status(run: Path, record: RunRecord) -> str:
@@ -374,7 +360,7 @@ def show_diagnosis(run: Path, *, as_json: bool) -> int:
     """Prints the verdict on a run; returns its exit code."""
     diagnosis = diagnose(run, detached.current(run))
     if as_json:
-        print(json.dumps(asdict(diagnosis), indent=2))
+        print_json(diagnosis)
         return diagnosis.code
     lines = [f"{diagnosis.run}: {diagnosis.verdict.value}: {diagnosis.reason}"]
     for symptom in diagnosis.symptoms:

@@ -9,7 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.table import ListColumn, show_table
+from xp.cli.table import print_json, show_table
 from xp.errors import ExitCode, XpError
 from xp.lib.terminal import is_read, shown
 from xp.lib.text import counted
@@ -18,16 +18,16 @@ from xp.tasks.inspect import OTHER, StoreEntry, find_set, list_sets, prune, show
 from xp.tasks.row import TaskRow
 
 STORE = "tasks"
-COLUMNS: Final = (
-    *(ListColumn("set", 0), ListColumn("state", 1), ListColumn("environments", 4)),
-    *(
-        ListColumn("train", 2),
-        ListColumn("held out", 3),
-        ListColumn("failed", 5),
-        ListColumn("MB", 7, digits=1),
-        ListColumn("changed", 6),
-    ),
-)
+COLUMNS: Final = {
+    "set": 0,
+    "state": 1,
+    "environments": 4,
+    "train": 2,
+    "held out": 3,
+    "failed": 5,
+    "MB": 7,
+    "changed": 6,
+}
 
 
 def tasks_command(args: Namespace) -> int:
@@ -42,10 +42,7 @@ def tasks_command(args: Namespace) -> int:
             print(f"task sets in {store}")
         show_table(COLUMNS, [_row(item) for item in list_sets(store)], as_json=args.json)
     elif args.action == "show":
-        if args.purpose is None:
-            purpose = None
-        else:
-            purpose = Purpose(args.purpose)
+        purpose = args.purpose and Purpose(args.purpose)
         for row in show_tasks(find_set(store, args.key), args.num_tasks, purpose, args.task):
             _print_task(row)
             if not is_read():
@@ -59,7 +56,7 @@ def tasks_command(args: Namespace) -> int:
         others = [item.path.name for item in list_sets(store) if item.state == OTHER]
         rows = [_row(item) for item in prune(store, args.keep, is_dry=not args.yes)]
         if args.json:
-            print(json.dumps([row | {"removed": args.yes} for row in rows], indent=2))
+            print_json([row | {"removed": args.yes} for row in rows])
             return ExitCode.OK
         print("removed" if args.yes else "would be removed (add --yes to do it)")
         show_table(COLUMNS, rows)
@@ -85,34 +82,29 @@ def _verify(store: Path, keys: list[str], *, as_json: bool) -> int:
         if not as_json:
             print(line, flush=True)
     if as_json:
-        print(json.dumps(results, indent=2))
+        print_json(results)
     if all(result["is_whole"] for result in results):
         return ExitCode.OK
     return ExitCode.TASKS
 
 
 def _row(item: StoreEntry) -> dict[str, Any]:
-    numbers: dict[str, Any] = {
-        "environments": None,
-        "train": None,
-        "held out": None,
-        "failed": None,
+    row: dict[str, Any] = {
+        "set": item.path.name,
+        "state": item.state,
+        "MB": item.num_bytes / 1e6,
+        "changed": time.strftime("%Y-%m-%d %H:%M", time.localtime(item.modified)),
     }
     if item.manifest is not None:
         counts = [(p, c) for purposes in item.manifest.counts.values() for p, c in purposes.items()]
         train, held_out = (sum(c.tasks for p, c in counts if p == purpose) for purpose in Purpose)
-        numbers = {
+        row |= {
             "environments": ", ".join(item.manifest.counts),
             "train": train,
             "held out": held_out,
             "failed": len(item.manifest.failures),
         }
-    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.modified))
-    return (
-        {"set": item.path.name, "state": item.state}
-        | numbers
-        | {"MB": item.num_bytes / 1e6, "changed": changed}
-    )
+    return dict.fromkeys(COLUMNS) | row
 
 
 def _print_task(row: TaskRow) -> None:

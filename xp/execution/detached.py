@@ -59,19 +59,17 @@ def current(run: Path) -> RunRecord:
         return record
     try:
         record = read_record(run)
+        updated = record
         if record.status is RunStatus.RUNNING:
             updated = _poll(record, launcher, run)
-        else:
-            updated = record
         with resource_errors(run):
             if updated != record:
                 write_record(run, updated)
             if updated.status is not RunStatus.RUNNING:
                 with suppress(XpError):  # `runs fetch` asks for the rest
                     fetch(run, updated)
-                write_record(
-                    run, updated
-                )  # again: the stages' files, which complete the record, have only now arrived
+                # Again: the stages' files, which complete the record, have only now arrived.
+                write_record(run, updated)
                 complete_lock(run)
                 launcher.close(context_of(run, updated))
         return updated
@@ -160,14 +158,12 @@ def detachable(run: Path, record: RunRecord) -> Detachable | None:
     """The launcher of a run's last attempt, if its jobs need no supervisor; None if they were its processes."""
     from xp.execution.launchers.base import make_launcher
 
-    if not is_ours(
-        run
-    ):  # the record may name anything: no launcher is called, nothing is closed or fetched
+    # The record of another's run may name anything: no launcher is called, nothing is closed or fetched.
+    if not is_ours(run):
         return None
+    file = run / f"attempt_{len(record.attempts)}" / "plan.json"
     try:
-        section = json_of(run / f"attempt_{len(record.attempts)}" / "plan.json", ExitCode.RUN_DIR)[
-            "spec"
-        ]["launcher"]
+        section = json_of(file, ExitCode.RUN_DIR)["spec"]["launcher"]
         spec = LauncherSpec.model_validate_json(json.dumps(section))
     except (XpError, KeyError, TypeError, ValueError, RecursionError):
         return None
@@ -195,25 +191,22 @@ def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
         if stage.native_id is None:  # the supervisor was killed before it could submit this stage
             return close_attempt(record, RunStatus.INTERRUPTED)
         code = launcher.poll(_launch(record, stage))
+        directory = (run.parent.parent / str(stage.log)).parent
         if code is None:
-            has_begun = (
-                not launcher.is_here
-                or (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
-            )
-            return update_stage(
-                record, stage.name, status=RunStatus.RUNNING if has_begun else RunStatus.PENDING
-            )
+            status = RunStatus.RUNNING
+            if launcher.is_here and not (directory / CLAIM).exists():
+                status = RunStatus.PENDING
+            return update_stage(record, stage.name, status=status)
         if code in STOPPED:
             status = RunStatus.INTERRUPTED
         elif code:
             status = RunStatus.FAILED
         else:
             status = RunStatus.SUCCEEDED
-        if launcher.is_here:
-            result = read_result((run.parent.parent / str(stage.log)).parent)
-        else:
-            result = None
-        ended = timestamp() if result is None else result.ended
+        ended = timestamp()
+        result = read_result(directory)
+        if launcher.is_here and result is not None:
+            ended = result.ended
         record = update_stage(record, stage.name, status=status, exit_code=code, ended=ended)
         if code:
             return close_attempt(record, status)

@@ -31,8 +31,8 @@ def examine(spec: RunSpec) -> str | None:
     words, secrets = examination(spec)
     values = resolve(secrets.values())
     path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
-    environ = {**os.environ, "PYTHONPATH": path}
-    environ |= {name: values[source] for name, source in secrets.items()}
+    secret = {name: values[source] for name, source in secrets.items()}
+    environ = {**os.environ, "PYTHONPATH": path, **secret}
     command = [interpreter(trainer_runtime(spec, ())), *words]
     try:
         run = subprocess.run(

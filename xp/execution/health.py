@@ -119,12 +119,9 @@ class HealthCount:
             elif location:
                 lines.append(f"  {call} is defined in {location}")
         if len(causes) > MAX_CAUSES:
-            lines += [f"{counted(len(causes) - MAX_CAUSES, 'more cause')}"]
+            lines.append(counted(len(causes) - MAX_CAUSES, "more cause"))
         for (env, call), report in list(reports.items())[:MAX_CAUSES]:
-            if report["event"] == "raised":
-                what = "raised"
-            else:
-                what = "was slow"
+            what = "raised" if report["event"] == "raised" else "was slow"
             lines += [f"{env} {call}: {what}", *_indented(report["text"])]
         lines += [
             f"{env}: server restarted {counted(num, 'time')}: it {text}"

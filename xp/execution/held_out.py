@@ -120,11 +120,10 @@ def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]
         for key in dict.fromkeys(key for part in parts for key in part):
             values = list(dict.fromkeys(json.dumps(part[key]) for part in parts if key in part))
             if len(values) > 1:
-                if key.startswith(CODE):
-                    shown = ""
-                else:
-                    shown = f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
-                differences[key] = f"{key}{shown}"
+                differences[key] = key
+                if not key.startswith(CODE):
+                    shown = " or ".join(value[:MAX_VALUE] for value in values)
+                    differences[key] += f" ({shown})"
     return differences
 
 

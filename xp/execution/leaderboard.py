@@ -16,7 +16,7 @@ from xp.execution.held_out import HeldOutResult, held_out, is_of_reward_fn, scor
 from xp.execution.named import named_runs
 from xp.execution.notes import listed_notes
 from xp.execution.record import RunRecord, read_record, status_of
-from xp.lib.nested import leaves
+from xp.lib.nested import leaves, value_at, varied
 from xp.lib.reading import json_of
 from xp.lib.terminal import markdown_cell
 from xp.lib.text import shortened
@@ -129,13 +129,14 @@ def _basis(entries: Sequence[RunEntry]) -> tuple[str, str]:
     is_shaping = all(
         any(is_of_reward_fn(key, result.scoring) for result in results) for key in differences
     )
-    is_alike = (
+    if (
         is_shaping
         and len(reasons) == len(differences)
         and len({result.pass_threshold for result in results}) == 1
-    )
-    has_passes = all(result.env_pass_share is not None for result in results)
-    return "passes" if is_alike and has_passes else "nothing", reason
+        and all(result.env_pass_share is not None for result in results)
+    ):
+        return "passes", reason
+    return "nothing", reason
 
 
 def _place(entry: RunEntry) -> tuple[bool, float, str]:
@@ -156,13 +157,8 @@ def as_csv(lines: Sequence[RunEntry]) -> str:
 def as_markdown(lines: Sequence[RunEntry]) -> str:
     """Markdown table; numbers are rounded, and long values cut."""
     names = head(lines)
-    rows = [names, ["---"] * len(names), *(readable(line, names) for line in lines)]
+    rows = [names, ["---"] * len(names), *(map(_cell, _values(line, names)) for line in lines)]
     return "".join(f"| {' | '.join(map(markdown_cell, row))} |\n" for row in rows)
-
-
-def readable(line: RunEntry, names: Sequence[str]) -> list[str]:
-    """Cells of a row under these columns, rounded and cut."""
-    return [_cell(value) for value in _values(line, names)]
 
 
 def _cell(value: Any) -> str:
@@ -245,18 +241,8 @@ def is_match(entry: RunEntry, spec: Any, words: Sequence[str], *texts: str) -> b
         words: conditions. A key may be shortened from the left (`learning_rate=1e-5`); a value may be a pattern.
         texts: further texts, such as the note.
     """
-    searched = " ".join(
-        (
-            entry.run,
-            entry.env,
-            entry.model,
-            entry.algorithm,
-            entry.backend,
-            entry.status,
-            entry.tags,
-            *texts,
-        )
-    ).lower()
+    columns = ("run", "env", "model", "algorithm", "backend", "status", "tags")
+    searched = " ".join([*(getattr(entry, name) for name in columns), *texts]).lower()
     return all(
         _has(entry, spec, word) if "=" in word else word.lower() in searched for word in words
     )
@@ -268,9 +254,8 @@ def _has(entry: RunEntry, spec: Any, word: str) -> bool:
         return any(fnmatchcase(tag, expected) for tag in entry.tags.split())
     values = [getattr(entry, key)] if key in PLAIN else []
     values += [value for path, value in leaves(spec) if path == key or path.endswith(f".{key}")]
-    for section in ("env", "model", "hardware"):
-        if key == section:
-            values += [_at(spec, (section, "name"))]
+    if key in ("env", "model", "hardware"):
+        values.append(value_at(spec, f"{key}.name"))
     return any(_equals(value, expected) for value in values)
 
 
@@ -289,9 +274,11 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Args:
         specs: dumped RunSpecs.
     """
-    varied = {".".join(path): path for path in _varied((), specs)}
-    paths = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
-    return [{key: _at(spec, path) for key, path in paths.items()} for spec in specs]
+    # An empty section is like one that is absent.
+    leaves_of = [{key: value for key, value in leaves(spec) if value != {}} for spec in specs]
+    keys = varied(leaves_of)
+    listed = [key for key in keys if not _is_left_out(key, keys)]
+    return [{key: values.get(key) for key in listed} for values in leaves_of]
 
 
 def text(value: Any) -> str:
@@ -305,30 +292,6 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def _at(spec: Any, path: Sequence[str]) -> Any:
-    for part in path:
-        spec = spec.get(part) if isinstance(spec, dict) else None
-    return spec
-
-
-def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...]]:
-    """Paths of the values that are not all equal; equal sections are compared as a whole."""
-    first = values[0] if values else None
-    if all(value == first for value in values):
-        return []
-    sections = [value for value in values if isinstance(value, dict) and value]
-    keys = dict.fromkeys(key for section in sections for key in section)
-    paths = [
-        path_of_difference
-        for key in keys
-        for path_of_difference in _varied((*path, key), [_at(value, (key,)) for value in values])
-    ]
-    is_section = all(value is None or isinstance(value, dict) for value in values)
-    if sections and is_section:
-        return paths
-    return [path, *paths]
-
-
-def _is_left_out(key: str, varied: Collection[str]) -> bool:
+def _is_left_out(key: str, keys: Collection[str]) -> bool:
     section = key.partition(".")[0]
-    return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in varied
+    return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in keys

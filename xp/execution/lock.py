@@ -5,7 +5,7 @@ Digests of the spec and the code are known before the run begins. Its training p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from xp.lib.codec import JsonFile, from_value
 from xp.lib.digest import digest_of, file_digest
 from xp.lib.loaded_code import FILE as LOADED
 from xp.lib.loaded_code import loaded
-from xp.lib.nested import leaves
+from xp.lib.nested import leaves, varied
 from xp.lib.reading import config_of, json_of
 from xp.lib.text import first_of
 from xp.worker.facts import FILE as FACTS
@@ -28,24 +28,28 @@ from xp.worker.facts import Facts, differing
 
 FILE: Final = "lock.json"
 CHANGEABLE: Final = (
-    *("training.num_steps", "training.epochs"),
-    *("training.checkpoint_every", "training.export_every", "training.keep_checkpoints"),
-    *(
-        "training.max_void_fraction",
-        "training.on_nonfinite",
-        "training.max_logprob_gap",
-        "training.on_symptom",
-    ),
-    *(
-        "training.max_hours",
-        "training.budget_usd",
-        "hardware.usd_per_hour",
-        "hardware.usd_per_million_tokens",
-        "hardware.name",
-        "hardware.accelerator",
-    ),
-    *("hardware.accelerator_memory_gb", "hardware.num_cpus", "hardware.memory_gb"),
-    *("evaluation.", "launcher.", "preparation.", "tracking"),
+    "training.num_steps",
+    "training.epochs",
+    "training.checkpoint_every",
+    "training.export_every",
+    "training.keep_checkpoints",
+    "training.max_void_fraction",
+    "training.on_nonfinite",
+    "training.max_logprob_gap",
+    "training.on_symptom",
+    "training.max_hours",
+    "training.budget_usd",
+    "hardware.usd_per_hour",
+    "hardware.usd_per_million_tokens",
+    "hardware.name",
+    "hardware.accelerator",
+    "hardware.accelerator_memory_gb",
+    "hardware.num_cpus",
+    "hardware.memory_gb",
+    "evaluation.",
+    "launcher.",
+    "preparation.",
+    "tracking",
 )
 """Keys that a resumed run may change; `section.` is all of a section. Another key would make it another experiment
 under the same name. The number of accelerators stays: batches and the shards of a checkpoint depend on it."""
@@ -90,28 +94,21 @@ class LockInputs:
 
 def inputs_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> LockInputs:
     """The inputs of a run that begins now: its spec, this xp, and the user's modules."""
-    return LockInputs(
-        spec,
-        {
-            location.stem if location.is_file() else location.name: location
-            for location in (PACKAGE, *modules)
-        },
-    )
+    return LockInputs(spec, _by_name((PACKAGE, *modules)))
+
+
+def _by_name(locations: Iterable[Path]) -> dict[str, Path]:
+    """Module -> its directory or file."""
+    return {
+        location.stem if location.is_file() else location.name: location for location in locations
+    }
 
 
 def recorded_inputs(directory: Path, attempt: int) -> LockInputs:
     """The inputs that an attempt of a run has recorded."""
     here = directory / f"attempt_{attempt}"
     spec = json_of(here / "plan.json", ExitCode.RUN_DIR, below=directory)["spec"]
-    code = here / "code"
-    locations = code.iterdir() if code.is_dir() else ()
-    return LockInputs(
-        spec,
-        {
-            location.stem if location.is_file() else location.name: location
-            for location in locations
-        },
-    )
+    return LockInputs(spec, _by_name(here.glob("code/*")))
 
 
 def facts_and_inputs(directory: Path) -> tuple[Facts, LockInputs]:
@@ -200,13 +197,11 @@ def differences(first: tuple[Facts, LockInputs], second: tuple[Facts, LockInputs
         if name == _SPEC:
             details = list(changed_keys(first[1].spec, second[1].spec))
         elif name.startswith(_CODE):
-            before, after = (
-                record.files(name.removeprefix(_CODE)) for record in (first[1], second[1])
-            )
+            module = name.removeprefix(_CODE)
+            before = first[1].files(module)
+            after = second[1].files(module)
             if before is not None and after is not None:
-                details = sorted(
-                    file for file in {*before, *after} if before.get(file) != after.get(file)
-                )
+                details = sorted(varied([before, after]))
         lines.append(f"{name}: {first_of(details, MOST_NAMED)}" if details else line)
     return lines
 
@@ -260,14 +255,12 @@ def _resumed_facts(facts: Facts) -> Facts:
 def accept(directory: Path, names: Sequence[str]) -> None:
     """Records facts whose change a resume accepts; raises XpError(CONFIG) for a fact that the lock does not have."""
     lock = read_lock(directory)
-    unknown = sorted(set(names) - {name for name in lock.facts if name.startswith(_ACCEPTABLE)})
+    legal = [name for name in lock.facts if name.startswith(_ACCEPTABLE)]
+    unknown = sorted(set(names).difference(legal))
     if unknown:
-        legal = (
-            ", ".join(name for name in lock.facts if name.startswith(_ACCEPTABLE) and name != _XP)
-            or "none"
-        )
+        users = ", ".join(name for name in legal if name != _XP) or "none"
         raise XpError(
-            f"--accept {unknown[0]}: a change of the user's code or data can be accepted, here {legal}"
+            f"--accept {unknown[0]}: a change of the user's code or data can be accepted, here {users}"
         )
     accepted = tuple(sorted({*lock.accepted, *names}))
     write_atomically(directory / FILE, replace(lock, accepted=accepted).to_json())
@@ -282,9 +275,8 @@ def changed_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterato
     """Keys in which two specs differ, each as `key: value -> value`."""
     before = _values(first)
     after = _values(second)
-    for key in dict.fromkeys([*before, *after]):
-        if before.get(key) != after.get(key):
-            yield f"{key}: {before.get(key)} -> {after.get(key)}"
+    for key in varied([before, after]):
+        yield f"{key}: {before.get(key)} -> {after.get(key)}"
 
 
 def _files(location: Path) -> dict[str, str]:

@@ -8,17 +8,38 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from xp.composition import parse_assignments
 from xp.errors import ExitCode, XpError, nearest
 from xp.execution.record import FILE
 from xp.execution.run_directory import xp_command
 from xp.lib.names import is_name
 from xp.lib.text import first_of
+from xp.spec.section import local_path
 
 RUNS: Final = "runs"
 EVALUATIONS: Final = "evaluations"
 FILES: Final = {RUNS: (FILE, "spec.yaml"), EVALUATIONS: ("request.json",)}
 """Directory below the outputs root -> files of which a run or an evaluation has one."""
 MAX_LISTED: Final = 5
+
+
+def outputs_of(words: Sequence[str]) -> Path:
+    """The outputs root in a command line, with quotes as Hydra reads them, else the default one.
+
+    Raises:
+        XpError: it is not a local path.
+    """
+    chosen_root = "outputs"
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "outputs" and value[:1] in ("'", '"'):
+            value = str(parse_assignments([word])[key])
+        if key == "outputs":
+            chosen_root = value
+    try:
+        return Path(local_path(chosen_root))
+    except ValueError as error:
+        raise XpError(f"outputs: {error}") from None
 
 
 def named_runs(
@@ -40,17 +61,15 @@ def named_runs(
         XpError: RUN_DIR if a word names no run, or is the beginning of several where one is expected.
     """
     known = known_names(outputs, rooms)
-    if words or not takes_several:
-        directories = []
-    else:
+    directories: list[Path] = []
+    if takes_several and not words:
         directories = [directory for directory in known.values() if (directory / FILE).is_file()]
     for word in words:
-        is_path = any((Path(word) / file).is_file() for room in rooms for file in FILES[room])
-        if is_path:
-            names = []
-        else:
-            names = chosen(outputs, word, known, rooms, takes_several=takes_several)
-        directories += [Path(word)] if is_path else [known[name] for name in names]
+        if any((Path(word) / file).is_file() for room in rooms for file in FILES[room]):
+            directories.append(Path(word))
+            continue
+        names = chosen(outputs, word, known, rooms, takes_several=takes_several)
+        directories += [known[name] for name in names]
     return list(dict.fromkeys(directories))
 
 
@@ -81,11 +100,10 @@ def chosen(
     is_pattern = any(character in word for character in "*?[")
     if is_pattern:
         matches = [name for name in known if fnmatchcase(name, word)]
+    elif word in known:
+        matches = [word]
     else:
-        if word in known:
-            matches = [word]
-        else:
-            matches = [name for name in known if word and name.startswith(word)]
+        matches = [name for name in known if word and name.startswith(word)]
     if len(matches) > 1 and not is_pattern and not takes_several:
         names = first_of(matches, MAX_LISTED)
         raise XpError(
@@ -97,17 +115,8 @@ def chosen(
         lists = " and ".join(
             xp_command(f"{'eval' if room == EVALUATIONS else room} list", outputs) for room in rooms
         )
-        name = "names the runs" if len(rooms) == 1 else "name them"
-        if EVALUATIONS not in rooms and any(
-            name.startswith(word) for name in known_names(outputs, (EVALUATIONS,))
-        ):
-            report = xp_command(f"report {word}", outputs)
-            raise XpError(
-                f"{word} is an evaluation, and a run is expected; look at it by {report}",
-                ExitCode.RUN_DIR,
-            )
         raise XpError(
-            f"no such {what}: {word}{nearest(word, known)}; {lists} {name}", ExitCode.RUN_DIR
+            f"no such {what}: {word}{nearest(word, known)}; see {lists}", ExitCode.RUN_DIR
         )
     return matches
 

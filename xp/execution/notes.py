@@ -63,11 +63,8 @@ def change_notes(directory: Path, tags: Sequence[str], *, removes: bool, note: s
     known = read_notes(directory)
     for tag in tags:
         if removes and tag not in known.tags:
-            if known.tags:
-                has = f"its tags: {' '.join(known.tags)}"
-            else:
-                has = "it has none"
-            raise XpError(f"{directory.name} has no tag {tag!r}; {has}")
+            tags_there = " ".join(known.tags) or "none"
+            raise XpError(f"{directory.name} has no tag {tag!r}; its tags: {tags_there}")
         if not removes and not _TAG.fullmatch(tag):
             raise XpError(
                 f"{tag!r}: a tag begins with a letter or a digit and has at most 60 letters, digits and _ . : / + -;"

@@ -21,7 +21,7 @@ from xp.execution.launchers.files import (
     locate_data,
     locate_modules,
 )
-from xp.execution.launchers.preflight import checkouts, differing, git, interpreter, probe
+from xp.execution.launchers.preflight import check_commits, checkouts, git, interpreter, probe
 from xp.execution.lock import LockInputs, inputs_of
 from xp.execution.record import Provenance
 from xp.execution.run_directory import check_run_directory, check_writable, resource_errors
@@ -75,10 +75,10 @@ class Ready:
         tracked = TrackedRun(
             plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=self.tracker_keys
         )
-        redactor = self.redactor
+        redact = self.redactor.redact
         names = [name for name in plan.spec.tracking if name not in self.job_trackers]
         return Mirror(
-            run / "metrics.jsonl", tracked, openers(names), lambda text: echo(redactor.redact(text))
+            run / "metrics.jsonl", tracked, openers(names), lambda text: echo(redact(text))
         )
 
     @property
@@ -100,47 +100,36 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     directory = outputs / "runs" / plan.run_id
     check_run_directory(directory, plan.attempt)
     check_writable(outputs)
+    tells: tuple[str, ...] = ()
+    brings_metrics = True
     if isinstance(launcher, TrackingLauncher):
         tells = launcher.tells
-    else:
-        tells = ()
+        brings_metrics = launcher.brings_metrics
     here = [str(name) for name in plan.spec.tracking if name not in tells]
+    by_name = {
+        module.name: module for module in (*_loaded_before(directory), *locate_modules(modules))
+    }
     ready = Ready(
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
         tracker_keys=check_trackers(here),
-        modules=tuple(
-            {
-                module.name: module
-                for module in (*_loaded_before(directory), *locate_modules(modules))
-            }.values()
-        ),
+        modules=tuple(by_name.values()),
         data=locate_data(plan.spec),
         job_trackers=tuple(str(name) for name in plan.spec.tracking if name in tells),
     )
-    if here and (
-        plan.spec.launcher.detach
-        or (isinstance(launcher, TrackingLauncher) and not launcher.brings_metrics)
-    ):
+    if here and (plan.spec.launcher.detach or not brings_metrics):
+        reason = "the metrics stay elsewhere"
         if plan.spec.launcher.detach:
             reason = "launcher.detach=true leaves"
-        else:
-            reason = "the metrics stay elsewhere"
         raise XpError(
             f"tracking={','.join(here)} needs a process that stays and follows the metrics here, and {reason};"
             " set one of the two otherwise",
             ExitCode.PLAN,
         )
-    recorded_checkouts = {
-        name: folder
-        for stage in plan.stages
-        for name, folder in checkouts(stage.job.runtime).items()
-    }
     if launcher.is_here:
-        differences = list(
-            differing(plan.spec.backend.commits, {**recorded_checkouts, **os.environ})
-        )
-        if differences:
-            raise XpError("\n".join(differences), ExitCode.RUNTIME)
+        environ = dict(os.environ)
+        for stage in plan.stages:
+            environ |= checkouts(stage.job.runtime)
+        check_commits(plan.spec.backend.commits, environ)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     if launcher.is_here:
         examine(plan.spec)

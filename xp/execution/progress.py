@@ -28,10 +28,7 @@ SFT: Final = "sft"
 def averaged(values: Sequence[float], most: int) -> list[float]:
     """The values; if there are more than `most`, the means of this number of equal parts."""
     size = min(most, len(values))
-    if size:
-        edges = [round(at * len(values) / size) for at in range(size + 1)]
-    else:
-        edges = []
+    edges = [round(at * len(values) / max(1, size)) for at in range(size + 1)]
     return [fmean(values[begin:end]) for begin, end in pairwise(edges)]
 
 
@@ -64,19 +61,24 @@ class RunProgress:
             return None
         left = self.step_s * (self.num_steps - self.step)
         if self.at:
-            passed = min(self.step_s, time.time() - self.at)
-        else:
-            passed = 0.0
-        return max(0.0, left - passed)
+            left -= min(self.step_s, time.time() - self.at)
+        return max(0.0, left)
+
+    @property
+    def text(self) -> str:
+        """The step that it is at, such as `step 3 of 10`."""
+        unit = "update" if self.is_tuning else "step"
+        if self.num_steps:
+            return f"{unit} {self.step} of {self.num_steps}"
+        return f"{unit} {self.step}"
 
 
 def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
     """Progress of the training, or of the fine-tuning before it. None means that the run has neither."""
     lines = {stage: read_metrics(run / "metrics.jsonl", stage) for stage in ("train", SFT)}
-    if record.attempts:
-        stages = {stage.name: stage.status for stage in record.attempts[-1].stages}
-    else:
-        stages = {}
+    stages = {
+        stage.name: stage.status for attempt in record.attempts[-1:] for stage in attempt.stages
+    }
     is_tuned = stages.get(SFT) in (None, RunStatus.SUCCEEDED, RunStatus.CACHED)
     if lines["train"] or ("train" in stages and is_tuned):
         total = record.num_steps or _planned_steps(run, record)
@@ -104,10 +106,9 @@ def _progress(
     times = [value for _, value in points_of(lines[-RECENT:], seconds)]
     known = tuple(curve for curve in curves if curve[1])
     step_s = fmean(times) if times else None
+    at = 0.0
     if is_finite(last.get("time")):
         at = float(last["time"])
-    else:
-        at = 0.0
     return RunProgress(is_tuning, last["step"], total, known, step_s, at)
 
 

@@ -244,7 +244,8 @@ def read_record(directory: Path) -> RunRecord:
             f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR
         )
     record = config_of(file, _parsed, what="a run record", below=directory)
-    if record.run_id != (name := Path(os.path.abspath(directory)).name):
+    name = Path(os.path.abspath(directory)).name
+    if record.run_id != name:
         raise XpError(
             f"{file} is the record of {record.run_id}, and its directory is named {name}",
             ExitCode.RUN_DIR,
@@ -354,41 +355,30 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     return _with_last(record, replace(last, training=training))
 
 
-def table(
-    record: RunRecord, outputs: Path | None = None, status_now: str = RunStatus.RUNNING.value
-) -> str:
+def table(record: RunRecord, outputs: Path, status_now: str) -> str:
     """The record in a few aligned lines.
 
     Args:
-        outputs: the outputs root, for whole paths. None means that they are relative to it.
+        outputs: the outputs root, for whole paths.
         status_now: `status_of` of a run that is recorded as running.
     """
     lines = [f"{record.run_id}  {_now(record.status, status_now)}"]
     for attempt in record.attempts:
+        head = f"attempt_{attempt.number}  {_now(attempt.status, status_now)}  {attempt.started}"
         if attempt.provenance.commit:
-            commit = f"  {attempt.provenance.commit[:10]}"
-        else:
-            commit = ""
-        dirty = " (changed)" if attempt.provenance.is_dirty else ""
-        length = _length(attempt.training)
-        status = _now(attempt.status, status_now)
-        lines.append(
-            f"attempt_{attempt.number}  {status}  {attempt.started}{commit}{dirty}{length}"
-        )
+            head += f"  {attempt.provenance.commit[:10]}"
+        if attempt.provenance.is_dirty:
+            head += " (changed)"
+        lines.append(head + _length(attempt.training))
         for stage in attempt.stages:
-            if stage.exit_code is None:
-                exit_code = ""
-            else:
-                exit_code = f"exit {stage.exit_code}"
-            if stage.started is None:
-                took = ""
-            else:
+            took = ""
+            exit_code = ""
+            log = ""
+            if stage.started is not None:
                 took = f"{60 * minutes_between(stage.started, stage.ended):.1f} s"
-            if stage.log is None:
-                log = ""
-            elif outputs is None:
-                log = stage.log
-            else:
+            if stage.exit_code is not None:
+                exit_code = f"exit {stage.exit_code}"
+            if stage.log is not None:
                 log = str(outputs / stage.log)
             line = f"  {stage.name:12} {_now(stage.status, status_now):12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
@@ -407,19 +397,16 @@ def _now(status: RunStatus, status_now: str) -> str:
 def _length(training: SettledLength | None) -> str:
     if training is None:
         return ""
-    epochs = training.epochs
-    if epochs is None:
-        how = ""
-    else:
-        how = f" ({counted(epochs, 'epoch')} of {counted(training.num_tasks, 'task')})"
-    return f"  {counted(training.num_steps, 'step')}{how}"
+    text = f"  {counted(training.num_steps, 'step')}"
+    if training.epochs is not None:
+        text += f" ({counted(training.epochs, 'epoch')} of {counted(training.num_tasks, 'task')})"
+    return text
 
 
 def minutes_between(started: str, ended: str | None) -> float:
+    end = datetime.now(UTC)
     if ended:
         end = datetime.fromisoformat(ended)
-    else:
-        end = datetime.now(UTC)
     return (end - datetime.fromisoformat(started)).total_seconds() / 60
 
 
@@ -430,14 +417,13 @@ def time_text(record: RunRecord, hardware: Hardware) -> str:
         for stage in record.attempts[-1].stages
         if stage.started is not None and stage.ended is not None
     ]
+    text = f"{record.minutes:.1f} min"
     if stages:
-        text = f"{record.minutes:.1f} min ({', '.join(stages)})"
-    else:
-        text = f"{record.minutes:.1f} min"
+        text += f" ({', '.join(stages)})"
     hours = record.minutes / 60
     num_gpus = hardware.accelerators_per_node * hardware.num_nodes
     if num_gpus:
         text += f", {hours * num_gpus:.2f} GPU-hours"
-    return text + (
-        f", {hours * hardware.usd_per_hour:.2f} USD" if hardware.usd_per_hour is not None else ""
-    )
+    if hardware.usd_per_hour is not None:
+        text += f", {hours * hardware.usd_per_hour:.2f} USD"
+    return text

@@ -113,16 +113,13 @@ def other_length_lines(plan: Plan) -> list[str]:
     run = Path(plan.spec.outputs, "runs", plan.run_id)
     training = plan.spec.training
     steps = expected_steps(plan.spec)
-    if plan.attempt > 1:
-        lines = read_metrics(run / "metrics.jsonl", "train")
-    else:
-        lines = []
-    trained = {line.get("attempt") for line in lines} - {plan.attempt}
-    attempts = read_record(run).attempts if trained else ()
+    if plan.attempt == 1 or not steps:
+        return []
+    trained = {line.get("attempt") for line in read_metrics(run / "metrics.jsonl", "train")}
     lengths = {
         attempt.training.num_steps
-        for attempt in attempts
-        if attempt.training and attempt.number in trained
+        for attempt in read_record(run).attempts
+        if attempt.training and attempt.number in trained - {plan.attempt}
     } - {steps}
     schedule = training.lr_schedule
     differing = []
@@ -133,9 +130,8 @@ def other_length_lines(plan: Plan) -> list[str]:
         differing.append(
             "the first episodes of this attempt are of newer weights (training.max_staleness)"
         )
-    what = f"other than in one training of {counted(steps or 0, 'step')}: {'; '.join(differing)}"
-    if steps and lengths and differing:
-        return [what]
+    if lengths and differing:
+        return [f"other than in one training of {counted(steps, 'step')}: {'; '.join(differing)}"]
     return []
 
 

@@ -67,9 +67,8 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
     is_over = record.status is RunStatus.SUCCEEDED and bool(to_do)
     if not is_over or set(reusable_stages(plan, record, outputs, is_here=is_here)) != to_do:
         return None
-    total = (
-        plan.spec.training.num_steps or record.num_steps
-    )  # epochs: as many as the training found
+    # Of epochs, as many steps as the training found.
+    total = plan.spec.training.num_steps or record.num_steps
     recipe = f"its command, for a new run: {xp_command(f'runs recipe {plan.run_id}', outputs)}"
     if "train" not in {stage.name for stage in plan.stages}:
         return f"{plan.run_id} is finished; {recipe}"
@@ -129,14 +128,9 @@ def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
 
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:
     with suppress(XpError, LookupError, TypeError):
-        return next(
-            (
-                recorded
-                for recorded in json_of(file, ExitCode.RUN_DIR)["stages"]
-                if recorded["name"] == name
-            ),
-            None,
-        )
+        for stage in json_of(file, ExitCode.RUN_DIR)["stages"]:
+            if stage["name"] == name:
+                return dict(stage)
     return None
 
 
@@ -166,9 +160,8 @@ def _without_attempt(value: Any) -> Any:
         return [_without_attempt(entry) for entry in value]
     if not isinstance(value, str):
         return value
-    if value.startswith(
-        "{"
-    ):  # a file of the program: of its spec, the keys count on which the result depends
+    # A file of the program: of its spec, the keys count on which the result depends.
+    if value.startswith("{"):
         with suppress(ValueError):
             config = json.loads(value)
             if "spec" in config:

@@ -120,8 +120,10 @@ def resource_errors(path: Path) -> Iterator[None]:
 
 def xp_command(words: str, outputs: Path) -> str:
     """A command, with the outputs root unless it is the default one."""
-    default = outputs.absolute() == Path("outputs").absolute()
-    return f"python -m xp {words}" + ("" if default else f" {shlex.quote(f'outputs={outputs}')}")
+    command = f"python -m xp {words}"
+    if outputs.absolute() == Path("outputs").absolute():
+        return command
+    return f"{command} {shlex.quote(f'outputs={outputs}')}"
 
 
 def resume_command(run_id: str, outputs: Path) -> str:

@@ -132,16 +132,12 @@ class _Attempt:
                 self._signals.check()
                 self._stage(stage)
         except BaseException as error:
-            code = error.code if isinstance(error, XpError) else None
-            is_stopped = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) or isinstance(
-                error, KeyboardInterrupt
-            )
+            status = RunStatus.FAILED
+            stops = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+            if isinstance(error, KeyboardInterrupt) or getattr(error, "code", None) in stops:
+                status = RunStatus.INTERRUPTED
             with suppress(XpError):  # the first error is reported
-                self._save(
-                    close_attempt(
-                        self._record, RunStatus.INTERRUPTED if is_stopped else RunStatus.FAILED
-                    )
-                )
+                self._save(close_attempt(self._record, status))
             raise
         finally:
             self._launcher.close(self._context)
@@ -176,14 +172,12 @@ class _Attempt:
         accepted: list[Launch] = []
         for stage in self._plan.stages:
             with suppress(XpError):
-                for launch in (
-                    read_launches((self._outputs / self._context.log(stage.name)).parent) or ()
-                ):
+                log = self._outputs / self._context.log(stage.name)
+                for launch in read_launches(log.parent) or ():
                     self._update(stage, **_on_record(launch))
                     accepted.append(launch)
-        for launch in {
-            accepted_launch.native_id: accepted_launch for accepted_launch in reversed(accepted)
-        }.values():
+        by_id = {launch.native_id: launch for launch in reversed(accepted)}
+        for launch in by_id.values():
             job = f"{launch.launcher} job {launch.native_id}"
             self._echo(f"xp: {job} is cancelled, since not all stages were accepted\n")
             with suppress(XpError, OSError):
@@ -198,9 +192,8 @@ class _Attempt:
         )
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
         runtimes = [stage.job.runtime for stage in plan.stages]
-        trainers = max(
-            runtimes, key=lambda runtime: len(runtime.packages), default=Runtime()
-        )  # that with the largest needs
+        # The trainer's needs are the largest.
+        trainers = max(runtimes, key=lambda runtime: len(runtime.packages), default=Runtime())
         origin = provenance(tuple(plan.spec.backend.pins), trainers)
         stages = [stage.name for stage in plan.stages]
         is_detached = plan.spec.launcher.detach
@@ -263,17 +256,13 @@ class _Attempt:
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
         with resource_errors(self._run):
             complete_lock(self._run)
-        is_over = (
-            code == 0 and self._launcher.is_here
-        )  # elsewhere the job itself checks its outputs
-        if is_over:
+        absent: list[str] = []
+        # Elsewhere the job itself checks its outputs.
+        if code == 0 and self._launcher.is_here:
             absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}")
-        else:
-            absent = []
         ending: dict[str, Any] = {"exit_code": code, "ended": timestamp()}
-        if (
-            self._signals.number is not None
-        ):  # for any code: a stopped program may clean up and exit 0
+        # For any code: a stopped program may clean up and exit 0.
+        if self._signals.number is not None:
             self._update(stage, status=RunStatus.INTERRUPTED, **ending)
             self._signals.check()
         if code == 0 and not absent:
@@ -286,11 +275,10 @@ class _Attempt:
     def _failure(self, stage: Stage, launch: Launch, code: int, absent: Sequence[str]) -> XpError:
         log = self._outputs / launch.log
         what = f"stage {stage.name} failed: {reason(code, absent)}"
-        is_on_screen = self._echo is write_to_screen and is_one_output()
-        if is_on_screen:
-            tail = ""
-        else:
-            tail = "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
+        tail = ""
+        if self._echo is not write_to_screen or not is_one_output():
+            lines = last_lines(log, self._run)[-TAIL:]
+            tail = "".join(f"\n  | {line}" for line in lines)
         text = f"{what}{tail}\nlog: {log}\nresume: {self._resume}"
         return XpError(self._context.redactor.redact(text), exit_code(code, absent))
 

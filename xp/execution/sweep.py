@@ -82,7 +82,6 @@ class SweepEntry:
 class OpenPoint:
     """One point that a sweep has to run."""
 
-    spec: RunSpec
     run_id: str | None
     """Run to be resumed. None means a new run."""
     attempt: int
@@ -99,9 +98,8 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
     content = json.loads(
         json.dumps({name: value for name, value in spec.items() if name not in INCIDENTAL})
     )
-    content.get("model", {}).get("chat_template", {}).pop(
-        CLOCK, None
-    )  # a sweep may be continued on another day
+    # A sweep may be continued on another day.
+    content.get("model", {}).get("chat_template", {}).pop(CLOCK, None)
     return text_digest(json.dumps(content, sort_keys=True))
 
 
@@ -122,16 +120,16 @@ def open_points(
         again: whether every point runs again, even if it is done.
     """
     if again:
-        return [OpenPoint(spec, None, 1, number) for number, spec in enumerate(specs)], []
+        return [OpenPoint(None, 1, number) for number in range(len(specs))], []
     ledgers = {outputs: ledger(Path(outputs)) for outputs in {spec.outputs for spec in specs}}
     todo = []
     left = []
     for number, spec in enumerate(specs):
         entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
         if entry is None:
-            todo.append(OpenPoint(spec, None, 1, number))
+            todo.append(OpenPoint(None, 1, number))
         elif entry.standing is RunState.CUT:
-            todo.append(OpenPoint(spec, entry.run_id, entry.num_attempts + 1, number))
+            todo.append(OpenPoint(entry.run_id, entry.num_attempts + 1, number))
         else:
             left.append(entry)
     return todo, left
@@ -165,14 +163,10 @@ def _read(file: Path) -> tuple[str, SweepEntry] | None:
             return None  # the same spec is another run now
     except XpError:
         return None  # the run cannot be resumed
+    standing = RunState.CUT
+    is_detached = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None
     if record.status is RunStatus.SUCCEEDED:
         standing = RunState.DONE
-    else:
-        is_left = (
-            record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None
-        )  # detached
-        if is_left or is_held(file.parent):
-            standing = RunState.RUNNING
-        else:
-            standing = RunState.CUT
+    elif is_detached or is_held(file.parent):
+        standing = RunState.RUNNING
     return spec_digest(spec), SweepEntry(standing, record.run_id, len(record.attempts))

@@ -53,10 +53,9 @@ class ToolCount:
         names = frozenset(
             name for directory, digest in self._offered for name in _tools(directory, digest)
         )
+        share = None
         if self._elapsed > 0:
             share = self._waited / self._elapsed
-        else:
-            share = None
         return ToolUse(self._num_episodes, names, self._calls, share, self._malformed)
 
 

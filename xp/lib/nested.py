@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -21,6 +21,12 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted key -> value of each leaf."""
     return dict(leaves(nested)) if nested else {}
+
+
+def varied(values: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys whose values are not the same in all mappings; a key that one of them lacks is None there."""
+    keys = dict.fromkeys(key for each in values for key in each)
+    return [key for key in keys if any(each.get(key) != values[0].get(key) for each in values)]
 
 
 def value_at(nested: Any, path: str) -> Any:

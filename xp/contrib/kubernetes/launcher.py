@@ -32,19 +32,15 @@ from xp.contrib.kubernetes.manifest import (
     options_of,
     script_text,
 )
+from xp.contrib.submitted_files import code_in, secret_values_of, stage_log
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Echo, Launch
-from xp.execution.launchers.cluster import ask, identity
+from xp.execution.launchers.base import Context, Echo, Launch, StageContext
+from xp.execution.launchers.cluster import ask, identity, run_unattended
 from xp.execution.launchers.node.job_spec import JOB_SPEC
 from xp.execution.launchers.service import (
     LOCKS,
     ServiceLauncher,
-    StageContext,
     SubmittedStage,
-    code_in,
-    run_unattended,
-    secret_values_of,
-    stage_log,
 )
 from xp.lib.atomic import write_atomically
 from xp.lib.secrets.redaction import resolve

@@ -9,18 +9,16 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from xp.contrib.submitted_files import install_lines, stage_lines, to_yaml
 from xp.execution.launchers import service
+from xp.execution.launchers.base import StageContext
 from xp.execution.launchers.node.job_spec import JOB_SPEC
 from xp.execution.launchers.service import (
     LOCKS,
     MOUNT,
     PYTHON,
-    StageContext,
     SubmittedStage,
-    install_lines,
     lock_of,
-    stage_lines,
-    to_yaml,
 )
 from xp.lib.digest import text_digest
 from xp.lib.private_ray import NICENESS

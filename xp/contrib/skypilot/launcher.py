@@ -23,16 +23,13 @@ from xp.contrib.skypilot.task import (
     needs_ray,
     task_text,
 )
+from xp.contrib.submitted_files import code_in, secret_values_of
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Echo, Launch
-from xp.execution.launchers.cluster import ask, identity, inherited
+from xp.execution.launchers.base import Context, Echo, Launch, StageContext
+from xp.execution.launchers.cluster import ask, identity, inherited, run_unattended
 from xp.execution.launchers.service import (
     ServiceLauncher,
-    StageContext,
     SubmittedStage,
-    code_in,
-    run_unattended,
-    secret_values_of,
 )
 from xp.lib.atomic import write_atomically
 from xp.lib.private_ray import TOKEN

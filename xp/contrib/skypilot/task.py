@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from xp.contrib.submitted_files import install_lines, stage_lines, to_yaml
 from xp.execution.launchers import service
 from xp.execution.launchers.node.job_spec import JOB_SPEC
 from xp.execution.launchers.service import (
@@ -14,10 +15,7 @@ from xp.execution.launchers.service import (
     MOUNT,
     PYTHON,
     SubmittedStage,
-    install_lines,
     lock_of,
-    stage_lines,
-    to_yaml,
 )
 from xp.lib.private_ray import NICENESS, TOKEN
 from xp.planning.job import Job, Resources, Stage

@@ -56,6 +56,9 @@ class Context:
         return f"{self.run_id}/{self.attempt}/{stage}"
 
 
+StageContext = tuple[Stage, Context]
+
+
 @dataclass(frozen=True)
 class Launch:
     """A submitted job."""
@@ -118,7 +121,7 @@ class LauncherModule(Protocol):
 class Detachable(Launcher, Protocol):
     """A launcher whose jobs need no supervisor; another process can continue with the Launch alone."""
 
-    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+    def submit_all(self, stages: Sequence[StageContext]) -> list[Launch]:
         """Submits a chain of stages; each starts only if all earlier ones succeeded."""
 
     def poll(self, launch: Launch) -> int | None:
@@ -153,7 +156,7 @@ class SweepLauncher(Launcher, Protocol):
 class PreviewLauncher(Launcher, Protocol):
     """A launcher that passes files to another program."""
 
-    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+    def preview(self, stages: Sequence[StageContext]) -> Mapping[str, str]:
         """Files that would be submitted (path relative to the outputs root -> text); writes nothing, sends nothing."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
-from xp.execution.launchers.base import Context, Launch, timestamp
+from xp.execution.launchers.base import Context, Launch, StageContext, timestamp
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import Spread, make_job_spec
 from xp.lib.atomic import write_json
@@ -93,15 +92,11 @@ def spread_of(
     needs = job.resources
     if needs.num_nodes == 1 and not srun and not container and not is_apart:
         return None
-    if needs.accelerator == "cpu":
-        gpus = 0
-    else:
-        gpus = needs.num_accelerators
     return Spread(
         needs.num_nodes,
         by,
         needs.num_cpus,
-        gpus,
+        needs.num_accelerators,
         needs.memory_gb,
         tuple(srun),
         tuple(container),
@@ -125,15 +120,17 @@ def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
     write_json(directory / SUBMITTED, [asdict(launch) for launch in launches])
 
 
-def launches_of(
-    launcher: str, native_id: str, stages: Sequence[tuple[Stage, Context]]
+def record_launches(
+    directory: Path, launcher: str, native_id: str, stages: Sequence[StageContext]
 ) -> list[Launch]:
-    """Launches of stages that one job runs, submitted now."""
+    """Records that one job, accepted now, runs these stages; returns their launches."""
     started = timestamp()
-    return [
+    launches = [
         Launch(launcher, its.key(stage.name), native_id, its.log(stage.name), started)
         for stage, its in stages
     ]
+    write_launches(directory, launches)
+    return launches
 
 
 def identity(stage: Stage, context: Context) -> str:
@@ -195,10 +192,15 @@ def ask(
         ) from None
     if run.returncode not in codes:
         output = (run.stderr or run.stdout).strip()
-        raise XpError(
-            f"{shlex.join(argv[:1])} failed ({run.returncode}): {output}", ExitCode.RUNTIME
-        )
+        raise XpError(f"{argv[0]} failed ({run.returncode}): {output}", ExitCode.RUNTIME)
     return run.stdout
+
+
+def run_unattended(command: Sequence[str]) -> None:
+    """Starts a command whose output nobody reads, and does not wait for it."""
+    subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 class TimedOut(XpError):

@@ -126,8 +126,7 @@ def shipped_files(location: Path) -> list[Path]:
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:
+    omitted = left_out(directory, names)
     if Path(directory) == PACKAGE:
-        omitted = _UNUSED
-    else:
-        omitted = frozenset[str]()
-    return left_out(directory, names) | omitted.intersection(names)
+        omitted |= _UNUSED.intersection(names)
+    return omitted

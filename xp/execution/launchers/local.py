@@ -20,7 +20,7 @@ from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.gpus import Gpus, claim
 from xp.execution.launchers.node.log import LogStream, drain, is_screen
 from xp.execution.launchers.node.program import exit_code
-from xp.execution.launchers.preflight import check_machine, interpreter, python_variables
+from xp.execution.launchers.preflight import check_machine, python_variables, with_interpreter
 from xp.lib import processes
 from xp.planning.job import Stage
 from xp.planning.refusals import needs_one_node
@@ -79,11 +79,7 @@ class LocalLauncher:
         except FileExistsError:
             raise XpError(f"{log} exists: {key} was started before", ExitCode.RUN_DIR) from None
         write_files(stage.job.files, context.outputs)
-        python = interpreter(stage.job.runtime)
-        argv = [
-            python if part == "python" and at == 0 else part
-            for at, part in enumerate(stage.job.argv)
-        ]
+        argv = with_interpreter(stage.job.argv, stage.job.runtime)
         hold = self._hold_tree(context)
         process = processes.start(
             argv,
@@ -141,7 +137,7 @@ class LocalLauncher:
 
     def _environment(self, stage: Stage, context: Context) -> dict[str, str]:
         job = stage.job
-        plain, hidden = inherited(context, *([job.runtime.project] if job.runtime.project else []))
+        plain, hidden = inherited(context, job.runtime.project or "")
         gpus = self._gpus.names[: job.resources.num_accelerators]
         return {
             **plain,
@@ -160,9 +156,8 @@ class LocalLauncher:
 
 def _screen() -> Mapping[str, str]:
     """Variables that make libraries draw progress bars as on a terminal, although the job's output is a pipe."""
+    size = os.terminal_size((80, 24))
     if sys.stdout.isatty():
         size = os.get_terminal_size(sys.stdout.fileno())
-    else:
-        size = os.terminal_size((80, 24))
     flags = dict.fromkeys(("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"), "1")
     return {"COLUMNS": str(size.columns), "LINES": str(size.lines), **flags}

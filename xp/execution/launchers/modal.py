@@ -19,16 +19,21 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import modal_app
-from xp.execution.launchers.base import Context, Echo, Launch
-from xp.execution.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited
+from xp.execution.launchers.base import Context, Echo, Launch, StageContext
+from xp.execution.launchers.cluster import (
+    SUBMITTED,
+    TimedOut,
+    ask,
+    identity,
+    inherited,
+    run_unattended,
+)
 from xp.execution.launchers.files import inside
 from xp.execution.launchers.node.job_spec import JOB_SPEC, RESULT, Result
 from xp.execution.launchers.service import (
     ServiceLauncher,
-    StageContext,
     SubmittedStage,
     limit_of,
-    run_unattended,
 )
 from xp.lib.atomic import replacing
 from xp.lib.packages import install_command
@@ -86,15 +91,8 @@ class ModalLauncher(ServiceLauncher):
         code = _code(self._read(result))
         if code is not None:
             return code
-        state = next(
-            (
-                app.get("state")
-                for app in _listing("app", "list") or ()
-                if app.get("app_id") == launch.native_id
-            ),
-            None,
-        )
-        if state is None or "stopped" not in state:
+        apps = _apps("app_id", launch.native_id)
+        if not apps or "stopped" not in apps[0].get("state", ""):
             return None
         text = self._read(result)
         if text is None:  # read again: it may be as old as the app's end
@@ -200,14 +198,8 @@ class ModalLauncher(ServiceLauncher):
 
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name. None means that there is none."""
-        return next(
-            (
-                app.get("app_id")
-                for app in _listing("app", "list") or ()
-                if app.get("description") == name
-            ),
-            None,
-        )
+        ids = [app.get("app_id") for app in _apps("description", name)]
+        return next(iter(ids), None)
 
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""
@@ -257,6 +249,11 @@ def _listing(group: str, action: str, *words: str) -> list[dict[str, str]] | Non
             for item in items
         ]
     return None
+
+
+def _apps(key: str, value: str) -> list[dict[str, str]]:
+    """Rows of the apps with this value; none if Modal does not answer."""
+    return [app for app in _listing("app", "list") or () if app.get(key) == value]
 
 
 def _program() -> str | None:

@@ -160,27 +160,24 @@ def check_secrets(stage: SubmittedStage, spec: LauncherSpec) -> None:
 
 def accelerator_limit(resources: Resources) -> str | None:
     """One sentence for accelerators that xp has no name of Modal's for; else None."""
-    if resources.accelerator == "cpu" or not resources.num_accelerators:
-        return None
-    gpu = GPUS.get(resources.accelerator)
-    if gpu is None:
+    if resources.num_accelerators and resources.accelerator not in GPUS:
         return f"hardware.accelerator={resources.accelerator}: launcher=modal has {', '.join(GPUS)}"
     return None
 
 
 def untried_number(resources: Resources) -> str | None:
     """A warning for more GPUs than Modal's documentation has for a container, which only its server checks; else None."""
-    gpu = GPUS.get(resources.accelerator)
-    most = MAX_GPUS.get(gpu or "", 8)
-    if gpu is None or resources.num_accelerators <= most:
-        return None
+    gpu = GPUS.get(resources.accelerator, "")
+    most = MAX_GPUS.get(gpu, 8)
     number = resources.num_accelerators
+    if not gpu or number <= most:
+        return None
     return f"hardware: Not tried: {number} x {gpu} in a container of Modal's, whose documentation has {most}."
 
 
 def gpu_string(resources: Resources) -> str | None:
     """Modal's name of a stage's accelerators, which have no `accelerator_limit`. None means that it needs none."""
-    if resources.accelerator == "cpu" or not resources.num_accelerators:
+    if not resources.num_accelerators:
         return None
     return f"{GPUS[resources.accelerator]}:{resources.num_accelerators}"
 

@@ -62,9 +62,10 @@ def check_machine(stages: Sequence[Stage]) -> None:
             install = next(stage.job.runtime.install for stage in stages if stage.name == name)
             if install is None and python == sys.executable:
                 install = f"install: {install_command(*missing)}"
+            if install is None:
+                install = f"install: {python} -m pip install {' '.join(missing)}"
             raise XpError(
-                f"stage {name} needs {', '.join(missing)}, which {python} cannot import;"
-                f" {install or f'install: {python} -m pip install ' + ' '.join(missing)}",
+                f"stage {name} needs {', '.join(missing)}, which {python} cannot import; {install}",
                 ExitCode.RUNTIME,
             )
 
@@ -89,22 +90,28 @@ def interpreter(runtime: Runtime) -> str:
     return sys.executable
 
 
+def with_interpreter(argv: Sequence[str], runtime: Runtime) -> list[str]:
+    """A job's command, with the path of its interpreter for `python` as the first word."""
+    program, *rest = argv
+    if program == "python":
+        program = interpreter(runtime)
+    return [program, *rest]
+
+
 def project(runtime: Runtime) -> Path | None:
     """Path of the runtime's checkout; None if it has none."""
     if runtime.project is None:
         return None
     value = os.environ.get(runtime.project) or checkouts(runtime).get(runtime.project, "")
     if not value or not Path(value).is_dir():
+        state = "is not set"
         if value:
             state = f"is {value!r}, which is not a directory"
-        else:
-            state = "is not set"
+        fix = f"set it with `export {runtime.project}=/path/to/checkout`"
+        if runtime.install and runtime.checkouts:
+            fix += f", or make one: {runtime.install}"
         raise XpError(
-            f"backend.runtime needs a checkout and {runtime.project} {state};"
-            f" set it with `export {runtime.project}=/path/to/checkout`"
-            + (
-                f", or make one: {runtime.install}" if runtime.install and runtime.checkouts else ""
-            ),
+            f"backend.runtime needs a checkout and {runtime.project} {state}; {fix}",
             ExitCode.RUNTIME,
         )
     return Path(value).absolute()
@@ -164,9 +171,7 @@ def probe(
     try:
         # -P: the job does not find modules of the current directory.
         run = subprocess.run(
-            [python, "-P", "-c", _PROBE, question]
-            if python == sys.executable
-            else [python, "-c", _PROBE, question],
+            [python, *(["-P"] if python == sys.executable else []), "-c", _PROBE, question],
             capture_output=True,
             text=True,
             timeout=60,
@@ -197,6 +202,13 @@ def git(directory: Path, *words: str) -> str | None:
         return None
 
 
+def check_commits(commits: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
+    """Raises XpError(RUNTIME) for checkouts that are not at their pinned commits; arguments as of `differing`."""
+    differences = list(differing(commits, environ))
+    if differences:
+        raise XpError("\n".join(differences), ExitCode.RUNTIME)
+
+
 def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[str]:
     """One sentence for each checkout that is not at its pinned commit: found, expected, and remedies.
 
@@ -205,11 +217,10 @@ def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.enviro
         environ: environment with the variables; variables that are not set are not checked.
     """
     for variable, pin in commits.items():
-        checkout = Path(environ.get(variable, ""))
-        if environ.get(variable):
-            there = commit_of(checkout)
-        else:
-            there = None
+        checkout = environ.get(variable)
+        there = None
+        if checkout:
+            there = commit_of(Path(checkout))
         if there is not None and not there.startswith(pin):
             yield (
                 f"{variable}: {checkout} is at {there[:9]}; xp's rendering was tested with {pin[:9]};"

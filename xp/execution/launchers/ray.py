@@ -22,15 +22,14 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
-from xp.execution.launchers.base import Context, Launch
+from xp.execution.launchers.base import Context, Launch, StageContext
 from xp.execution.launchers.cluster import (
     identity,
     inherited,
-    launches_of,
     place_job_spec,
     read_launches,
+    record_launches,
     spread_of,
-    write_launches,
 )
 from xp.execution.launchers.follow import ClusterLauncher
 from xp.execution.launchers.node.gpus import Gpus, claim
@@ -87,9 +86,8 @@ class RayLauncher(ClusterLauncher):
         try:
             import ray.job_submission  # noqa: F401
         except ImportError:
-            install = install_command("ray").replace(
-                "ray==", "ray[default]=="
-            )  # its client is in Ray's extra
+            # Its client is in Ray's extra.
+            install = install_command("ray").replace("ray==", "ray[default]==")
             raise XpError(f"launcher=ray needs Ray's client: {install}", ExitCode.RUNTIME) from None
         if is_loopback(self._address):
             check_machine(stages)
@@ -106,7 +104,7 @@ class RayLauncher(ClusterLauncher):
     def submit(self, stage: Stage, context: Context) -> Launch:
         return self._submit([(stage, context)])[0]
 
-    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+    def submit_all(self, stages: Sequence[StageContext]) -> list[Launch]:
         """Submits one job that runs the stages in order, since Ray does not order jobs."""
         return self._submit(stages) if stages else []
 
@@ -123,36 +121,36 @@ class RayLauncher(ClusterLauncher):
             self._head.stop()
             self._head = None
 
-    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+    def preview(self, stages: Sequence[StageContext]) -> Mapping[str, str]:
         """The client's request for each Ray job; for one job of all stages of a detached run."""
+        groups = [[stage] for stage in stages]
         if self._spec.detach:
-            groups = [stages]
-        else:
-            groups = [[stage] for stage in stages]
+            groups = [list(stages)]
         return {
             f"{group[0][1].directory}/{group[0][0].name}/ray_job.json": self._previewed(group)
             for group in groups
         }
 
-    def _previewed(self, stages: Sequence[tuple[Stage, Context]]) -> str:
+    def _previewed(self, stages: Sequence[StageContext]) -> str:
         stage, context = stages[0]
         specs = [its.outputs / its.directory / stage.name / JOB_SPEC for stage, its in stages]
-        if stage.job.secrets:
-            written = str(secrets_files.file_of(context, stage.name))
-        else:
-            written = None
-        file = self._spec.secrets_file or written
+        file = self._spec.secrets_file
+        if file is None and stage.job.secrets:
+            file = str(secrets_files.file_of(context, stage.name))
         jobs = [stage.job for stage, _ in stages]
-        return (
-            json.dumps(
-                self._request(identity(stage, context), jobs, specs, file, context), indent=2
-            )
-            + "\n"
-        )
+        request = self._request(identity(stage, context), jobs, specs, file, context)
+        return json.dumps(request, indent=2) + "\n"
 
     @property
     def _address(self) -> str:
         return self._spec.address or HERE
+
+    @property
+    def _python(self) -> str:
+        """The Python of a job's entrypoint."""
+        if is_loopback(self._address):
+            return sys.executable
+        return "python"
 
     def _client(self) -> Any:
         from ray.job_submission import JobSubmissionClient
@@ -169,7 +167,7 @@ class RayLauncher(ClusterLauncher):
             )
         return JobSubmissionClient(self._address)
 
-    def _submit(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+    def _submit(self, stages: Sequence[StageContext]) -> list[Launch]:
         stage, context = stages[0]
         directory = (context.outputs / context.log(stage.name)).parent
         known = read_launches(directory)
@@ -188,17 +186,14 @@ class RayLauncher(ClusterLauncher):
             specs = []
             for sent, its in stages:
                 is_apart = is_shared and sent.job.resources.num_accelerators > 0
-                if manages_own_gpus(sent.job):
-                    spread = None
-                else:
+                spread = None
+                if not manages_own_gpus(sent.job):
                     spread = spread_of(sent.job, "ray", is_apart=is_apart)
                 specs.append(
                     place_job_spec(sent, its, self._spec, extra=extra, prints=True, spread=spread)
                 )
             self._hand_in(client, native_id, [stage.job for stage, _ in stages], specs, context)
-        launches = launches_of(self.name, native_id, stages)
-        write_launches(directory, launches)
-        return launches
+        return record_launches(directory, self.name, native_id, stages)
 
     def _hand_in(
         self,
@@ -229,10 +224,6 @@ class RayLauncher(ClusterLauncher):
         context: Context,
     ) -> dict[str, Any]:
         """Request to Ray's client."""
-        if is_loopback(self._address):
-            python = sys.executable
-        else:
-            python = "python"
         projects = [job.runtime.project or "" for job in jobs]
         variables = {
             **(dict(jobs[0].env) if len(jobs) == 1 else {}),
@@ -243,7 +234,13 @@ class RayLauncher(ClusterLauncher):
         }
         return {
             "entrypoint": shlex.join(
-                [python, "-m", "xp.execution.launchers.node.on_node", native_id, *map(str, specs)]
+                [
+                    self._python,
+                    "-m",
+                    "xp.execution.launchers.node.on_node",
+                    native_id,
+                    *map(str, specs),
+                ]
             ),
             "submission_id": native_id,
             "runtime_env": {
@@ -260,16 +257,11 @@ class RayLauncher(ClusterLauncher):
             for job in jobs
             if not manages_own_gpus(job) and job.resources.num_nodes == 1
         ]
-        is_shared = any(map(manages_own_gpus, jobs))
-        if is_shared:
-            gpus = 0
-        else:
-            gpus = max(
-                (need.num_accelerators for need in needs if need.accelerator != "cpu"), default=0
-            )
-        if self._spec.start_head:
-            memory_gb = 0.0
-        else:
+        gpus = 0
+        if not any(map(manages_own_gpus, jobs)):
+            gpus = max((need.num_accelerators for need in needs), default=0)
+        memory_gb = 0.0
+        if not self._spec.start_head:
             memory_gb = max((need.memory_gb for need in needs), default=0.0)
         return {
             "entrypoint_num_cpus": max((need.num_cpus for need in needs), default=1),
@@ -298,20 +290,18 @@ class RayLauncher(ClusterLauncher):
         if _lacking(stages, there) is None:
             return
         maximum = self._maximum()
-        lacking = _lacking(
-            stages,
-            {name: max(count, maximum.get(name, 0)) for name, count in there.items()} | maximum,
-        )
+        most = {name: max(there.get(name, 0), maximum.get(name, 0)) for name in {*there, *maximum}}
+        lacking = _lacking(stages, most)
         if lacking is None:
             print(
                 f"xp: the Ray cluster at {self._address} has too little now; its autoscaler can add it",
                 flush=True,
             )
             return
-        stage, name, needed, most = lacking
+        stage, name, needed, limit = lacking
         grows = " at most, with its autoscaler" if maximum else ""
         raise XpError(
-            f"stage {stage} needs {needed} {name}s and the Ray cluster at {self._address} has {most}{grows}; choose a"
+            f"stage {stage} needs {needed} {name}s and the Ray cluster at {self._address} has {limit}{grows}; choose a"
             " smaller hardware option, or a larger cluster",
             ExitCode.RUNTIME,
         )
@@ -319,12 +309,8 @@ class RayLauncher(ClusterLauncher):
     def _resources(self) -> dict[str, int]:
         """Resources that the cluster has now; none while its head starts."""
         try:
-            status = (
-                self._client()
-                ._do_request("GET", "/api/cluster_status")
-                .json()["data"]["clusterStatus"]
-                or {}
-            )
+            answer = self._client()._do_request("GET", "/api/cluster_status").json()
+            status = answer["data"]["clusterStatus"] or {}
             usage = (status.get("loadMetricsReport") or {}).get("usage") or {}
             return {name: int(counts[1]) for name, counts in usage.items()}
         except Exception as error:
@@ -338,23 +324,15 @@ class RayLauncher(ClusterLauncher):
         """Limits of the autoscaler, by a job that needs no resources. Empty means that the cluster does not grow."""
         with suppress(Exception):
             client = self._client()
-            if is_loopback(self._address):
-                python = sys.executable
-            else:
-                python = "python"
             job = client.submit_job(
-                entrypoint=shlex.join([python, "-c", MAXIMUM]), entrypoint_num_cpus=0
+                entrypoint=shlex.join([self._python, "-c", MAXIMUM]), entrypoint_num_cpus=0
             )
             end = time.monotonic() + PROBE_S
             while not client.get_job_status(job).is_terminal() and time.monotonic() < end:
                 time.sleep(1)
             lines = client.get_job_logs(job).splitlines()
-            maximum = (
-                json.loads(
-                    next(line for line in lines if line.startswith("maximum ")).partition(" ")[2]
-                )
-                or {}
-            )
+            answer = next(line for line in lines if line.startswith("maximum "))
+            maximum = json.loads(answer.removeprefix("maximum ")) or {}
             return {str(name): int(count) for name, count in maximum.items()}
         return {}
 
@@ -395,10 +373,9 @@ def _lacking(stages: Sequence[Stage], there: Mapping[str, int]) -> tuple[str, st
     """First stage that needs more: its name, the resource, the number that it needs, and that which is there."""
     for stage in stages:
         needs = stage.job.resources
-        counts = {"CPU": needs.num_cpus * needs.num_nodes}
-        if needs.accelerator != "cpu":
-            counts["GPU"] = needs.num_accelerators * needs.num_nodes
-        for name, count in counts.items():
+        counts = {"CPU": needs.num_cpus, "GPU": needs.num_accelerators}
+        for name, number in counts.items():
+            count = number * needs.num_nodes
             if there.get(name, 0) < count:
                 return stage.name, name, count, there.get(name, 0)
     return None

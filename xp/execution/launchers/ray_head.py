@@ -26,29 +26,24 @@ class RayHead:
         dashboard, client = free_ports(2)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
-            *(
-                sys.executable,
-                *private_ray.COMMAND,
-                "start",
-                "--head",
-                "--block",
-                "--disable-usage-stats",
-                "--port=0",
-            ),
-            *(
-                "--min-worker-port=0",
-                "--max-worker-port=0",
-                f"--temp-dir={private_ray.files(self._directory)}",
-            ),
+            sys.executable,
+            *private_ray.COMMAND,
+            "start",
+            "--head",
+            "--block",
+            "--disable-usage-stats",
+            "--port=0",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            f"--temp-dir={private_ray.files(self._directory)}",
             # Without --include-dashboard, Ray 2.56 goes on if another process has taken the port.
-            *(
-                "--include-dashboard=true",
-                f"--dashboard-host={HOST}",
-                f"--dashboard-port={dashboard}",
-            ),
+            "--include-dashboard=true",
+            f"--dashboard-host={HOST}",
+            f"--dashboard-port={dashboard}",
             f"--node-ip-address={HOST}",
             f"--ray-client-server-port={client}",
-            *(f"--num-cpus={num_cpus}", f"--num-gpus={len(gpus)}"),
+            f"--num-cpus={num_cpus}",
+            f"--num-gpus={len(gpus)}",
         ]
         variables = {
             **private_ray.variables(environ, self._directory),

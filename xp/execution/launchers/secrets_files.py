@@ -48,12 +48,16 @@ def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | Non
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = file.with_suffix(".part")
     temporary.unlink(missing_ok=True)
-    with os.fdopen(
-        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-    ) as out:
-        json.dump(dict(values), out)
+    _create(temporary, json.dumps(dict(values)))
     temporary.replace(file)
     return file
+
+
+def _create(file: Path, text: str) -> None:
+    """Writes a new file that only its owner may read."""
+    number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(number, "w", encoding="utf-8") as out:
+        out.write(text)
 
 
 def write_token(context: Context, stage: str) -> Path:
@@ -61,10 +65,7 @@ def write_token(context: Context, stage: str) -> Path:
     file = file_of(context, stage).with_suffix(".token")
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(FileExistsError):
-        with os.fdopen(
-            os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-        ) as out:
-            out.write(secrets.token_hex(32))
+        _create(file, secrets.token_hex(32))
     return file
 
 

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Echo, Launch
+from xp.execution.launchers.base import Context, Echo, Launch, StageContext
 from xp.execution.launchers.cluster import (
     identity,
-    launches_of,
     read_launches,
+    record_launches,
     spread_of,
-    write_launches,
 )
 from xp.execution.launchers.files import write_files
 from xp.execution.launchers.node.job_spec import make_job_spec, tracking_of
 from xp.execution.launchers.node.log import LogStream, drain
 from xp.execution.launchers.node.spread import HERE
 from xp.lib.atomic import write_atomically
-from xp.lib.secrets.redaction import Redactor, resolve
+from xp.lib.secrets.redaction import Redactor
 from xp.planning.job import Job, Stage
 from xp.planning.refusals import manages_own_gpus
-from xp.planning.runtimes import AFTER_LOCK, RuntimeLock, lock_with, smallest_with
+from xp.planning.runtimes import RuntimeLock, lock_with, smallest_with
 from xp.spec.launcher import LauncherSpec
 
-StageContext = tuple[Stage, Context]
 LOCKS = "environment"
 """Directory beside the job spec with copies of the lock's files."""
 MOUNT = "/outputs"
@@ -43,31 +37,8 @@ PYTHON = "3.12"
 LOCKED = "--require-hashes --no-deps"
 BY_ADDRESS = "--no-deps"
 """Options of pip for a lock's files: most have digests; a wheel by its address has none."""
-BEGIN = "xp-stage"
-EXIT_CODE = "xp-exit-code"
-"""Beginnings of lines in a log, before and after a stage of a chain, since services report no exit code of a stage."""
 QUIET_S = 15.0
 """Seconds that the last lines of a log may take after the stage's end."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes texts of several lines as blocks, and repeats values."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)
-
-
-def to_yaml(documents: Sequence[Any]) -> str:
-    """Documents as YAML for people."""
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
 @dataclass(frozen=True)
@@ -168,17 +139,14 @@ class ServiceLauncher:
                 self._place(stage, its)
             write_atomically(file, self._text(stages))
             native_id = self._hand_in(file, name, stages)
-        launches = launches_of(self.name, native_id, stages)
-        write_launches(directory, launches)
-        return launches
+        return record_launches(directory, self.name, native_id, stages)
 
     def _place(self, stage: Stage, context: Context) -> None:
         """Writes the files that the machine gets: the job spec, and the lock's files."""
-        write_files(
-            stage.job.files, context.outputs
-        )  # so that the run's directory is complete on this machine too
         files = stage.job.files
         grace_s = self._spec.grace_s
+        # The run's directory is complete on this machine too.
+        write_files(files, context.outputs)
         # Ray itself starts processes on the other nodes; any other program is started on each of them.
         spread = None if manages_own_gpus(stage.job) else spread_of(stage.job, HERE)
         job_spec = make_job_spec(
@@ -211,74 +179,6 @@ class ServiceLauncher:
                 reader.join(QUIET_S)
             stream.close()
         return code
-
-
-def run_unattended(command: Sequence[str]) -> None:
-    """Starts a command whose output nobody reads, and does not wait for it."""
-    subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-
-def stage_lines(job: str, *, is_chain: bool) -> list[str]:
-    """Lines of bash that define `run_stage STAGE PYTHON JOB_SPEC`: this node's part of a stage.
-
-    Args:
-        job: id of the job that claims the stage, as a word of bash.
-        is_chain: whether the log gets the begin and the end of each stage, and not only a failure.
-    """
-    told = "" if is_chain else '[ "$code" = 0 ] || '
-    return [
-        "run_stage() {",
-        *([f'  echo "{BEGIN} $1"'] if is_chain else []),
-        '  if [ "$XP_NODE" = 0 ]; then',
-        f'    "$2" -m xp.execution.launchers.node.on_node "{job}" "$3" &',
-        "  else",
-        '    "$2" -m xp.execution.launchers.node.member "$3" "$XP_MAIN_NODE" &',
-        "  fi",
-        "  child=$!",
-        "  trap 'kill -TERM \"$child\"' TERM",
-        '  while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done',
-        f'  {told}echo "{EXIT_CODE} $1 $code"',
-        '  [ "$code" = 0 ] || exit "$code"',
-        "}",
-    ]
-
-
-def code_in(log: str, stage: str) -> int | None:
-    """The last exit code of a stage in a log; None if there is none."""
-    codes = re.findall(
-        rf"^(?:\([^)]*\) )?{EXIT_CODE} {re.escape(stage)} (\d{{1,3}})\s*$", log, re.MULTILINE
-    )
-    return int(codes[-1]) if codes else None
-
-
-def stage_log(log: str, stage: str) -> str:
-    """The part of a chain's log that is a stage's; the whole log, if it is not of a chain."""
-    if not re.search(rf"^{BEGIN} ", log, re.MULTILINE):
-        return log
-    parts = re.split(rf"^{BEGIN} (\S+)\n", log, flags=re.MULTILINE)
-    texts = dict(zip(parts[1::2], parts[2::2], strict=True))
-    return re.sub(rf"^{EXIT_CODE} .*\n", "", texts.get(stage, ""), flags=re.MULTILINE)
-
-
-def install_lines(uv: str, python: str, directory: str, lock: RuntimeLock) -> list[str]:
-    """Commands that install a lock's files from a directory into a Python."""
-    lines = []
-    for file in lock.files:
-        how = BY_ADDRESS if file.name == AFTER_LOCK else LOCKED
-        lines.append(
-            f"{uv} pip install --python {python} {how} --requirements {directory}/{file.name}"
-        )
-    return lines
-
-
-def secret_values_of(stages: Sequence[StageContext]) -> dict[str, str]:
-    """Values of the secrets of these stages and of their trackers."""
-    names = sorted({name for pair in stages for name in SubmittedStage(*pair).secrets})
-    values = {name: value for _, context in stages for name, value in context.secrets.items()}
-    missing = [name for name in names if name not in values]
-    return {name: value for name, value in (values | resolve(missing)).items() if name in names}
 
 
 def lock_of(job: Job) -> RuntimeLock | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,17 +15,17 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import secrets_files
-from xp.execution.launchers.base import Context, Launch
+from xp.execution.launchers.base import Context, Launch, StageContext
 from xp.execution.launchers.cluster import (
     TimedOut,
     ask,
     identity,
     inherited,
-    launches_of,
     place_job_spec,
     read_launches,
+    record_launches,
+    run_unattended,
     spread_of,
-    write_launches,
 )
 from xp.execution.launchers.follow import ClusterLauncher
 from xp.execution.launchers.node.job_spec import JOB_SPEC, Spread
@@ -39,7 +38,6 @@ from xp.execution.launchers.slurm_job import (
     is_in_image,
     mounts,
     options,
-    secrets_places,
     srun_options,
 )
 from xp.execution.launchers.slurm_job import batch_script as batch_script
@@ -100,7 +98,7 @@ class SlurmLauncher(ClusterLauncher):
     def submit(self, stage: Stage, context: Context) -> Launch:
         return self._submit(stage, context, after=None)
 
-    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+    def submit_all(self, stages: Sequence[StageContext]) -> list[Launch]:
         """Submits a chain: each job starts if the one before ended with exit code 0, else it is cancelled.
 
         In a sweep's array, the stages are one task.
@@ -133,10 +131,9 @@ class SlurmLauncher(ClusterLauncher):
             self._arrays.release()
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        argv = ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
         try:
-            subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            run_unattended(
+                ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
             )
         except FileNotFoundError:
             raise XpError(
@@ -144,7 +141,7 @@ class SlurmLauncher(ClusterLauncher):
                 ExitCode.RUNTIME,
             ) from None
 
-    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
+    def preview(self, stages: Sequence[StageContext]) -> Mapping[str, str]:
         """Batch script of each stage, with the command that would submit it."""
         if self._spec.array and stages:
             context = stages[0][1]
@@ -166,8 +163,6 @@ class SlurmLauncher(ClusterLauncher):
             )
             if self._spec.detach:
                 before = f"JOB_OF_{stage.name}"
-            else:
-                before = None
         return scripts
 
     def _submit(self, stage: Stage, context: Context, after: Launch | None) -> Launch:
@@ -177,34 +172,31 @@ class SlurmLauncher(ClusterLauncher):
             return known[0]
         name = identity(stage, context)
         native_id = _find(name) if (directory / SCRIPT).exists() else None
-        launches = launches_of(
-            self.name, native_id or self._hand_in(stage, context, name, after), [(stage, context)]
-        )
-        write_launches(directory, launches)
-        return launches[0]
+        native_id = native_id or self._hand_in(stage, context, name, after)
+        return record_launches(directory, self.name, native_id, [(stage, context)])[0]
 
-    def _place(self, stages: Sequence[tuple[Stage, Context]], arrays: SlurmArrays) -> list[Launch]:
+    def _place(self, stages: Sequence[StageContext], arrays: SlurmArrays) -> list[Launch]:
         """Writes the job specs of a run's stages, and assigns them to its task of an array."""
         context = stages[0][1]
-        paths = []
-        for stage, its in stages:
-            hidden = inherited(its)[1]
-            spread = self._spread(stage, its)
-            paths.append(
-                place_job_spec(stage, its, self._spec, extra=hidden, prints=False, spread=spread)
-            )
+        paths = [self._place_job(stage, its)[0] for stage, its in stages]
         native_id = arrays.task_id(context.run_id, context.outputs / context.code, paths)
-        launches = launches_of(self.name, native_id, stages)
-        for path, launch in zip(paths, launches, strict=True):
-            write_launches(path.parent, [launch])
-        return launches
+        return [
+            record_launches(path.parent, self.name, native_id, [pair])[0]
+            for path, pair in zip(paths, stages, strict=True)
+        ]
+
+    def _place_job(self, stage: Stage, context: Context) -> tuple[Path, Spread | None]:
+        """Writes what a stage's job reads; returns its job spec, and its start on the job's nodes."""
+        spread = self._spread(stage, context)
+        hidden = inherited(context)[1]
+        return (
+            place_job_spec(stage, context, self._spec, extra=hidden, prints=False, spread=spread),
+            spread,
+        )
 
     def _hand_in(self, stage: Stage, context: Context, name: str, after: Launch | None) -> str:
-        plain, hidden = inherited(context)
-        spread = self._spread(stage, context)
-        job_spec = place_job_spec(
-            stage, context, self._spec, extra=hidden, prints=False, spread=spread
-        )
+        plain, _ = inherited(context)
+        job_spec, spread = self._place_job(stage, context)
         argv = self._command(
             stage, name, job_spec, context, None if after is None else after.native_id
         )
@@ -250,23 +242,21 @@ class SlurmLauncher(ClusterLauncher):
         """
         job = stage.job
         root = str(context.outputs)
-        needs_ray = has_token and job.resources.num_nodes > 1 and manages_own_gpus(job)
-        if needs_ray:
+        token = None
+        if has_token and job.resources.num_nodes > 1 and manages_own_gpus(job):
             token = str(secrets_files.write_token(context, stage.name))
-        else:
-            token = None
         file = self._spec.secrets_file
         is_written = file is None and bool(job.secrets or context.secrets or inherited(context)[1])
-        secrets = secrets_places(context, file, has_files=is_written or token is not None)
+        has_files = is_written or token is not None
+        directories = mounts(context, file, os.environ, has_files=has_files)
         image = job.runtime.image
-        directories = mounts(context, secrets, os.environ)
         srun: tuple[str, ...] = ()
         words: tuple[str, ...] = ()
         if image is not None and self._spec.container is Container.PYXIS:
             srun = srun_options(image, directories, root)
         elif image is not None and self._spec.container is Container.APPTAINER:
             words = apptainer_words(
-                image, directories, root, has_gpus=job.resources.accelerator != "cpu"
+                image, directories, root, has_gpus=job.resources.num_accelerators > 0
             )
         return spread_of(job, "srun", ray_token=token, srun=srun, container=words)
 
@@ -289,10 +279,9 @@ def assumed_code(native_id: str) -> int | None:
     if state not in OVER:
         return None
     code, _, number = fields.get("ExitCode", "1:0").partition(":")
-    if number not in ("", "0"):
+    left = int(code)
+    if int(number or 0):
         left = 128 + int(number)
-    else:
-        left = int(code)
     return ASSUMED.get(state, left or ExitCode.INTERNAL)
 
 

@@ -131,21 +131,21 @@ def array_job(
         run_ids: runs, in the order of the tasks.
     """
     directory = outputs / "arrays" / run_ids[0]
-    if spec.array_at_once is None:
-        at_once = ""
-    else:
-        at_once = f"%{spec.array_at_once}"
+    tasks = f"0-{len(run_ids) - 1}"
+    if spec.array_at_once is not None:
+        tasks += f"%{spec.array_at_once}"
     argv = [
-        *("sbatch", "--parsable", "--hold", f"--array=0-{len(run_ids) - 1}{at_once}"),
+        "sbatch",
+        "--parsable",
+        "--hold",
+        f"--array={tasks}",
         f"--job-name=xp-{run_ids[0]}",
         f"--output={str(directory).replace('%', '%%')}/slurm-%A_%a.out",
-        *(
-            "--open-mode=append",
-            f"--chdir={outputs}",
-            "--export=ALL",
-            *words,
-            str(directory / SCRIPT),
-        ),
+        "--open-mode=append",
+        f"--chdir={outputs}",
+        "--export=ALL",
+        *words,
+        str(directory / SCRIPT),
     ]
     return directory, argv, array_script(spec, directory, argv)
 

@@ -68,10 +68,7 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     Raises:
         XpError: CONFIG if `launcher.sbatch` has an option that xp sets itself.
     """
-    if resources.accelerator == "cpu":
-        gpus = 0
-    else:
-        gpus = resources.num_accelerators
+    gpus = resources.num_accelerators
     xp_options = {
         "nodes": str(resources.num_nodes),
         "ntasks": str(resources.num_nodes),
@@ -85,10 +82,8 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         "signal": f"B:USR1@{WARNING_S}" if spec.requeue else None,
     }
     further = _further(spec, gpus)
-    for name in further:
-        instead = INSTEAD_OF.get(name)
-        if instead is not None:
-            xp_options[instead] = None
+    for name in INSTEAD_OF.keys() & further.keys():
+        xp_options[INSTEAD_OF[name]] = None
     reserved = sorted(name for name in further if xp_options.get(name) is not None)
     if reserved:
         raise XpError(f"launcher.sbatch: xp sets {', '.join(reserved)} itself, from the spec")
@@ -144,12 +139,12 @@ def batch_script(
         argv: the command that submits the script.
         spread: start of the program on several nodes or in a container, for a comment.
     """
-    if spread is None:
-        starts = ""
-    else:
-        starts = json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
+    starts = ""
+    if spread is not None:
+        command = shlex.join(by_srun(spread, str(job_spec), MAIN_NODE))
+        starts = f"# It is started on the job's nodes by: {json.dumps(command)}\n"
     return BATCH.format(
-        starts=f"# It is started on the job's nodes by: {starts}\n" if starts else "",
+        starts=starts,
         key=context.key(stage.name),
         setup=_setup(spec),
         submitted=json.dumps(shlex.join(argv)),
@@ -175,38 +170,32 @@ def array_script(spec: LauncherSpec, directory: Path, argv: Sequence[str]) -> st
     )
 
 
-def mounts(context: Context, secrets: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+def mounts(
+    context: Context, file: str | None, environ: Mapping[str, str], *, has_files: bool
+) -> list[str]:
     """Paths that a stage sees as they are: the outputs root, what holds its secrets, and the models' cache.
 
     Args:
         context: where the stage belongs.
-        secrets: of `secrets_places`.
-        environ: of this process.
-    """
-    cache = environ.get("HF_HOME")
-    return [str(context.outputs), *secrets, *([cache] if cache and Path(cache).is_dir() else [])]
-
-
-def secrets_places(context: Context, file: str | None, *, has_files: bool) -> list[str]:
-    """Paths that hold a stage's secrets.
-
-    Args:
-        context: where the stage belongs.
         file: `launcher.secrets_file`.
+        environ: of this process.
         has_files: whether xp writes a file or a Ray token for the stage. Without one there may be no directory, and a
             container does not start without a path that it is to mount.
     """
-    return [
-        *([file] if file else []),
-        *([str(secrets_files.directory() / context.run_id)] if has_files else []),
-    ]
+    paths = [str(context.outputs)]
+    if file:
+        paths.append(file)
+    if has_files:
+        paths.append(str(secrets_files.directory() / context.run_id))
+    cache = environ.get("HF_HOME")
+    if cache and Path(cache).is_dir():
+        paths.append(cache)
+    return paths
 
 
 def check_container(spec: LauncherSpec, context: Context) -> None:
     """Raises XpError(RUNTIME) for a Slurm without pyxis, and for a path that no option can name."""
-    for path in mounts(
-        context, secrets_places(context, spec.secrets_file, has_files=True), os.environ
-    ):
+    for path in mounts(context, spec.secrets_file, os.environ, has_files=True):
         if any(separator in path for separator in SEPARATORS):
             raise XpError(
                 f"launcher.container: {path} cannot be mounted: it has a comma or a colon",
@@ -240,15 +229,13 @@ def apptainer_words(
     image: str, directories: list[str], root: str, *, has_gpus: bool
 ) -> tuple[str, ...]:
     """Command prefix of the program (Apptainer 1, user guide, "apptainer exec")."""
-    if _is_file(image) or "://" in image:
-        source = image
-    else:
+    source = image
+    if not _is_file(image) and "://" not in image:
         source = f"docker://{image}"
-    nvidia = ("--nv",) if has_gpus else ()
     return (
         "apptainer",
         "exec",
-        *nvidia,
+        *(["--nv"] if has_gpus else []),
         "--no-home",
         "--bind",
         ",".join(directories),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,6 +48,10 @@ class Tracker:
 
     def __init__(self, run: TrackedRun) -> None:
         raise NotImplementedError
+
+    def export_secrets(self, run: TrackedRun) -> None:
+        """Sets its secrets as variables of this process, for a package that reads them there."""
+        os.environ.update({name: run.secrets[name] for name in self.secrets if name in run.secrets})
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Sends one line; `time`: seconds since 1970."""
@@ -121,10 +126,8 @@ def known(names: Sequence[str]) -> dict[str, str]:
     """Values of those variables that the environment or `.env` has."""
     values: dict[str, str] = {}
     for name in names:
-        try:
+        with suppress(XpError):
             values |= resolve([name])
-        except XpError:
-            continue
     return values
 
 

@@ -103,8 +103,7 @@ class Mirror:
             is_last = self._stop.wait(self._poll_s)
             for line in self._new_lines():
                 self._send_earlier(line)
-                for name, tracker in list(self._trackers.items()):
-                    self._try(name, partial(tracker.log, line.step, line.time, line.metrics))
+                self._send(line)
             if is_last:
                 break
         self._send_earlier()
@@ -122,9 +121,14 @@ class Mirror:
             if first is not None and line.stage != first.stage:
                 continue
             del self._earlier[key]
-            for name, tracker in list(self._trackers.items()):
-                if (first is None or line.step < first.step) and line.time > tracker.last_time:
-                    self._try(name, partial(tracker.log, line.step, line.time, line.metrics))
+            if first is None or line.step < first.step:
+                self._send(line, is_new=False)
+
+    def _send(self, line: MetricsLine, *, is_new: bool = True) -> None:
+        """Sends a line to each tracker; one of an earlier attempt only to those that do not have it."""
+        for name, tracker in list(self._trackers.items()):
+            if is_new or line.time > tracker.last_time:
+                self._try(name, partial(tracker.log, line.step, line.time, line.metrics))
 
     def _new_lines(self) -> list[MetricsLine]:
         """Complete lines since the last call; a line that is still being written is left for the next call."""

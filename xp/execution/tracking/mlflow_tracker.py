@@ -33,7 +33,7 @@ class MlflowTracker(Tracker):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        os.environ.update({name: run.secrets[name] for name in self.secrets if name in run.secrets})
+        self.export_secrets(run)
         self._client = MlflowClient(_store(run.directory))
         experiment = self._client.get_experiment_by_name(run.project)
         if experiment is None:

@@ -24,7 +24,7 @@ class TrackioTracker(Tracker):
     secrets = (TOKEN,)
 
     def __init__(self, run: TrackedRun) -> None:
-        os.environ.update({name: run.secrets[name] for name in self.secrets if name in run.secrets})
+        self.export_secrets(run)
         with redirect_stdout(sys.stderr):  # it prints, and stdout may be a command's JSON
             import trackio
 

@@ -88,11 +88,6 @@ class WandbTracker(Tracker):
 
 def _is_logged_in() -> bool:
     """Returns whether `wandb login` left a key in ~/.netrc."""
-    import netrc
-    from urllib.parse import urlsplit
+    from requests.utils import get_netrc_auth  # W&B needs it
 
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc.netrc().authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+    return get_netrc_auth(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")) is not None

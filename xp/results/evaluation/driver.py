@@ -55,9 +55,7 @@ class Allowance:
         read = usage.get("prompt_tokens")
         written = usage.get("completion_tokens")
         if read is None or written is None:
-            if usage.get("requests", 1) and (
-                self.budget_usd is not None or self.max_tokens is not None
-            ):
+            if self.is_limited and usage.get("requests", 1):
                 raise XpError(
                     "the endpoint counts no tokens (`usage`), so that no limit of them can be kept"
                 )
@@ -65,6 +63,10 @@ class Allowance:
         self.tokens += read + written
         if price_in is not None and price_out is not None:
             self.cost_usd += (read * price_in + written * price_out) / 1e6
+
+    @property
+    def is_limited(self) -> bool:
+        return self.budget_usd is not None or self.max_tokens is not None
 
     def spent(self) -> str | None:
         """Description of the limit that is reached. None means that none is."""

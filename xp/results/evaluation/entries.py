@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.composition import compose, options, parse_assignments, with_assignments
 from xp.errors import ExitCode, XpError
-from xp.execution.named import run_directory
+from xp.execution.named import outputs_of, run_directory
 from xp.lib.nested import set_at
 from xp.planning.refusals import check_model_files
 from xp.results.evaluation.command_line import ENDPOINT, EvalRequest
@@ -20,16 +20,14 @@ from xp.worker.places import start_place
 
 CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_A_RUN: Final = (
-    *(
-        "env.",
-        "evaluation.",
-        "preparation.",
-        "project",
-        "seed",
-        "tracking",
-        "training.max_",
-        "training.stop",
-    ),
+    "env.",
+    "evaluation.",
+    "preparation.",
+    "project",
+    "seed",
+    "tracking",
+    "training.max_",
+    "training.stop",
     "backend.engine.memory_fraction",
 )
 """Keys that an evaluation of a run may set; the rest of its spec is the run's."""
@@ -87,19 +85,13 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
                     {"kind": "endpoint", "name": name, "url": url},
                 )
             continue
-        is_known = model in options("model", request.config_dirs)
-        if is_known:
-            chosen = [f"model={model}"]
-        else:
-            chosen = _hugging_face(model, request.config_dirs)
+        chosen = _chosen_model(model, request.config_dirs)
         spec = compose([*of_env, *chosen, *request.overrides], request.config_dirs)
         check_model_files(spec, trains=False)
         where = start_place(spec)
-        start = spec.training.initial_checkpoint
-        if start is None:
-            name = spec.model.name
-        else:
-            name = f"{spec.model.name}:{Path(start).name}"
+        name = spec.model.name
+        if spec.training.initial_checkpoint is not None:
+            name += f":{Path(spec.training.initial_checkpoint).name}"
         directory = _local(Path(spec.outputs), where)
         yield Entry(
             name, "+".join(spec.env.members), spec, _identity(name, where, directory), directory
@@ -112,26 +104,20 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     from xp.worker.places import RunPaths, policy_start
 
     run, _, step = name.partition("@")
-    root = next(
-        (word.partition("=")[2] for word in request.overrides if word.startswith("outputs=")),
-        "outputs",
-    )
-    directory = run_directory(Path(root), run)
+    directory = run_directory(outputs_of(request.overrides), run)
     spec = _spec_of_run(directory, request, env)
     outputs = directory.parent.parent
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
-    if step in ("", BEST):
-        if not step:
-            where = places.model
-        else:
-            where = f"{places.checkpoints}/{BEST}"
+    if not step:
+        where = places.model
+    elif step == BEST:
+        where = f"{places.checkpoints}/{BEST}"
     elif step == SFT:
         where = places.sft
+    elif step.isdigit() and int(step):
+        where = backend_of(spec).checkpoint(spec, places, int(step))
     elif step.isdigit():
-        if int(step):
-            where = backend_of(spec).checkpoint(spec, places, int(step))
-        else:
-            where = policy_start(spec, places)
+        where = policy_start(spec, places)
     else:
         raise XpError(
             f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}"
@@ -142,10 +128,7 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
         raise XpError(
             f"run={name}: there is no model at {model}{_steps(directory)}", ExitCode.RUN_DIR
         )
-    if step:
-        label = f"{directory.name}@{step}"
-    else:
-        label = directory.name
+    label = f"{directory.name}@{step}" if step else directory.name
     return Entry(
         label,
         "+".join(spec.env.members),
@@ -199,9 +182,8 @@ def _steps(directory: Path) -> str:
     if (directory / SFT).is_dir():
         return f"; the fine-tuned model is run={directory.name}@{SFT}"
     names = [path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()]
-    ordered = sorted(
-        names, key=lambda name: (len(name), name)
-    )  # checkpoint-9 is before checkpoint-13
+    # checkpoint-9 is before checkpoint-13.
+    ordered = sorted(names, key=lambda name: (len(name), name))
     if ordered:
         return f"; its checkpoints: {', '.join(ordered)}"
     return "; did the run get that far?"
@@ -216,11 +198,13 @@ def env_words(env: str) -> list[str]:
     return [f"env={env}"]
 
 
-def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
+def _chosen_model(model: str, config_dirs: Sequence[Path]) -> list[str]:
+    known = options("model", config_dirs)
+    if model in known:
+        return [f"model={model}"]
     if "/" not in model and not Path(model).is_dir():
-        known = ", ".join(options("model", config_dirs))
         raise XpError(
-            f"model={model}: no option of the group ({known}), no directory, and no ORG/NAME"
+            f"model={model}: no option of the group ({', '.join(known)}), no directory, and no ORG/NAME"
         )
     return ["model=hf", f"model.path='{model}'"]
 
@@ -241,11 +225,9 @@ def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
             made has a digest in its name.
     """
     path = Path(directory)
-    is_made = where.startswith("models/") or not path.is_dir()
-    if is_made:
-        files = []
-    else:
-        files = sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
-    states = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+    states = {}
+    if not where.startswith("models/"):
+        for file in sorted(file for pattern in WEIGHTS for file in path.glob(pattern)):
+            states[file.name] = [file.stat().st_size, file.stat().st_mtime_ns]
     content = {"files": states} if states else {"id": where}
     return {"kind": "transformers", "name": name, **content}

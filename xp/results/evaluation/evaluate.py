@@ -42,7 +42,7 @@ from xp.results.evaluation.entries import Entry
 from xp.results.evaluation.files import write_files
 from xp.results.evaluation.local import LocalModel, check_engine, local_model, served_judge
 from xp.results.evaluation.progress import EvaluationProgress
-from xp.results.evaluation.records import EvaluationIdentity
+from xp.results.evaluation.records import EvaluationIdentity, Number
 from xp.results.evaluation.settings import Settings, Tasks
 from xp.results.evaluation.summary import summary_of
 from xp.results.evaluation.tracked import track
@@ -111,6 +111,8 @@ class EvaluationRun:
         )
         done = _finished(directory)
         if done is not None:
+            if self._allowance.is_limited:
+                self._recorded(directory)
             return done
         self.check(again=again)
         for line in row_lines(self.entry.spec):
@@ -122,12 +124,14 @@ class EvaluationRun:
             rules = self._rules(model)
             stopped = self._play(directory, model, rules, todo)
             episodes = records.played(directory)
-            if model is None:
-                prices = self._settings.model.price_in, self._settings.model.price_out
-            else:
-                prices = None, None
             result = summary_of(
-                self.requested, self.entry.spec, todo, episodes, stopped, prices, directory.name
+                self.requested,
+                self.entry.spec,
+                todo,
+                episodes,
+                stopped,
+                self._prices,
+                directory.name,
             )
             write_files(directory, result, [episodes[episode] for episode in sorted(episodes)])
             write_json(directory / RECORD, result)
@@ -154,9 +158,8 @@ class EvaluationRun:
             )
         rule = self.entry.spec.evaluation
         chosen = evaluated_tasks(rule, rows)
-        if (
-            self.entry.spec.env.scores_groups
-        ):  # an interruption loses the groups that have begun: as few as possible
+        # An interruption loses the groups that have begun: as few as possible.
+        if self.entry.spec.env.scores_groups:
             return [(row, sample) for row in chosen for sample in range(rule.samples_per_task)]
         return [(row, sample) for sample in range(rule.samples_per_task) for row in chosen]
 
@@ -164,40 +167,29 @@ class EvaluationRun:
         """The episodes' rules, with the model's dialect; for an endpoint, xp writes the calls."""
         config = episode_config(self.entry.spec)
 
-        def fitting(dialect: Dialect | str) -> Dialect | str:
-            if model is None:
-                if dialect is Dialect.ACTION:
-                    return Dialect.ACTION
-                return Dialect.HERMES
-            if dialect is Dialect.AUTO:
-                return detect(model.chat.tokenizer, model.chat.arguments)
-            return dialect
-
-        members = config.members.items()
-        return EpisodeConfig(
-            {
-                name: member.model_copy(update={"dialect": fitting(member.dialect)})
-                for name, member in members
-            }
-        )
+        members = {}
+        for name, member in config.members.items():
+            dialect = member.dialect
+            if model is None and dialect is not Dialect.ACTION:
+                dialect = Dialect.HERMES
+            elif model is not None and dialect is Dialect.AUTO:
+                dialect = detect(model.chat.tokenizer, model.chat.arguments)
+            members[name] = member.model_copy(update={"dialect": dialect})
+        return EpisodeConfig(members)
 
     def _play(
         self, directory: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo
     ) -> str | None:
         """Plays missing episodes; returns the reason of an early stop, else None."""
-        episodes = records.played(directory)
-        for record in episodes.values():
-            self._spend(records.recorded_usage(record))
+        episodes = self._recorded(directory)
         recorded = frozenset(episodes)
         missing = [(row, sample) for row, sample in todo if (row.task_id, sample) not in recorded]
         if not missing:
             return None
-        if self.entry.spec.env.scores_groups:
-            torn = {row.task_id for row, _ in missing}
-        else:
-            torn = set()
-        done = frozenset(key for key in recorded if key[0] not in torn)
         rows = {row.task_id: row for row, _ in missing}
+        done = recorded
+        if self.entry.spec.env.scores_groups:
+            done = frozenset(key for key in recorded if key[0] not in rows)
         check_unchanged(
             self._task_set.path, prepare_config(self.entry.spec), list(rows.values()), self._environ
         )
@@ -206,17 +198,17 @@ class EvaluationRun:
         reason = self._allowance.spent() or health.passed()
         if reason is not None:
             return reason
-        record = {
+        variables = {
             module.VARIABLE: str((directory / module.FILE).absolute())
             for module in (loaded_code, server_events)
         }
         board = EvaluationProgress(self.title, len(todo), episodes.values(), self._cost)
         with (
-            _variables(record),
+            _variables(variables),
             served_judge(self.entry.spec, self._settings.eval, directory) as judge,
             EnvironmentMixture(
                 rules,
-                self._environ | judge | record,
+                self._environ | judge | variables,
                 JudgeLog(directory / JUDGE, (directory / JUDGE).glob("*.jsonl")),
             ) as mix,
             TrajectoryWriter(directory / records.EPISODES) as writer,
@@ -248,13 +240,26 @@ class EvaluationRun:
             max_attempts=self._settings.model.max_attempts,
         )
 
+    @property
+    def _prices(self) -> tuple[float | None, float | None]:
+        """US dollars per million input tokens, and per million output tokens; a model of this machine has none."""
+        if self.entry.directory is not None:
+            return None, None
+        return self._settings.model.price_in, self._settings.model.price_out
+
+    def _recorded(self, directory: Path) -> dict[Number, Mapping[str, Any]]:
+        """The episodes on record, after their usage is counted for the limits of the command."""
+        episodes = records.played(directory)
+        for record in episodes.values():
+            self._spend(records.recorded_usage(record))
+        return episodes
+
     def _spend(self, usage: Mapping[str, Any]) -> str | None:
-        self._allowance.spend(usage, self._settings.model.price_in, self._settings.model.price_out)
+        self._allowance.spend(usage, *self._prices)
         return self._allowance.spent()
 
     def _cost(self) -> str:
-        is_known = self._settings.model.price_in is not None or self._allowance.cost_usd > 0
-        if is_known:
+        if self._prices != (None, None) or self._allowance.cost_usd > 0:
             return f"${self._allowance.cost_usd:.3f}"
         return ""
 
@@ -309,13 +314,11 @@ def rules_of(config: EnvConfig) -> dict[str, Any]:
 
 def _finished(directory: Path) -> dict[str, Any] | None:
     """Result of an evaluation. None means that it is not finished, or does not exist."""
-    summary = directory / RECORD
-    if summary.exists():
-        result = dict(read_evaluation(summary))
-    else:
-        result = {}
-    if result.get("status") == "finished":
-        return result
+    file = directory / RECORD
+    if file.exists():
+        result = dict(read_evaluation(file))
+        if result["status"] == "finished":
+            return result
     return None
 
 

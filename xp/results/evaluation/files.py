@@ -13,32 +13,26 @@ from xp.lib.atomic import replacing, write_atomically
 from xp.results.evaluation.records import task_of
 from xp.results.evaluation.tables import Result, latex, markdown
 
-COLUMNS: Final = (
-    *(
-        "evaluation",
-        "model",
-        "task",
-        "env",
-        "split",
-        "index",
-        "sample",
-        "status",
-        "reward",
-        "passed",
-        "turns",
-    ),
-    *("tool_calls", "malformed", "prompt_tokens", "completion_tokens", "seconds", "void_reason"),
-)
-WHOLE: Final = (
-    "index",
-    "sample",
-    "turns",
-    "tool_calls",
-    "malformed",
-    "prompt_tokens",
-    "completion_tokens",
-)
-"""Columns with whole numbers."""
+COLUMNS: Final = {
+    "evaluation": "string",
+    "model": "string",
+    "task": "string",
+    "env": "string",
+    "split": "string",
+    "index": "int64",
+    "sample": "int64",
+    "status": "string",
+    "reward": "float64",
+    "passed": "bool_",
+    "turns": "int64",
+    "tool_calls": "int64",
+    "malformed": "int64",
+    "prompt_tokens": "int64",
+    "completion_tokens": "int64",
+    "seconds": "float64",
+    "void_reason": "string",
+}
+"""Column -> function of pyarrow that names its type."""
 VERSION: Final = 2
 SCORER: Final = "reward"
 STATUS: Final = {"finished": "success", "stopped": "cancelled"}
@@ -58,13 +52,7 @@ def write_parquet(file: Path, result: Result, records: Sequence[Mapping[str, Any
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {
-        **dict.fromkeys(WHOLE, pa.int64()),
-        "reward": pa.float64(),
-        "seconds": pa.float64(),
-        "passed": pa.bool_(),
-    }
-    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
+    schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in COLUMNS.items()])
     table = pa.Table.from_pylist([_row(result, record) for record in records], schema=schema)
     with replacing(file) as temporary:
         pq.write_table(table, temporary, compression="zstd")
@@ -175,11 +163,15 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     entry = {"role": message["role"], "content": message["content"]}
     if "tool_calls" in message:
-        calls = [
-            {"id": call["id"], "type": "function", **call["function"]}
+        entry["tool_calls"] = [
+            {
+                "function": call["function"]["name"],
+                "id": call["id"],
+                "type": "function",
+                "arguments": call["function"]["arguments"],
+            }
             for call in message["tool_calls"]
         ]
-        entry["tool_calls"] = [{"function": call.pop("name"), **call} for call in calls]
     if message["role"] == "tool":
         entry |= {"function": message.get("name"), "tool_call_id": message.get("tool_call_id")}
     return entry

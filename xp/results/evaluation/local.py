@@ -49,10 +49,7 @@ def local_model(entry: Entry, how: Eval, output: Path) -> Iterator[LocalModel]:
         store = PictureStore(Path(entry.spec.outputs).absolute() / DIRECTORY)
         chat = model_chat(directory, spec, store=store)
     server = evaluation_server(entry.spec, how.engine)
-    if server:
-        python = _python_with(how.engine, how.python)
-    else:
-        python = sys.executable
+    python = _python_with(how.engine, how.python) if server else sys.executable
     with local_engine(
         how.engine, server, directory, chat, entry.spec, output, python
     ) as open_engine:
@@ -93,10 +90,7 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
     is_on_cpu = spec.hardware.accelerator == "cpu"
     reason = ""
     if how.engine is EngineName.TRANSFORMERS or (is_on_cpu and how.engine is not EngineName.VLLM):
-        if is_on_cpu:
-            engines = "vllm (on a CPU)"
-        else:
-            engines = "vllm or sglang"
+        engines = "vllm (on a CPU)" if is_on_cpu else "vllm or sglang"
         reason = f"eval.engine={how.engine.value} cannot serve it; set eval.engine={engines}"
     elif is_local and not is_on_cpu and not spec.trainer_accelerators:
         reason = "it leaves the evaluated model no accelerator; choose a larger hardware option"
@@ -120,9 +114,8 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
 
 def _python_with(engine: EngineName, python: str | None) -> str:
     """The interpreter with the engine; raises XpError(RUNTIME) if it lacks the engine."""
-    if python is None:
-        program = sys.executable
-    else:
+    program = sys.executable
+    if python is not None:
         program = str(Path(python).expanduser().absolute())
     if not has_module(program, engine.value):
         raise XpError(
@@ -140,21 +133,17 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
     if not stages or Path(directory).absolute() != outputs / place:
         return
     job = stages[0].job
-    exists = (outputs / place).exists()
-    # The manifest of a hub's model has no digests: the hub's client has compared them.
-    if exists and spec.model.path in MODELS:
-        fault = damaged(outputs / place / MANIFEST)
-    else:
-        fault = None
-    if exists and fault is None:
-        return
-    if exists:
+    if (outputs / place).exists():
+        # The manifest of a hub's model has no digests: the hub's client has compared them.
+        fault = damaged(outputs / place / MANIFEST) if spec.model.path in MODELS else None
+        if fault is None:
+            return
         print(f"model: {place} is damaged ({fault}); it is made again", file=sys.stderr, flush=True)
     (config,) = job.files.values()
     verb = "copied" if spec.model.path in MODELS else "fetched"
     print(f"model: {spec.model.name} is {verb}, which is done once", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "config.json"
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "config.json"
         file.write_text(config, encoding="utf-8")
         outputs.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, *job.argv[1:-1], str(file)]

@@ -72,11 +72,8 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
         {str(index): mean for index, (mean, _) in means.items()},
         {str(index): number for index, (_, number) in means.items()},
     )
-    name = re.sub(
-        r"[^A-Za-z0-9._-]+",
-        "-",
-        f"{logged.environment}-{logged.split}-{model or 'any'}-{logged.fetched}",
-    )
+    text = f"{logged.environment}-{logged.split}-{model or 'any'}-{logged.fetched}"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)
     write_atomically(Path(spec.outputs) / LOGGED_ROOM / f"{name}.json", logged.to_json())
     return name, logged
 

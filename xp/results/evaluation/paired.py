@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean, stdev
 from typing import Final
@@ -67,10 +67,13 @@ class PairedComparison:
 
     If all tasks have the same difference: the number that shows this difference, or equivalence within the margin.
     """
-    verdict: str
-    """The verdict, as one sentence."""
+    verdict: str = field(init=False)
+    """The verdict, as one sentence, which `replace` makes again."""
     unit: str = "task"
     """Noun of the paired samples: `task`, or `seed` of two settings."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", verdict(self))
 
 
 def compare(
@@ -94,22 +97,22 @@ def compare(
         raise XpError(
             f"{names[0]} and {names[1]}: no task has a scored episode of both", ExitCode.PLAN
         )
-    means = [(fmean(first), fmean(other)) for first, other in pairs.values()]
+    means = [(fmean(pair[0]), fmean(pair[1])) for pair in pairs.values()]
     rewards = [reward for pair in pairs.values() for side in pair for reward in side]
-    differences = _without_rounding([other - first for first, other in means], rewards)
+    differences = _without_rounding([after - before for before, after in means], rewards)
     reach = _reach(rewards)
     low, high, p_value = _interval(differences)
     if low is not None and high is not None and None not in reward_limits(rewards):
         low = max(low, -1.0)
         high = min(high, 1.0)
     spread = stdev(differences) if len(differences) > 1 else 0.0
-    result = PairedComparison(
+    return PairedComparison(
         first=names[0],
         second=names[1],
         num_tasks=len(pairs),
         num_left_out=len(first) - len(pairs),
-        mean_first=fmean(first for first, _ in means),
-        mean_second=fmean(other for _, other in means),
+        mean_first=fmean(before for before, _ in means),
+        mean_second=fmean(after for _, after in means),
         difference=fmean(differences),
         stderr=spread / len(differences) ** 0.5 if len(differences) > 1 else None,
         low=low,
@@ -121,10 +124,8 @@ def compare(
         margin=margin,
         p_equivalent=_equivalence(differences, margin, reach),
         enough_tasks=_enough(differences, margin, reach),
-        verdict="",
         unit=unit,
     )
-    return replace(result, verdict=verdict(result))
 
 
 def holm(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
@@ -135,32 +136,28 @@ def holm(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
     from statsmodels.stats.multitest import multipletests
 
     adjusted = iter(multipletests(tested, method="holm")[1])
-    results = [
+    return [
         replace(comparison, p_holm=None if comparison.p_value is None else float(next(adjusted)))
         for comparison in comparisons
     ]
-    return [replace(result, verdict=verdict(result)) for result in results]
 
 
 def verdict(result: PairedComparison) -> str:
     """Result as a sentence: better, worse, equivalent within the margin, or not enough tasks."""
     p_value = f"p {p_text(result.p_holm)}"
     if result.low is not None and result.high is not None:
+        p_value = f"95 % interval {result.low:+.3f} to {result.high:+.3f}, {p_value}"
         if result.p_holm != result.p_value:
-            after = " after Holm"
-        else:
-            after = ""
-        p_value = f"95 % interval {result.low:+.3f} to {result.high:+.3f}, {p_value}{after}"
+            p_value += " after Holm"
     size = f"by {abs(result.difference):.3f} ({p_value})"
     samples = counted(result.num_tasks, result.unit)
     is_equivalent = result.p_equivalent is not None and result.p_equivalent < 1 - CONFIDENCE
     if result.p_holm is not None and result.p_holm < 1 - CONFIDENCE:
         word = "better" if result.difference > 0 else "worse"
+        text = f"{result.second} is {word} than {result.first} {size} on {samples}"
         if is_equivalent:
-            but = f", which is within {result.margin:g} all the same: equivalent"
-        else:
-            but = ""
-        return f"{result.second} is {word} than {result.first} {size} on {samples}{but}."
+            text += f", which is within {result.margin:g} all the same: equivalent"
+        return f"{text}."
     if is_equivalent:
         return (
             f"{result.second} and {result.first} are equivalent within {result.margin:g} on {samples}"
@@ -176,14 +173,11 @@ def _missing(result: PairedComparison) -> str:
     if result.num_tasks < 2:
         return f"{samples} says nothing about others"
     if result.smallest is None:
+        alike = "differ alike"
+        shows = "it"
         if result.difference == 0:
             alike = "have the same reward in both"
-        else:
-            alike = "differ alike"
-        if result.difference == 0:
             shows = f"equivalence within {result.margin:g}"
-        else:
-            shows = "it"
         return f"all {samples} {alike}, and {result.enough_tasks} such {result.unit}s would show {shows}"
     text = f"with {samples}, only a difference of {result.smallest:.3f} or more would be found"
     assert result.enough_tasks is not None  # the differences vary
@@ -226,11 +220,15 @@ def _interval(differences: Sequence[float]) -> tuple[float | None, float | None,
         return None, None, 1.0 if differences[0] == 0 else 0.5 ** (len(differences) - 1)
     from scipy.special import stdtr
 
-    center = fmean(differences)
-    error = stdev(differences) / len(differences) ** 0.5
-    degrees = len(differences) - 1
+    center, error, degrees = _mean_with_error(differences)
     reach = student(degrees) * error
     return center - reach, center + reach, 2 * float(stdtr(degrees, -abs(center) / error))
+
+
+def _mean_with_error(differences: Sequence[float]) -> tuple[float, float, int]:
+    """Mean, its standard error, and the degrees of freedom of the t test."""
+    number = len(differences)
+    return fmean(differences), stdev(differences) / number**0.5, number - 1
 
 
 def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold: float) -> Passes:
@@ -261,9 +259,7 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
         return max(0.0, 1 - margin / reach) ** len(differences)
     from scipy.special import stdtr
 
-    center = fmean(differences)
-    error = stdev(differences) / len(differences) ** 0.5
-    degrees = len(differences) - 1
+    center, error, degrees = _mean_with_error(differences)
     return max(
         float(stdtr(degrees, -(center + margin) / error)),
         float(stdtr(degrees, (center - margin) / error)),
@@ -303,7 +299,10 @@ def _enough_tasks(spread: float, margin: float) -> int:
         many = 2 * many
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (middle, many) if (_smallest(middle, spread) or 0.0) > margin else (few, middle)
+        if (_smallest(middle, spread) or 0.0) > margin:
+            few = middle
+        else:
+            many = middle
     return many
 
 

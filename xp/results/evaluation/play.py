@@ -99,15 +99,12 @@ class Dialogue:
             )
 
     def _open(self, messages: Sequence[Message], tools: str) -> None:
-        if self.rules.dialect is not Dialect.ACTION:
-            schemas = json.loads(tools)
-        else:
-            schemas = []
+        schemas = [] if self.rules.dialect is Dialect.ACTION else json.loads(tools)
         self.is_native = self.tools is ToolCalls.NATIVE and bool(schemas)
-        self.schemas = schemas if self.is_native else []
-        if self.is_native:
-            opening = messages
-        else:
+        self.schemas = schemas
+        opening = messages
+        if not self.is_native:
+            self.schemas = []
             opening = with_tools(messages, schemas, self.rules.dialect)
         self.messages = [self._sent(message) for message in with_text_arguments(opening)]
 
@@ -132,10 +129,7 @@ class Dialogue:
         """The model's message as text for the Episode, with native calls in the rules' dialect."""
         text = message.get("content")
         calls = self._calls(message)
-        if isinstance(text, str) and text:
-            parts = [valid_text(text)]
-        else:
-            parts = []
+        parts = [valid_text(text)] if isinstance(text, str) and text else []
         if calls and parts and parts[0].rfind(THINK_OPEN) > parts[0].rfind(THINK_CLOSE):
             parts[0] += THINK_CLOSE  # else the calls after it would be thinking
         for call in calls:
@@ -151,10 +145,9 @@ class Dialogue:
 
     def native_calls(self, message: Mapping[str, Any]) -> tuple[ParsedCall, ...] | None:
         """The API's own calls, for the Episode. None means that calls are read from the text."""
-        if self.is_native:
-            calls = [call["function"] for call in self._calls(message)]
-        else:
-            calls = []
+        if not self.is_native:
+            return None
+        calls = (call["function"] for call in self._calls(message))
         bodies = (
             json.dumps({**call, "arguments": _arguments(call["arguments"])}, ensure_ascii=False)
             for call in calls
@@ -201,17 +194,12 @@ class Dialogue:
         listed = message.get("tool_calls")
         calls: list[dict[str, Any]] = []
         for number, call in enumerate(listed if isinstance(listed, list) else ()):
-            if isinstance(call, dict):
-                function = call.get("function")
-            else:
-                function = None
+            function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict) and isinstance(function.get("name"), str):
                 name = call.get("id")
-                if isinstance(name, str) and name:
-                    known = name
-                else:
-                    known = f"call_{len(self.messages)}_{number}"
-                calls.append(chat_call(known, function["name"], _text(function.get("arguments"))))
+                if not isinstance(name, str) or not name:
+                    name = f"call_{len(self.messages)}_{number}"
+                calls.append(chat_call(name, function["name"], _text(function.get("arguments"))))
         if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST:
             return calls[:1]
         return calls

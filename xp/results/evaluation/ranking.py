@@ -12,7 +12,7 @@ from xp.episode.clusters import Limits, clustered_stderr, within
 from xp.errors import XpError
 from xp.execution.leaderboard import MAX_SHOWN, RunEntry, text
 from xp.lib.text import counted, first_line, shortened
-from xp.results.evaluation.paired import PairedComparison, compare, holm, verdict
+from xp.results.evaluation.paired import PairedComparison, compare, holm
 from xp.results.evaluation.results import compare_all
 from xp.results.evaluation.settings import default_margin
 from xp.results.evaluation.statistics import CONFIDENCE, interval
@@ -58,18 +58,16 @@ def settings_of(entries: Sequence[RunEntry]) -> list[SeedGroup]:
     groups: dict[str, list[RunEntry]] = {}
     for entry in scored:
         values = {**{name: getattr(entry, name) for name in varied}, **entry.differs}
-        groups.setdefault(
-            " ".join(f"{key}={text(value)}" for key, value in values.items()), []
-        ).append(entry)
+        label = " ".join(f"{key}={text(value)}" for key, value in values.items())
+        groups.setdefault(label, []).append(entry)
     ranked = []
     for words, runs in groups.items():
         rewards: dict[int, list[float]] = {}
         for entry in runs:
+            reward = entry.after or 0.0
             if is_adjusted:
-                change = fmean(before) - (entry.before or 0.0)
-            else:
-                change = 0.0
-            rewards.setdefault(entry.seed or 0, []).append((entry.after or 0.0) + change)
+                reward += fmean(before) - (entry.before or 0.0)
+            rewards.setdefault(entry.seed or 0, []).append(reward)
         ranked.append(SeedGroup(shortened(words, MAX_SHOWN) or runs[0].run, tuple(runs), rewards))
     return sorted(ranked, key=lambda group: -group.mean)
 
@@ -92,17 +90,13 @@ def sentence(outputs: Path, entries: Sequence[RunEntry]) -> str | None:
         return f"{order}, without a verdict: the rewards are not on one scale, since {reason}"
     best, *others = settings_of(scored)
     if not others:
+        limits: Limits = (None, None)
         if scored[0].result:
             limits = scored[0].result.limits
-        else:
-            limits = None, None
-        of = f"{counted(len(best.rewards), 'seed')} of one spec"
-        over = _over_seeds(best, limits)
-        if len(best.rewards) == len(scored):
-            what = of
-        else:
-            what = f"{len(scored)} runs with {of}"
-        return f"{what}: mean held-out reward {best.mean:.3f}{over and f', {over}'}"
+        what = f"{counted(len(best.rewards), 'seed')} of one spec"
+        if len(best.rewards) != len(scored):
+            what = f"{len(scored)} runs with {what}"
+        return f"{what}: mean held-out reward {best.mean:.3f}{_over_seeds(best, limits)}"
     # A setting is named as the best one only if the test shows it.
     means = f"mean held-out rewards are {others[-1].mean:.3f} to {best.mean:.3f}"
     try:
@@ -110,24 +104,23 @@ def sentence(outputs: Path, entries: Sequence[RunEntry]) -> str | None:
     except XpError as error:
         return f"{means}, without further statistics: {first_line(error)}"
     p_value = pairs[0].p_holm
-    is_shown = p_value is not None and p_value < 1 - CONFIDENCE
-    if is_shown:
-        first = f"{best.label} is highest with {best.mean:.3f}"
-    else:
-        first = means
-    is_adjusted = len(best.seeds) > 1 and all(entry.before is not None for entry in scored)
-    return f"{first}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
+    text = means
+    if p_value is not None and p_value < 1 - CONFIDENCE:
+        text = f"{best.label} is highest with {best.mean:.3f}"
+    if len(best.seeds) > 1 and all(entry.before is not None for entry in scored):
+        text += ", adjusted by the values before training"
+    return f"{text}. {pairs[0].verdict}"
 
 
 def _over_seeds(group: SeedGroup, limits: Limits) -> str:
     if group.stderr is None:
         return ""
     if not group.stderr:
-        return "the same for each"
+        return ", the same for each"
     low, high = (
         within(value, limits) for value in interval(group.mean, group.stderr, len(group.seeds))
     )
-    return f"95 % {low:.3f} to {high:.3f} over seeds"
+    return f", 95 % {low:.3f} to {high:.3f} over seeds"
 
 
 def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedComparison:
@@ -150,5 +143,4 @@ def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedCompariso
         for group in (other, best)
     ]
     (paired,) = compare_all(outputs, runs, margin)
-    paired = replace(paired, first=other.label, second=best.label)
-    return replace(paired, verdict=verdict(paired))
+    return replace(paired, first=other.label, second=best.label)

@@ -59,9 +59,11 @@ def directory_of(outputs: Path, requested: EvaluationIdentity, *, again: bool) -
     first = outputs / ROOM / name
     directory = first
     number = 1
-    while ((following := first.with_name(f"{name}-{number + 1}")) / REQUEST).exists():
+    following = first.with_name(f"{name}-2")
+    while (following / REQUEST).exists():
         directory = following
-        number = number + 1
+        number += 1
+        following = first.with_name(f"{name}-{number + 1}")
     # An interrupted evaluation is resumed, also by a command with `again`, but not by code that changed unseen.
     if (again and (directory / RECORD).exists()) or changed(directory / FILE):
         return following
@@ -183,12 +185,11 @@ def line_of(evaluation: ListedEvaluation) -> str:
     if summary is None:
         return f"{directory.name}  not finished: the same command continues it"
     reward = summary["summary"]["reward"]
-    if reward is None:
-        text = "no reward"
-    else:
+    text = "no reward"
+    if reward is not None:
         text = f"{reward['value']:.3f}"
-    if reward is not None and reward.get("low") is not None:
-        text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
+        if reward.get("low") is not None:
+            text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
     of = f"{counted(summary['summary']['num_tasks'], 'task')} of {summary['env']}"
     return f"{directory.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
 

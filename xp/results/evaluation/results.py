@@ -84,12 +84,10 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
     full_names: list[str] = []
     for word in words:
         base, at, step = word.partition("@")
-        is_path = "/" in base and evaluation_directory(outputs, word) is not None
-        full_names += (
-            [word]
-            if is_path
-            else [f"{name}{at}{step}" for name in chosen(outputs, base, known, rooms)]
-        )
+        if "/" in base and evaluation_directory(outputs, word) is not None:
+            full_names.append(word)
+        else:
+            full_names += [f"{name}{at}{step}" for name in chosen(outputs, base, known, rooms)]
     return list(dict.fromkeys(full_names))
 
 
@@ -131,15 +129,12 @@ def check_content(first: NamedResult, other: NamedResult) -> None:
     tasks = first.rewards.keys() & other.rewards.keys()
     changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
     if changed:
-        runs = ",".join(result.of_run for result in (first, other) if result.of_run is not None)
-        if runs:
-            again = f"\nplay the tasks as they are now: python -m xp eval run={runs}"
-        else:
-            again = ""
-        raise XpError(
+        text = (
             f"{first.name} and {other.name}: {counted(len(changed), 'task')} have another content under the same name,"
             f" so that nothing is paired: {first_of(changed, SHOWN)}\n"
-            f"the environment changed between the two; evaluate both on one version of it, and compare these"
-            f" evaluations{again}",
-            ExitCode.PLAN,
+            "the environment changed between the two; evaluate both on one version of it, and compare these evaluations"
         )
+        runs = ",".join(result.of_run for result in (first, other) if result.of_run is not None)
+        if runs:
+            text += f"\nplay the tasks as they are now: python -m xp eval run={runs}"
+        raise XpError(text, ExitCode.PLAN)

@@ -106,6 +106,4 @@ def _line(path: str, fault: Any) -> str:
         if fault["type"] == "string_pattern_mismatch":
             return "model.url: an address is expected, such as http://127.0.0.1:8000/v1 or https://api.example.com/v1"
         return f"model.url: {fault['msg']}"
-    if path == "eval.tasks" and isinstance(fault["input"], int):
-        return f"{path} is held_out, train or all; evaluation.num_tasks={fault['input']} plays so many of them"
     return f"{path}: {fault['msg']}; got {fault['input']!r}"

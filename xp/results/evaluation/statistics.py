@@ -212,19 +212,17 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
         weights: positive weights of any scale, one per environment.
     """
     total = sum(weights)
-    shares = [weight / total for weight in weights]
-    value = sum(share * part.value for share, part in zip(shares, parts, strict=True))
+    weighted = [(weight / total, part) for weight, part in zip(weights, parts, strict=True)]
+    value = sum(fraction * part.value for fraction, part in weighted)
     num_tasks = sum(part.num_tasks for part in parts)
     if any(part.stderr is None for part in parts):
         return Estimate(value, None, None, None, STUDENT, num_tasks)
-    variances = [
-        (share * (part.stderr or 0.0)) ** 2 for share, part in zip(shares, parts, strict=True)
-    ]
-    variance = sum(variances)
+    errors = [fraction * (part.stderr or 0.0) for fraction, part in weighted]
+    variance = sum(error**2 for error in errors)
     if variance == 0:
         return Estimate(value, 0.0, None, None, STUDENT, num_tasks)
     freedom = variance**2 / sum(
-        variance**2 / (part.num_tasks - 1) for variance, part in zip(variances, parts, strict=True)
+        error**4 / (part.num_tasks - 1) for error, part in zip(errors, parts, strict=True)
     )
     reach = math.sqrt(variance) * student(freedom)
     return Estimate(value, math.sqrt(variance), value - reach, value + reach, STUDENT, num_tasks)
@@ -235,11 +233,9 @@ def _over_k(
 ) -> dict[str, Estimate]:
     """Text of k, as a JSON object has it -> the estimate."""
     most = max(map(len, passed), default=0)
-    sizes = [2**power for power in range(most.bit_length()) if 2**power < most] + (
-        [most] if most else []
-    )
+    powers = {2**power for power in range(most.bit_length())}
     estimates: dict[str, Estimate] = {}
-    for k in sizes:
+    for k in sorted(powers | {most} - {0}):
         enough = [[estimator(len(task), round(sum(task)), k)] for task in passed if len(task) >= k]
         estimate = share(enough)
         assert estimate is not None  # the task with the most episodes has k
@@ -254,10 +250,7 @@ def _void_bounds(rewards: Rewards, limits: tuple[float | None, float | None]) ->
     if not num_void or not values:
         return None
     lowest, highest = limits
-    if lowest is None or highest is None:
-        of = "observed"
-    else:
-        of = "rule"
+    of = "observed" if None in limits else "rule"
     lowest = min(values) if lowest is None else lowest
     highest = max(values) if highest is None else highest
     total = math.fsum(values)

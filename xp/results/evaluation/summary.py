@@ -90,15 +90,8 @@ def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str,
     rewards = {task: task_record["rewards"] for task, task_record in record["tasks"].items()}
     envs = {}
     for name, recorded in record["environments"].items():
-        summary = summarize(
-            {
-                task: task_rewards
-                for task, task_rewards in rewards.items()
-                if task.split("/")[0] == name
-            },
-            threshold,
-            limits_of(rules[name]),
-        )
+        of_env = {task: values for task, values in rewards.items() if task.split("/")[0] == name}
+        summary = summarize(of_env, threshold, limits_of(rules[name]))
         envs[name] = {**recorded, **asdict(summary), "bootstrap_differs": summary.bootstrap_differs}
     whole = next(iter(envs.values()))
     if len(envs) > 1:
@@ -122,9 +115,8 @@ def usage(
         sum(count[name] for count in counts) for name in ("prompt_tokens", "completion_tokens")
     )
     price_in, price_out = prices
-    if price_in is None or price_out is None:
-        cost = None
-    else:
+    cost = None
+    if price_in is not None and price_out is not None:
         cost = (read * price_in + written * price_out) / 1e6
     return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
 
@@ -140,18 +132,14 @@ def _mix(
     summary = {**recorded, **asdict(summarize(rewards, threshold, limits_of_all))}
     limits = reward_limits((reward for task in rewards.values() for reward in task), limits_of_all)
     for figure in ("reward", "passes", "avg_at_k"):
-        parts = [
-            (env[figure], env["num_episodes"] - env["num_void"])
-            for env in envs.values()
-            if env[figure]
-        ]
-        if parts:
-            estimates = [Estimate(**part) for part, _ in parts]
-            weights = [
-                part["num_tasks"] if figure == "avg_at_k" else count for part, count in parts
-            ]
+        scored = [env for env in envs.values() if env[figure]]
+        if scored:
+            weights = [env["num_episodes"] - env["num_void"] for env in scored]
+            if figure == "avg_at_k":
+                weights = [env[figure]["num_tasks"] for env in scored]
             mixed = bounded(
-                mix_of(estimates, weights), (0.0, 1.0) if figure == "passes" else limits
+                mix_of([Estimate(**env[figure]) for env in scored], weights),
+                (0.0, 1.0) if figure == "passes" else limits,
             )
             summary[figure] = mixed and asdict(mixed)
     bounds = [env["void_bounds"] for env in envs.values()]

@@ -57,10 +57,9 @@ def notes(result: Result) -> Iterator[str]:
         yield f"{name}: {tokens} for {used['cost_usd']:.4f} US dollars"
     judges = used.get("judges")
     if judges:
+        price = ", price unknown"
         if "cost_usd" in judges:
             price = f" for {judges['cost_usd']:.4f} US dollars"
-        else:
-            price = ", price unknown"
         read = judges["prompt_tokens"]
         written = judges["completion_tokens"]
         yield f"{name}: judges: {read:,.0f} tokens read and {written:,.0f} written{price}"
@@ -78,23 +77,20 @@ def _notes(figures: Mapping[str, Any]) -> Iterator[str]:
     if figures["reward"] is None:
         yield "every episode is void: nothing is known of the reward"
     elif figures["reward"].get("low") is None:
+        reason = "all tasks have the same reward"
         if figures["num_tasks"] == 1:
             reason = "one task says nothing about others"
-        else:
-            reason = "all tasks have the same reward"
         yield f"no interval of the reward: {reason}"
     late = figures.get("timed_out")
     if late:
         yield f"{late:.0f} answers count 0, since their grader did not end within its limit"
     bounds = figures.get("void_bounds")
     if bounds is not None:
+        of = "the rewards that were seen"
         if bounds["of"] == "rule":
             of = "the limits of its rule and grader"
-        else:
-            of = "the rewards that were seen"
-        low = bounds["low"]
-        high = bounds["high"]
-        yield f"{figures['num_void']} void; by {of}, they leave the mean between {low:.3f} and {high:.3f}"
+        between = f"between {bounds['low']:.3f} and {bounds['high']:.3f}"
+        yield f"{figures['num_void']} void; by {of}, they leave the mean {between}"
 
 
 def _rows(result: Result) -> Iterator[tuple[str, ...]]:
@@ -108,10 +104,9 @@ def _rows(result: Result) -> Iterator[tuple[str, ...]]:
 def _row(env: str, model: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
     reward = figures["reward"]
     passes = figures["passes"]
+    interval = "-"
     if reward and reward.get("low") is not None:
         interval = f"{reward['low']:.3f} to {reward['high']:.3f}"
-    else:
-        interval = "-"
     return (
         env,
         model,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from xp.episode.metrics_file import MetricsFile
 from xp.execution.tracking.base import TrackedRun, openers
 from xp.execution.tracking.mirror import Mirror
+from xp.lib.nested import leaves
 from xp.lib.secrets.redaction import Redactor
 from xp.spec import RunSpec
 
@@ -64,10 +65,7 @@ def metrics_of(result: Mapping[str, Any]) -> dict[str, float]:
                 f"eval/{env}/{kind}/{k}": float(estimate["value"])
                 for k, estimate in figures[kind].items()
             }
-    judges = {f"judges/{name}": value for name, value in result["usage"].get("judges", {}).items()}
-    used = {
-        name: value
-        for name, value in (result["usage"] | judges).items()
-        if isinstance(value, int | float)
-    }
-    return {**metrics, **{f"eval/{WHOLE}/{name}": float(value) for name, value in used.items()}}
+    for path, value in leaves(result["usage"]):
+        if isinstance(value, int | float):
+            metrics[f"eval/{WHOLE}/{path.replace('.', '/')}"] = float(value)
+    return metrics

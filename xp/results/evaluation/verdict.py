@@ -74,13 +74,10 @@ def _verdict(
     run: Path, record: RunRecord, history: History, observed: Sequence[Symptom]
 ) -> tuple[RunVerdict, str]:
     if record.status is not RunStatus.SUCCEEDED:
-        if record.attempts:
-            codes = [stage.exit_code for stage in record.attempts[-1].stages]
-        else:
-            codes = []
-        ended = next((ExitCode(code) for code in codes if code in FATAL), None)
-        if ended is not None:
-            return RunVerdict.BROKEN, f"its training ended with {ended.name}"
+        for stage in record.attempts[-1].stages if record.attempts else ():
+            if stage.exit_code in FATAL:
+                code = ExitCode(stage.exit_code)
+                return RunVerdict.BROKEN, f"its training ended with {code.name}"
         return RunVerdict.INCOMPLETE, f"the run is {status_of(run, record)}"
     stages = {stage.name for attempt in record.attempts for stage in attempt.stages}
     if not history.lines and "sft" not in stages:

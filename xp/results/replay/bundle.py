@@ -131,15 +131,9 @@ def _without_copy(lock: Lock, code: Path) -> list[str]:
 def _on_this_machine(spec: RunSpec) -> Iterator[str]:
     """Models, and data of a fine-tuning, that a bundle does not have."""
     distill = spec.algorithm.distill
+    models = {"model": spec.model.path, "start": spec.training.initial_checkpoint}
     if distill is not None and distill.url is None:
-        teacher = distill.teacher
-    else:
-        teacher = None
-    models = {
-        "model": spec.model.path,
-        "start": spec.training.initial_checkpoint,
-        "teacher": teacher,
-    }
+        models["teacher"] = distill.teacher
     for what, directory in models.items():
         if directory is not None and Path(directory).is_absolute():
             yield f"{what}: {directory} is a directory of this machine; send it too"
@@ -201,11 +195,10 @@ def _tasks(
         reason = BY_CHOICE
     elif any(needs_catalog_key(member) for member in spec.env.members.values()):
         reason = "the environment's tasks are behind an account"
-    elif not files or size > MAX_TASKS_BYTES:
-        if files:
-            reason = f"{size / 1e6:.0f} MB"
-        else:
-            reason = GONE
+    elif not files:
+        reason = GONE
+    elif size > MAX_TASKS_BYTES:
+        reason = f"{size / 1e6:.0f} MB"
     if reason is None:
         shown = files[0].with_name(SHOWN)
         if shown.is_file():
@@ -316,11 +309,9 @@ def refuse_secrets(files: Mapping[str, Path | str], names: tuple[str, ...]) -> N
     token."""
     masked = Redactor(known_values(names))
     plain = Redactor()
-    for name, content in files.items():
-        if isinstance(content, str):
-            text = content
-        else:
-            text = content.read_text(encoding="utf-8", errors="replace")
+    for name, text in files.items():
+        if isinstance(text, Path):
+            text = text.read_text(encoding="utf-8", errors="replace")
         known = masked.redact(text).count(MASK) > plain.redact(text).count(MASK)
         if known or ("/code/" in name and holds_token(text)):
             raise XpError(

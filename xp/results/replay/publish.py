@@ -74,9 +74,8 @@ def model_files(run: Path) -> dict[str, Path | str]:
         }
         files[ADAPTERS] = json.dumps(config, indent=2) + "\n"
     config = json_of(model / "config.json", ExitCode.RUN_DIR)
-    if config.get("dtype") != (
-        dtype := stored_dtype(model)
-    ):  # a trainer may leave that of the base model
+    dtype = stored_dtype(model)
+    if config.get("dtype") != dtype:  # a trainer may leave that of the base model
         files["config.json"] = json.dumps({**config, "dtype": dtype}, indent=2) + "\n"
     files |= {SPEC: to_yaml(spec), LOCK: read_lock(run).to_json(), CARD: card(run, spec)}
     texts = {
@@ -120,15 +119,12 @@ def card(run: Path, spec: RunSpec) -> str:
     """The model card: how to do it again, and the figures with their intervals."""
     base = _hubs_model(spec)
     licence = licence_of(local_directory(start_place(spec), run.parent.parent))
-    if ":" not in (
-        link := licence.pop("license_link", "")
-    ):  # a file beside the base model, which is not published
-        if base and link:
-            link = f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}"
-        else:
-            link = ""
-    if link:
-        licence |= {"license_link": link}
+    link = licence.pop("license_link", "")
+    # A file beside the base model is not published.
+    if base and link and ":" not in link:
+        link = f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}"
+    if ":" in link:
+        licence["license_link"] = link
     head: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -145,17 +141,15 @@ def card(run: Path, spec: RunSpec) -> str:
     )
     names = sorted(name for name in facts if name.startswith("versions."))
     versions = "\n".join(f"| {name.partition('.')[2]} | `{facts[name]}` |" for name in names)
+    start = f"`{spec.model.name}`"
     if base:
         start = f"[{base}](https://huggingface.co/{base})"
-    else:
-        start = f"`{spec.model.name}`"
     if spec.model.revision:
         start += f" at commit `{spec.model.revision}`"
     dtype = stored_dtype(run / "model")
+    apart = ""
     if (run / "model" / ADAPTERS).is_file():
         apart = f" Its adapters alone are in `{ADAPTER}/`."
-    else:
-        apart = ""
     return _card(
         head,
         f"# {run.name}\n\n{start}, trained with {spec.algorithm.name} in {envs} by xp {__version__}"
@@ -209,11 +203,10 @@ def _card(head: Mapping[str, Any], text: str) -> str:
 def _estimate(estimate: Mapping[str, Any] | None) -> str:
     if estimate is None:
         return "not measured"
-    if estimate["low"] is None:
-        interval = ""
-    else:
-        interval = f" ({estimate['low']:.3f} to {estimate['high']:.3f})"
-    return f"{estimate['value']:.3f}{interval}"
+    text = f"{estimate['value']:.3f}"
+    if estimate["low"] is not None:
+        text += f" ({estimate['low']:.3f} to {estimate['high']:.3f})"
+    return text
 
 
 def _below(directory: Path) -> Iterator[Path]:
@@ -247,9 +240,10 @@ def publish(parts: Mapping[str, Files], to: str) -> list[str]:
             file = target / part / name
             with resource_errors(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(content) if isinstance(content, str) else shutil.copyfile(
-                    content, file
-                )
+                if isinstance(content, str):
+                    file.write_text(content)
+                else:
+                    shutil.copyfile(content, file)
     return [str(target / part) for part in parts]
 
 

@@ -22,6 +22,7 @@ from xp.envs.pictures import DIRECTORY, PictureStore
 from xp.errors import ExitCode, XpError
 from xp.execution.lock import FILE as LOCK
 from xp.execution.lock import LockInputs, differences, facts_and_inputs, read_lock, spec_digest
+from xp.execution.named import outputs_of
 from xp.execution.run_directory import SPEC
 from xp.lib.digest import file_digest
 from xp.lib.names import is_inner_path
@@ -70,19 +71,10 @@ class RecordedRun:
         directory = None
         moved = {}
         if source.suffix == ".zip":
-            outputs = next(
-                (override[8:] for override in overrides if override.startswith("outputs=")),
-                "outputs",
-            )
-            directory = _unpacked(source, Path(outputs))
+            directory = _unpacked(source, outputs_of(overrides))
             about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
-            if isinstance(about, dict):
-                data = about.get("data")
-            else:
-                data = None
-            if not isinstance(data, dict) or not all(
-                is_inner_path(inner) for inner in data.values()
-            ):
+            data = about.get("data") if isinstance(about, dict) else None
+            if not isinstance(data, dict) or not all(map(is_inner_path, data.values())):
                 raise XpError(f"{directory / ABOUT} is not what xp wrote", ExitCode.RUN_DIR)
             moved = {path: str((directory / inner).absolute()) for path, inner in data.items()}
             sys.path += [
@@ -137,17 +129,11 @@ def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
         return {key: _replaced(value, moved) for key, value in node.items()}
     if isinstance(node, list | tuple):
         return [_replaced(value, moved) for value in node]
-    path = next(
-        (
-            before
-            for before in moved
-            if isinstance(node, str) and (node == before or node.startswith(f"{before}:"))
-        ),
-        None,
-    )
-    if path is None:
-        return node
-    return node.replace(path, moved[path], 1)
+    if isinstance(node, str):
+        for path, place in moved.items():
+            if node == path or node.startswith(f"{path}:"):
+                return place + node.removeprefix(path)
+    return node
 
 
 def _place_pictures(directory: Path) -> None:

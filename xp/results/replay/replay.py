@@ -12,6 +12,7 @@ from typing import Any, Final
 from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode
 from xp.execution.lock import read_lock
+from xp.lib.nested import grouped, varied
 from xp.lib.reading import json_of
 from xp.lib.text import counted
 from xp.lib.verified import DIGESTS
@@ -68,11 +69,10 @@ def check_tasks(recorded: RecordedRun, scratch: Path) -> Check:
     if stored is not None and expected and stored.manifest.content_digest != expected:
         lines.append(f"{stored.path}: the stored set is not the one of the lock")
     if new.manifest.content_digest != (expected or (stored and stored.manifest.content_digest)):
-        lines += (
-            list(_differing_tasks(stored, new))
-            if stored
-            else ["the recorded set is not here: digests differ"]
-        )
+        if stored is None:
+            lines.append("the recorded set is not here: digests differ")
+        else:
+            lines += _differing_tasks(stored, new)
     size = counted(sum(1 for _ in new.rows()), "task")
     return _check("task set", f"{size}, digest {new.manifest.content_digest[:12]}", lines)
 
@@ -85,7 +85,7 @@ def _differing_tasks(before: TaskSet, after: TaskSet) -> Iterator[str]:
         if expected is None or other is None:
             yield f"{task}: {'new' if expected is None else 'missing'}"
         elif expected != other:
-            yield f"{task}: another {', '.join(key for key in vars(expected) if vars(expected)[key] != vars(other)[key])}"
+            yield f"{task}: another {', '.join(varied([vars(expected), vars(other)]))}"
 
 
 def check_first_batch(recorded: RecordedRun, run: Path) -> Check:
@@ -115,22 +115,21 @@ def _first_batch(run: Path) -> dict[str, tuple[Any, Any]]:
     """Task and sample -> messages and reward, for the episodes of a run's first training step."""
     index = EpisodeIndex(run)
     index.refresh()
-    training = [number for number, entry in enumerate(index.entries) if entry.phase == TRAIN]
-    if not training:
+    steps = grouped(
+        ((entry.attempt, entry.step), number)
+        for number, entry in enumerate(index.entries)
+        if entry.phase == TRAIN
+    )
+    if not steps:
         return {}
-    first = min((index.entries[number].attempt, index.entries[number].step) for number in training)
-    batch = [
-        number
-        for number in training
-        if (index.entries[number].attempt, index.entries[number].step) == first
-    ]
-    return {
-        f"{index.entries[number].task}, sample {record['sample']}": (
-            record["messages"],
-            record["outcome"]["reward"],
-        )
-        for number, record in zip(batch, index.records(batch), strict=True)
-    }
+    batch = steps[min(steps)]
+    episodes: dict[str, tuple[Any, Any]] = {}
+    for number, record in zip(batch, index.records(batch), strict=True):
+        name = f"{index.entries[number].task}, sample {record['sample']}"
+        while name in episodes:  # a step may have a task twice
+            name += " again"
+        episodes[name] = (record["messages"], record["outcome"]["reward"])
+    return episodes
 
 
 def check_weights(recorded: RecordedRun, run: Path) -> Check:
@@ -142,8 +141,7 @@ def check_weights(recorded: RecordedRun, run: Path) -> Check:
         return Check("weights", Outcome.NOT_CHECKED, reason)
     before = _weights(recorded.records)
     after = _weights(run)
-    names = sorted({*before, *after})
-    lines = [f"{name}: another digest" for name in names if before.get(name) != after.get(name)]
+    lines = [f"{name}: another digest" for name in sorted(varied([before, after]))]
     return _check("weights", counted(len(before), "file"), lines)
 
 

@@ -108,7 +108,7 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
             for name, config in episode_config(spec).members.items()
         }
         episodes: list[RescoredEpisode] = []
-        groups: dict[tuple[str, int, str], list[tuple[int, GroupEpisode]]] = defaultdict(list)
+        groups = defaultdict[tuple[str, int, str], list[tuple[int, GroupEpisode]]](list)
         for number, record in zip(numbers, index.records(numbers), strict=True):
             entry = index.entries[number]
             episodes.append(members[entry.env].settled(entry, record))
@@ -117,10 +117,9 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
                 groups[entry.phase, entry.step, entry.task].append((len(episodes) - 1, in_group))
         for (phase, _, _), group in groups.items():
             # A task that a step has twice has two groups, one after the other.
+            size = spec.evaluation.samples_per_task
             if phase == TRAIN:
                 size = spec.training.group_size
-            else:
-                size = spec.evaluation.samples_per_task
             for start in range(0, len(group), size):
                 positions, in_groups = zip(*group[start : start + size], strict=True)
                 entry = episodes[positions[0]].entry
@@ -138,17 +137,18 @@ def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[Rescor
     for (phase, step), members in sorted(
         groups.items(), key=lambda item: (_rank(item[0][0]), item[0][1])
     ):
-        both = (
-            [
-                EpisodeFacts(member.entry.env, member.entry.task, member.recorded, 0)
-                for member in members
-            ],
-            [
-                EpisodeFacts(member.entry.env, member.entry.task, member.outcome, 0)
-                for member in members
-            ],
-        )
-        metrics = [episode_metrics(facts, size, threshold) for facts in both]
+        outcomes = zip(*((member.recorded, member.outcome) for member in members), strict=True)
+        metrics = [
+            episode_metrics(
+                [
+                    EpisodeFacts(member.entry.env, member.entry.task, outcome, 0)
+                    for member, outcome in zip(members, of_rule, strict=True)
+                ],
+                size,
+                threshold,
+            )
+            for of_rule in outcomes
+        ]
         means = [metric.get(MEAN) for metric in metrics]
         signal = [
             1 - metric[FLAT] if phase == TRAIN and FLAT in metric else None for metric in metrics
@@ -256,10 +256,7 @@ class _Member:
         self._config = config
         self._stack = stack
         self._known: dict[Task, Mapping[str, Any]] = {}
-        if config.group_score_weight is None:
-            provider = None
-        else:
-            provider = self._provider
+        provider = None if config.group_score_weight is None else self._provider
         source = None
         if config.judge is not None:
             keys = resolve(filter(None, [config.judge.model.key_variable]))
@@ -277,10 +274,7 @@ class _Member:
         stack.callback(self.rewards.close)
 
     def settled(self, entry: EpisodeEntry, record: Mapping[str, Any]) -> RescoredEpisode:
-        if self.rewards.wants_task:
-            metadata = self._description(_task(entry))
-        else:
-            metadata = {}
+        metadata = self._description(_task(entry)) if self.rewards.wants_task else {}
         return RescoredEpisode(
             entry, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata)
         )

@@ -9,6 +9,7 @@ from typing import Any, Final
 from xp.errors import XpError
 from xp.execution.leaderboard import INCIDENTAL
 from xp.execution.sweep import spec_digest
+from xp.lib.nested import grouped, varied
 from xp.lib.text import first_line
 from xp.results.evaluation.paired import PairedComparison, holm
 from xp.results.evaluation.results import NamedResult, compare_named, named
@@ -29,8 +30,7 @@ def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict
         flat({key: value for key, value in spec.items() if key not in UNIMPORTANT})
         for spec in specs
     ]
-    all_keys = dict.fromkeys(key for spec in flat_specs for key in spec)
-    keys = [key for key in all_keys if len({spec.get(key) for spec in flat_specs}) > 1]
+    keys = varied(flat_specs)
     pairs, reasons = _pairs(runs)
     return {
         "keys": keys,
@@ -43,13 +43,11 @@ def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict
 
 def _groups(specs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """Groups of the numbers of runs whose specs differ only by the seed."""
-    groups: dict[str, list[int]] = {}
-    for number, spec in enumerate(specs):
-        digest = spec_digest(
-            {key: value for key, value in spec.items() if key not in ("seed", "name")}
-        )
-        groups.setdefault(digest, []).append(number)
-    return list(groups.values())
+    digests = (
+        spec_digest({key: value for key, value in spec.items() if key not in ("seed", "name")})
+        for spec in specs
+    )
+    return list(grouped((digest, number) for number, digest in enumerate(digests)).values())
 
 
 def _pairs(runs: Sequence[Path]) -> tuple[list[PairedComparison], list[str]]:

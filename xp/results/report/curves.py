@@ -10,6 +10,7 @@ from typing import Any, Final
 from xp.episode.clusters import reward_limits
 from xp.episode.metrics_file import metrics_lines
 from xp.episode.trajectory import TRAIN
+from xp.lib.nested import grouped
 from xp.lib.reading import is_finite
 from xp.results.evaluation.statistics import bounded, mean
 from xp.results.report.episodes import EpisodeIndex
@@ -42,23 +43,21 @@ def curves(run: Path) -> dict[str, dict[str, Any]]:
 def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
     """Mean reward of each training step's episodes with its 95 % interval, clustered by task, from the last attempt."""
     last = index.last_attempt_of()
-    steps: dict[int, dict[str, list[float]]] = {}
-    for entry in index.entries:
-        if (
-            entry.phase == TRAIN
-            and entry.attempt == last[TRAIN, entry.step]
-            and entry.reward is not None
-        ):
-            steps.setdefault(entry.step, {}).setdefault(entry.task, []).append(entry.reward)
+    steps = grouped(
+        (entry.step, (entry.task, entry.reward))
+        for entry in index.entries
+        if entry.phase == TRAIN
+        and entry.attempt == last[TRAIN, entry.step]
+        and entry.reward is not None
+    )
     limits = reward_limits(entry.reward for entry in index.entries)
     columns: dict[str, list[float | None]] = {"step": [], "value": [], "low": [], "high": []}
     for step in sorted(steps):
-        estimate = bounded(mean(list(steps[step].values())), limits)
+        estimate = bounded(mean(list(grouped(steps[step]).values())), limits)
         if estimate is not None:
-            for name, value in zip(
-                columns, (step, estimate.value, estimate.low, estimate.high), strict=True
-            ):
-                columns[name].append(None if value is None else round(value, 6))
+            for name, value in {"step": step, **vars(estimate)}.items():
+                if name in columns:
+                    columns[name].append(None if value is None else round(value, 6))
     return columns
 
 
@@ -83,12 +82,9 @@ def tool_calls(index: EpisodeIndex) -> dict[str, Any]:
         for name in names
     }
     if len(total) > MAX_TOOLS:
-        rest = {
-            step: sum(counts[step].values()) - sum(counts[step][name] for name in names)
-            for step in steps
-        }
         tools[f"{len(total) - MAX_TOOLS} other tools"] = [
-            round(rest[step] / episodes[step], 4) for step in steps
+            round(sum(counts[step][name] for name in total.keys() - names) / episodes[step], 4)
+            for step in steps
         ]
     return {"step": steps, "tools": tools}
 
@@ -103,7 +99,9 @@ def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _number(value: Any) -> float | int | None:
+def _number(value: Any) -> Any:
     if not is_finite(value):
         return None
-    return float(f"{value:.7g}") if isinstance(value, float) and abs(value) < 1e6 else value
+    if isinstance(value, float) and abs(value) < 1e6:
+        return float(f"{value:.7g}")
+    return value

@@ -75,19 +75,18 @@ class RunPage:
                 server.
         """
         record = read_record(self.run)
-        spec = self.spec
         lines = curves(self.run)
         status = status_of(self.run, record)
-        base, changed = differences(spec)
+        base, changed = differences(self.spec)
         return {
             "id": page_name(record.run_id),
             "status": status,
-            "title": title_of(spec),
+            "title": title_of(self.spec),
             "facts": [*facts(record), *_notes(self.run)],
             "verdict": verdict(self.run, record, status, self.index.count),
             "stages": stages(record),
-            "plan": plan_and_measured(spec, record, lines.get("train", {})),
-            "spec": list(flat(spec).items()),
+            "plan": plan_and_measured(self.spec, record, lines.get("train", {})),
+            "spec": list(flat(self.spec).items()),
             "base": base,
             "differences": changed,
             "metrics": lines,
@@ -136,22 +135,17 @@ class EvaluationPage(RunPage):
         """The keys of a run; `metrics`, `stages` and `plan` are empty, `held_out` has its result as `after`."""
         evaluation = listed(self.run)
         summary = evaluation.summary
-        if evaluation.fault:
-            status = "unreadable"
-        elif summary is None:
-            status = "stopped"
-        else:
+        status = "unreadable" if evaluation.fault else "stopped"
+        shown = []
+        if summary is not None:
             status = summary["status"]
-        if summary is None:
-            known = {}
-        else:
             known = {**summary, **summary["playing"], **summary["usage"]}
-        names = ("run", "task_set", *(summary or {}).get("playing", {}), *USAGE)
-        shown = [
-            (name.replace("_", " "), page_name(known[name]))
-            for name in names
-            if known.get(name) is not None
-        ]
+            names = ("run", "task_set", *summary["playing"], *USAGE)
+            shown = [
+                (name.replace("_", " "), page_name(known[name]))
+                for name in names
+                if known.get(name) is not None
+            ]
         return {
             "is_evaluation": True,
             "environments": [] if summary is None else _environments(summary),
@@ -201,9 +195,8 @@ def _result(figures: Mapping[str, Any]) -> dict[str, Any]:
         "reward_stderr": reward["stderr"],
         "label": "",
         "num_void": num_void,
-    }
-    values |= {"num_scored": figures["num_episodes"] - num_void, "num_tasks": reward["num_tasks"]}
-    values |= {
+        "num_scored": figures["num_episodes"] - num_void,
+        "num_tasks": reward["num_tasks"],
         "low": reward.get("low"),
         "high": reward.get("high"),
         "pass_share": passes and passes["value"],
@@ -254,7 +247,7 @@ def report(
         extent = Extent.CHOSEN
     else:
         extent = Extent.NONE
-    page_data: list[dict[str, Any]] = []
+    page_data = []
     chunks: dict[str, bytes] = {}
     pages = [page_of(run, with_episodes=extent is not Extent.NONE) for run in runs]
     for number, run_page in enumerate(pages):
@@ -282,15 +275,11 @@ def _token_chunks(page: RunPage, number: int, chunk_of: Mapping[int, int]) -> di
 
     reader = TokenReader(page.run)
     by_chunk: dict[int, dict[int, Any]] = {}
+    ids: set[int] = set()
     for episode, record in zip(chunk_of, page.index.records(chunk_of), strict=True):
         tokens = reader.tokens(record, page.index.file_of(episode))
         by_chunk.setdefault(chunk_of[episode], {})[episode] = tokens
-    ids = {
-        token
-        for episodes in by_chunk.values()
-        for tokens in episodes.values()
-        for token in tokens["ids"]
-    }
+        ids.update(tokens["ids"])
     chunks = {f"tokens-{number}-{part}": compressed(rows) for part, rows in by_chunk.items()}
     return chunks | {f"tokens-{number}-names": compressed(reader.names(ids))}
 
@@ -306,11 +295,12 @@ def frame(
     """The runs, with data about the page itself and the meaning of each metric."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     names = {name for run in runs for lines in run["metrics"].values() for name in lines["values"]}
-    rows = {name: find(name) for name in sorted(names)}
-    meanings = {
-        name: [row.unit, row.meaning, row.reading] for name, row in rows.items() if row is not None
-    }
-    titles = {name: page_name(title_of_metric(name)) for name in rows}
+    meanings = {}
+    for name in sorted(names):
+        metric = find(name)
+        if metric is not None:
+            meanings[name] = [metric.unit, metric.meaning, metric.reading]
+    titles = {name: page_name(title_of_metric(name)) for name in sorted(names)}
     return {
         "format": FORMAT,
         "made": created,

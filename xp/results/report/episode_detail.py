@@ -39,12 +39,10 @@ def detail(
     rows, undelivered = rows_of(record)
     has_tree = len(rows) > 1 or bool(undelivered)
     row_of = {at: n for n, row in enumerate(rows) for at in row["turns"]}
-    for turn, position in enumerate(own_turns(record["messages"], record["outcome"]["num_turns"])):
+    for turn, position in enumerate(own_turns(record["messages"], outcome["num_turns"])):
+        messages[position]["turn"] = turn
         if has_tree:
-            more = {"row": row_of[turn], "is_untrained": turn in undelivered}
-        else:
-            more = {}
-        messages[position] |= {"turn": turn, **more}
+            messages[position] |= {"row": row_of[turn], "is_untrained": turn in undelivered}
     void = outcome["void_reason"]
     return {
         "messages": messages,

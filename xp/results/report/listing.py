@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,8 @@ from xp.execution.named import EVALUATIONS, RUNS, known_names
 from xp.execution.notes import FILE as NOTES
 from xp.execution.notes import listed_notes
 from xp.execution.progress import REWARD, RunProgress, averaged, progress_of
-from xp.execution.record import FILE, RunRecord, RunStatus, read_record
-from xp.execution.sweep import read_sweeps
+from xp.execution.record import FILE, RunRecord, RunStatus, minutes_between, read_record
+from xp.execution.sweep import SweepRecord, read_sweeps
 from xp.lib.reading import is_finite, json_of
 from xp.lib.text import shortened
 from xp.results.evaluation.records import REQUEST, listed
@@ -69,7 +69,8 @@ class Listing:
             words: conditions, as of `is_match`.
         """
         with self._lock:
-            left = self._refresh(seconds)
+            directories = known_names(self._outputs, (RUNS, EVALUATIONS))
+            left = self._refresh(directories, seconds)
             entries = sorted(
                 self._entries.items(),
                 key=lambda item: (item[1].data["started"], item[0]),
@@ -78,27 +79,24 @@ class Listing:
             return {
                 "version": self._version,
                 "left": left,
-                "total": len(entries) + left,
+                "total": len(directories),
                 "names": [
                     name
                     for name, entry in entries
                     if is_match(entry.run, entry.spec, words, entry.data["note"])
                 ],
                 "rows": [entry.data for _, entry in entries if entry.version > since],
-                "sweeps": [
-                    {
-                        "name": page_name(sweep.name),
-                        "words": page_name(
-                            " ".join(
-                                word for word in sweep.words if not word.startswith("outputs=")
-                            )
-                        ),
-                        "runs": list(sweep.runs),
-                        "points": self._points(sweep.runs),
-                    }
-                    for sweep in read_sweeps(self._outputs)
-                ],
+                "sweeps": [self._sweep(sweep) for sweep in read_sweeps(self._outputs)],
             }
+
+    def _sweep(self, sweep: SweepRecord) -> dict[str, Any]:
+        words = [word for word in sweep.words if not word.startswith("outputs=")]
+        return {
+            "name": page_name(sweep.name),
+            "words": page_name(" ".join(words)),
+            "runs": list(sweep.runs),
+            "points": self._points(sweep.runs),
+        }
 
     def _points(self, runs: Sequence[str]) -> dict[str, str]:
         """Run of a sweep -> its values of the keys in which the runs differ, the seed included."""
@@ -116,14 +114,13 @@ class Listing:
                 f"{key.rpartition('.')[2]} {shortened(text(value), MAX_SHOWN)}"
                 for key, value in values.items()
             ]
-            points[name] = page_name(
-                ", ".join([*pairs, *([f"seed {entry.run.seed}"] if has_seeds else [])])
-            )
+            if has_seeds:
+                pairs.append(f"seed {entry.run.seed}")
+            points[name] = page_name(", ".join(pairs))
         return points
 
-    def _refresh(self, seconds: float) -> int:
+    def _refresh(self, directories: Mapping[str, Path], seconds: float) -> int:
         """Reads what changed; returns the number of rows that are not read, or have no verdict yet."""
-        directories = known_names(self._outputs, (RUNS, EVALUATIONS))
         self._entries = {
             name: entry for name, entry in self._entries.items() if name in directories
         }
@@ -190,17 +187,16 @@ def _of_run(directory: Path, stamp: tuple[int, ...]) -> _Entry:
     lines = read_metrics(directory / "metrics.jsonl", "train")
     last = record.attempts[-1]
     running = run.status == RunStatus.RUNNING
+    seconds = 60 * (run.minutes or 0.0)
     if running:
-        now = (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds()
-    else:
-        now = 0.0
+        seconds += 60 * minutes_between(last.started, None)
     hardware = as_dict(spec.get("hardware"))
     data = _data(directory, run, None) | {
         "before": None if run.before is None else [run.before, None, None],
         "after": None if run.after is None else [run.after, None, None],
         "curve": _curve(line.get(REWARD) for line in lines),
         "progress": _progress_text(progress_of(directory, record)) if running else "",
-        "seconds": round((run.minutes or 0.0) * 60 + now),
+        "seconds": round(seconds),
         "started": record.attempts[0].started,
         "machine": page_name(hardware.get("name", "")),
         "host": page_name(last.host or ""),
@@ -212,18 +208,12 @@ def _progress_text(progress: RunProgress | None) -> str:
     """Step, number of steps, and time left, of a run that goes on."""
     if progress is None:
         return ""
-    if progress.num_steps:
-        total = f" of {progress.num_steps}"
-    else:
-        total = ""
     left = progress.seconds_left
     if not left:
-        time_left = ""
-    elif left >= 90:
-        time_left = f", {left / 60:.0f} min left"
-    else:
-        time_left = f", {left:.0f} s left"
-    return f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{time_left}"
+        return progress.text
+    if left >= 90:
+        return f"{progress.text}, {left / 60:.0f} min left"
+    return f"{progress.text}, {left:.0f} s left"
 
 
 def _judged(directory: Path, entry: _Entry) -> _Entry:
@@ -236,11 +226,9 @@ def _judged(directory: Path, entry: _Entry) -> _Entry:
         diagnosis = diagnose(directory, entry.record, EpisodeCount())
         if diagnosis.verdict is RunVerdict.FLAT:
             diagnosis = diagnose(directory, entry.record)
-        is_killed = entry.record.status is RunStatus.RUNNING
-        if is_killed:
+        reason = diagnosis.reason
+        if entry.record.status is RunStatus.RUNNING:  # it was killed
             reason = f"the run is {entry.run.status}"
-        else:
-            reason = diagnosis.reason
         changes = {"verdict": diagnosis.verdict.value, "sentence": page_name(reason)}
     except XpError as error:
         changes = {"verdict": RunVerdict.INCOMPLETE.value, "sentence": page_name(error)}
@@ -254,22 +242,19 @@ def _of_evaluation(directory: Path, stamp: tuple[int, ...]) -> _Entry:
     request = as_dict(json_of(directory / REQUEST, ExitCode.RUN_DIR, below=directory))
     evaluation = listed(directory)
     summary = evaluation.summary or {}
-    if evaluation.fault:
-        status = "unreadable"
-    else:
-        status = summary.get("status", "unfinished")
+    status = "unreadable" if evaluation.fault else summary.get("status", "unfinished")
     reward = as_dict(as_dict(summary.get("summary")).get("reward"))
     began = summary.get("started")
     ended = summary.get("ended")
-    model = as_dict(request.get("model")).get("name")
     run = RunEntry(
         directory.name,
         env=str(request["env"]),
-        model=str(model),
+        model=str(as_dict(request.get("model")).get("name")),
         status=str(status),
         note=evaluation.fault,
+        after=reward.get("value"),
+        tags=" ".join(listed_notes(directory).tags),
     )
-    run = replace(run, after=reward.get("value"), tags=" ".join(listed_notes(directory).tags))
     data = _data(directory, run, None) | {
         "after": [reward["value"], reward.get("low"), reward.get("high")] if reward else None,
         "of": page_name(request.get("run") or ""),
@@ -284,19 +269,16 @@ def _data(directory: Path, run: RunEntry, verdict: str | None) -> dict[str, Any]
     """Fields of every run."""
     notes = listed_notes(directory)
     is_run = directory.parent.name == RUNS
-    title = [
-        part
-        for part in ("" if is_run else "evaluation", run.env, run.model, run.algorithm, run.backend)
-        if part
-    ]
-    seed = [] if run.seed is None else [f"seed {run.seed}"]
+    title = ["" if is_run else "evaluation", run.env, run.model, run.algorithm, run.backend]
+    if run.seed is not None:
+        title.append(f"seed {run.seed}")
     return {
         "name": directory.name,
         "kind": "run" if is_run else "evaluation",
         "status": page_name(run.status),
         "verdict": verdict,
         "sentence": "",
-        "title": page_name(" · ".join([*title, *seed])),
+        "title": page_name(" · ".join(filter(None, title))),
         "tags": [page_name(tag) for tag in notes.tags],
         "note": page_name(notes.note),
         "remark": page_name(run.note),

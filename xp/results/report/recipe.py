@@ -16,7 +16,8 @@ from xp.composition.points import validated
 from xp.errors import ExitCode, XpError
 from xp.execution.record import is_ours
 from xp.lib.names import is_name
-from xp.lib.nested import leaves
+from xp.lib.nested import leaves, varied
+from xp.results.evaluation.records import REQUEST
 from xp.results.report.escaped_text import as_dict, page_name, page_text
 from xp.spec import RunSpec
 from xp.spec.hardware import machine_of
@@ -33,6 +34,11 @@ def trusted_spec(run: Path, otherwise: str) -> RunSpec:
         run: directory of the run.
         otherwise: what is not done with a run of elsewhere, for the message.
     """
+    if (run / REQUEST).is_file():
+        raise XpError(
+            f"{run.name} is an evaluation, so {otherwise}; only the page of a run shows this",
+            ExitCode.RUN_DIR,
+        )
     if not is_ours(run):
         raise XpError(
             f"{run.name} was begun elsewhere, so {otherwise}; open the page where it was begun",
@@ -49,9 +55,8 @@ def differences(spec: Mapping[str, Any]) -> tuple[str, list[tuple[str, str, str]
 
 def difference(base: Mapping[str, str], values: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Keys whose values differ, with both."""
-    keys = dict.fromkeys([*values, *base])
-    pairs = ((key, base.get(key, MISSING), values.get(key, MISSING)) for key in keys)
-    return [(key, value, other) for key, value, other in pairs if value != other]
+    keys = varied([values, base])
+    return [(key, base.get(key, MISSING), values.get(key, MISSING)) for key in keys]
 
 
 def flat(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -120,9 +125,6 @@ def _composed(chosen: tuple[tuple[str, str], ...], members: tuple[str, ...]) -> 
         container = dict(compose_groups(chosen, with_plugins(())).container)
     env = as_dict(container.get(MIXED))
     if len(members) == 1:
-        if "members" not in env:
-            member = env
-        else:
-            member = next(iter(env["members"].values()))
+        member = next(iter(env.get("members", {"": env}).values()))
         container[MIXED] = {"members": {members[0]: member}}
     return container

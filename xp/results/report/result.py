@@ -12,7 +12,6 @@ from xp.execution.health import EpisodeCount
 from xp.execution.held_out import HeldOutResult, held_out
 from xp.execution.record import RunRecord, RunStatus
 from xp.results.evaluation.paired import PairedComparison
-from xp.results.evaluation.paired import verdict as said
 from xp.results.evaluation.results import before_and_after
 from xp.results.evaluation.settings import default_margin
 from xp.results.evaluation.statistics import interval
@@ -66,10 +65,9 @@ def verdict(
         pair = before_and_after(run, default_margin())
     except (XpError, KeyError, TypeError, ValueError):
         pair = None
+    reason = diagnosis.reason
     if record.status is RunStatus.RUNNING:
         reason = f"the run is {status}"
-    else:
-        reason = diagnosis.reason
     page = {
         "word": diagnosis.verdict,
         "sentence": page_name(reason),
@@ -82,7 +80,6 @@ def verdict(
         return page
     # For a single run, the two sides are its model before and after training.
     pair = replace(pair, first="before training", second="after training")
-    pair = replace(pair, verdict=said(pair))
     return page | {"sentence": page_name(pair.verdict), "paired": paired(pair)}
 
 

@@ -31,11 +31,11 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     first = record.attempts[0]
     last = record.attempts[-1]
     origin = last.provenance
+    code = f"xp {origin.xp}"
     if origin.commit:
-        commit = f", commit {origin.commit[:10]}"
-    else:
-        commit = ""
-    changed = " (with changes)" if origin.is_dirty else ""
+        code += f", commit {origin.commit[:10]}"
+    if origin.is_dirty:
+        code += " (with changes)"
     versions = ", ".join(
         f"{name} {version or 'absent'}" for name, version in origin.versions.items()
     )
@@ -43,7 +43,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
         ("started", first.started),
         ("ended", last.ended or "not yet"),
         ("attempts", str(len(record.attempts))),
-        ("code", f"xp {origin.xp}{commit}{changed}, Python {origin.python}"),
+        ("code", f"{code}, Python {origin.python}"),
         ("packages", versions),
     ]
     return [(name, page_name(value)) for name, value in rows]
@@ -81,11 +81,9 @@ def plan_and_measured(
     limits = {
         name: f"at most {as_dict(member).get('max_turns')}" for name, member in members.items()
     }
+    turns = ", ".join(f"{page_name(name)} {limit}" for name, limit in limits.items()) or "-"
     if len(set(limits.values())) == 1:
         turns = next(iter(limits.values()))
-    else:
-        turns = None
-    turns = turns or ", ".join(f"{page_name(name)} {limit}" for name, limit in limits.items())
     episodes = f"{training.get('prompts_per_step')} x {training.get('group_size')}"
     written = f"at most {training.get('max_response_tokens')}"
     rows = [
@@ -96,22 +94,15 @@ def plan_and_measured(
         ),
         ("episodes a step", episodes, _mean(values, "episodes/num")),
         ("tokens written in an episode", written, _mean(values, "episodes/tokens")),
-        ("turns of an episode", turns or "-", _mean(values, "environment/turns")),
+        ("turns of an episode", turns, _mean(values, "environment/turns")),
         ("seconds of a step", "not planned", _mean(values, "time/step_s")),
     ]
-    others = ("time/step_s", "time/start_s")
-    parts = [
-        name
-        for name in sorted(values)
-        if name.startswith("time/") and name.endswith("_s") and name not in others
-    ]
-    rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in parts]
-    last = {
-        stage["stage"]: stage["seconds"] for stage in stages(record) if stage["seconds"] is not None
-    }
-    rows += [
-        (f"seconds of {name}", "not planned", _text(seconds)) for name, seconds in last.items()
-    ]
+    for name in sorted({*values} - {"time/step_s", "time/start_s"}):
+        if name.startswith("time/") and name.endswith("_s"):
+            rows.append((f"  of it {name[5:-2]}", "", _mean(values, name)))
+    last = {stage["stage"]: stage["seconds"] for stage in stages(record) if stage["seconds"]}
+    for name, seconds in last.items():
+        rows.append((f"seconds of {name}", "not planned", _text(seconds)))
     return [*rows, *_memory(spec, values)]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
+from xp.lib.nested import grouped
 from xp.results.report.episodes import EpisodeEntry
 
 NUM_PAIRS: Final = 12
@@ -27,9 +28,9 @@ class Extent(StrEnum):
 
 def chosen(entries: Sequence[EpisodeEntry], extent: Extent) -> dict[Group, list[int]]:
     """Numbers of the episodes with full text, by attempt, phase and step."""
-    groups: dict[Group, list[int]] = {}
-    for number, entry in enumerate(entries):
-        groups.setdefault((entry.attempt, entry.phase, entry.step), []).append(number)
+    groups = grouped(
+        ((entry.attempt, entry.phase, entry.step), number) for number, entry in enumerate(entries)
+    )
     if extent is Extent.ALL:
         return groups
     if extent is Extent.NONE:
@@ -53,9 +54,9 @@ def _of_step(entries: Sequence[EpisodeEntry], numbers: Sequence[int]) -> set[int
     if order:
         tasks = {entries[number].task for number in (order[0], order[len(order) // 2], order[-1])}
         selected |= {number for number in numbers if entries[number].task in tasks}
-    selected |= set([number for number in numbers if entries[number].status == "truncated"][:1])
-    selected |= set([number for number in numbers if entries[number].malformed][:1])
-    return selected
+    truncated = [number for number in numbers if entries[number].status == "truncated"]
+    malformed = [number for number in numbers if entries[number].malformed]
+    return selected.union(truncated[:1], malformed[:1])
 
 
 def _pairs(entries: Sequence[EpisodeEntry]) -> list[int]:
@@ -75,11 +76,11 @@ def _pairs(entries: Sequence[EpisodeEntry]) -> list[int]:
 def _by_task(entries: Sequence[EpisodeEntry], phase: str) -> Mapping[str, list[int]]:
     """Task -> numbers of its entries, from the last attempt that played it."""
     last = max((entry.attempt for entry in entries if entry.phase == phase), default=0)
-    by_task: dict[str, list[int]] = {}
-    for number, entry in enumerate(entries):
-        if entry.phase == phase and entry.attempt == last and entry.reward is not None:
-            by_task.setdefault(entry.task, []).append(number)
-    return by_task
+    return grouped(
+        (entry.task, number)
+        for number, entry in enumerate(entries)
+        if entry.phase == phase and entry.attempt == last and entry.reward is not None
+    )
 
 
 def _mean(entries: Sequence[EpisodeEntry], numbers: Sequence[int]) -> float:

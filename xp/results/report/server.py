@@ -144,16 +144,9 @@ class View:
         """Numbers of the episodes with a text."""
         searched = request.query_params.get("text", "").lower()
         index = self._page(request).index
-        numbers = range(len(index.entries))
-        return JSONResponse(
-            {
-                "rows": [
-                    number
-                    for number in numbers
-                    if searched in said_in(index.record(number)).lower()
-                ]
-            }
-        )
+        records = index.records(range(len(index.entries)))
+        rows = [at for at, record in enumerate(records) if searched in said_in(record).lower()]
+        return JSONResponse({"rows": rows})
 
     def _directories(self, request: Request) -> Sequence[Path]:
         """Directories of the runs that the query names; without a name, those of the command line."""

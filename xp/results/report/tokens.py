@@ -35,7 +35,6 @@ class TokenReader:
 
     def __init__(self, run: Path) -> None:
         self._chat = _chat(run)
-        self._names: dict[int, str] = {}
 
     def tokens(self, record: Mapping[str, Any], file: Path) -> dict[str, Any]:
         """Ids in order, alternating lengths of masked and trained parts (masked first), and a note on the method.
@@ -49,31 +48,23 @@ class TokenReader:
                 "The episode has several rows of tokens, which are not tokenized again; see its tree."
             )
         digest = str(record.get(TOOLS) or "")
-        named = file.parent / TOOLS / f"{digest}.json"
+        tools = "[]"
         if _DIGEST.fullmatch(digest):
+            named = file.parent / TOOLS / f"{digest}.json"
             tools = text_of(named, ExitCode.RUN_DIR, below=file.parent)
-        else:
-            tools = "[]"
         try:
             pieces = list(_pieces(self._chat, record, tools))
-        except (
-            TypeError,
-            ValueError,
-            LookupError,
-            XpError,
-        ) as error:  # as a lone surrogate, which tokenizers refuse
+        except (TypeError, ValueError, LookupError, XpError) as error:
+            # Such as a lone surrogate, which tokenizers refuse.
             return no_tokens(
                 page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}")
             )
         num_trained = sum(is_generated for _, is_generated in pieces)
-        counted = record.get("tokens") or {}
-        written, prompt, observed = (
-            counted.get(name, "?") for name in ("generated", "prompt", "observed")
-        )
+        counts = dict.fromkeys(("generated", "prompt", "observed"), "?") | (record["tokens"] or {})
         note = (
             f"Tokenized again from the text, since the ids are not on record: {num_trained} trained on,"
-            f" {len(pieces) - num_trained} masked. Counted while it was played: {written} written, {prompt} of the"
-            f" prompt, {observed} of the environment."
+            f" {len(pieces) - num_trained} masked. Counted while it was played: {counts['generated']} written,"
+            f" {counts['prompt']} of the prompt, {counts['observed']} of the environment."
         )
         return {
             "ids": [token for token, _ in pieces],
@@ -83,9 +74,8 @@ class TokenReader:
 
     def names(self, ids: Iterable[int]) -> dict[int, str]:
         """Id -> text of each token."""
-        for token in set(ids) - self._names.keys():
-            self._names[token] = page_text(self._chat.tokenizer.decode([token]))
-        return {token: self._names[token] for token in sorted(set(ids))}
+        decode = self._chat.tokenizer.decode
+        return {token: page_text(decode([token])) for token in sorted(set(ids))}
 
 
 def no_tokens(note: str) -> dict[str, Any]:

@@ -31,17 +31,14 @@ def reason(code: int, missing: Sequence[str]) -> str:
         return f"it exited 0 without writing {', '.join(missing)}"
     if code > 128:
         with suppress(ValueError):
-            name = signal.Signals(code - 128).name
-            if code - 128 == signal.SIGKILL:
-                hint = "; most often the machine ran out of memory"
-            else:
-                hint = ""
-            return f"killed by {name}{hint}"
+            number = signal.Signals(code - 128)
+            text = f"killed by {number.name}"
+            if number is signal.SIGKILL:
+                text += "; most often the machine ran out of memory"
+            return text
     if code in set(ExitCode) - _STAGE_CODES:
-        known = f" ({ExitCode(code).name.lower()})"
-    else:
-        known = ""
-    return f"exit code {code}{known}"
+        return f"exit code {code} ({ExitCode(code).name.lower()})"
+    return f"exit code {code}"
 
 
 def exit_code(code: int, missing: Sequence[str]) -> ExitCode:

@@ -36,7 +36,7 @@ def claim(resources: Sequence[Resources], directory: Path | None = None) -> Gpus
     from filelock import FileLock, Timeout
 
     needs = max(resources, key=lambda resource: resource.num_accelerators, default=None)
-    if needs is None or not needs.num_accelerators or needs.accelerator == "cpu":
+    if needs is None or not needs.num_accelerators:
         return Gpus()
     folder = directory or Path(tempfile.gettempdir()) / f"xp-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -135,10 +135,8 @@ class Result:
 def tracking_of(stage: Stage, context: Context) -> NodeTracking | None:
     """Trackers that a stage's machine opens; None for a stage without metrics."""
     run = f"runs/{context.run_id}"
-    signs = (
-        f"{run}/metrics.jsonl",
-        f'"run": "{run}"',
-    )  # the file, or the places of a stage that writes it
+    # The file, or the places of a stage that writes it.
+    signs = (f"{run}/metrics.jsonl", f'"run": "{run}"')
     if any(sign in text for text in stage.job.files.values() for sign in signs):
         return context.tracking
     return None
@@ -191,14 +189,12 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
             taking.write(temporary.read_text(encoding="utf-8"))
     finally:
         temporary.unlink()
-    claim = json.loads(file.read_text(encoding="utf-8"))
-    if claim["job"] != job:
+    claimed = json.loads(file.read_text(encoding="utf-8"))
+    if claimed["job"] != job:
         raise XpError(
-            f"job {claim['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR
+            f"job {claimed['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR
         )
-    return {
-        name: None if state is None else tuple(state) for name, state in claim["before"].items()
-    }
+    return {name: state and tuple(state) for name, state in claimed["before"].items()}
 
 
 State = tuple[int, int, int] | None
@@ -220,10 +216,9 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
         run: directory of the run, relative to the root. Outputs that runs share (a task set, a built model) are named
             by content and may have existed before.
     """
-    now = states(root, names).items()
     return [
         path
-        for path, state in now
+        for path, state in states(root, names).items()
         if state is None or (state == before.get(path) and path.startswith(f"{run}/"))
     ]
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
+from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Echo
+from xp.lib.reading import opened
 from xp.lib.secrets.redaction import Redactor
 from xp.lib.terminal import RESET, plain, redrawn
 
@@ -27,6 +29,8 @@ _END = re.compile(r"\r\n|\n|\r(?!\Z)")
 """Line ends; a carriage return at the very end is excluded, since it may be the first half of `\\r\\n`."""
 _REDRAW = re.compile(r"\x1b\[[0-9]*A")
 IDLE_S = 0.2
+TAIL_BYTES = 64 * 1024
+"""Size of the end of a log that is shown."""
 
 
 def is_screen() -> bool:
@@ -34,13 +38,14 @@ def is_screen() -> bool:
     return sys.stdout.isatty()
 
 
-def last_lines(log: Path, count: int) -> list[str]:
-    """The last lines of a log."""
+def last_lines(log: Path, run: Path) -> list[str]:
+    """The last lines of a run's log; none if it cannot be read."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 64 * 1024))
-            return file.read().decode(errors="replace").splitlines()[-count:]
-    except OSError:
+        with opened(log, ExitCode.RUN_DIR, below=run) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            return file.read(TAIL_BYTES).decode(errors="replace").splitlines()
+    except (OSError, XpError):
         return []
 
 

@@ -32,10 +32,7 @@ def main(argv: Sequence[str]) -> int:
         code = _run(config_of(Path(path), JobSpec.from_json), main_node, number, ending)
     except (XpError, OSError) as error:
         print(f"xp: node {number}: {error}", file=sys.stderr, flush=True)
-        if isinstance(error, XpError):
-            code = int(error.code)
-        else:
-            code = ExitCode.RUNTIME
+        code = int(getattr(error, "code", ExitCode.RUNTIME))
     if code and not ending.has_begun:
         record = json.dumps({"code": code, "ended": time.time()}) + "\n"
         write_atomically(Path(path).with_name(f"node_{number}.json"), record)

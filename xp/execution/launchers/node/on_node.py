@@ -54,9 +54,7 @@ def main(argv: Sequence[str]) -> int:
             code = carry_out(config_of(Path(path), JobSpec.from_json), job, ending)
         except (XpError, OSError) as error:
             print(f"xp: {error}", file=sys.stderr, flush=True)
-            if isinstance(error, XpError):
-                return int(error.code)
-            return ExitCode.RUNTIME
+            return int(getattr(error, "code", ExitCode.RUNTIME))
         if code or ending.has_begun:
             return code
     return ExitCode.OK
@@ -79,11 +77,11 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
         return ExitCode.OK  # the same job was started again after its end
     write_files(spec.files, root)
     with (directory / "log.txt").open("ab") as file:
-        if spec.done is not None and all(states(root, spec.outputs).values()):
-            done = root / spec.done
-        else:
-            done = None
-        is_done = done is not None and damaged(done) is None
+        is_done = (
+            spec.done is not None
+            and all(states(root, spec.outputs).values())
+            and damaged(root / spec.done) is None
+        )
         if is_done:
             file.write(b"xp: done before, skipped\n")
             code = 0
@@ -95,23 +93,18 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
                 lambda: _run(spec, file, ending),
                 lambda text: _note(file, hidden.redact(text)),
             )
-    run = "/".join(spec.directory.split("/")[:2])
+    absent: list[str] = []
     if code == 0 and not is_done:
+        run = "/".join(spec.directory.split("/")[:2])
         absent = missing(root, spec.outputs, before, run)
-    else:
-        absent = []
-    if ending.has_begun and (
-        code or absent
-    ):  # cancelled or preempted; the cluster may run the job again
+    # If it was cancelled or preempted, the cluster may run the job again.
+    if ending.has_begun and (code or absent):
         if ending.requeues:
             return REQUEUE
         return code or ExitCode.TERMINATED
     result = Result(code, tuple(absent), timestamp())
     if spec.forgets_secrets:
-        if spec.spread is None:
-            token = None
-        else:
-            token = spec.spread.ray_token
+        token = getattr(spec.spread, "ray_token", None)
         for path in filter(None, (spec.secrets_file, token)):
             Path(path).unlink(missing_ok=True)
     write_json(directory / RESULT, asdict(result))

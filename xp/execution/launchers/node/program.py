@@ -13,7 +13,7 @@ from types import FrameType
 
 from xp.envs.secrets_file import environment as with_secrets
 from xp.execution.launchers.node.job_spec import JobSpec
-from xp.execution.launchers.preflight import interpreter, python_variables
+from xp.execution.launchers.preflight import python_variables, with_interpreter
 from xp.lib import private_ray, processes
 from xp.lib.secrets.environment import STAGE_TOKENS, inherited
 from xp.lib.secrets.redaction import Redactor, secret_values
@@ -90,7 +90,7 @@ def redactor_of(spec: JobSpec) -> Redactor:
 def variables(spec: JobSpec) -> dict[str, str]:
     """The program's environment without its secrets, and without variables of the node that it must not get."""
     plain, hidden = inherited(
-        node_variables(spec), (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""]))
+        node_variables(spec), (*STAGE_TOKENS, *spec.secrets, spec.runtime.project or "")
     )
     code = python_variables(
         spec.runtime, Path(spec.root, spec.code), os.environ.get("PYTHONPATH", "")
@@ -108,10 +108,7 @@ def start(
         argv: the command; `python` as its first word means the runtime's interpreter.
         more: variables in addition to the stage's.
     """
-    words = [
-        interpreter(spec.runtime) if part == "python" and not at else part
-        for at, part in enumerate(argv)
-    ]
+    words = with_interpreter(argv, spec.runtime)
     environ = private_ray.joining({**variables(spec), **secrets_of(spec)}, more or {})
     return piped(words, spec.root, environ, is_deaf=spec.spread is not None)
 

@@ -96,13 +96,19 @@ class _NodePart:
         self._directory = private_ray.directory_named(f"{spec.key} {head}")
         if nodes.number:
             _wait_for_head(nodes, lambda: True)
-        gpus = spec.env.get(private_ray.PRETENDED_GPUS, str(spread.num_gpus))
-        cpus = str(spread.num_cpus + (int(gpus) if private_ray.PRETENDED_GPUS in spec.env else 0))
+        pretended = int(spec.env.get(private_ray.PRETENDED_GPUS, 0))
+        gpus = pretended or spread.num_gpus
+        cpus = spread.num_cpus + pretended
         if nodes.number == 0:
             client, dashboard = free_ports(2)
-            role = ["--head", f"--port={nodes.port}", "--include-dashboard=false"]
-            role += [f"--ray-client-server-port={client}", f"--dashboard-port={dashboard}"]
-            role.append(f"--temp-dir={private_ray.files(self._directory)}")
+            role = [
+                "--head",
+                f"--port={nodes.port}",
+                "--include-dashboard=false",
+                f"--ray-client-server-port={client}",
+                f"--dashboard-port={dashboard}",
+                f"--temp-dir={private_ray.files(self._directory)}",
+            ]
         else:
             role = [f"--address={head}"]
         self._log = self._directory / f"node_{nodes.number}.log"
@@ -110,16 +116,17 @@ class _NodePart:
         environ = private_ray.joining(variables(spec), self.cluster_variables)
         del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
-            *(
-                interpreter(spec.runtime),
-                *private_ray.COMMAND,
-                "start",
-                *role,
-                "--block",
-                "--disable-usage-stats",
-            ),
-            *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
-            *("--min-worker-port=0", "--max-worker-port=0"),
+            interpreter(spec.runtime),
+            *private_ray.COMMAND,
+            "start",
+            *role,
+            "--block",
+            "--disable-usage-stats",
+            f"--node-ip-address={address}",
+            f"--num-cpus={cpus}",
+            f"--num-gpus={gpus}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
         ]
         with self._log.open("wb") as log:
             self._process = processes.start(

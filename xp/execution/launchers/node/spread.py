@@ -56,10 +56,9 @@ def command(spec: JobSpec, job_spec: str) -> list[str]:
         return [sys.executable, "-m", RAY_MEMBERS, job_spec]
     if spread.by == HERE:
         return [sys.executable, "-m", MEMBER, job_spec, os.environ[MAIN]]
+    address = "127.0.0.1"
     if spread.count > 1:
         address = node_address()
-    else:
-        address = "127.0.0.1"
     return by_srun(spread, job_spec, f"{address}:{free_port(address)}")
 
 
@@ -72,21 +71,27 @@ def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
         job_spec: file of its job spec.
         main: `address:port` of the main node.
     """
-    options = [
-        *(f"--nodes={spread.count}", f"--ntasks={spread.count}", "--ntasks-per-node=1"),
-        *(
-            f"--cpus-per-task={spread.num_cpus}",
-            "--mem=0",
-            "--kill-on-bad-exit=1",
-            "--unbuffered",
-            "--export=ALL",
-        ),
-    ]
+    python = sys.executable
     if spread.is_contained:
         python = "python3"
-    else:
-        python = sys.executable
-    return ["srun", *options, *spread.srun, *spread.container, python, "-m", MEMBER, job_spec, main]
+    return [
+        "srun",
+        f"--nodes={spread.count}",
+        f"--ntasks={spread.count}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={spread.num_cpus}",
+        "--mem=0",
+        "--kill-on-bad-exit=1",
+        "--unbuffered",
+        "--export=ALL",
+        *spread.srun,
+        *spread.container,
+        python,
+        "-m",
+        MEMBER,
+        job_spec,
+        main,
+    ]
 
 
 def node_address() -> str:
