@@ -20,12 +20,9 @@ from xp.spec import RunSpec
 OPEN = {
     "trl": [
         ("loss_type", "bnpo", "algorithm.loss_aggregation"),
-        ("router_aux_loss_coef", 0.01, ""),
     ],
     "skyrl": [
         ("trainer.algorithm.policy_loss_type", "kl_cov", "algorithm.policy_loss"),
-        ("trainer.algorithm.loss_reduction", "token_mean_legacy", "algorithm.loss_aggregation"),
-        ("generator.inference_engine.data_parallel_size", 2, ""),
         ("generator.eval_sampling_params.min_p", 0.05, ""),
     ],
     "slime": [

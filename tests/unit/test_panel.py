@@ -103,17 +103,8 @@ def view(run: Path, terminal: Terminal) -> str:
     return drawn(terminal)
 
 
-def test_steps_and_the_plans_time_are_shown_from_the_first_second(
-    tmp_path: Path, terminal: Terminal
-) -> None:
-    words = ("model=qwen2.5-1.5b-instruct", "env=sums", "hardware=1xH200", "training.num_steps=8")
-    run = begun(tmp_path, ("prepare", "train", "evaluate"), *words)
-    assert re.search(r"step 0 of 8  ░{10} 0%  about \d+:\d\d left", view(run, terminal))
-
-
 def test_a_fine_tuning_shows_its_updates_time_and_loss(tmp_path: Path, terminal: Terminal) -> None:
     run = begun(tmp_path, ("prepare", "sft", "train"), "sft.data=solve", "training.num_steps=8")
-    assert "update 0" in view(run, terminal)
     (run / "attempt_1/sft").mkdir()
     (run / "attempt_1/sft" / NUM_UPDATES).write_text("40")
     metrics = MetricsFile(run / "metrics.jsonl", "sft", 1)
@@ -122,9 +113,8 @@ def test_a_fine_tuning_shows_its_updates_time_and_loss(tmp_path: Path, terminal:
     text = view(run, terminal)
     assert re.search(r"update 3 of 40  █░{9} 8%  6:\d\d left", text)
     assert "2.000 -> 0.500  (3 updates)" in text
-    record = update_stage(read_record(run), "sft", status=RunStatus.SUCCEEDED)
-    write_record(run, record)
-    assert "step 0 of 8" in view(run, terminal)
+    write_record(run, update_stage(read_record(run), "sft", status=RunStatus.SUCCEEDED))
+    assert re.search(r"step 0 of 8  ░{10} 0%", view(run, terminal))
 
 
 def test_words_of_a_stage_cannot_act_on_the_terminal(tmp_path: Path, terminal: Terminal) -> None:
@@ -132,9 +122,9 @@ def test_words_of_a_stage_cannot_act_on_the_terminal(tmp_path: Path, terminal: T
     panel.echo(f"{HOSTILE}[bold]named[/bold]\n")
     with before(terminal):
         live_console().print(panel.view())
-    assert "[bold]named[/bold]" in terminal.getvalue()
-    for word in ("\x1b]", "\x1b[2J", "\x9b", "\u202e"):
-        assert word not in terminal.getvalue()
+    shown = terminal.getvalue()
+    assert "[bold]named[/bold]" in shown
+    assert not [word for word in ("\x1b]", "\x1b[2J", "\x9b", "\u202e") if word in shown]
 
 
 def test_the_last_state_of_bars_and_last_lines_stay(tmp_path: Path) -> None:
@@ -161,13 +151,3 @@ def test_progress_in_a_pipe_ends_with_all_parts_and_repeats_no_line(
         "prepare: 2/4 tasks, 1/s",
         "prepare: 4/4 tasks, 1/s",
     ]
-
-
-def test_a_progress_bar_of_a_command_moves_the_cursor(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stderr", Screen(terminal))
-    with ProgressBar("prepare", 2, "tasks") as progress:
-        progress.show(1, "")
-    assert "1/2" in drawn(terminal)
-    assert "\\u001b" not in terminal.getvalue()

@@ -36,16 +36,6 @@ def test_returns_step_over_a_tools_token_and_leave_out_a_void_episode() -> None:
     assert advantages[1].tolist() == returns[1].tolist() == [0.0, 0.0]
 
 
-def test_without_discount_a_return_is_the_reward() -> None:
-    _, returns = generalized(
-        CriticRule(1.0, 1.0, 0.1, 0.5),
-        [0.75, 0.0],
-        VALUES,
-        MASKS,
-    )
-    assert returns[0].tolist() == pytest.approx([0.75, 0.0, 0.75, 0.75])
-
-
 def test_an_error_is_the_larger_of_plain_and_clipped() -> None:
     now, old, returns = (torch.tensor(one) for one in ([1.0, 1.0], [0.0, 0.0], [1.0, 3.0]))
     assert value_errors(CriticRule(1.0, 1.0, 0.5, 0.5), now, old, returns).tolist() == [

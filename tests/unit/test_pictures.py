@@ -7,6 +7,7 @@ import io
 import json
 import struct
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,6 @@ FORMS: list[tuple[str, Any]] = [
     ("a data URI", URI),
     ("datasets' bytes", {"bytes": PNG, "path": None}),
     ("datasets' path", {"bytes": None, "path": "a.png"}),
-    ("a path", "a.png"),
     ("a path below", "more/../a.png"),
     ("OpenAI's part", {"type": "image_url", "image_url": {"url": URI}}),
     ("the responses' part", {"type": "input_image", "image_url": URI}),
@@ -82,16 +82,11 @@ def test_a_picture_is_read_as_people_write_it(
 ) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "more").mkdir()
-    assert picture_data(value, [tmp_path]) == PNG, name
     kept = store.keep(picture_data(value, [tmp_path]))
-    assert kept == {
-        "sha256": kept["sha256"],
-        "media_type": "image/png",
-        "width": 56,
-        "height": 56,
-        "size": len(PNG),
-    }
-    assert store.data(kept["sha256"]) == PNG
+    digest = kept["sha256"]
+    size = {"width": 56, "height": 56, "size": len(PNG)}
+    assert kept == {"sha256": digest, "media_type": "image/png", **size}, name
+    assert store.data(digest) == PNG
 
 
 def test_pils_picture_is_read_and_the_store_has_each_picture_once(store: PictureStore) -> None:
@@ -103,18 +98,18 @@ def test_pils_picture_is_read_and_the_store_has_each_picture_once(store: Picture
 REFUSED: list[tuple[Any, str]] = [
     (b"no picture at all", "no image"),
     (PNG[:200], "a damaged image"),
-    (bomb(100_000), "more than 50,000,000 pixels"),
     (bomb(10_000), "more than 50,000,000 pixels"),
     ("https://host/a.png", "xp fetches none"),
     ("file:///etc/passwd", "xp fetches none"),
-    ("../outside.png", "outside the folder"),
     ("/etc/hostname", "outside the folder"),
     ("link.png", "outside the folder"),
     ("absent.png", "no file absent.png"),
-    ("data:image/png,abc", "without base64"),
     ("data:image/png;base64,???", "not base64"),
     ({"bytes": None, "path": None}, "expected an image"),
-    (17, "expected an image"),
+    ("a\0b.png", ""),
+    ("x" * 300, ""),
+    ("\ud800.png", ""),
+    ("loop/a.png", ""),
 ]
 
 
@@ -126,13 +121,9 @@ def test_what_is_no_picture_is_refused_with_a_reason(
     home.mkdir()
     (tmp_path / "outside.png").write_bytes(PNG)
     (home / "link.png").symlink_to(tmp_path / "outside.png")
+    (home / "loop").symlink_to(home / "loop")
     with pytest.raises(PictureFault, match=words):
         store.keep(picture_data(value, [home]))
-
-
-def test_rows_without_a_file_have_no_paths() -> None:
-    with pytest.raises(PictureFault, match="these rows are from no file"):
-        picture_data("a.png")
 
 
 QUESTION = {"role": "user", "content": "How many?"}
@@ -154,11 +145,10 @@ OPENAI = {
     [
         ({"prompt": "How many?", "image": PNG}, "*How many?"),
         ({"prompt": [QUESTION], "images": [PNG, OTHER]}, "**How many?"),
-        ({"prompt": [QUESTION], "images": [{"bytes": PNG, "path": None}]}, "*How many?"),
         ({"prompt": [MARKED], "images": [PNG, OTHER]}, "First * then *?"),
         ({"prompt": [PLACES], "image": PNG}, "*How many?"),
         ({"prompt": [OPENAI]}, "Look:*a\nb"),
-        ({"prompt": "How many?", "images": [], "image": None}, "How many?"),
+        ({"prompt": "How many?", "images": [], "image": PNG}, "*How many?"),
         ({"prompt": "How many?", "images": 3, "image": ""}, "How many?"),
         ({"prompt": "A mark \ufffc here", "image": PNG}, "*A mark \ufffd here"),
     ],
@@ -177,8 +167,9 @@ def test_pictures_of_a_row_are_in_its_prompt(row: Any, content: str, store: Pict
         ({"prompt": [MARKED], "images": [PNG]}, "1 images and 2 marks"),
         ({"prompt": [PLACES], "images": []}, "places for more images than its 0"),
         ({"prompt": [{"role": "system", "content": "a"}], "image": PNG}, "no message of the user"),
-        ({"prompt": [QUESTION], "image": b"no"}, "no image"),
-        ({"prompt": [QUESTION], "image": "../../etc/passwd"}, "from no file"),
+        ({"prompt": [QUESTION], "image": "a.png"}, "from no file"),
+        ({"prompt": "<image>how many?", "photo": URI}, "0 images and 1 marks"),
+        ({"prompt": "how many?", "images": [PNG], "image": OTHER}, "keep one of them"),
     ],
 )
 def test_a_row_whose_pictures_have_no_place_is_refused(
@@ -244,22 +235,17 @@ def test_an_episode_has_at_most_its_number_of_pictures_and_counts_the_others(
     store: PictureStore,
 ) -> None:
     results = [seen(store, "a"), seen(store, "b", "c")]
-    session = FakeSession(lambda _, number: results[number])
     rules = replace(RULES, images=IMAGES)
-    episode = Episode(Task("fake", "train", 0), lambda: session, rules)
-    first = episode.step(call("move"))
-    assert len(first.messages[0]["pictures"]) == 1
-    second = episode.step(call("move"))
-    assert len(second.messages[0]["pictures"]) == 1
-    assert "[image left out: an episode has at most 2]" in second.messages[0]["content"]
-    assert episode.settle().pictures == {"read": 2.0, "left_out": 1.0}
-
-
-def test_a_picture_without_the_key_makes_an_episode_void(store: PictureStore) -> None:
-    session = FakeSession(lambda _, __: seen(store, "a"))
-    episode = Episode(Task("fake", "train", 0), lambda: session, RULES)
+    task = Task("fake", "train", 0)
+    episode = Episode(task, lambda: FakeSession(lambda _, number: results[number]), rules)
     episode.step(call("move"))
-    assert "set model.images" in str(episode.settle().void_reason)
+    (message,) = episode.step(call("move")).messages
+    assert len(message["pictures"]) == 1
+    assert "[image left out: an episode has at most 2]" in message["content"]
+    assert episode.settle().pictures == {"read": 2.0, "left_out": 1.0}
+    blind = Episode(task, lambda: FakeSession(lambda _, number: results[number]), RULES)
+    blind.step(call("move"))
+    assert "set model.images" in str(blind.settle().void_reason)
 
 
 def test_prompts_with_other_pictures_are_other_prompts(store: PictureStore) -> None:
@@ -294,14 +280,11 @@ def test_a_lost_store_is_named(store: PictureStore) -> None:
 def test_the_shipped_boards_are_the_same_everywhere_and_blind_ones_are_black() -> None:
     rows = ShapesMini().rows()
     assert {split: len(members) for split, members in rows.items()} == NUM_ROWS
-    first = rows["test"][0]
-    assert pil(first["image"]).convert("RGB").size == (56, 56)
-    assert ShapesMini().rows()["test"][0] == first
-    counts = [row["answer"] for row in rows["train"]]
-    assert all(counts.count(str(number)) > len(counts) / 5 for number in range(4))
-    blind = ShapesMini(blind=True).rows()["test"]
-    assert {row["image"] for row in blind} == {blind[0]["image"]}
-    assert pil(blind[0]["image"]).convert("RGB").getcolors() == [(56 * 56, (0, 0, 0))]
+    assert ShapesMini().rows()["test"][0] == rows["test"][0]
+    counts = Counter(row["answer"] for row in rows["train"])
+    assert min(counts[str(number)] for number in range(4)) > NUM_ROWS["train"] / 5
+    (image,) = {row["image"] for row in ShapesMini(blind=True).rows()["test"]}
+    assert pil(image).convert("RGB").getcolors() == [(56 * 56, (0, 0, 0))]
 
 
 def drawing(image: Any, form: str, **options: Any) -> bytes:
@@ -311,47 +294,15 @@ def drawing(image: Any, form: str, **options: Any) -> bytes:
 
 
 def test_files_of_one_name_beside_two_splits_are_refused(tmp_path: Path) -> None:
-    for split, data in (("train", PNG), ("test", OTHER)):
-        (tmp_path / split / "img").mkdir(parents=True)
-        (tmp_path / split / "img/1.png").write_bytes(data)
     folders = [tmp_path / "train", tmp_path / "test"]
+    for folder, data in zip(folders, (PNG, OTHER), strict=True):
+        folder.mkdir()
+        (folder / "1.png").write_bytes(data)
     with pytest.raises(PictureFault, match="two different files have this path"):
-        picture_data("img/1.png", folders)
-    (tmp_path / "test/img/2.png").write_bytes(OTHER)
-    assert picture_data("img/2.png", folders) == OTHER
-    assert picture_data(str(tmp_path / "test/img/2.png"), folders) == OTHER
-
-
-@pytest.mark.parametrize("path", ["a\0b.png", "x" * 300, "\ud800.png", "loop/a.png"])
-def test_a_path_that_no_file_can_have_is_a_fault_of_the_row(path: str, tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(PictureFault):
-        picture_data(path, [tmp_path])
-
-
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ({"prompt": "<image>how many?", "photo": URI}, "0 images and 1 marks"),
-        (
-            {
-                "prompt": [{"role": "user", "content": [{"type": "image"}, "<image> again"]}],
-                "image": URI,
-            },
-            "0 images and 1 marks",
-        ),
-        ({"prompt": "how many?", "images": [PNG], "image": OTHER}, "keep one of them"),
-    ],
-)
-def test_no_picture_of_a_row_is_dropped(row: Any, reason: str, store: PictureStore) -> None:
-    with pytest.raises(PictureFault, match=reason):
-        messages_of(row, lambda value: store.keep(picture_data(value)))
-
-
-def test_an_empty_column_hides_no_other(store: PictureStore) -> None:
-    row = {"prompt": "how many?", "images": [], "image": PNG}
-    (message,) = messages_of(row, lambda value: store.keep(picture_data(value)))
-    assert digests_of([message]) == [store.keep(PNG)["sha256"]]
+        picture_data("1.png", folders)
+    assert picture_data(str(folders[1] / "1.png"), folders) == OTHER
+    (folders[1] / "2.png").write_bytes(OTHER)
+    assert picture_data("2.png", folders) == OTHER
 
 
 def test_sixteen_bits_keep_their_shades(store: PictureStore) -> None:
@@ -371,8 +322,7 @@ def test_a_camera_turns_its_picture_once_and_junk_of_it_is_a_fault(store: Pictur
     exif = Image.Exif()
     exif[0x0112] = 6
     picture = store.keep(drawing(upright, "JPEG", exif=exif))
-    assert (picture["width"], picture["height"]) == (4, 8)
-    assert store.image(picture["sha256"]).size == (4, 8)
+    assert store.image(picture["sha256"]).size == (picture["width"], picture["height"]) == (4, 8)
     with pytest.raises(PictureFault, match="damaged"):
         store.keep(drawing(upright, "PNG", exif=b"Exif\0\0junk"))
 

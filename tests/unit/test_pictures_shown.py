@@ -41,21 +41,17 @@ def test_a_page_shows_small_pictures_without_a_script_or_the_network(store: Pict
     session = FakeSession(lambda _, __: ToolResult(PICTURE_MARK, pictures=(shown,)))
     episode = Episode(Task("fake", "train", 0), lambda: session, RULES_WITH_PICTURES)
     episode.step(call("move"))
-    record = trajectory(episode, run="r", phase="train", step=0, sample=0, tools="[]")
-    line = record.to_line()
+    line = trajectory(episode, run="r", phase="train", step=0, sample=0, tools="[]").to_line()
     assert b"base64" not in line
-    assert shown["sha256"].encode() in line
     page = detail(json.loads(line), thumbnail=store.thumbnail)
-    results = [message for message in page["messages"] if message.get("pictures")]
-    assert results
-    for message in results:
-        (uri,) = message["pictures"]
-        assert base64.b64decode(uri.removeprefix("data:image/png;base64,"))[1:4] == b"PNG"
-        assert "[image 56x56 png " in message["content"]
+    (message,) = [message for message in page["messages"] if message.get("pictures")]
+    assert "[image 56x56 png " in message["content"]
+    (uri,) = message["pictures"]
+    assert base64.b64decode(uri.removeprefix("data:image/png;base64,"))[1:4] == b"PNG"
     # Without the store they are in words alone.
-    assert all("pictures" not in message for message in detail(json.loads(line))["messages"])
-    lost = detail(json.loads(line), thumbnail=PictureStore(store.directory / "no").thumbnail)
-    assert all("pictures" not in message for message in lost["messages"])
+    lost = PictureStore(store.directory / "no").thumbnail
+    for other in (detail(json.loads(line)), detail(json.loads(line), thumbnail=lost)):
+        assert not [message for message in other["messages"] if "pictures" in message]
     assert "img-src data:;" in policy(is_live=False)
 
 

@@ -18,7 +18,6 @@ from xp.execution.launchers.slurm_job import options as slurm_options
 from xp.planning.job import Resources
 from xp.planning.plan import build_plan
 from xp.planning.run_size import training_line
-from xp.spec import TrackerName
 from xp.spec.launcher import LauncherSpec
 
 
@@ -32,39 +31,21 @@ def test_a_compared_key_that_does_not_exist_is_said_once(
     assert "variant" not in output.out
 
 
-def test_a_comparison_of_refused_variants_alone_ends_as_a_refused_plan() -> None:
-    assert main(["plan", "backend=slime", "hardware=cpu", "--compare", "seed=1,2"]) == ExitCode.PLAN
-
-
 OF_LAUNCHERS = {"skypilot": ["launcher.options.bucket=s3://mine"]}
 """Launcher -> words that it needs."""
 
 
 @pytest.mark.parametrize("launcher", sorted({*options("launcher")} - {"local"}))
-def test_a_plan_for_another_place_points_to_its_files(
-    launcher: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [f"launcher={launcher}", *OF_LAUNCHERS.get(launcher, [])]
-    name = compose(words).launcher.name
-    hint = f"launcher={name}: --files shows every file of the jobs"
-    assert files_lines(compose(words)) == [hint]
-    words += ["env=multiply", "backend=trl", "hardware=h100x8", "model=qwen2.5-3b-instruct"]
-    assert main(["plan", *words]) == ExitCode.OK
-    assert hint in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("tracker", list(TrackerName))
-def test_a_plan_with_a_tracker_points_to_its_files(tracker: str) -> None:
-    hint = f"tracking={tracker}: --files shows every file of the jobs"
-    assert files_lines(compose([f"tracking=[{tracker}]"])) == [hint]
-    assert files_lines(compose([])) == []
+def test_a_plan_for_another_place_points_to_its_files(launcher: str) -> None:
+    spec = compose([f"launcher={launcher}", *OF_LAUNCHERS.get(launcher, [])])
+    hint = f"launcher={spec.launcher.name}: --files shows every file of the jobs"
+    assert files_lines(spec) == [hint]
+    assert build_plan(spec, "r").stages
 
 
 @pytest.mark.parametrize(
     ("words", "updates", "is_reached"),
     [
-        (["training.warmup_updates=12"], 12, True),
-        (["training.warmup_updates=13"], 12, False),
         (["training.warmup_updates=48", "training.updates_per_step=4"], 48, True),
         (["training.warmup_updates=24", "training.passes_per_step=2"], 24, True),
         (["training.warmup_updates=25", "training.passes_per_step=2"], 24, False),
@@ -92,7 +73,6 @@ def with_sbatch(**further: str) -> LauncherSpec:
         ({"mem_per_cpu": "4G"}, "--mem-per-cpu=4G", "--mem-per-cpu=4G"),
         ({"mem_per_gpu": "90G"}, "--mem-per-gpu=90G", "--mem=65536M"),
         ({"gpus_per_node": "h100"}, "--gpus-per-node=h100:8", "--mem=65536M"),
-        ({"gpus_per_node": "h100:8"}, "--gpus-per-node=h100:8", "--mem=65536M"),
     ],
 )
 def test_a_cluster_may_take_other_options_of_memory_and_gpus(

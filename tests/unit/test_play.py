@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.fake_session import RULES, FakeSession, call, episode_of, steady
 from tests.support.sections import replace
 from xp.episode.outcome import EpisodeStatus, Reply
@@ -42,11 +40,3 @@ def test_a_cut_turn_and_the_calls_of_an_api_reach_the_episode() -> None:
     (turn,) = episode.turns
     assert turn.calls == ()
     assert episode.settle().status is EpisodeStatus.TRUNCATED
-
-
-def test_an_exception_of_the_player_leaves_the_loop() -> None:
-    def write(_: Reply | None) -> WrittenTurn:
-        raise ValueError("no turn")
-
-    with pytest.raises(ValueError, match="no turn"):
-        play_here(episode_of(FakeSession(steady)), write)
