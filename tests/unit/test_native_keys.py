@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,8 +20,7 @@ from tests.support.tables import rows
 from xp.checks.contracts.fields import without_spec
 from xp.cli.display import notice_lines
 from xp.composition import compose
-from xp.composition.faults import every_key
-from xp.composition.native_names import _REFERENCE, _VARIANTS, hint, reference_spec
+from xp.composition.native_names import _REFERENCE, _VARIANTS, reference_spec
 from xp.fields.field import Refusal
 from xp.fields.support import owners
 from xp.planning.backend import spec_refusals
@@ -109,18 +107,6 @@ def test_what_a_field_renders_is_refused_whatever_the_spec(backend: str) -> None
     assert passed == set()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_fields_that_a_table_names_exist(backend: str) -> None:
-    # The last one is an option of one provider, which is no field.
-    fields = {*every_key(), "hardware", "resume", "env.options.max_rows"}
-    fields |= {name.rpartition(".")[0] for name in fields}
-    tables = [keys.table for keys, _ in catalogs(backend, specs(backend)[0])]
-    texts = {text for table in tables for text in table.owned.values()}
-    assert [
-        text for text in texts if re.split(r"[ ;,=]", text)[0].removesuffix(".*") not in fields
-    ] == []
-
-
 def with_own(backend: str, key: str, value: object, place: str = "backend") -> RunSpec:
     spec = _composed(backend)
     section = getattr(spec, place)
@@ -199,10 +185,6 @@ def test_a_key_of_skyrls_policy_is_one_of_its_fine_tuning_too() -> None:
     assert spec_refusals(spec) == []
     stages = {stage.name: stage.job for stage in build_plan(spec, "r").stages}
     assert "trainer.policy.fsdp_config.fsdp_size=2" in "".join(stages["sft"].files.values())
-
-
-def test_no_hint_proposes_a_key_that_turns_the_loss_around() -> None:
-    assert "backend.overrides" not in (hint("trainer.algorithm.use_tis=true") or "")
 
 
 def test_an_empty_mapping_removes_a_recipes_overrides() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import replace
 
 from tools.pages import MEASURED
 from tools.parity.measure import (
@@ -16,7 +14,7 @@ from tools.parity.measure import (
     unexplained,
 )
 from tools.parity.options import OPTIONS, REPORTED
-from tools.parity.recorded import BAR, batch
+from tools.parity.recorded import BAR
 from xp.episode.metric_table import METRICS
 from xp.planning.backend import spec_refusals
 
@@ -114,16 +112,3 @@ def test_two_ranks_and_a_critic_are_measured_on_every_backend() -> None:
     for option, backend, cell in cells:
         assert largest(cell) is not None, (option, backend)
         assert ("critic_first_update" in cell) == ("ppo" in option), (option, backend)
-
-
-def test_the_batch_has_what_trainers_get_wrong() -> None:
-    episodes = batch()
-    lengths = {len(episode.prompt_ids) for episode in episodes}
-    assert len({episode.prompt_ids for episode in episodes}) == len(lengths) == 4
-    valid = [episode.group for episode in episodes if episode.reward is not None]
-    assert {*Counter(valid).values()} == {2, 3, 4}
-    truncated = [episode for episode in episodes if episode.is_truncated]
-    assert len(truncated) == 2
-    assert all(sum(one.trained(False)) > 0 == sum(one.trained(True)) for one in truncated)
-    assert any(0 in episode.mask for episode in episodes)
-    assert not any(replace(episode, reward=None).trained(False)[0] for episode in episodes)

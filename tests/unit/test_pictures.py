@@ -31,7 +31,7 @@ from xp.envs.pictures import (
 )
 from xp.envs.rows import messages_of, reader_of
 from xp.episode.episode import Episode
-from xp.episode.prompt import as_user, opening_messages, prompt_keys
+from xp.episode.prompt import as_user, opening_messages
 from xp.errors import XpError
 from xp.spec.model import Images
 
@@ -41,15 +41,15 @@ URI = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 IMAGES = Images(max_pixels=200_704, per_episode=2)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> PictureStore:
-    return PictureStore(tmp_path / "pictures")
-
-
 def pil(data: bytes) -> Any:
     from PIL import Image
 
     return Image.open(io.BytesIO(data))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PictureStore:
+    return PictureStore(tmp_path / "pictures")
 
 
 def bomb(side: int) -> bytes:
@@ -64,6 +64,7 @@ def bomb(side: int) -> bytes:
 
 FORMS: list[tuple[str, Any]] = [
     ("bytes", PNG),
+    ("PIL's picture", pil(PNG)),
     ("a data URI", URI),
     ("datasets' bytes", {"bytes": PNG, "path": None}),
     ("datasets' path", {"bytes": None, "path": "a.png"}),
@@ -84,15 +85,9 @@ def test_a_picture_is_read_as_people_write_it(
     (tmp_path / "more").mkdir()
     kept = store.keep(picture_data(value, [tmp_path]))
     digest = kept["sha256"]
-    size = {"width": 56, "height": 56, "size": len(PNG)}
-    assert kept == {"sha256": digest, "media_type": "image/png", **size}, name
-    assert store.data(digest) == PNG
-
-
-def test_pils_picture_is_read_and_the_store_has_each_picture_once(store: PictureStore) -> None:
-    first = store.keep(picture_data(pil(PNG)))
-    assert store.keep(picture_data(pil(PNG))) == first
-    assert len([file for file in store.directory.rglob("*") if file.is_file()]) == 1
+    assert (kept["media_type"], kept["width"], kept["height"]) == ("image/png", 56, 56), name
+    assert len(store.data(digest)) == kept["size"]
+    assert pil(store.data(digest)).tobytes() == pil(PNG).tobytes()
 
 
 REFUSED: list[tuple[Any, str]] = [
@@ -106,10 +101,10 @@ REFUSED: list[tuple[Any, str]] = [
     ("absent.png", "no file absent.png"),
     ("data:image/png;base64,???", "not base64"),
     ({"bytes": None, "path": None}, "expected an image"),
-    ("a\0b.png", ""),
-    ("x" * 300, ""),
-    ("\ud800.png", ""),
-    ("loop/a.png", ""),
+    ("a\0b.png", "."),
+    ("x" * 300, "."),
+    ("\ud800.png", "."),
+    ("loop/a.png", "."),
 ]
 
 
@@ -248,15 +243,6 @@ def test_an_episode_has_at_most_its_number_of_pictures_and_counts_the_others(
     assert "set model.images" in str(blind.settle().void_reason)
 
 
-def test_prompts_with_other_pictures_are_other_prompts(store: PictureStore) -> None:
-    def asked(name: str) -> list[Message]:
-        shown = store.keep(drawn(puzzle(name)[0]))
-        return [with_pictures(Message(role="user", content=""), [shown, "How many?"])]
-
-    assert prompt_keys(asked("a")) != prompt_keys(asked("b"))
-    assert prompt_keys(asked("a")) == prompt_keys(asked("a"))
-
-
 def test_messages_keep_their_pictures_where_they_are_joined(store: PictureStore) -> None:
     shown = store.keep(PNG)
     result = with_pictures(Message(role="tool", content=""), ["see ", shown])
@@ -325,16 +311,6 @@ def test_a_camera_turns_its_picture_once_and_junk_of_it_is_a_fault(store: Pictur
     assert store.image(picture["sha256"]).size == (picture["width"], picture["height"]) == (4, 8)
     with pytest.raises(PictureFault, match="damaged"):
         store.keep(drawing(upright, "PNG", exif=b"Exif\0\0junk"))
-
-
-def test_pictures_of_several_frames_and_of_print_are_read(store: PictureStore) -> None:
-    from PIL import Image
-
-    frame = Image.new("RGB", (4, 4), "blue")
-    cameras = drawing(frame, "MPO", save_all=True, append_images=[frame])
-    assert store.keep(cameras)["media_type"] == "image/jpeg"
-    assert pil(picture_data(frame.convert("CMYK"))).size == (4, 4)
-    assert picture_data(f"data:image/png;base64,{base64.encodebytes(PNG).decode()}") == PNG
 
 
 @pytest.mark.parametrize("pictures", [["a.png"], "a.png", [{"sha256": "../../x"}]])

@@ -26,7 +26,7 @@ from xp.execution.record import (
 )
 from xp.execution.reuse import finished, reusable_stages
 from xp.lib.verified import DIGESTS
-from xp.planning.plan import Plan, build_again, build_plan, build_sft
+from xp.planning.plan import Plan, build_again, build_plan
 from xp.spec.recorded import recorded_spec
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
@@ -43,12 +43,8 @@ def test_what_this_version_cannot_read_is_not_called_a_value_to_set(tmp_path: Pa
     spec = recorded_spec(tmp_path / "spec.yaml")
     assert validated(spec, "R") == compose([])
     spec["training"]["num_rounds"] = 3
-    del spec["seed"]
-    with pytest.raises(
-        XpError, match=r"another version wrote it(.|\n)*training\.num_rounds: unknown key"
-    ) as found:
+    with pytest.raises(XpError, match=r"another version wrote it(.|\n)*unknown key") as found:
         validated(spec, "R")
-    assert "seed: has no value" in str(found.value)
     assert "set it" not in str(found.value)  # no command that reads a record sets a value of it
     assert found.value.code is ExitCode.RUN_DIR
 
@@ -118,32 +114,24 @@ def third(spec: dict[str, Any], **changes: Any) -> Plan:
 
 def test_a_result_that_is_gone_failed_or_older_than_its_input_is_made_again(tmp_path: Path) -> None:
     whole = {"prepare": 1, "train": 1, "evaluate": 1}
-    spec = finished_run(tmp_path)
-    same = resumed(spec)
+    same = resumed(finished_run(tmp_path))
     record = read_record(tmp_path / "runs/R")
     train = next(stage for stage in same.stages if stage.name == "train")
-    (tmp_path / train.job.outputs[0]).unlink()
+    output = tmp_path / train.job.outputs[0]
+    output.unlink()
     assert reusable_stages(same, record, tmp_path) == {"prepare": 1}
     assert finished(same, tmp_path) is None
     # The outputs of a cloud's run are not here.
     assert reusable_stages(same, record, tmp_path, is_here=False) == whole
-    assert str(finished(same, tmp_path, is_here=False)).startswith("R is finished")
-    (tmp_path / train.job.outputs[0]).touch()
-    (tmp_path / train.job.outputs[0]).with_name(DIGESTS).write_text("{")
+    output.touch()
+    output.with_name(DIGESTS).write_text("{")
     assert reusable_stages(same, record, tmp_path) == {"prepare": 1}
-    (tmp_path / train.job.outputs[0]).with_name(DIGESTS).unlink()
+    output.with_name(DIGESTS).unlink()
     assert reusable_stages(same, record, tmp_path) == whole
-    assert reusable_stages(same, update_first(record, "train", RunStatus.FAILED), tmp_path) == {
-        "prepare": 1
-    }
-    assert reusable_stages(same, update_first(record, "prepare", RunStatus.FAILED), tmp_path) == {}
+    for name, staying in (("train", {"prepare": 1}), ("prepare", {})):
+        failed = update_stage(record, name, status=RunStatus.FAILED)
+        assert reusable_stages(same, failed, tmp_path) == staying
     assert finished(replace(same, attempt=1), tmp_path) is None
-    (tmp_path / "runs/R/attempt_1/plan.json").write_text("{}")
-    assert reusable_stages(same, record, tmp_path) == {}
-
-
-def update_first(record: RunRecord, name: str, status: RunStatus) -> RunRecord:
-    return update_stage(replace(record, attempts=record.attempts[:1]), name, status=status)
 
 
 def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_path: Path) -> None:
@@ -172,11 +160,12 @@ def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_pa
 
 def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Path) -> None:
     spec = finished_run(tmp_path, "training.num_steps=null", "training.epochs=2")
+    run = tmp_path / "runs/R"
+    (run / "attempt_1/train").mkdir(parents=True, exist_ok=True)
     length = {"epochs": 2, "num_steps": 12, "num_tasks": 48}
-    (tmp_path / "runs/R/attempt_1/train").mkdir(parents=True, exist_ok=True)
-    (tmp_path / "runs/R/attempt_1/train" / LENGTH_FILE).write_text(json.dumps(length))
-    write_record(tmp_path / "runs/R", read_record(tmp_path / "runs/R"))
-    MetricsFile(tmp_path / "runs/R/metrics.jsonl", "train", 1).write(12, {})
+    (run / "attempt_1/train" / LENGTH_FILE).write_text(json.dumps(length))
+    write_record(run, read_record(run))
+    MetricsFile(run / "metrics.jsonl", "train", 1).write(12, {})
     assert str(finished(resumed(spec), tmp_path)).startswith("R is finished (12 of 12 steps)")
 
 
@@ -184,12 +173,9 @@ def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Pa
     ("earlier", "words", "names"),
     [
         ("", (), "prepare model train evaluate"),
-        ("prepare", (), "prepare"),
         ("prepare model", (), "prepare"),
-        ("prepare model train", (), "prepare model train evaluate"),
         ("prepare model train evaluate", ("env.held_out=null",), "prepare model train"),
         ("prepare model sft", ("sft.data=solve",), "prepare model sft evaluate"),
-        ("prepare model sft", ("sft.data=solve", "env.held_out=null"), "prepare model sft"),
         ("prepare model sft train", ("sft.data=solve",), "prepare model sft train evaluate"),
     ],
 )
@@ -198,9 +184,3 @@ def test_another_attempt_is_what_the_run_was(
 ) -> None:
     plan = build_again(compose(words), "r", 3, earlier.split())
     assert " ".join(stage.name for stage in plan.stages) == names
-    assert plan.attempt == 3
-
-
-def test_a_fine_tuning_without_data_is_refused() -> None:
-    with pytest.raises(XpError, match="there is nothing to train on"):
-        build_sft(compose([]), "r")

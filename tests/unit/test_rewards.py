@@ -30,12 +30,8 @@ def test_each_reduction_is_what_its_name_says(reduction: Reduction, reward: floa
 
 
 @pytest.mark.parametrize("reduction", list(Reduction))
-def test_nothing_scored_is_zero_for_an_episode_that_ran(reduction: Reduction) -> None:
+def test_nothing_scored_is_zero_or_the_nonterminal_reward(reduction: Reduction) -> None:
     assert reduce_rewards([], False, reward_rule(reduction)) == 0.0
-
-
-@pytest.mark.parametrize("reduction", list(Reduction))
-def test_nothing_scored_and_not_finished_is_the_nonterminal_reward(reduction: Reduction) -> None:
     assert reduce_rewards([], False, reward_rule(reduction, nonterminal=-0.25)) == -0.25
 
 

@@ -39,8 +39,7 @@ def test_all_held_out_tasks_are_played_where_no_number_is_given() -> None:
 
 def test_every_task_has_its_samples_and_not_one_more() -> None:
     played = evaluated_episodes(rule(16, 3), tasks(512))
-    assert len(played) == 48
-    assert set(Counter(played).values()) == {3}
+    assert [*Counter(played).values()] == [3] * 16
 
 
 @given(few=st.integers(1, 40), more=st.integers(0, 40))
@@ -59,7 +58,7 @@ def test_the_choice_does_not_depend_on_order_or_unchosen_tasks() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 3])
-@pytest.mark.parametrize(("num_tasks", "processes"), [(5, 2), (6, 2), (1, 4), (7, 4), (4, 1)])
+@pytest.mark.parametrize(("num_tasks", "processes"), [(6, 2), (1, 4), (7, 4)])
 def test_ranks_play_as_many_each_and_count_every_episode_once_with_whole_tasks(
     num_tasks: int, processes: int, samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

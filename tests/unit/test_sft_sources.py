@@ -13,7 +13,7 @@ from xp.errors import XpError
 from xp.worker.dialogues import of_messages
 
 
-@pytest.mark.parametrize("name", ["talk.parquet", "data", "data:default"])
+@pytest.mark.parametrize("name", ["talk.parquet", "data:default"])
 def test_a_data_set_of_messages_is_what_its_rows_are(name: str, tmp_path: Path) -> None:
     """Columns of structs: a row has the keys of the other rows' arguments and schemas, as null."""
     datasets = pytest.importorskip("datasets")
@@ -56,7 +56,7 @@ def test_a_data_set_without_a_split_to_learn_from_is_refused(tmp_path: Path) -> 
         list(of_messages(str(tmp_path)))
 
 
-@pytest.mark.parametrize("name", ["talk.jsonl", "./data", "./data:main"])
+@pytest.mark.parametrize("name", ["talk.jsonl", "./data:main"])
 def test_a_place_of_messages_becomes_absolute(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,16 +71,9 @@ def test_the_beginning_of_a_runs_name_becomes_the_whole_name(tmp_path: Path) -> 
     """Another run that begins so would stop a resume of this one."""
     for name in ("runs/a-1", "runs/a-12", "runs/b-1", "evaluations/b-2"):
         (tmp_path / name).mkdir(parents=True)
-    written = ("run:b", "eval:b", "run:a", "run:a-1", "run:c")
+    written = ("run:b", "eval:b", "run:a", "hf:org/talks:main@abc", "solve:my_pkg.play:solve")
     specs = [
         compose(["env=whodunit_mini", f"outputs={tmp_path}", f"sft.data={name}"])
         for name in written
     ]
-    assert [spec.sft.data for spec in specs] == ["run:b-1", "eval:b-2", "run:a", "run:a-1", "run:c"]
-
-
-@pytest.mark.parametrize(
-    "name", ["hf:org/talks", "hf:org/talks:main@abc", "solve", "solve:my_pkg.play:solve", "run:r-1"]
-)
-def test_another_source_stays_as_it_is(name: str) -> None:
-    assert compose(["env=whodunit_mini", f"sft.data={name}"]).sft.data == name
+    assert [spec.sft.data for spec in specs] == ["run:b-1", "eval:b-2", *written[2:]]
