@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import tomllib
-from collections import Counter
-from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +20,6 @@ from xp.composition.native_names import _REFERENCE, _VARIANTS, reference_spec
 from xp.fields.field import Refusal
 from xp.fields.support import owners
 from xp.planning.backend import spec_refusals
-from xp.planning.native_keys import NativeKeys
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 
@@ -35,14 +30,6 @@ WORDS = (
     "hardware=a100x4",
     "sft.data=solve:json:dumps",
 )
-
-
-CATALOGS = {
-    "trl": "xp.backends.trl.control.overrides",
-    "skyrl": "xp.backends.skyrl.control.overrides",
-    "slime": "xp.backends.slime.control.flags",
-}
-"""Trainer -> module of its catalog of keys."""
 
 
 def table_of(backend: str) -> Path:
@@ -64,33 +51,6 @@ def specs(backend: str) -> list[RunSpec]:
         }
         found.append(reference_spec({**_REFERENCE, "backend": backend, **groups}, values))
     return found
-
-
-def catalogs(backend: str, spec: RunSpec) -> Iterator[tuple[NativeKeys, Mapping[str, Any]]]:
-    """The keys of each stage, and the catalog of their class."""
-    module = render(backend)
-    overrides = import_module(CATALOGS[backend])
-    if backend == "trl":
-        known = overrides.catalog(), overrides.catalog("sft_catalog.json")
-    elif backend == "skyrl":
-        known = overrides.catalog()["fields"], overrides.sft_catalog()
-    else:
-        known = overrides.catalog().flags, overrides.catalog().flags
-    yield from zip((module.native_keys(spec), module.sft_keys(spec)), known, strict=True)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_each_name_of_a_table_is_one_key_of_the_trainer_and_stands_once(backend: str) -> None:
-    (training, known), (sft, known_of_sft) = catalogs(backend, specs(backend)[0])
-    content = tomllib.loads(table_of(backend).read_text())
-    for part, keys in ((content, known), (content["sft"], known_of_sft)):
-        names = [name for patterns in part.get("owned", {}).values() for name in patterns]
-        names += [*part.get("refused", ()), *part.get("open", ())]
-        assert [name for name in names if not fnmatch.filter(keys, name)] == []
-        answers = Counter(key for name in names for key in fnmatch.filter(keys, name))
-        assert [key for key, number in answers.items() if number > 1] == []
-    for table in (training.table, sft.table):
-        assert not {*table.owned} & {*table.refused}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

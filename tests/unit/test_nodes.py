@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from xp.execution.launchers.cluster import spread_of
 from xp.execution.launchers.node.job_spec import JobSpec, Result, make_job_spec
 from xp.execution.launchers.node.spread import command, first_failure, node_address
 from xp.lib import private_ray
-from xp.planning.job import Resources, Runtime
 from xp.worker.nodes import Nodes, interface_of, local_address
 
 
@@ -61,28 +59,26 @@ def test_a_stage_without_its_outputs_has_failed() -> None:
     assert codes == [ExitCode.MISSING_OUTPUT, 7]
 
 
-def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"container": ("apptainer", "exec", "a.sif")}, ["a.sif", "python3"]),
+        ({"srun": ("--container-image=a.sqsh",)}, ["--container-image=a.sqsh", "python3"]),
+    ],
+)
+def test_srun_starts_the_program_in_its_container(
+    options: dict[str, tuple[str, ...]], words: list[str], tmp_path: Path
+) -> None:
     small = stage("train", "pass")
-    assert spread_of(small.job, "srun") is None
-    nodes = Resources("h100", 8, 2, 16, 64.0)
-    job = replace(small.job, resources=nodes, runtime=Runtime(packages=("ray",)))
     context = Context("r", 1, tmp_path, "runs/r/attempt_1")
+    spread = spread_of(small.job, "srun", **options)  # type: ignore[arg-type]
     written = make_job_spec(
-        replace(small, job=job),
-        context,
-        root=str(tmp_path),
-        grace_s=1.0,
-        secrets_file=None,
-        spread=spread_of(job, "srun", ray_token="/home/me/token"),
+        small, context, root=str(tmp_path), grace_s=1.0, secrets_file=None, spread=spread
     )
     assert JobSpec.from_json(written.to_json()) == written
-    contained = spread_of(small.job, "srun", container=("apptainer", "exec", "a.sif"))
-    words = command(replace(written, spread=contained), "job.json")
-    assert words[:3] == ["srun", "--nodes=1", "--ntasks=1"]
-    assert words[-6:-4] == ["a.sif", "python3"]
-    by_srun_alone = spread_of(small.job, "srun", srun=("--container-image=a.sqsh",))
-    words = command(replace(written, spread=by_srun_alone), "job.json")
-    assert words[-6:-4] == ["--container-image=a.sqsh", "python3"]
+    started = command(written, "job.json")
+    assert started[:3] == ["srun", "--nodes=1", "--ntasks=1"]
+    assert started[-6:-4] == words
 
 
 def test_whoever_joins_a_cluster_says_its_token_and_no_other() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 
 from tests.support.sections import PLACES
@@ -55,12 +53,3 @@ def test_an_open_key_replaces_xps_with_a_warning(
         meaning = backend_of(spec).meanings(spec)[field]
         assert (meaning.support, "Overridden: " in meaning.note) == (Support.EMULATED, True)
         assert str(value) in meaning.receives
-
-
-@pytest.mark.parametrize("backend", OPEN)
-def test_every_key_that_is_the_same_for_every_run_has_its_reason(backend: str) -> None:
-    spec = compose([*REFERENCE, f"backend={backend}"])
-    fixed = import_module(f"xp.backends.{backend}.control.columns").COLUMNS[""]
-    pins = import_module(f"xp.backends.{backend}.control.render").native_keys(spec).pins
-    assert set(fixed.keys("", spec)) == set(pins)
-    assert all(pin.reason for pin in pins.values())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -25,7 +23,6 @@ from xp.results.evaluation.paired import (
     holm,
     verdict,
 )
-from xp.results.evaluation.ranking import SeedGroup, _paired
 from xp.results.evaluation.statistics import mean
 
 
@@ -79,24 +76,6 @@ def test_the_exact_test_of_passes_is_mcnemars(first: int, second: int) -> None:
     assert passes.p_value == pytest.approx(expected.pvalue)
 
 
-def setting(label: str, rewards: Sequence[float]) -> SeedGroup:
-    return SeedGroup(label, (), {seed: [reward] for seed, reward in enumerate(rewards)})
-
-
-def test_settings_are_compared_by_the_paired_test_over_common_seeds() -> None:
-    from scipy.stats import ttest_rel
-
-    first = setting("a", (0.3, 0.5, 0.45, 0.9))
-    second = setting("b", (0.2, 0.45, 0.3))
-    found = _paired(Path(), second, first)
-    expected = ttest_rel((0.3, 0.5, 0.45), (0.2, 0.45, 0.3))
-    interval = expected.confidence_interval(0.95)
-    assert (found.low, found.high, found.p_value) == pytest.approx(
-        (interval.low, interval.high, expected.pvalue)
-    )
-    assert (found.num_tasks, found.unit) == (3, "seed")
-
-
 THIRDS = {
     "a": ([0.0, 0.0, 1.0], [0.0, 1.0, 1.0]),
     "b": ([0.1, 0.1, 0.1], [0.1, 0.1, 1.1]),
@@ -117,16 +96,6 @@ def test_differences_that_are_equal_but_for_rounding_are_no_spread(scale: float,
     assert found.difference == pytest.approx(sign * scale / 3)
     assert (found.low, found.high, found.smallest) == (None,) * 3
     assert (found.stderr, found.p_value, found.enough_tasks) == (0.0, 0.25, 6)
-
-
-def test_differences_that_are_rounding_alone_are_no_difference() -> None:
-    second = {"a": [0.3], "b": [0.3], "c": [0.6]}
-    found = compare(("a", "b"), {**second, "a": [0.1 + 0.2]}, second, 1.0, 0.03)
-    assert (found.difference, found.p_value) == (0.0, 1.0)
-    assert found.p_equivalent == pytest.approx(0.9**3)
-    # Where all rewards are equal, their range is taken to be 1.
-    equal = {task: [0.3] for task in "abc"}
-    assert compare(("a", "b"), equal, equal, 1.0, 0.03).p_equivalent == pytest.approx(0.97**3)
 
 
 def test_the_first_tasks_of_one_side_alone_are_named() -> None:

@@ -95,20 +95,3 @@ def test_each_trainer_applies_the_learning_rate_that_xp_means() -> None:
         cell["learning_rate"] for name in schedules for cell in COMMITTED.options[name].values()
     ]
     assert max(rates) < BAR
-
-
-def test_two_ranks_and_a_critic_are_measured_on_every_backend() -> None:
-    cells = [
-        (option, backend, cell)
-        for option, by_backend in COMMITTED.options.items()
-        if "two ranks" in option or "ppo" in option
-        for backend, cell in by_backend.items()
-        if "refused" not in cell
-    ]
-    assert {backend for option, backend, _ in cells if option == "two ranks"} == {*PROGRAMS} - {
-        "tinker"
-    }
-    assert {backend for option, backend, _ in cells if "ppo" in option} == {"skyrl", "slime"}
-    for option, backend, cell in cells:
-        assert largest(cell) is not None, (option, backend)
-        assert ("critic_first_update" in cell) == ("ppo" in option), (option, backend)

@@ -7,7 +7,6 @@ import io
 import json
 import struct
 import zlib
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.sections import replace
 from xp.envs import wire
-from xp.envs.base import PICTURE_MARK, Message, ProtocolError, Task, ToolResult
+from xp.envs.base import PICTURE_MARK, ProtocolError, Task, ToolResult
 from xp.envs.builtin.shapes_mini import NUM_ROWS, ShapesMini, drawn, puzzle
 from xp.envs.messages import chat_messages
 from xp.envs.openenv import observed
@@ -27,11 +26,9 @@ from xp.envs.pictures import (
     parts_of,
     picture_data,
     text_of,
-    with_pictures,
 )
 from xp.envs.rows import messages_of, reader_of
 from xp.episode.episode import Episode
-from xp.episode.prompt import as_user, opening_messages
 from xp.errors import XpError
 from xp.spec.model import Images
 
@@ -243,21 +240,6 @@ def test_an_episode_has_at_most_its_number_of_pictures_and_counts_the_others(
     assert "set model.images" in str(blind.settle().void_reason)
 
 
-def test_messages_keep_their_pictures_where_they_are_joined(store: PictureStore) -> None:
-    shown = store.keep(PNG)
-    result = with_pictures(Message(role="tool", content=""), ["see ", shown])
-    nudge = with_pictures(Message(role="user", content=""), [shown, "again"])
-    (message,) = as_user([result, nudge])
-    assert message["content"] == (
-        f"<tool_response>\nsee {PICTURE_MARK}\n</tool_response>\n{PICTURE_MARK}again"
-    )
-    assert len(message["pictures"]) == 2
-    system = with_pictures(Message(role="system", content=""), ["rules ", shown])
-    (opening,) = opening_messages("Be brief.", [system], ())
-    assert opening["content"] == f"Be brief.\n\nrules {PICTURE_MARK}"
-    assert chat_messages([opening]) == [opening]
-
-
 def test_a_lost_store_is_named(store: PictureStore) -> None:
     with pytest.raises(XpError, match="makes the pictures again"):
         store.data("0" * 64)
@@ -267,8 +249,6 @@ def test_the_shipped_boards_are_the_same_everywhere_and_blind_ones_are_black() -
     rows = ShapesMini().rows()
     assert {split: len(members) for split, members in rows.items()} == NUM_ROWS
     assert ShapesMini().rows()["test"][0] == rows["test"][0]
-    counts = Counter(row["answer"] for row in rows["train"])
-    assert min(counts[str(number)] for number in range(4)) > NUM_ROWS["train"] / 5
     (image,) = {row["image"] for row in ShapesMini(blind=True).rows()["test"]}
     assert pil(image).convert("RGB").getcolors() == [(56 * 56, (0, 0, 0))]
 
@@ -317,12 +297,3 @@ def test_a_camera_turns_its_picture_once_and_junk_of_it_is_a_fault(store: Pictur
 def test_pictures_that_a_message_claims_are_refused(pictures: Any) -> None:
     with pytest.raises(ProtocolError, match="as parts of the content"):
         chat_messages([{"role": "user", "content": "x", "pictures": pictures}])
-
-
-def test_an_endpoint_gets_the_pixels_that_a_training_reads(store: PictureStore) -> None:
-    from PIL import Image
-
-    picture = store.keep(drawing(Image.new("RGBA", (100, 100), (0, 0, 0, 0)), "PNG"))
-    sent = pil(picture_data(store.uri(picture["sha256"], 2500)))
-    assert sent.size == (50, 50)
-    assert sent.getpixel((0, 0)) == (255, 255, 255)

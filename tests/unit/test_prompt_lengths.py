@@ -56,18 +56,6 @@ def test_the_table_tells_tokens_and_the_share_over_the_limit(
     assert f"prompts over training.max_prompt_tokens={limit}" in out
 
 
-def test_a_large_set_is_counted_in_part_and_the_table_says_so(
-    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prompt_lengths, "MAX_COUNTED", 20)
-    task_set = prepare(FakeWorld(tmp_path).config(), {}, tmp_path)
-    counted = prompt_lengths.prompt_lengths(
-        task_set, Reader(model, run_spec(training__max_prompt_tokens=10))
-    )
-    assert sum(group.counted for group in counted.groups.values()) == 20
-    assert ", of 20 of 220 tasks, evenly taken;" in counted.note
-
-
 def test_without_the_model_the_table_counts_characters_and_transformers_is_not_imported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-import yaml
 
-import tools.public_scripts
-from tools.public_scripts import main, page, scripts
+from tools.public_scripts import page, scripts
 from xp.cli.native import KeyResult
 
 SCRIPTS = scripts()
@@ -19,8 +16,6 @@ RECIPES = [
     for script in SCRIPTS.values()
     if len(script.words) == 1
 ]
-CHECKOUTS = {"THUDM/slime": "SLIME_PATH", "NovaSky-AI/SkyRL": "SKYRL_PATH"}
-"""Repository -> variable with its checkout."""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -42,19 +37,3 @@ def test_a_recipe_of_a_script_says_what_to_expect(recipe: str) -> None:
 
 def test_the_page_is_current() -> None:
     assert (ROOT / "docs/public-scripts.md").read_text(encoding="utf-8") == page(), "run make docs"
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, one in SCRIPTS.items() if one.source.partition("@")[0] in CHECKOUTS]
-)
-def test_the_keys_are_the_script_s(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository, _, place = SCRIPTS[name].source.partition("@")
-    if (checkout := os.environ.get(CHECKOUTS[repository])) is None:
-        pytest.skip(f"needs a checkout of {repository}: {CHECKOUTS[repository]}=...")
-    monkeypatch.setattr(tools.public_scripts, "FACTS", tmp_path)
-    main(name, "", str(Path(checkout) / place.partition("/")[2]))
-    assert yaml.safe_load((tmp_path / f"{name}.yaml").read_text())["keys"] == dict(
-        SCRIPTS[name].keys
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -89,23 +88,6 @@ def test_best_median_worst_groups_and_all_void_are_chosen(tmp_path: Path) -> Non
     assert chosen(rows, Extent.NONE) == {}
 
 
-def test_a_page_has_all_figures_and_the_chosen_episodes_text(outputs: Path) -> None:
-    _, data, chunks = report([outputs / "runs/run-one"])
-    columns = data["runs"][0]["episodes"]["columns"]
-    assert len(columns["step"]) == 4 * 8 + 40
-    texts: dict[str, Any] = {}
-    for chunk in chunks.values():
-        texts |= json.loads(gzip.decompress(chunk))
-    assert len(texts) == sum(place >= 0 for place in columns["chunk"])
-    assert texts["0"]["messages"][1]["content"] == "I accuse number 0 in train step 0, sample 0."
-
-
-@pytest.mark.parametrize(("name", "word"), [("run-one", "learned"), ("slow", "flat")])
-def test_a_verdict_follows_the_paired_test(name: str, word: str, outputs: Path) -> None:
-    _, data, _ = report([outputs / "runs" / name], "none")
-    assert data["runs"][0]["verdict"]["word"] == word
-
-
 def test_several_runs_are_compared_by_what_differs_and_task_by_task(outputs: Path) -> None:
     _, data, _ = report(named_runs(outputs, ["run-*", "slow"]))
     found = data["comparison"]
@@ -157,16 +139,6 @@ def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Pa
     ):
         with pytest.raises(XpError, match=words):
             named_runs(outputs, [word])
-
-
-def test_the_command_writes_pages_beside_runs_or_below_outputs(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", "run-one", f"outputs={outputs}"]) == 0
-    assert data_of(outputs / "runs/run-one/report.html")["runs"][0]["id"] == "run-one"
-    assert main(["report", "run-*", f"outputs={outputs}", "--episodes", "none"]) == 0
-    assert len(list((outputs / "reports").glob("run-one-and-1-more-*.html"))) == 1
-    assert "opens in any browser" in capsys.readouterr().out
 
 
 def test_the_terminal_shows_an_episode_by_step_and_rank(

@@ -70,32 +70,6 @@ def test_an_extension_that_was_cut_goes_on_as_an_extension(
     assert "is finished (30 of 30 steps)" in "".join(capsys.readouterr())
 
 
-def test_a_run_goes_on_with_as_many_accelerators_of_another_machine(
-    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        say(
-            "training.num_steps=3",
-            "backend=skyrl",
-            "model=qwen2.5-1.5b-instruct",
-            "hardware=a100x4",
-        )[0]
-        == 0
-    )
-    run = run_of(tmp_path)
-    other = (
-        "hardware.name=h100x4",
-        "hardware.accelerator=h100",
-        "hardware.num_cpus=96",
-        "hardware.memory_gb=1000",
-    )
-    assert say(f"resume={run.name}", "training.num_steps=30", *other)[0] == 0
-    assert yaml.safe_load((run / "spec.yaml").read_text())["hardware"]["accelerator"] == "h100"
-    capsys.readouterr()
-    assert say(f"resume={run.name}", "hardware.accelerators_per_node=8")[0] == ExitCode.CONFIG
-    assert "hardware.accelerators_per_node: a resumed run keeps it" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("word", "said"),
     [

@@ -15,7 +15,6 @@ from tests.support.tables import rows
 from xp.composition import compose
 from xp.envs.graded import GradedProvider
 from xp.errors import XpError
-from xp.execution.held_out import limits_of
 from xp.lib.load import load_object
 from xp.planning.stages import prepare_config
 from xp.spec.env import READY
@@ -157,17 +156,3 @@ def test_prepare_scores_the_right_answers_of_every_row(
         opened.write("41?,forty-one\n")
     with pytest.raises(XpError, match="row 41 of split train: its answer is 'forty-one'"):
         prepare(prepare_config(compose(words)), {}, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("grader", "more", "limits"),
-    [
-        (READY["number"], {"env.reward.maximum": 0.5, "env.reward.nonterminal": -1.0}, (-1.0, 0.5)),
-        (READY["number"], {"env.judge": {"weight": 1.0}}, (None, None)),
-        ("mine:grade", {"env.reward.minimum": -1.0}, (-1.0, None)),
-    ],
-)
-def test_void_episodes_are_bounded_by_what_their_grader_can_give(
-    grader: str, more: dict[str, Any], limits: tuple[float | None, float | None]
-) -> None:
-    assert limits_of({"env.grader": grader, **more}) == limits

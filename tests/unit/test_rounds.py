@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import pytest
@@ -67,15 +67,16 @@ def test_ranks_play_as_many_each_and_count_every_episode_once_with_whole_tasks(
         for n in range(num_tasks)
     ]
     monkeypatch.setenv("WORLD_SIZE", str(processes))
-    shares = []
-    for number in range(processes):
-        monkeypatch.setenv("RANK", str(number))
-        shares.append(share_of(rows, samples, Ranks()))
-    assert len({len(numbered) for numbered, _ in shares}) == 1
-    counted = [[(row.task_id, at) for row, at in numbered[:count]] for numbered, count in shares]
-    assert sorted(one for share in counted for one in share) == sorted(
-        (row.task_id, at) for row in rows for at in range(samples)
-    )
-    tasks_of_ranks = [{name for name, _ in share} for share in counted]
-    assert sum(map(len, tasks_of_ranks)) == num_tasks
-    assert all(len(set(numbered)) == len(numbered) for numbered, _ in shares)
+    counted = Counter[tuple[str, int]]()
+    lengths = set()
+    ranks_of_tasks = defaultdict(set)
+    for rank in range(processes):
+        monkeypatch.setenv("RANK", str(rank))
+        numbered, count = share_of(rows, samples, Ranks())
+        lengths.add(len(numbered))
+        for row, at in numbered[:count]:
+            counted[row.task_id, at] += 1
+            ranks_of_tasks[row.task_id].add(rank)
+    assert len(lengths) == 1
+    assert counted == {(row.task_id, at): 1 for row in rows for at in range(samples)}
+    assert {len(ranks) for ranks in ranks_of_tasks.values()} == {1}

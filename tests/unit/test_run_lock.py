@@ -23,7 +23,6 @@ from xp.errors import ExitCode, XpError
 from xp.execution.launchers import files
 from xp.execution.launchers.base import Context
 from xp.execution.lock import LockInputs, differences, inputs_of, planned_facts, read_lock
-from xp.execution.sweep import ledger
 from xp.planning.episode import user_modules
 from xp.planning.job import Stage
 from xp.tasks.prepare import prepare
@@ -236,20 +235,6 @@ def test_a_run_records_its_command_line_and_the_changes_by_later_attempts(
     assert capsys.readouterr().out == f"{begin} training.num_steps=9\n"
 
 
-def test_a_run_is_not_resumed_with_other_dialogues(
-    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "talk.jsonl"
-    file.write_text("{}")
-    assert say(*BEGIN, f"sft.data={file}") == ExitCode.STAGE_FAILED
-    (run,) = (tmp_path / "outputs/runs").iterdir()
-    assert [entry.run_id for entry in ledger(tmp_path / "outputs").values()] == [run.name]
-    file.write_text("{ }")
-    assert ledger(tmp_path / "outputs") == {}, "a sweep runs this point anew"
-    assert say(f"resume={run.name}") == ExitCode.CONFIG
-    assert "--accept sft.data" in capsys.readouterr().err
-
-
 def test_a_spec_that_was_edited_is_not_resumed(
     say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,13 +247,3 @@ def test_a_spec_that_was_edited_is_not_resumed(
     refusal = capsys.readouterr().err
     assert "training.learning_rate: a resumed run keeps it" in refusal
     assert "training.num_steps:" not in refusal
-
-
-def test_two_runs_are_compared_by_their_locks(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
-    for seed in (1, 2):
-        assert say(*BEGIN, f"seed={seed}") == ExitCode.STAGE_FAILED
-    capsys.readouterr()
-    assert say("runs", "compare") == 0
-    lines = capsys.readouterr().out.split("locks: ")[1].split()
-    assert lines[:2] == ["2", "differences"]
-    assert [lines[2], lines[7]] == ["spec:", "seeds.seed:"]

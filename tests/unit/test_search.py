@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from xp.composition import compose
 from xp.composition.points import Point
 from xp.composition.search import DATABASE, search
 from xp.errors import ExitCode, XpError
@@ -66,33 +64,6 @@ def test_a_database_that_cannot_be_read_is_an_error_of_resources(tmp_path: Path)
     with pytest.raises(XpError, match=f"{DATABASE}: file is not a database") as caught:
         search(RANGES, [], tmp_path, 1, lambda _: 0.0)
     assert caught.value.code is ExitCode.RESOURCE
-
-
-def test_options_of_ones_own_are_searched_and_a_trial_may_compose(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import optuna
-
-    seeded = partial(optuna.create_study, sampler=optuna.samplers.RandomSampler(seed=1))
-    monkeypatch.setattr(
-        "optuna.create_study", seeded
-    )  # eight trials of chance may all choose the same
-    options = tmp_path / "options" / "algorithm"
-    options.mkdir(parents=True)
-    for name in ("one", "two"):
-        (options / f"{name}.yaml").write_text(
-            f"# Mine.\ndefaults:\n  - grpo\n  - _self_\n# Mine.\nname: {name}\n"
-        )
-    seen = []
-
-    def objective(point: Point) -> float:
-        seen.append(point.spec.algorithm.name)
-        compose(["recipes=quickstart", f"seed={len(seen)}", "env=echo", "algorithm=rloo"])
-        return 0.0
-
-    words = ["algorithm=choice(one,two)", "env=choice(echo,multiply)"]
-    search(words, [tmp_path / "options"], tmp_path / "search", 8, objective)
-    assert set(seen) == {"one", "two"}
 
 
 def test_a_reward_that_is_no_number_ends_the_search_with_its_trial(tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }
 LAYER = "model.layers.1"
-DENSE_FILES = (("qwen3", "bin"), ("qwen3", "two files"))
 
 
 def network(directory: Path, family: str) -> dict[str, Any]:
@@ -89,7 +88,8 @@ def told_by_stage(directory: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), [*((family, "safetensors") for family in FAMILIES), *DENSE_FILES]
+    ("family", "kind"),
+    [("qwen3_moe", "safetensors"), ("gpt_oss", "safetensors"), ("qwen3", "two files")],
 )
 def test_a_whole_checkpoint_has_no_fault(family: str, kind: str, tmp_path: Path) -> None:
     weights = network(tmp_path, family)
@@ -97,47 +97,32 @@ def test_a_whole_checkpoint_has_no_fault(family: str, kind: str, tmp_path: Path)
     check_weights(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "bin"])
 @pytest.mark.parametrize(
-    ("family", "missing", "words"),
+    ("family", "kind", "missing", "words"),
     [
-        ("qwen3", f"{LAYER}.input_layernorm.weight", f"{LAYER}.input_layernorm.weight,"),
-        ("qwen3", f"{LAYER}.self_attn", f"{LAYER}.self_attn.k_norm.weight and 5 more"),
-        ("qwen3", "model.norm.weight", "model.norm.weight"),
-        ("qwen3_moe", f"{LAYER}.mlp.experts.1.", f"{LAYER}.mlp.experts.1.down_proj.weight and 2"),
-        ("qwen3_moe", f"{LAYER}.mlp.experts.3.", f"{LAYER}.mlp.experts.3.down_proj.weight and 2"),
-        ("qwen3_moe", f"{LAYER}.mlp.experts.1.up", f"{LAYER}.mlp.experts.1.up_proj.weight,"),
-        ("qwen3_moe", f"{LAYER}.mlp.experts", f"{LAYER}.mlp.experts.down_proj and 1 more"),
-        ("gpt_oss", f"{LAYER}.mlp.experts.down_proj_bias", f"{LAYER}.mlp.experts.down_proj_bias,"),
-        ("deepseek_v3", "e_score_correction_bias", f"{LAYER}.mlp.gate.e_score_correction_bias,"),
-        ("deepseek_v3", "shared_experts.up_proj", f"{LAYER}.mlp.shared_experts.up_proj.weight,"),
-        ("deepseek_v3", "model.layers.0.mlp.up_proj", "model.layers.0.mlp.up_proj.weight,"),
+        ("qwen3", "bin", "self_attn", "self_attn.k_norm.weight and 5 more"),
+        ("qwen3_moe", "bin", "mlp.experts.1.", "mlp.experts.1.down_proj.weight and 2"),
+        ("qwen3_moe", "safetensors", "mlp.experts.1.up", "mlp.experts.1.up_proj.weight,"),
+        ("qwen3_moe", "safetensors", "mlp.experts", "mlp.experts.down_proj and 1 more"),
+        ("gpt_oss", "safetensors", "mlp.experts.down_proj_bias", "mlp.experts.down_proj_bias,"),
+        ("deepseek_v3", "safetensors", "mlp.shared_experts.up", "mlp.shared_experts.up_proj.weig"),
     ],
 )
 def test_the_stage_names_the_first_weight_that_is_missing(
-    family: str, missing: str, words: str, kind: str, tmp_path: Path
+    family: str, kind: str, missing: str, words: str, tmp_path: Path
 ) -> None:
     weights = network(tmp_path, family)
-    staying = {name: weights[name] for name in weights if missing not in name}
+    staying = {name: weights[name] for name in weights if not name.startswith(f"{LAYER}.{missing}")}
     assert len(staying) < len(weights)
     write(tmp_path, staying, kind)
-    assert f"its weights lack {words}" in told_by_stage(tmp_path)
+    assert f"its weights lack {LAYER}.{words}" in told_by_stage(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_a_weight_of_another_shape_is_told_with_both(kind: str, tmp_path: Path) -> None:
+def test_a_weight_of_another_shape_is_told_with_both(tmp_path: Path) -> None:
     weights = network(tmp_path, "qwen3")
     name = f"{LAYER}.input_layernorm.weight"
-    write(tmp_path, weights | {name: weights[name][:5]}, kind)
+    write(tmp_path, weights | {name: weights[name][:5]}, "bin")
     assert f"{name} has the shape [5], not [32]" in told_by_stage(tmp_path)
-
-
-def test_a_head_of_its_own_in_a_file_of_torch_is_told(tmp_path: Path) -> None:
-    weights = network(tmp_path, "qwen3")
-    write(tmp_path, weights | {"lm_head.weight": 2 * weights["model.embed_tokens.weight"]}, "bin")
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
-    assert "tie_word_embeddings is true" in told_by_stage(tmp_path)
 
 
 def test_an_index_of_torch_files_of_which_one_is_not_there_is_told(tmp_path: Path) -> None:
@@ -171,11 +156,10 @@ def test_the_plan_asks_transformers_of_a_snapshot_in_the_cache_as_of_a_directory
     place = snapshot(tmp_path, "1" * 40)
     weights = network(place, "qwen3")
     spec = compose(["model=hf", "model.path=Org/Tiny"])
-    assert spec.model.revision == "1" * 40
     write(place, {name: weights[name] for name in weights if "k_norm" not in name}, "bin")
-    with pytest.raises(XpError, match=r"model\.path=Org/Tiny: its weights lack") as told:
+    with pytest.raises(XpError, match=r"model\.path=Org/Tiny: its weights lack") as caught:
         check_model_files(spec)
-    assert told.value.code == ExitCode.PLAN
+    assert caught.value.code == ExitCode.PLAN
     # Without weights it is downloaded.
     (place / "pytorch_model.bin").unlink()
     check_model_files(spec)
@@ -184,12 +168,8 @@ def test_the_plan_asks_transformers_of_a_snapshot_in_the_cache_as_of_a_directory
 KINDS: dict[str, dict[str, Any]] = {
     "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
-    "gptq": {"quant_method": "gptq", "bits": 4},
     "bitsandbytes": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
     "compressed-tensors": {"quant_method": "compressed-tensors", "format": "pack-quantized"},
-    "mxfp8": {"quant_method": "mxfp8"},
-    "nvfp4": {"quant_method": "nvfp4"},
-    "torchao": {"quant_method": "torchao"},
     "of no name": {"bits": 4},
 }
 
@@ -199,10 +179,9 @@ KINDS: dict[str, dict[str, Any]] = {
     [
         *(("quantization_config", kind, "trl") for kind in KINDS),
         *(("quantization_config", kind, "slime") for kind in ("fp8", "awq")),
-        ("quantization_config", "fp8", "skyrl"),
         ("compression_config", "compressed-tensors", "trl"),
         ("text_config", "fp8", "slime"),
-        ("text_config", "gptq", "skyrl"),
+        ("text_config", "awq", "skyrl"),
     ],
 )
 def test_quantized_weights_of_every_kind_are_refused_where_no_trainer_unpacks_them(
@@ -221,7 +200,6 @@ def test_quantized_weights_of_every_kind_are_refused_where_no_trainer_unpacks_th
     if backend == "slime" and kind == "fp8":  # which Slime's loader converts
         check_model_files(spec)
         return
-    with pytest.raises(XpError, match=f"weights are quantized .quantization_config, {kind}"):
-        check_model_files(spec)
-    with pytest.raises(XpError, match=f"weights are quantized .quantization_config, {kind}"):
-        check_weights(tmp_path)
+    for check in (lambda: check_model_files(spec), lambda: check_weights(tmp_path)):
+        with pytest.raises(XpError, match=f"weights are quantized .quantization_config, {kind}"):
+            check()
