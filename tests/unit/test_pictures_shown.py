@@ -1,4 +1,4 @@
-"""Pictures where people and models elsewhere see them: pages, the terminal, and requests to an endpoint."""
+"""Pictures on the pages where people see them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ import pytest
 
 from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.sections import replace
-from xp.envs.base import PICTURE_MARK, Message, Task, ToolResult
+from xp.envs.base import PICTURE_MARK, Task, ToolResult
 from xp.envs.builtin.shapes_mini import drawn, puzzle
-from xp.envs.pictures import PictureStore, picture_data, with_pictures
+from xp.envs.pictures import PictureStore
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeStatus, Reply
 from xp.episode.trajectory import trajectory
-from xp.results.evaluation.play import Dialogue, ToolCalls
 from xp.results.report.episode_detail import detail
 from xp.results.report.web import policy
 from xp.spec.model import Images
-from xp.tasks.config import Purpose
-from xp.tasks.row import TaskRow
 
 PNG = drawn(puzzle("a")[0])
 RULES_WITH_PICTURES = replace(RULES, images=Images(max_pixels=10_000, per_episode=4))
@@ -30,10 +26,6 @@ RULES_WITH_PICTURES = replace(RULES, images=Images(max_pixels=10_000, per_episod
 @pytest.fixture
 def store(tmp_path: Path) -> PictureStore:
     return PictureStore(tmp_path / "pictures")
-
-
-def asked(store: PictureStore) -> Message:
-    return with_pictures(Message(role="user", content=""), [store.keep(PNG), "How many?"])
 
 
 def test_a_page_shows_small_pictures_without_a_script_or_the_network(store: PictureStore) -> None:
@@ -53,18 +45,3 @@ def test_a_page_shows_small_pictures_without_a_script_or_the_network(store: Pict
     for other in (detail(json.loads(line)), detail(json.loads(line), thumbnail=lost)):
         assert not [message for message in other["messages"] if "pictures" in message]
     assert "img-src data:;" in policy(is_live=False)
-
-
-def test_an_endpoint_gets_pictures_as_data_uris(store: PictureStore) -> None:
-    row = TaskRow(
-        "fake/train/0", "fake", Purpose.TRAIN, "train", 0, "h", (asked(store),), "[]", 1.0
-    )
-    dialogue = Dialogue(row, RULES_WITH_PICTURES, ToolCalls.NATIVE, store)
-    (message,) = dialogue.messages
-    image, text = message["content"]
-    shown = store.keep(picture_data(image))
-    assert store.image(shown["sha256"]) == store.image(store.keep(PNG)["sha256"])
-    assert text == {"type": "text", "text": "How many?"}
-    again = with_pictures(Message(role="user", content=""), ["And now?", store.keep(PNG)])
-    dialogue.add({"content": "2"}, Reply((again,), EpisodeStatus.ONGOING))
-    assert [part["type"] for part in dialogue.messages[-1]["content"]] == ["text", "image_url"]

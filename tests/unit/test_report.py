@@ -13,7 +13,6 @@ from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution.named import named_runs
-from xp.results.report.data import report
 from xp.results.report.episode_detail import detail
 from xp.results.report.episodes import EpisodeIndex
 from xp.results.report.escaped_text import page_text
@@ -86,16 +85,6 @@ def test_best_median_worst_groups_and_all_void_are_chosen(tmp_path: Path) -> Non
     assert [rows[number].task_index for number in numbers] == sorted([0, 2, 4, 5, 6] * 2)
     assert chosen(rows, Extent.ALL) == {group: list(range(14))}
     assert chosen(rows, Extent.NONE) == {}
-
-
-def test_several_runs_are_compared_by_what_differs_and_task_by_task(outputs: Path) -> None:
-    _, data, _ = report(named_runs(outputs, ["run-*", "slow"]))
-    found = data["comparison"]
-    assert found["keys"] == ["seed", "training.learning_rate"]
-    assert [row[0] for row in found["values"]] == ["1", "2", "1"]
-    assert found["groups"] == [[0, 1], [2]]
-    assert [pair["second"] for pair in found["pairs"]] == ["run-two", "slow"]
-    assert found["pairs"][1]["difference"] == pytest.approx(-0.4)
 
 
 def test_foreign_text_is_written_out_and_cut_in_the_middle() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.evaluations import record_of
-from tests.support.fake_launcher import FakeLauncher
+from tests.support.fake_launcher import FakeLauncher, leave_outputs
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -27,21 +25,19 @@ Say = Callable[..., tuple[int, list[str]]]
 @pytest.fixture
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
     """Says words to `xp` with a launcher whose stages write what they promise; returns the exit code and what ran."""
-    last_steps = iter((3, 30, 30, 30))
+    last_steps = iter((3, 30))
 
     def told(*words: str, failing: str = "") -> tuple[int, list[str]]:
-        launcher = FakeLauncher(lambda made, context: played(made, context, failing))
+        launcher = FakeLauncher(lambda stage, context: played(stage, context, failing))
         monkeypatch.setattr("xp.execution.launchers.base.make_launcher", lambda *_: launcher)
         code = main([*words, f"outputs={tmp_path}"])
         return code, [key.partition("/")[2] for key in launcher.submitted]
 
-    def played(made: Stage, context: Context, failing: str) -> int:
-        if made.name == failing:
+    def played(stage: Stage, context: Context, failing: str) -> int:
+        if stage.name == failing:
             return 9
-        for name in made.job.outputs:
-            (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
-            (context.outputs / name).write_text(json.dumps(record_of({"e/test/0": [0.5]})))
-        if made.name == "train":
+        leave_outputs(stage, context)
+        if stage.name == "train":
             metrics = context.outputs / "runs" / context.run_id / "metrics.jsonl"
             metrics.write_text(f'{{"stage": "train", "step": {next(last_steps)}}}\n')
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,39 +14,26 @@ from xp.errors import XpError
 from xp.worker.dialogues import of_messages
 
 
+def row_of(tool: str, arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": tool, "arguments": arguments}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {"messages": [{"role": "user", "content": "?"}, called], "tools": [schema]}
+
+
 @pytest.mark.parametrize("name", ["talk.parquet", "data:default"])
 def test_a_data_set_of_messages_is_what_its_rows_are(name: str, tmp_path: Path) -> None:
     """Columns of structs: a row has the keys of the other rows' arguments and schemas, as null."""
     datasets = pytest.importorskip("datasets")
-    schemas = json.loads(TOOLS)
-    schemas[0]["function"]["parameters"] = {
-        "type": "object",
-        "properties": {"n": {"type": "integer"}},
-    }
-    rows = [
-        {
-            "messages": [
-                {"role": "user", "content": "?"},
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [
-                        {"type": "function", "function": {"name": tool, "arguments": arguments}}
-                    ],
-                },
-            ],
-            "tools": schemas[number : number + 1],
-        }
-        for number, (tool, arguments) in enumerate([("move", {"n": 1}), ("look", {"to": "x"})])
-    ]
-    file = tmp_path / (
-        "talk.parquet" if name == "talk.parquet" else "data/train-00000-of-00001.parquet"
-    )
-    file.parent.mkdir(exist_ok=True)
-    datasets.Dataset.from_list(rows).to_parquet(str(file))
+    move, look, *_ = json.loads(TOOLS)
+    properties = {"n": {"type": "integer"}}
+    move["function"]["parameters"] = {"type": "object", "properties": properties}
+    rows = [row_of("move", {"n": 1}, move), row_of("look", {"to": "x"}, look)]
+    (tmp_path / "data").mkdir()
+    file = "talk.parquet" if name == "talk.parquet" else "data/train-00000-of-00001.parquet"
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / file))
     found = list(of_messages(str(tmp_path / name)))
     assert [one.turns for one in found] == [{1: [("move", {"n": 1})]}, {1: [("look", {"to": "x"})]}]
-    assert [json.loads(one.tools) for one in found] == [row["tools"] for row in rows]
+    assert [json.loads(one.tools) for one in found] == [[move], [look]]
 
 
 def test_a_data_set_without_a_split_to_learn_from_is_refused(tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import PLACES, train_config
-from tests.support.recipes import recipes_of
-from xp.backends.skyrl.control.overrides import catalog, is_of_kind
-from xp.backends.skyrl.control.render import checkpoint, memory, native, render
+from xp.backends.skyrl.control.render import checkpoint, memory, render
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.composition import compose
 from xp.tasks.training_length import steps_of
@@ -28,10 +26,6 @@ def test_an_optimizer_leaves_the_cards_before_the_engine_generates_unless_it_sta
     names = ("optimizer", "parameters", "reference")
     words = [f"backend.parallel.offload_{name}={str(name == offload).lower()}" for name in names]
     assert memory(compose([*SKYRL, *words])).leaves_optimizers is stays
-
-
-RECIPES = recipes_of("skyrl")
-MEGATRON = ["backend.parallel.strategy=megatron", "backend.parallel.tensor=2"]
 
 
 def parsed(overrides: tuple[str, ...] | list[str]) -> dict[str, Any]:
@@ -58,28 +52,6 @@ def test_the_reference_recipe_is_the_public_run() -> None:
         "generator.inference_engine.gpu_memory_utilization": 0.5,
     }
     assert {key: found[key] for key in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        *([f"recipes={recipe}"] for recipe in RECIPES[::3]),
-        ["backend=skyrl", "hardware=cpu"],
-        [*SKYRL, "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"],
-        [*SKYRL, *MEGATRON],
-        [*SKYRL, "algorithm=cispo"],
-        [*SKYRL, "algorithm=ppo"],
-    ],
-    ids=str,
-)
-def test_every_rendered_key_has_skyrls_name_and_type(overrides: list[str]) -> None:
-    fields = catalog()["fields"]
-    keys = native(compose(overrides))
-    assert len(keys) > 100
-    for key, value in keys.items():
-        owner = next((own for own in fields if key == own or key.startswith(f"{own}.")), None)
-        assert owner is not None, key
-        assert owner != key or is_of_kind(value, fields[key]["type"]), (key, value)
 
 
 @pytest.mark.parametrize(

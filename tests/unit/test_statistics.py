@@ -8,10 +8,8 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
-from tests.support.sections import replace
 from xp.episode.clusters import reward_limits
 from xp.results.evaluation.statistics import (
-    Estimate,
     mean,
     mix_of,
     pass_at_k,
@@ -73,19 +71,6 @@ def test_a_bootstrap_that_tells_something_else_is_marked() -> None:
     # There is nothing to differ from: every episode is void, there is one task, or all tasks have the same mean.
     for several in ({"a": [None]}, {"a": [0.0, 1.0]}, {"a": [1.0], "b": [1.0]}):
         assert not summarize(several, 1.0).bootstrap_differs
-
-
-@pytest.mark.parametrize(
-    ("bounds", "differs"),
-    # The width is 0.5, of which a fifth is 0.1.
-    [((0.34, 0.84), False), ((0.36, 0.75), True), ((0.25, 0.64), True), (None, False)],
-)
-def test_a_bootstrap_differs_by_a_fifth_of_the_width(
-    bounds: tuple[float, float] | None, differs: bool
-) -> None:
-    summary = summarize({"a": [0.0], "b": [1.0]}, 1.0)
-    estimate = Estimate(0.5, 0.1, 0.25, 0.75, "t", 2)
-    assert replace(summary, reward=estimate, bootstrap=bounds).bootstrap_differs is differs
 
 
 @pytest.mark.parametrize("k", range(1, 7))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.evaluations import record_of
-from tests.support.fake_launcher import FakeLauncher
+from tests.support.fake_launcher import FakeLauncher, leave_outputs
 from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError
@@ -108,12 +106,10 @@ def test_a_sweep_that_is_repeated_runs_no_stage_that_succeeded(
     assert capsys.readouterr().out.count("is done, skipped") == 2
 
 
-def _written(made: Stage, context: Context, failed: Sequence[str]) -> int:
+def _written(stage: Stage, context: Context, failed: Sequence[str]) -> int:
     """The exit code of a stage that writes what it promises, unless it is to fail."""
     spec = yaml.safe_load((context.outputs / "runs" / context.run_id / "spec.yaml").read_text())
-    if f"seed{spec['seed']}/{made.name}" in failed:
+    if f"seed{spec['seed']}/{stage.name}" in failed:
         return 9
-    for name in made.job.outputs:
-        (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
-        (context.outputs / name).write_text(json.dumps(record_of({"e/test/0": [0.5]})))
+    leave_outputs(stage, context)
     return 0

@@ -17,7 +17,6 @@ from xp.planning.job import Job
 from xp.planning.sft import sft_fields
 from xp.planning.stages import starts_private_ray
 from xp.worker.engines.config import EvaluateConfig
-from xp.worker.places import policy_start, reference_place, start_place
 
 
 def job(name: str, *overrides: str) -> Job:
@@ -65,25 +64,6 @@ def test_a_ray_of_its_own_is_started_on_one_machine_unless_the_user_has_a_cluste
         starts("launcher=ray", "launcher.start_head=true"),
     ] == [True] * 3
     assert [starts("launcher=ray"), starts("launcher=slurm", "hardware.num_nodes=2")] == [False] * 2
-
-
-def test_a_training_starts_from_its_checkpoint_or_its_fine_tuning() -> None:
-    model = ("model=hf", "model.path=Org/Name", GPUS[0])
-    plain = compose(model)
-    tuned = compose([*model, "sft.data=solve"])
-    started = plain.training.model_copy(update={"initial_checkpoint": "/x/checkpoint"})
-    checkpoint = plain.model_copy(update={"training": started})
-    specs = [plain, tuned, checkpoint]
-    assert [policy_start(spec, PLACES) for spec in specs] == [
-        "Org/Name",
-        PLACES.sft,
-        "/x/checkpoint",
-    ]
-    assert [start_place(spec) for spec in specs] == ["Org/Name", "Org/Name", "/x/checkpoint"]
-    # The penalty is relative to the model itself, unless the spec says otherwise.
-    assert reference_place(tuned, PLACES) == "Org/Name"
-    own = compose([*model, "sft.data=solve", "training.reference=sft", "training.kl_coef=0.1"])
-    assert reference_place(own, PLACES) == PLACES.sft
 
 
 @pytest.mark.parametrize(

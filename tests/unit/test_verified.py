@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.support.fake_launcher import FakeLauncher, at, go
-from tests.support.launching import plan, stage
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context
 from xp.lib.verified import DIGESTS, damaged
-from xp.planning.job import Stage
 from xp.results.evaluation.local import ensure_made
 from xp.worker.places import model_place
 from xp.worker.publish import check_there, publish
@@ -68,27 +63,6 @@ def test_a_model_without_digests_is_foreign_or_old(tmp_path: Path) -> None:
 def test_foreign_digests_are_a_fault_and_nothing_else_is_read(tmp_path: Path, content: str) -> None:
     (tmp_path / DIGESTS).write_text(content)
     assert damaged(tmp_path / DIGESTS) is not None
-
-
-def test_a_run_whose_model_was_changed_publishes_it_again(tmp_path: Path) -> None:
-    one = plan(
-        stage("train", "", outputs=("runs/run/model/model.safetensors",)), stage("evaluate", "")
-    )
-    made: list[str] = []
-
-    def play(what: Stage, context: Context) -> int:
-        made.append(context.key(what.name))
-        if what.name == "train":
-            shutil.rmtree(context.outputs / "runs/run/model", ignore_errors=True)
-            publish(save, context.outputs / "runs/run/model", [2])
-        return 0
-
-    go(at(one, 1), tmp_path, FakeLauncher(play))
-    go(at(one, 2), tmp_path, FakeLauncher(play))
-    assert made == ["run/1/train", "run/1/evaluate"]
-    flip(tmp_path / "runs/run/model/model.safetensors")
-    go(at(one, 3), tmp_path, FakeLauncher(play))
-    assert made[2:] == ["run/3/train", "run/3/evaluate"]
 
 
 def test_a_damaged_model_of_xps_own_is_made_again_for_an_evaluation(
