@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from xp.execution.launchers.base import Context
 from xp.execution.launchers.cluster import spread_of
 from xp.execution.launchers.node.job_spec import JobSpec, Result, make_job_spec
 from xp.execution.launchers.node.spread import command, first_failure, node_address
+from xp.execution.launchers.node.tracking import followed
+from xp.execution.tracking.base import NodeTracking
 from xp.lib import private_ray
 from xp.worker.nodes import Nodes, interface_of, local_address
 
@@ -90,3 +93,20 @@ def test_whoever_joins_a_cluster_says_its_token_and_no_other() -> None:
         "RAY_AUTH_TOKEN_PATH": "/home/me/token",
     }
     assert private_ray.joining({"RAY_AUTH_TOKEN": "mine"}, {}) == {"RAY_AUTH_TOKEN": "mine"}
+
+
+@pytest.mark.parametrize("is_tracked", [False, True])
+def test_a_tracked_program_has_the_variables_of_its_trackers(
+    is_tracked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XP_SAMPLE", raising=False)
+    context = Context("r", 1, tmp_path, "runs/r/attempt_1")
+    job = make_job_spec(
+        stage("train", "pass"), context, root=str(tmp_path), grace_s=1.0, secrets_file=None
+    )
+    if is_tracked:
+        variables = {"XP_SAMPLE": "1"}
+        job = replace(job, tracking=NodeTracking((), project="p", config={}, env=variables))
+        (tmp_path / "runs/r").mkdir(parents=True)
+    code = followed(job, tmp_path, lambda: int("XP_SAMPLE" in os.environ), pytest.fail)
+    assert code == int(is_tracked)

@@ -70,16 +70,6 @@ def test_the_groups_reward_comes_before_the_penalty() -> None:
     assert episode.settle().unpenalized == 3.0
 
 
-def test_a_void_episode_has_no_penalty() -> None:
-    episode = Episode(
-        TASK, lambda: FakeSession(lambda *_: ToolResult("", 0.0)), RULES, prepared=OPENING
-    )
-    episode.count_by(lambda: Tokens(1, 20_480, 0), DAPO)
-    episode.give_up("down")
-    assert episode.settle().reward is None
-    assert episode.settle().unpenalized is None
-
-
 def test_a_reward_function_gets_the_counts() -> None:
     shape = load_shape("tests.unit.test_overlong:by_tokens")
     assert played(None, Tokens(100, 7, 3), shape).settle().reward == 7.0

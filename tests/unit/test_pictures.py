@@ -15,7 +15,7 @@ import pytest
 from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.sections import replace
 from xp.envs import wire
-from xp.envs.base import PICTURE_MARK, ProtocolError, Task, ToolResult
+from xp.envs.base import PICTURE_MARK, Message, ProtocolError, Task, ToolResult
 from xp.envs.builtin.shapes_mini import NUM_ROWS, ShapesMini, drawn, puzzle
 from xp.envs.messages import chat_messages
 from xp.envs.openenv import observed
@@ -26,9 +26,11 @@ from xp.envs.pictures import (
     parts_of,
     picture_data,
     text_of,
+    with_pictures,
 )
 from xp.envs.rows import messages_of, reader_of
 from xp.episode.episode import Episode
+from xp.episode.prompt import as_user, opening_messages, prompt_keys
 from xp.errors import XpError
 from xp.spec.model import Images
 
@@ -297,3 +299,33 @@ def test_a_camera_turns_its_picture_once_and_junk_of_it_is_a_fault(store: Pictur
 def test_pictures_that_a_message_claims_are_refused(pictures: Any) -> None:
     with pytest.raises(ProtocolError, match="as parts of the content"):
         chat_messages([{"role": "user", "content": "x", "pictures": pictures}])
+
+
+def test_prompts_with_other_pictures_are_other_prompts(store: PictureStore) -> None:
+    def asked(name: str) -> list[Message]:
+        shown = store.keep(drawn(puzzle(name)[0]))
+        return [with_pictures(Message(role="user", content=""), [shown, "How many?"])]
+
+    assert prompt_keys(asked("a")) != prompt_keys(asked("b"))
+    assert prompt_keys(asked("a")) == prompt_keys(asked("a"))
+
+
+def test_messages_keep_their_pictures_where_they_are_joined(store: PictureStore) -> None:
+    shown = store.keep(PNG)
+    result = with_pictures(Message(role="tool", content=""), ["see ", shown])
+    nudge = with_pictures(Message(role="user", content=""), [shown, "again"])
+    (message,) = as_user([result, nudge])
+    assert message["content"].count(PICTURE_MARK) == len(message["pictures"]) == 2
+    system = with_pictures(Message(role="system", content=""), ["rules ", shown])
+    (opening,) = opening_messages("Be brief.", [system], ())
+    assert opening["content"] == f"Be brief.\n\nrules {PICTURE_MARK}"
+
+
+def test_an_endpoint_gets_the_pixels_that_a_training_reads(store: PictureStore) -> None:
+    from PIL import Image
+
+    clear = Image.new("RGBA", (100, 100), (0, 0, 0, 0))
+    picture = store.keep(drawing(clear, "PNG"))
+    sent = pil(picture_data(store.uri(picture["sha256"], 2500)))
+    assert sent.size == (50, 50)
+    assert sent.getpixel((0, 0)) == (255, 255, 255)

@@ -30,8 +30,8 @@ from xp.execution.record import (
     update_stage,
     write_record,
 )
-from xp.execution.run_directory import resource_errors
-from xp.lib.atomic import write_atomically
+from xp.execution.run_directory import is_unborn, resource_errors
+from xp.lib.atomic import TEMPORARY, write_atomically
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
 HERE = Provenance("0.1.0", "3.11.7", "0" * 40, True, {"trl": "1.16.0", "gone": None})
@@ -165,3 +165,14 @@ def test_an_error_of_the_disk_names_its_place(error: OSError, text: str) -> None
     with pytest.raises(XpError, match=f"^{text}") as caught, resource_errors(Path("here")):
         raise error
     assert caught.value.code == ExitCode.RESOURCE
+
+
+def test_a_directory_of_a_supervisor_that_wrote_nothing_is_unborn(directory: Path) -> None:
+    assert is_unborn(directory)
+    for name in (".lock", "spec.yaml", f"run.json{TEMPORARY}"):
+        (directory / name).touch()
+    assert is_unborn(directory)
+    (directory.parent / "link").symlink_to(directory)
+    assert not is_unborn(directory.parent / "link")
+    (directory / "run.json").touch()
+    assert not is_unborn(directory)

@@ -13,6 +13,7 @@ from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution.named import named_runs
+from xp.results.report.data import report
 from xp.results.report.episode_detail import detail
 from xp.results.report.episodes import EpisodeIndex
 from xp.results.report.escaped_text import page_text
@@ -157,3 +158,13 @@ def test_an_evaluation_has_a_page_and_episodes_like_a_run(
     make_run(tmp_path, "whodunit-run")
     assert main(["report", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
     assert "whodunit is the beginning of 2 names: " in capsys.readouterr().err
+
+
+def test_several_runs_are_compared_by_what_differs_and_task_by_task(outputs: Path) -> None:
+    _, data, _ = report(named_runs(outputs, ["run-*", "slow"]))
+    found = data["comparison"]
+    assert found["keys"] == ["seed", "training.learning_rate"]
+    assert [row[0] for row in found["values"]] == ["1", "2", "1"]
+    assert found["groups"] == [[0, 1], [2]]
+    assert [pair["second"] for pair in found["pairs"]] == ["run-two", "slow"]
+    assert found["pairs"][1]["difference"] == pytest.approx(-0.4)

@@ -133,3 +133,17 @@ def test_a_resumed_run_changes_what_keeps_its_episodes_comparable() -> None:
     changeable = ("evaluation.a.b", "tracking", "training.num_steps")
     kept = ("evaluation", "tracking.x", "training.learning_rate", "training.num_steps.x", "seed")
     assert [*map(is_changeable, (*changeable, *kept))] == [True] * 3 + [False] * 5
+
+
+def test_a_run_goes_on_with_as_many_accelerators_of_another_machine(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "model=qwen2.5-1.5b-instruct"
+    assert say("training.num_steps=3", "backend=skyrl", model, "hardware=a100x4")[0] == 0
+    resume = f"resume={run_of(tmp_path).name}"
+    assert say(resume, "hardware.accelerators_per_node=8")[0] == ExitCode.CONFIG
+    assert "hardware.accelerators_per_node: a resumed run keeps it" in capsys.readouterr().err
+    other = ("hardware.name=h100x4", "hardware.accelerator=h100", "hardware.num_cpus=96")
+    assert say(resume, "training.num_steps=30", *other)[0] == 0
+    spec = yaml.safe_load((run_of(tmp_path) / "spec.yaml").read_text())
+    assert spec["hardware"]["accelerator"] == "h100"

@@ -12,7 +12,6 @@ import pytest
 
 from xp.composition import compose, from_container, to_yaml
 from xp.composition.points import validated
-from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.execution.record import (
     Provenance,
@@ -28,7 +27,6 @@ from xp.execution.reuse import finished, reusable_stages
 from xp.lib.verified import DIGESTS
 from xp.planning.plan import Plan, build_again, build_plan
 from xp.spec.recorded import recorded_spec
-from xp.tasks.training_length import FILE as LENGTH_FILE
 
 SMALL = (
     "env.train.num_tasks=8",
@@ -156,17 +154,6 @@ def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_pa
     spec = finished_run(tmp_path)
     record = another_attempt(tmp_path, resumed(spec, every=1, patience=1), train=failed)
     assert reusable_stages(third(spec), record, tmp_path) == {"prepare": 1}
-
-
-def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Path) -> None:
-    spec = finished_run(tmp_path, "training.num_steps=null", "training.epochs=2")
-    run = tmp_path / "runs/R"
-    (run / "attempt_1/train").mkdir(parents=True, exist_ok=True)
-    length = {"epochs": 2, "num_steps": 12, "num_tasks": 48}
-    (run / "attempt_1/train" / LENGTH_FILE).write_text(json.dumps(length))
-    write_record(run, read_record(run))
-    MetricsFile(run / "metrics.jsonl", "train", 1).write(12, {})
-    assert str(finished(resumed(spec), tmp_path)).startswith("R is finished (12 of 12 steps)")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from xp.composition import compose
 from xp.composition.points import Point
 from xp.composition.search import DATABASE, search
 from xp.errors import ExitCode, XpError
@@ -69,3 +70,22 @@ def test_a_database_that_cannot_be_read_is_an_error_of_resources(tmp_path: Path)
 def test_a_reward_that_is_no_number_ends_the_search_with_its_trial(tmp_path: Path) -> None:
     with pytest.raises(XpError, match=r"the trial seed=\d has the reward nan"):
         search(["seed=choice(1,2)"], [], tmp_path, 2, lambda _: float("nan"))
+
+
+def test_options_of_ones_own_are_searched_and_a_trial_may_compose(tmp_path: Path) -> None:
+    place = tmp_path / "options/algorithm"
+    place.mkdir(parents=True)
+    for name in ("one", "two"):
+        text = f"# Mine.\ndefaults:\n  - grpo\n  - _self_\n# Mine.\nname: {name}\n"
+        (place / f"{name}.yaml").write_text(text)
+    seen: set[str] = set()
+
+    def objective(point: Point) -> float:
+        seen.add(point.spec.algorithm.name)
+        compose(["recipes=quickstart", "env=echo", "algorithm=rloo"])
+        return 0.0
+
+    words = ["algorithm=choice(one,two)", "env=choice(echo,multiply)"]
+    search(words, [tmp_path / "options"], tmp_path / "search", 3, objective)
+    assert seen
+    assert seen <= {"one", "two"}

@@ -78,3 +78,9 @@ def test_the_stage_of_tasks_needs_a_part_of_the_machine_and_the_sdk_of_its_envir
     job = build_plan(compose([f"env={env}", "hardware=a100x4"]), "x").stages[0].job
     assert job.resources == Resources("cpu", 0, 1, num_cpus=4, memory_gb=8.0)
     assert ("openreward" in job.runtime.packages) is has_sdk
+
+
+def test_an_environments_dialect_is_its_own_and_else_the_models() -> None:
+    for name, dialect in (("openenv_echo", "action"), ("echo", "hermes")):
+        (member,) = episode_config(compose([f"env={name}"])).members.values()
+        assert member.dialect == dialect

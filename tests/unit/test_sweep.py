@@ -113,3 +113,18 @@ def _written(stage: Stage, context: Context, failed: Sequence[str]) -> int:
         return 9
     leave_outputs(stage, context)
     return 0
+
+
+def test_a_comparison_keeps_the_swept_keys_on_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, rate in enumerate(("1e-3", "2e-3")):
+        swept = (f"training.learning_rate={rate}", f"algorithm.clip_high={rate}")
+        run = f"whodunit_mini-20261127-03064{number}-ea85"
+        leave_run(spec(tmp_path, *swept), run, RunStatus.SUCCEEDED, after=0.5)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["runs", "compare", f"outputs={tmp_path}"]) == 0
+    table = capsys.readouterr().out.splitlines()[:3]
+    assert {"run", "after", "learning_rate", "clip_high"} <= set(table[0].split())
+    assert max(map(len, table)) <= 80

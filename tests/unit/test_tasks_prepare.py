@@ -231,3 +231,10 @@ def test_the_program_tells_each_end_by_its_code_and_a_line(
         assert "changed since this was planned" in error
     monkeypatch.setattr(program, "prepare", lambda *_, **__: 1 / 0)
     assert program.main([str(file)]) == ExitCode.INTERNAL
+
+
+def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path, down=True)
+    with pytest.raises(XpError, match=r"environment fake .* does not answer") as caught:
+        prepare(world.config(), {}, tmp_path)
+    assert caught.value.code is ExitCode.ENVIRONMENT

@@ -21,6 +21,9 @@ from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.spec.model import Model
 from xp.tasks import template_check
+from xp.tasks.config import Purpose
+from xp.tasks.load import within_limit
+from xp.tasks.row import TaskRow
 from xp.tasks.template_check import (
     PROBE_TOOLS,
     check_chat,
@@ -171,3 +174,10 @@ def test_a_template_that_does_not_end_is_a_fault(
     assert "may never end" in finding.text
     with pytest.raises(XpError, match="may never end"):
         check_template_on_tasks([spec])
+
+
+def test_no_trainer_gets_tasks_whose_tools_its_model_would_not_read(tmp_path: Path) -> None:
+    prompt = (tuple(OPENING), json.dumps(PROBE_TOOLS))
+    row = TaskRow("a/train/0", "a", Purpose.TRAIN, "train", 0, "0" * 64, *prompt, 1.0)
+    with pytest.raises(XpError, match=r"set model\.tools_prompt=system"):
+        within_limit(tmp_path / "set", [row], tokens("smollm2"), 1000)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.support.fake_launcher import FakeLauncher, at, go
+from tests.support.launching import plan, stage
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
+from xp.execution.launchers.base import Context
 from xp.lib.verified import DIGESTS, damaged
+from xp.planning.job import Stage
 from xp.results.evaluation.local import ensure_made
 from xp.worker.places import model_place
 from xp.worker.publish import check_there, publish
@@ -79,3 +84,23 @@ def test_a_damaged_model_of_xps_own_is_made_again_for_an_evaluation(
         "is damaged (model.safetensors does not match its sha256); it is made again"
         in capfd.readouterr().err
     )
+
+
+def test_a_run_whose_model_was_changed_publishes_it_again(tmp_path: Path) -> None:
+    model = tmp_path / "runs/run/model"
+    train = stage("train", "", outputs=("runs/run/model/model.safetensors",))
+    both = plan(train, stage("evaluate", ""))
+    keys: list[str] = []
+
+    def play(played: Stage, context: Context) -> int:
+        keys.append(context.key(played.name))
+        if played.name == "train":
+            shutil.rmtree(model, ignore_errors=True)
+            publish(save, model, [2])
+        return 0
+
+    go(at(both, 1), tmp_path, FakeLauncher(play))
+    go(at(both, 2), tmp_path, FakeLauncher(play))
+    flip(model / "model.safetensors")
+    go(at(both, 3), tmp_path, FakeLauncher(play))
+    assert keys == ["run/1/train", "run/1/evaluate", "run/3/train", "run/3/evaluate"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +176,35 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
+    ("keys", "has_head", "words"),
+    [
+        ({"tie_word_embeddings": True}, True, "tie_word_embeddings is true"),
+        ({"num_hidden_layers": 3}, False, "have no layer 2"),
+        ({"tie_word_embeddings": False}, False, r"have no lm_head\.weight"),
+        ({"tie_word_embeddings": False}, True, None),
+    ],
+)
+def test_a_head_and_layers_are_those_of_the_config(
+    keys: dict[str, Any], has_head: bool, words: str | None, tmp_path: Path
+) -> None:
+    weights = network(tmp_path, "qwen3")
+    weights.pop("lm_head.weight", None)
+    if has_head:
+        weights["lm_head.weight"] = 2 * weights["model.embed_tokens.weight"]
+    write(tmp_path, weights, "safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | keys))
+    spec = compose(["model=hf", f"model.path={tmp_path}"])
+    for check in (lambda: check_model_files(spec), lambda: check_weights(tmp_path)):
+        with nullcontext() if words is None else pytest.raises(XpError, match=words):
+            check()
+
+
+@pytest.mark.parametrize(
     ("place", "kind", "backend"),
     [
         *(("quantization_config", kind, "trl") for kind in KINDS),
-        *(("quantization_config", kind, "slime") for kind in ("fp8", "awq")),
+        ("quantization_config", "awq", "slime"),
         ("compression_config", "compressed-tensors", "trl"),
         ("text_config", "fp8", "slime"),
         ("text_config", "awq", "skyrl"),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.recorded_runs import progressing
 from xp.__main__ import main
+from xp.cli.parser import parse
 from xp.errors import ExitCode
 
 
@@ -42,3 +43,15 @@ def test_a_directory_that_is_no_run_is_refused_with_both_forms(
 ) -> None:
     assert main(words.format(tmp_path).split()) == ExitCode.RUN_DIR
     assert "the id of a run, nor a directory OUTPUTS/runs/RUN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "words"),
+    [
+        ("env check --seconds 60 env=sums --json tasks=4", "words", ["env=sums", "tasks=4"]),
+        ("runs compare a --json b", "names", ["a", "b"]),
+        ("plan seed=1 --files name=x", "overrides", ["seed=1", "name=x"]),
+    ],
+)
+def test_options_may_stand_between_other_words(line: str, field: str, words: list[str]) -> None:
+    assert getattr(parse(line.split()), field) == words
