@@ -51,7 +51,13 @@ def test_the_address_of_a_node_is_slurms(
 
 def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
     assert first_failure(tmp_path) is None
-    for number, (code, ended) in enumerate([(143, 20.0), (21, 10.0), (0, 5.0)]):
+    for number, (code, ended) in enumerate(
+        [
+            (143, 20.0),
+            (21, 10.0),
+            (0, 5.0),
+        ]
+    ):
         (tmp_path / f"node_{number}.json").write_text(json.dumps({"code": code, "ended": ended}))
     (tmp_path / "node_3.json").write_text("{")
     assert first_failure(tmp_path) == 21
@@ -106,7 +112,15 @@ def test_a_tracked_program_has_the_variables_of_its_trackers(
     )
     if is_tracked:
         variables = {"XP_SAMPLE": "1"}
-        job = replace(job, tracking=NodeTracking((), project="p", config={}, env=variables))
+        job = replace(
+            job,
+            tracking=NodeTracking(
+                (),
+                project="p",
+                config={},
+                env=variables,
+            ),
+        )
         (tmp_path / "runs/r").mkdir(parents=True)
     code = followed(job, tmp_path, lambda: int("XP_SAMPLE" in os.environ), pytest.fail)
     assert code == int(is_tracked)

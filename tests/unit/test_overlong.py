@@ -56,7 +56,14 @@ def test_the_record_has_both_rewards_and_a_held_out_episode_one() -> None:
     assert (train.reward, train.unpenalized, train.task_reward) == (0.5, 1.0, 1.0)
     held_out = played(None, Tokens(100, 10_432, 8_000)).settle()
     assert (held_out.reward, held_out.unpenalized, held_out.task_reward) == (1.0, None, 1.0)
-    record = trajectory(episode, run="", phase="train", step=0, sample=0, tools="[]")
+    record = trajectory(
+        episode,
+        run="",
+        phase="train",
+        step=0,
+        sample=0,
+        tools="[]",
+    )
     outcome = json.loads(record.to_line())["outcome"]
     assert [*outcome["reward_steps"].items()] == [("reduce", 1.0), ("length", 0.5)]
     assert _recorded(outcome).reward == 1.0, "a rule scores the task"
@@ -77,8 +84,28 @@ def test_a_reward_function_gets_the_counts() -> None:
 
 
 def test_a_pass_is_of_the_task_and_the_mean_of_the_update() -> None:
-    outcomes = [EpisodeResult(EpisodeStatus.FINISHED, 0.25, (1.0,), 1, 1, 0, unpenalized=1.0)]
-    outcomes += [EpisodeResult(EpisodeStatus.FINISHED, 0.0, (0.0,), 1, 1, 0, unpenalized=0.0)]
+    outcomes = [
+        EpisodeResult(
+            EpisodeStatus.FINISHED,
+            0.25,
+            (1.0,),
+            1,
+            1,
+            0,
+            unpenalized=1.0,
+        )
+    ]
+    outcomes += [
+        EpisodeResult(
+            EpisodeStatus.FINISHED,
+            0.0,
+            (0.0,),
+            1,
+            1,
+            0,
+            unpenalized=0.0,
+        )
+    ]
     metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 3) for outcome in outcomes], 2, 1.0)
     assert metrics["reward/avg_pass_at_2"] == 1.0
     assert metrics["reward/avg_raw_reward"] == 0.125

@@ -110,7 +110,11 @@ def test_the_first_tasks_of_one_side_alone_are_named() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e6])
 def test_a_standard_error_that_is_rounding_alone_is_0(scale: float) -> None:
-    tasks = [[scale * (0.1 + 0.2)], [scale * 0.3], [scale * 0.3] * 2]
+    tasks = [
+        [scale * (0.1 + 0.2)],
+        [scale * 0.3],
+        [scale * 0.3] * 2,
+    ]
     assert clustered_stderr(tasks) == 0.0
     estimate = mean(tasks)
     assert estimate is not None
@@ -118,8 +122,18 @@ def test_a_standard_error_that_is_rounding_alone_is_0(scale: float) -> None:
 
 
 def test_tasks_with_only_void_episodes_of_one_model_are_left_out() -> None:
-    first = {"a": [0.0, 1.0], "b": [1.0, None], "void": [None], "d": [0.25]}
-    second = {"a": [1.0, 1.0], "b": [1.0], "void": [1.0], "d": [0.5]}
+    first = {
+        "a": [0.0, 1.0],
+        "b": [1.0, None],
+        "void": [None],
+        "d": [0.25],
+    }
+    second = {
+        "a": [1.0, 1.0],
+        "b": [1.0],
+        "void": [1.0],
+        "d": [0.5],
+    }
     result = compare(("x", "y"), first, second, 1.0, 0.03)
     assert (result.num_tasks, result.num_left_out, result.unit) == (3, 1, "task")
     means = (result.mean_first, result.mean_second, result.difference)
@@ -128,7 +142,13 @@ def test_tasks_with_only_void_episodes_of_one_model_are_left_out() -> None:
     assert result.stderr == pytest.approx(0.25 / 3**0.5)
     assert (result.low, result.high) == pytest.approx((-0.371, 0.871), abs=6e-4)
     with pytest.raises(XpError, match="x and y: no task has a scored episode of both"):
-        compare(("x", "y"), {"t": [None]}, {"t": [1.0]}, 1.0, 0.03)
+        compare(
+            ("x", "y"),
+            {"t": [None]},
+            {"t": [1.0]},
+            1.0,
+            0.03,
+        )
 
 
 def test_a_difference_of_shares_is_at_most_1() -> None:
@@ -139,13 +159,31 @@ def test_a_difference_of_shares_is_at_most_1() -> None:
     # Mean 0.6, deviation 0.5657, and t with 1 degree of freedom is 12.706: 5.68 or more.
     low = 0.6 - 12.7062 * 0.4
     assert (rise.low, rise.high, fall.low, fall.high) == pytest.approx((-1, 1, -1, 1))
-    wide = compare(("x", "y"), low_side, {"a": [1.5], "b": [0.3]}, 1.0, 0.03)
+    wide = compare(
+        ("x", "y"),
+        low_side,
+        {"a": [1.5], "b": [0.3]},
+        1.0,
+        0.03,
+    )
     assert wide.low == pytest.approx(1.5 * low, abs=1e-3)
     assert rise.stderr == pytest.approx(0.4)
 
 
-ONE = compare(("a", "b"), {"t": [0.25]}, {"t": [0.5]}, 1.0, 0.03)
-TWO = compare(("a", "b"), {"t": [0.0], "u": [0.5]}, {"t": [0.5], "u": [0.75]}, 1.0, 0.03)
+ONE = compare(
+    ("a", "b"),
+    {"t": [0.25]},
+    {"t": [0.5]},
+    1.0,
+    0.03,
+)
+TWO = compare(
+    ("a", "b"),
+    {"t": [0.0], "u": [0.5]},
+    {"t": [0.5], "u": [0.75]},
+    1.0,
+    0.03,
+)
 
 
 def test_one_task_has_a_difference_and_no_statistics() -> None:

@@ -45,7 +45,14 @@ def test_what_the_measure_says_is_refused_is_refused() -> None:
         for place, (option, backend) in enumerate(pairs)
         if place % 24 == 0 or "refused" in COMMITTED.options[option.name][backend]
     ]
-    specs = {(option.name, backend): spec_of(option, backend, ()) for option, backend in asked}
+    specs = {
+        (option.name, backend): spec_of(
+            option,
+            backend,
+            (),
+        )
+        for option, backend in asked
+    }
     refusals = {key: spec_refusals(spec) for key, spec in specs.items()}
     refused = {key: str(texts[0]) for key, texts in refusals.items() if texts}
     cells = {(name, backend): COMMITTED.options[name][backend] for name, backend in specs}

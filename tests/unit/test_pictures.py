@@ -54,7 +54,11 @@ def store(tmp_path: Path) -> PictureStore:
 def bomb(side: int) -> bytes:
     """A file of some hundred bytes that claims to be huge."""
     header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 100)), (b"IEND", b"")]
+    chunks = [
+        (b"IHDR", header),
+        (b"IDAT", zlib.compress(b"\0" * 100)),
+        (b"IEND", b""),
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
@@ -184,7 +188,14 @@ TEXT = {"type": "text", "text": "see "}
 def test_ors_blocks_are_pictures_in_prompts_and_results(store: PictureStore) -> None:
     (prompt,) = wire.prompt([TEXT, block()], "prompt", store)
     assert text_of(prompt).startswith("see [image 56x56 png ")
-    reply = {"ok": True, "output": {"blocks": [block(), TEXT], "reward": 0.5, "finished": False}}
+    reply = {
+        "ok": True,
+        "output": {
+            "blocks": [block(), TEXT],
+            "reward": 0.5,
+            "finished": False,
+        },
+    }
     result = wire.tool_result(reply, "call", store)
     assert result.text == f"{PICTURE_MARK}see "
     assert [one["sha256"] for one in result.pictures] == digests_of([prompt])

@@ -37,7 +37,14 @@ def test_a_page_shows_small_pictures_without_a_script_or_the_network(store: Pict
     session = FakeSession(lambda _, __: ToolResult(PICTURE_MARK, pictures=(shown,)))
     episode = Episode(Task("fake", "train", 0), lambda: session, RULES_WITH_PICTURES)
     episode.step(call("move"))
-    line = trajectory(episode, run="r", phase="train", step=0, sample=0, tools="[]").to_line()
+    line = trajectory(
+        episode,
+        run="r",
+        phase="train",
+        step=0,
+        sample=0,
+        tools="[]",
+    ).to_line()
     assert b"base64" not in line
     page = detail(json.loads(line), thumbnail=store.thumbnail)
     (message,) = [message for message in page["messages"] if message.get("pictures")]

@@ -98,6 +98,13 @@ def test_a_sweep_above_the_clusters_limit_is_several_arrays(tmp_path: Path) -> N
         spec = launcher_spec("slurm", array=True, detach=True, array_at_once=2)
         arrays = slurm_array.SlurmArrays(spec, tmp_path, sweep, {})
     sizes = ["--array=0-2%2", "--array=0-2%2", "--array=0-0%2"]
-    assert [size in words for size, words in zip(sizes, submitted, strict=True)] == [True] * 3
+    assert [
+        size in words
+        for size, words in zip(
+            sizes,
+            submitted,
+            strict=True,
+        )
+    ] == [True] * 3
     assert "--dependency=afterany:2" in submitted[2]
     assert arrays.task_id("r5", Path("code"), []) == "2_2"

@@ -107,11 +107,24 @@ def test_an_episode_of_several_rows_has_a_tree_of_its_turns() -> None:
         {"turn": at, "result": {"reward": None, "text": "", "follows": follows}}
         for at, follows in enumerate((None, -1, 0, 2))
     ]
-    results.append({"turn": 4, "result": {"reward": 1.0, "text": "", "undelivered": [4]}})
+    results.append(
+        {
+            "turn": 4,
+            "result": {
+                "reward": 1.0,
+                "text": "",
+                "undelivered": [4],
+            },
+        }
+    )
     outcome = {**record["outcome"], "num_turns": 5}
     page = detail({**record, "messages": messages, "tool_calls": results, "outcome": outcome})
     rows = [(row["follows"], row["turns"]) for row in page["rows"]]
-    assert rows == [(-1, [0, 1]), (-1, [2, 4]), (0, [3])]
+    assert rows == [
+        (-1, [0, 1]),
+        (-1, [2, 4]),
+        (0, [3]),
+    ]
     turns = [message for message in page["messages"] if "row" in message]
     assert [turn["row"] for turn in turns] == [0, 0, 1, 2, 1]
     assert [turn["turn"] for turn in turns if turn["is_untrained"]] == [4]

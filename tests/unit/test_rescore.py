@@ -137,7 +137,13 @@ def test_two_runs_with_other_rewards_are_compared_by_one_rule(tmp_path: Path) ->
     other = {"env.reward_fn": None, "env.reward.reduction": "last"}
     runs = leave_evaluations(tmp_path, other)
     first, second = (rescore(run, {"env.reward.reduction": "max"}) for run in runs)
-    pair = compared((runs[0], runs[1]), first, second, compose(OVERRIDES), 0.03)
+    pair = compared(
+        (runs[0], runs[1]),
+        first,
+        second,
+        compose(OVERRIDES),
+        0.03,
+    )
     assert (pair.first, pair.second, pair.num_tasks) == ("a", "b", 2)
     assert (pair.mean_first, pair.mean_second) == pytest.approx((0.4375, 0.625))
     with pytest.raises(XpError, match="a has no episodes of evaluate/before"):

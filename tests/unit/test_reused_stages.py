@@ -58,7 +58,15 @@ def finished_run(outputs: Path, *changes: str) -> dict[str, Any]:
     (outputs / "runs/R/attempt_1/plan.json").write_text(plan.to_json())
     names = [stage.name for stage in plan.stages]
     record = begin_attempt(
-        RunRecord("R", RunStatus.PENDING, ()), names, Provenance("0.1.0", "3.11", None, None, {})
+        RunRecord("R", RunStatus.PENDING, ()),
+        names,
+        Provenance(
+            "0.1.0",
+            "3.11",
+            None,
+            None,
+            {},
+        ),
     )
     for name in names:
         record = update_stage(record, name, status=RunStatus.SUCCEEDED)
@@ -80,7 +88,11 @@ def test_the_stages_of_a_finished_run_stand_until_their_jobs_change(tmp_path: Pa
     assert reusable_stages(same, record, tmp_path) == {"prepare": 1, "train": 1, "evaluate": 1}
     assert str(finished(same, tmp_path)).startswith("R is finished")
     assert "of None" not in str(finished(same, tmp_path))
-    assert reusable_stages(resumed(spec, every=1, patience=1), record, tmp_path) == {"prepare": 1}
+    assert reusable_stages(
+        resumed(spec, every=1, patience=1),
+        record,
+        tmp_path,
+    ) == {"prepare": 1}
     assert reusable_stages(resumed(spec, num_tasks=3), record, tmp_path) == {
         "prepare": 1,
         "train": 1,
@@ -143,7 +155,11 @@ def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_pa
         "train": 1,
         "evaluate": 1,
     }
-    assert reusable_stages(third(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
+    assert reusable_stages(
+        third(spec, num_tasks=3),
+        record,
+        tmp_path,
+    ) == {"prepare": 1, "train": 1}
     # A new training makes the earlier evaluation obsolete.
     (tmp_path / "runs/R/run.json").unlink()
     spec = finished_run(tmp_path)

@@ -61,9 +61,14 @@ def test_math_verifys_own_pairs_are_scored_as_it_scores_them_with_and_without_do
         [pair for pair in pairs if score(bare(pair[0]), f"\\boxed{{{bare(pair[1])}}}") != pair[2]],
     ]
     assert len(PAIRS) == 252
-    assert [len(some) <= limit for some, limit in zip(differing, most, strict=True)] == [
-        True
-    ] * 3, differing
+    assert [
+        len(some) <= limit
+        for some, limit in zip(
+            differing,
+            most,
+            strict=True,
+        )
+    ] == [True] * 3, differing
 
 
 @pytest.mark.parametrize(("graders", "right", "lines"), rows("answers"))
@@ -131,7 +136,13 @@ def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
 ) -> None:
     if grader == "math":
         pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    good = {"exact": 1, "contains": 1, "number": 3, "math": 4, "regex": 1}.get(grader, 2)
+    good = {
+        "exact": 1,
+        "contains": 1,
+        "number": 3,
+        "math": 4,
+        "regex": 1,
+    }.get(grader, 2)
     provider = provider_of(tmp_path, grader, rights)
     with pytest.raises(
         XpError,

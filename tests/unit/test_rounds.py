@@ -58,7 +58,14 @@ def test_the_choice_does_not_depend_on_order_or_unchosen_tasks() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 3])
-@pytest.mark.parametrize(("num_tasks", "processes"), [(6, 2), (1, 4), (7, 4)])
+@pytest.mark.parametrize(
+    ("num_tasks", "processes"),
+    [
+        (6, 2),
+        (1, 4),
+        (7, 4),
+    ],
+)
 def test_ranks_play_as_many_each_and_count_every_episode_once_with_whole_tasks(
     num_tasks: int, processes: int, samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,11 @@ def rows(env: str, count: int, weight: float = 1.0) -> list[Row]:
     return [Row(env, index, weight) for index in range(count)]
 
 
-@given(count=st.integers(1, 30), prompts=st.integers(1, 90), seed=st.integers(0, 9))
+@given(
+    count=st.integers(1, 30),
+    prompts=st.integers(1, 90),
+    seed=st.integers(0, 9),
+)
 def test_every_task_comes_once_an_epoch(count: int, prompts: int, seed: int) -> None:
     order = schedule(rows("a", count), prompts, seed=seed, shuffle=True)
     assert len(order) == prompts
@@ -54,9 +58,18 @@ def test_each_epoch_of_each_member_has_an_order_of_its_own() -> None:
 
 def test_a_longer_run_begins_like_a_shorter_one() -> None:
     pool = [*rows("a", 7), *rows("b", 5)]
-    assert schedule(pool, 60, seed=3, shuffle=True)[:20] == schedule(pool, 20, seed=3, shuffle=True)
+    assert schedule(pool, 60, seed=3, shuffle=True)[:20] == schedule(
+        pool,
+        20,
+        seed=3,
+        shuffle=True,
+    )
 
 
 def test_without_shuffle_the_order_is_the_sets_own() -> None:
     order = schedule(rows("a", 3), 7, seed=1, shuffle=False)
-    assert [row.index for row in order] == [*range(3), *range(3), 0]
+    assert [row.index for row in order] == [
+        *range(3),
+        *range(3),
+        0,
+    ]

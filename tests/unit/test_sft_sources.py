@@ -27,7 +27,14 @@ def test_a_data_set_of_messages_is_what_its_rows_are(name: str, tmp_path: Path) 
     move, look, *_ = json.loads(TOOLS)
     properties = {"n": {"type": "integer"}}
     move["function"]["parameters"] = {"type": "object", "properties": properties}
-    rows = [row_of("move", {"n": 1}, move), row_of("look", {"to": "x"}, look)]
+    rows = [
+        row_of("move", {"n": 1}, move),
+        row_of(
+            "look",
+            {"to": "x"},
+            look,
+        ),
+    ]
     (tmp_path / "data").mkdir()
     file = "talk.parquet" if name == "talk.parquet" else "data/train-00000-of-00001.parquet"
     datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / file))

@@ -109,7 +109,16 @@ def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
     )
 
 
-@pytest.mark.parametrize("given", [float("inf"), "1.0", True, {}, {"reward": 1.0, "x": "y"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        float("inf"),
+        "1.0",
+        True,
+        {},
+        {"reward": 1.0, "x": "y"},
+    ],
+)
 def test_what_is_no_finite_number_is_a_fault_of_the_function(given: Any) -> None:
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     with pytest.raises(RewardFnFault, match="reward_fn a:b: ValueError: it gave"):

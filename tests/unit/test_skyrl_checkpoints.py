@@ -39,7 +39,14 @@ def test_only_checkpoints_are_removed_and_never_a_directory_of_another_name(tmp_
     assert names(exports) == {"global_step_2", "global_step_10", *OTHERS}
 
 
-@pytest.mark.parametrize(("latest", "chosen"), [("3", "2"), ("1000", "2"), ("2.bad", None)])
+@pytest.mark.parametrize(
+    ("latest", "chosen"),
+    [
+        ("3", "2"),
+        ("1000", "2"),
+        ("2.bad", None),
+    ],
+)
 def test_a_renamed_checkpoint_is_passed_over(
     tmp_path: Path, latest: str, chosen: str | None
 ) -> None:

@@ -87,11 +87,28 @@ def test_a_function_of_the_users_own_sees_the_valid_episodes_alone(
 
 def test_a_critic_gets_raw_rewards_and_a_step_without_tokens_stops() -> None:
     estimate = estimate_of(settings_of("gae"), by_std=False)
-    assert advantages([sample(0.5, 0), sample(math.nan, 0), sample(2.0, 1)], estimate)[1] == [
+    assert advantages(
+        [
+            sample(0.5, 0),
+            sample(math.nan, 0),
+            sample(2.0, 1),
+        ],
+        estimate,
+    )[1] == [
         0.5,
         0.0,
         2.0,
     ]
     with pytest.raises(XpError, match=r"set algorithm\.mask_truncated=false") as caught:
-        advantages([sample(0.5, 0, is_left_out=True), sample(math.nan, 0)], estimate)
+        advantages(
+            [
+                sample(
+                    0.5,
+                    0,
+                    is_left_out=True,
+                ),
+                sample(math.nan, 0),
+            ],
+            estimate,
+        )
     assert caught.value.code is ExitCode.UNHEALTHY

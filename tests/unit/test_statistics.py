@@ -37,7 +37,16 @@ def test_the_standard_error_is_that_of_statsmodels_clustered_regression() -> Non
     from statsmodels.regression.linear_model import OLS
 
     rng = np.random.default_rng(1)
-    tasks = [list(rng.normal(rng.normal(), 1, size=rng.integers(1, 6))) for _ in range(30)]
+    tasks = [
+        list(
+            rng.normal(
+                rng.normal(),
+                1,
+                size=rng.integers(1, 6),
+            )
+        )
+        for _ in range(30)
+    ]
     groups = [number for number, task in enumerate(tasks) for _ in task]
     values = np.array([one for task in tasks for one in task])
     fit = OLS(values, np.ones_like(values)).fit(
@@ -81,12 +90,23 @@ def test_pass_at_k_is_the_share_of_choices_with_a_pass(k: int) -> None:
 
 
 def test_a_summary_has_every_figure_and_void_episodes_in_none() -> None:
-    summary = summarize({"a": [1.0, 0.0, None], "b": [1.0, 1.0, 1.0], "c": [None, None, None]}, 1.0)
+    summary = summarize(
+        {
+            "a": [1.0, 0.0, None],
+            "b": [1.0, 1.0, 1.0],
+            "c": [None, None, None],
+        },
+        1.0,
+    )
     assert (summary.num_tasks, summary.num_episodes, summary.num_void) == (3, 9, 4)
     assert summary.reward is not None
     assert summary.avg_at_k is not None
     assert (summary.reward.value, summary.avg_at_k.value) == pytest.approx((4 / 5, 1.5 / 2))
-    assert {k: one.num_tasks for k, one in summary.pass_at_k.items()} == {"1": 2, "2": 2, "3": 1}
+    assert {k: one.num_tasks for k, one in summary.pass_at_k.items()} == {
+        "1": 2,
+        "2": 2,
+        "3": 1,
+    }
     bounds = summary.void_bounds
     assert bounds is not None
     assert (bounds.low, bounds.high, bounds.of) == (4 / 9, 8 / 9, "observed")
@@ -121,7 +141,11 @@ def test_a_share_of_few_tasks(
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.5, 2.0)])
 def test_an_interval_ends_where_the_rewards_do(low: float, high: float) -> None:
     rewards = [high] + [low] * 9
-    small = summarize({f"t{at}": [one] for at, one in enumerate(rewards)}, high, (low, high))
+    small = summarize(
+        {f"t{at}": [one] for at, one in enumerate(rewards)},
+        high,
+        (low, high),
+    )
     large = summarize(
         {f"t{at}": [low + high - one] for at, one in enumerate(rewards)}, high, (low, high)
     )

@@ -86,7 +86,14 @@ def test_ray_reserves_gpus_for_a_program_that_does_not_request_them_itself(
     words: list[str], gpus: list[int], tmp_path: Path
 ) -> None:
     machine = ("hardware=a100x4", "model=qwen2.5-1.5b-instruct", "backend=skyrl", "launcher=ray")
-    jobs = [json.loads(text) for text in texts(tmp_path, *machine, *words).values()]
+    jobs = [
+        json.loads(text)
+        for text in texts(
+            tmp_path,
+            *machine,
+            *words,
+        ).values()
+    ]
     # In one Ray job of all stages, the training would wait for GPUs that the job itself has.
     assert sorted({job["entrypoint_num_gpus"] for job in jobs}) == gpus
     assert all(f"{tmp_path}/" in job["runtime_env"]["working_dir"] for job in jobs)

@@ -33,7 +33,18 @@ def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> No
     opened = _OpenBlock(Any, {}, 0)  # type: ignore[arg-type]
     outages: list[ShardEntry | Failure] = [_Unavailable("t", "down")] * 63
     faults = [Failure("t", "no such luck")] * 64
-    for result in (*faults, *outages, ShardEntry(0, "hash", ()), *outages, faults[0], *outages):
+    for result in (
+        *faults,
+        *outages,
+        ShardEntry(
+            0,
+            "hash",
+            (),
+        ),
+        *outages,
+        faults[0],
+        *outages,
+    ):
         fetcher._take(opened, Task("fake", "train", 0), result)
     with pytest.raises(XpError, match="down"):
         fetcher._take(opened, Task("fake", "train", 0), outages[0])
@@ -74,7 +85,12 @@ def test_a_whole_set_is_recognised_without_asking_the_environment(
 def test_the_bytes_do_not_depend_on_how_many_at_a_time(tmp_path: Path, concurrency: int) -> None:
     world = FakeWorld(tmp_path, splits={"train": 130, "test": 9})
     one, other = (
-        prepare(world.config(concurrency=n), {}, tmp_path / str(n)) for n in (8, concurrency)
+        prepare(
+            world.config(concurrency=n),
+            {},
+            tmp_path / str(n),
+        )
+        for n in (8, concurrency)
     )
     assert files_of(one) == files_of(other)
 

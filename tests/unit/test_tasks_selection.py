@@ -104,7 +104,14 @@ def test_without_a_second_split_a_share_is_held_out(sizes: dict[str, int]) -> No
 @given(st.integers(30, 200), st.integers(0, 200))
 def test_a_share_is_exact_and_stable_when_the_split_grows(size: int, more: int) -> None:
     small, large = (
-        set(select(TRAIN, held_out_rule("train", fraction=0.2), n)[1]) for n in (size, size + more)
+        set(
+            select(
+                TRAIN,
+                held_out_rule("train", fraction=0.2),
+                n,
+            )[1]
+        )
+        for n in (size, size + more)
     )
     assert len(small) == -(-size // 5)
     assert len(large) == -(-(size + more) // 5)

@@ -76,7 +76,16 @@ def test_whatever_fits_is_given_whole_and_nothing_else() -> None:
         text = "".join(draw.choices(words, k=draw.randint(0, 2_000)))
         messages = [*tool(text), *tool("and")]
         whole = chat.reply(messages, last_id=None)
-        room = draw.choice([0, 1, len(whole), len(whole) + 1, draw.randint(1, 2_000), 100_000])
+        room = draw.choice(
+            [
+                0,
+                1,
+                len(whole),
+                len(whole) + 1,
+                draw.randint(1, 2_000),
+                100_000,
+            ]
+        )
         expected = whole if len(whole) < room else None
         assert chat.reply_within(room, messages, last_id=None) == expected
 
@@ -116,4 +125,12 @@ def test_a_prompt_far_over_the_limit_is_left_out_uncounted(
     ids=["at its limit", "an end at the limit", "a stop text at the limit", "shorter"],
 )
 def test_a_turn_is_cut_if_its_limit_ended_it(ids: list[int], is_limits: bool) -> None:
-    assert is_cut(ids, 3, (1, 2), lambda own: own[-1] == 5) is is_limits
+    assert (
+        is_cut(
+            ids,
+            3,
+            (1, 2),
+            lambda own: own[-1] == 5,
+        )
+        is is_limits
+    )

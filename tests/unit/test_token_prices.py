@@ -30,10 +30,23 @@ def test_a_budget_counts_all_lines_and_expects_the_next_step_by_training_alone(
 ) -> None:
     file = tmp_path / PLACES.metrics
     file.parent.mkdir(parents=True)
-    costs = [("sft", 1, 4.0), ("sft", 2, 4.0), ("train", 1, 2.0), ("train", 2, 2.0)]
+    costs = [
+        ("sft", 1, 4.0),
+        ("sft", 2, 4.0),
+        ("train", 1, 2.0),
+        ("train", 2, 2.0),
+    ]
     file.write_text(
         "".join(
-            json.dumps({"stage": stage, "step": step, "time": 0.0, "attempt": 1, "cost/usd": usd})
+            json.dumps(
+                {
+                    "stage": stage,
+                    "step": step,
+                    "time": 0.0,
+                    "attempt": 1,
+                    "cost/usd": usd,
+                }
+            )
             + "\n"
             for stage, step, usd in costs
         )

@@ -21,7 +21,14 @@ from xp.execution.tracking.base import (
 )
 from xp.execution.tracking.mirror import MetricsLine, Mirror, parse_line
 
-LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
+LINE = {
+    "step": 3,
+    "time": 12.5,
+    "attempt": 1,
+    "stage": "train",
+    "loss": 0.5,
+    "num": 2,
+}
 
 
 @dataclass
@@ -99,10 +106,30 @@ def test_a_resumed_run_sends_the_steps_before_its_checkpoint_once(
 ) -> None:
     """The first attempt lost the steps 4 and 5; `last_time`: what an attempt before has sent."""
     write(tmp_path, {**LINE, "stage": "sft", "step": 7, "time": 0.5})
-    write(tmp_path, *({**LINE, "step": step, "time": float(step)} for step in range(1, 6)))
+    write(
+        tmp_path,
+        *(
+            {
+                **LINE,
+                "step": step,
+                "time": float(step),
+            }
+            for step in range(1, 6)
+        ),
+    )
     tracker = FakeTracker(last_time=last_time)
     with mirror(tmp_path, {"fake": tracker}, []):
-        write(tmp_path, *({**LINE, "step": step, "time": 10.0 + step} for step in (4, 5)))
+        write(
+            tmp_path,
+            *(
+                {
+                    **LINE,
+                    "step": step,
+                    "time": 10.0 + step,
+                }
+                for step in (4, 5)
+            ),
+        )
     assert [step for step, metrics in tracker.seen if "loss" in metrics] == of_train
     assert [step for step, metrics in tracker.seen if "sft/loss" in metrics] == of_sft
 

@@ -78,7 +78,17 @@ def test_a_prompt_that_the_template_refuses_is_named_before_the_first_episode(
     tmp_path: Path,
 ) -> None:
     messages = (Message(role="user", content="war"),)
-    row = TaskRow("a/train/3", "a", Purpose.TRAIN, "train", 3, "0" * 64, messages, "[]", 1.0)
+    row = TaskRow(
+        "a/train/3",
+        "a",
+        Purpose.TRAIN,
+        "train",
+        3,
+        "0" * 64,
+        messages,
+        "[]",
+        1.0,
+    )
     words = r"task a/train/3: the model's chat template .*TemplateError: no war"
     with pytest.raises(XpError, match=words) as caught:
         within_limit(tmp_path / "set", [row], refusing("war"), 1000)
@@ -184,7 +194,12 @@ def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> Non
     ]
     ids = chat.prompt(ROW.messages, ROW.tools)
     own = list[int]()
-    for text, mark, said in zip("375", marks, ("higher", "lower", None), strict=True):
+    for text, mark, said in zip(
+        "375",
+        marks,
+        ("higher", "lower", None),
+        strict=True,
+    ):
         turn = [*tokenizer(text, add_special_tokens=False)["input_ids"], mark]
         own += turn
         more = (

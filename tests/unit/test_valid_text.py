@@ -37,7 +37,13 @@ def test_pairs_are_joined_and_lone_surrogates_replaced(text: str, expected: str)
 def test_a_prepared_task_has_tools_and_messages_that_a_tokenizer_takes() -> None:
     rules = replace(RULES, system_prompt="{tools}")
     member = member_of(rules, selection(), held_out_rule("test"), weight=1.0)
-    tools = (ToolSpec(CUT, CUT, {"type": "object", "properties": {CUT: {"enum": [CUT]}}}),)
+    tools = (
+        ToolSpec(
+            CUT,
+            CUT,
+            {"type": "object", "properties": {CUT: {"enum": [CUT]}}},
+        ),
+    )
     messages = [Message(role="user", content=CUT)]
     entry = entry_of(Task("fake", "train", 0), "hash", messages, tools, member)
     assert "\\ud83d" not in entry.tools

@@ -59,7 +59,11 @@ def test_a_value_that_python_cannot_hold_is_malformed(value: str) -> None:
     assert isinstance(found, MalformedCall)
 
 
-@pytest.mark.parametrize("body", ["[" * 100_000, '{"a":' * 50_000], ids=lambda body: body[:4])
+@pytest.mark.parametrize(
+    "body",
+    ["[" * 100_000, '{"a":' * 50_000],
+    ids=lambda body: body[:4],
+)
 def test_json_of_any_depth_never_raises(body: str) -> None:
     (found,) = calls(Dialect.HERMES, f"<tool_call>{body}</tool_call>")
     assert found == MalformedCall("the tool call is nested too deeply")
