@@ -23,13 +23,6 @@ from xp.fields.slime_media import (
 from xp.spec import RunSpec
 
 ON_SLIME = ("env=whodunit", "backend=slime", "hardware=h100x8", "model.dialect=hermes")
-EXPERTS = {
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-}
 
 
 def spec_of(directory: Path, kind: str, text: dict[str, Any], *more: str) -> RunSpec:
@@ -54,7 +47,6 @@ def spec_of(directory: Path, kind: str, text: dict[str, Any], *more: str) -> Run
             {"model_type": "qwen3_vl_text"},
             "Slime has no loader of qwen3_vl; its code of qwen3",
         ),
-        ("glm4v_moe", {"model_type": "glm4v_moe_text", **EXPERTS}, "its code of glm4_moe"),
         (
             "internvl",
             {"model_type": "qwen3"},
