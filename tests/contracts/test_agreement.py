@@ -158,11 +158,3 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
             )
         else:
             grouped.check_void_group(outcomes)
-
-
-def test_the_scripts_reach_every_status_and_an_outage_has_no_reward() -> None:
-    outcomes = [bare(script).outcome for script in SCRIPTS]
-    assert {one.status for one in outcomes} == set(EpisodeStatus) - {EpisodeStatus.ONGOING}
-    assert [(one.reward is None) == (one.status is EpisodeStatus.VOID) for one in outcomes] == [
-        True
-    ] * len(SCRIPTS)

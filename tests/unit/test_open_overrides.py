@@ -21,7 +21,6 @@ OPEN = {
     ],
     "skyrl": [
         ("trainer.algorithm.policy_loss_type", "kl_cov", "algorithm.policy_loss"),
-        ("generator.eval_sampling_params.min_p", 0.05, ""),
     ],
     "slime": [
         ("kl-loss-type", "low_var_kl", "algorithm.kl_estimator"),

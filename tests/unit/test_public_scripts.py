@@ -11,11 +11,6 @@ from xp.cli.native import KeyResult
 
 SCRIPTS = scripts()
 ROOT = Path(__file__).parents[2]
-RECIPES = [
-    script.words[0].removeprefix("recipes=")
-    for script in SCRIPTS.values()
-    if len(script.words) == 1
-]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -27,12 +22,6 @@ def test_every_key_has_a_place_or_a_sentence(name: str) -> None:
     equal = {row.key for row in rows if row.result is KeyResult.EQUAL}
     assert {*script.reasons} & equal == set(), "called different and is not"
     assert {*script.reasons} <= {*script.keys}
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_of_a_script_says_what_to_expect(recipe: str) -> None:
-    head = (ROOT / f"recipes/{recipe}.yaml").read_text(encoding="utf-8").partition("defaults:")[0]
-    assert "# Expect: " in head
 
 
 def test_the_page_is_current() -> None:
