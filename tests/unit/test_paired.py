@@ -54,6 +54,7 @@ def test_interval_tests_and_power_are_those_of_scipy_and_statsmodels(number: int
     [
         (0.2, 0.03, 1.0, 6),
         (0.0, 0.03, 1.0, 99),
+        (0.0, 0.06, 2.0, 99),
         (0.0, 1.0, 1.0, 2),
     ],
 )

@@ -17,6 +17,7 @@ from xp.lib.models.network import may_have_heads
     [
         ("deepseek_v3", {"num_nextn_predict_layers": 0}, False),
         ("qwen3", {"num_nextn_predict_layers": 1}, True),
+        ("qwen3", {}, False),
         ("qwen3", None, False),
         ("mimo", None, True),
         ("step3p5", {}, True),

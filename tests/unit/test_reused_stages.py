@@ -177,6 +177,8 @@ def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_pa
     [
         ("", (), "prepare model train evaluate"),
         ("prepare model", (), "prepare"),
+        ("prepare model train", (), "prepare model train evaluate"),
+        ("prepare model sft", ("sft.data=solve", "env.held_out=null"), "prepare model sft"),
         ("prepare model train evaluate", ("env.held_out=null",), "prepare model train"),
         ("prepare model sft", ("sft.data=solve",), "prepare model sft evaluate"),
         ("prepare model sft train", ("sft.data=solve",), "prepare model sft train evaluate"),

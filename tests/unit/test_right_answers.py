@@ -93,9 +93,11 @@ def test_an_answer_gets_what_a_person_would_give(
         ("number", 1800, r"#### \$1{,}800", 1),
         ("gsm8k", 1800, r"#### \$1{,}800", 1),
         ("number", "9" * 6000, "9" * 6000, 1),
+        ("gsm8k", "9" * 6000, "9" * 6000, 0),
+        ("choice", 0.0, "A", 1),
         ("choice", 1, "B", 1),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_a_right_answer_may_be_no_text_or_a_long_one(
     grader: str, right: Any, answer: str, reward: float

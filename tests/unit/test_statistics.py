@@ -8,8 +8,10 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
+from tests.support.sections import replace
 from xp.episode.clusters import reward_limits
 from xp.results.evaluation.statistics import (
+    Estimate,
     mean,
     mix_of,
     pass_at_k,
@@ -178,6 +180,7 @@ def test_a_mix_is_the_weighted_mean_of_strata() -> None:
     [
         ([0.0, 1.0, None], (None, None), (0.0, 1.0)),
         ([0.5, 1.01], (None, None), (None, None)),
+        ([-0.01, 1.0], (None, None), (None, None)),
         ([None], (None, None), (None, None)),
         ([0.5], (-1.0, None), (-1.0, 1.0)),
     ],
@@ -188,3 +191,16 @@ def test_rewards_within_0_and_1_and_those_of_a_rule_have_limits(
     limits: tuple[float | None, float | None],
 ) -> None:
     assert reward_limits(rewards, rule) == limits
+
+
+@pytest.mark.parametrize(
+    ("bounds", "differs"),
+    # The width is 0.5, of which a fifth is 0.1.
+    [((0.34, 0.84), False), ((0.36, 0.75), True), ((0.25, 0.64), True), (None, False)],
+)
+def test_a_bootstrap_differs_by_a_fifth_of_the_width(
+    bounds: tuple[float, float] | None, differs: bool
+) -> None:
+    summary = summarize({"a": [0.0], "b": [1.0]}, 1.0)
+    estimate = Estimate(0.5, 0.1, 0.25, 0.75, "t", 2)
+    assert replace(summary, reward=estimate, bootstrap=bounds).bootstrap_differs is differs

@@ -115,7 +115,9 @@ def test_every_field_of_an_environment_is_judged_here() -> None:
     [
         {"train": selection(("train",), indices=(1, 2))},
         {"train": selection(("train",), num_tasks=10, shuffle=True)},
+        {"train": selection(("other",), num_tasks=10)},
         {"held_out": None},
+        {"held_out": held_out_rule("test", num_tasks=6)},
         {"held_out": held_out_rule("test", num_tasks=5, may_overlap=True)},
         {"train": selection(("train", "extra"), num_tasks=10)},
         {"source": "another"},
@@ -195,6 +197,7 @@ def test_code_with_a_task_version_is_told_apart(tmp_path: Path) -> None:
         ({"reward": replace(RULES.reward, maximum=1.0)}, "env.reward.maximum"),
         ({"reward_fn": (WeightedFnSpec(fn="mine:twice", weight=2.0),)}, "env.reward_fn"),
         ({"group_reward_fn": "mine:twice"}, "env.group_reward_fn"),
+        ({"group_score_weight": 1.0}, "env.group_score_weight"),
         ({"judge": JUDGE}, "env.judge"),
         ({"grader": "mine:twice"}, "env.grader"),
         ({"options": {"roles": {"grader": {"model": "m"}}}}, "env.options"),

@@ -213,3 +213,9 @@ def test_a_list_of_tasks_is_as_long_as_their_number(tmp_path: Path) -> None:
     splits = ProviderSplits(FakeWorld(tmp_path).member(), Listing())  # type: ignore[arg-type]
     with pytest.raises(XpError, match="it counts 2 tasks in train, and lists 1"):
         splits.contents("train")
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.1, 1), (0.4, 2), (0.9, 2)])
+def test_a_share_is_rounded_up_and_leaves_a_task_to_each_side(fraction: float, count: int) -> None:
+    train, held_out = select(TRAIN, held_out_rule("train", fraction=fraction), 3)
+    assert (len(train), len(held_out)) == (3 - count, count)

@@ -66,3 +66,17 @@ def test_an_episode_in_this_dialect_answers_as_the_user() -> None:
     episode = Episode(TASK, lambda: session, replace(RULES, dialect=Dialect.ACTION))
     assert episode.step("<action>hi</action>").messages[0]["role"] == "user"
     assert episode.settle().reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": ["integer", "null"]}, 3),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 3),
+        (True, "3"),
+    ],
+)
+def test_a_schema_may_allow_several_types(schema: object, value: object) -> None:
+    arguments = {"type": "object", "properties": {"it": schema}, "required": ["it"]}
+    call = ToolCall("step", {"it": value})
+    assert parsed("<action>3</action>", ToolSpec("step", "", arguments)) == (call,)

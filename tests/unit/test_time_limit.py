@@ -78,6 +78,7 @@ def test_a_new_attempt_counts_the_earlier_ones_and_not_the_pause(
     ("words", "expected"),
     [
         ((), None),
+        (("training.max_hours=3",), (3, "training.max_hours=3")),
         (
             ("training.max_hours=3", "training.budget_usd=10"),
             (2.5, "training.budget_usd=10 at 4 USD an hour"),

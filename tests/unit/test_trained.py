@@ -42,6 +42,8 @@ def leave_model(
     ("updates", "model", "words"),
     [
         ([0.0, 1.0], MOVED, None),
+        ([None, None], MOVED, None),
+        ([], MOVED, "ended after 0 of 2 steps"),
         ([1.0], MOVED, "ended after 1 of 2 steps"),
         # Weight decay moves the weights without a gradient.
         ([0.0, 0.0], MOVED, "no update of 2 steps had a gradient"),
@@ -99,6 +101,8 @@ def test_an_early_end_is_a_success_if_patience_ended_it(
     [
         ((START, "float32"), (START, "float32"), True),
         ((START, "float32"), (MOVED, "float32"), False),
+        ((START, "bfloat16"), ({"embed.weight": [0.5, -1.0]}, "bfloat16"), True),
+        ((START, "float32"), ({"other": [0.5]}, "float32"), False),
         (({**START, "embed.weight": [0.5, -1.0001]}, "float32"), (START, "bfloat16"), True),
         (({**START, "embed.weight": [0.5, -1.0001]}, "float32"), (START, "float32"), False),
         ((START, "float32"), ({**START, "embed.weight": [0.5]}, "float32"), False),

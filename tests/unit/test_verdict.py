@@ -86,6 +86,8 @@ def test_a_fine_tuning_without_a_training_is_judged_by_its_own_model(
     ("earlier", "code", "verdict"),
     [
         (0, ExitCode.DIVERGED, ExitCode.BROKEN),
+        (0, ExitCode.SYMPTOM, ExitCode.BROKEN),
+        (0, ExitCode.UNHEALTHY, ExitCode.BROKEN),
         (ExitCode.SYMPTOM, ExitCode.ENVIRONMENT, ExitCode.INCOMPLETE),
     ],
 )
