@@ -45,6 +45,7 @@ def test_only_checkpoints_are_removed_and_never_a_directory_of_another_name(tmp_
         ("3", "2"),
         ("1000", "2"),
         ("2.bad", None),
+        ("", None),
     ],
 )
 def test_a_renamed_checkpoint_is_passed_over(
