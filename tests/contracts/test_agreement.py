@@ -113,20 +113,6 @@ def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...])
     assert Rollouts._is_masked(own, rollout) is not bool(stop)
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool) -> None:
-
-    tokenizer, _ = tokenizer_and_model()
-    script = SCRIPTS[0]
-    mix = FakeMix(SCRIPTS[0].rules)
-    chat = ChatTokens(tokenizer, keeps_prompts=keep)
-    model: Any = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = sampling_of(400, 200, 2000, temperature=0.0)
-    (rollout,) = under_trls_engine(model, chat, mix, sampling)
-    found = rollout.record.trajectory("r", "train", 0).prompt
-    assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
-
-
 @pytest.mark.parametrize("places", [4, 1])
 def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     tokenizer, model = tokenizer_and_model()
@@ -146,8 +132,9 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
             assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)
 
 
-@pytest.mark.parametrize("function", ["ranked", "broken", "overtaken"])
-@pytest.mark.parametrize("places", [4, 1])
+@pytest.mark.parametrize(
+    ("function", "places"), [("ranked", 4), ("ranked", 1), ("broken", 4), ("overtaken", 1)]
+)
 def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int) -> None:
     tokenizer, _ = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
@@ -171,11 +158,3 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
             )
         else:
             grouped.check_void_group(outcomes)
-
-
-def test_the_scripts_reach_every_status_and_an_outage_has_no_reward() -> None:
-    outcomes = [bare(script).outcome for script in SCRIPTS]
-    assert {one.status for one in outcomes} == set(EpisodeStatus) - {EpisodeStatus.ONGOING}
-    assert [(one.reward is None) == (one.status is EpisodeStatus.VOID) for one in outcomes] == [
-        True
-    ] * len(SCRIPTS)

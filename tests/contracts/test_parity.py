@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,10 +19,6 @@ from xp.lib.nested import upwards
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, schema_fields
 
-SPECS = {
-    "experts": ("env=whodunit", "model=qwen3-30b-a3b", "hardware=h200x8"),
-    "laptop": ("env=whodunit_mini",),
-}
 ALGORITHMS = {
     "gspo": ("algorithm=gspo",),
     "cispo": ("algorithm=cispo",),
@@ -61,14 +54,6 @@ def with_algorithm(name: str, backend: BackendName) -> tuple[str, ...]:
     return (*REFERENCE, *ALGORITHMS[name], *needed, f"backend={backend}")
 
 
-@pytest.mark.parametrize("backend", list(BackendName))
-@pytest.mark.parametrize("overrides", SPECS.values(), ids=SPECS)
-def test_a_backend_says_what_it_makes_of_every_field(
-    backend: BackendName, overrides: tuple[str, ...]
-) -> None:
-    check_meanings(composed((*overrides, f"backend={backend}")))
-
-
 def check_meanings(spec: RunSpec) -> None:
     """Every field has a meaning, and one that is not exact has a note."""
     meanings = backend_of(spec).meanings(spec)
@@ -83,9 +68,7 @@ def test_a_field_is_in_the_table_once() -> None:
     assert [path for path, number in times.items() if number > 1] == []
 
 
-MODULES = {
-    path: str(column.implemented_by) for path, column in BY_XP.items() if column.implemented_by
-}
+MODULES = {path for path, column in BY_XP.items() if column.implemented_by}
 PATHS = [path for path, _ in schema_fields(RunSpec)]
 SECTIONS = {above for path in PATHS for above in upwards(path) if above != path}
 LEAVES = [
@@ -101,50 +84,6 @@ def test_every_field_has_a_column_or_a_module_of_xp(backend: BackendName) -> Non
     assert [path for path in LEAVES if not homes & {*upwards(path)}] == []
 
 
-def test_the_modules_of_xp_exist_and_mention_their_fields() -> None:
-    unmentioned = []
-    for path in LEAVES:
-        entry = next((MODULES[above] for above in upwards(path) if above in MODULES), None)
-        if entry is None:
-            continue
-        place = Path(__file__).parents[2] / entry.replace(".", "/")
-        files = (
-            [place.with_suffix(".py")]
-            if place.with_suffix(".py").is_file()
-            else [*place.rglob("*.py")]
-        )
-        word = re.compile(rf"\b{path.rpartition('.')[2]}\b")
-        if not any(word.search(file.read_text()) for file in files):
-            unmentioned.append(f"{path} in {entry}")
-    assert unmentioned == []
-
-
-@pytest.mark.parametrize("backend", list(BackendName))
-def test_a_field_that_a_trainer_lacks_is_refused_by_each_value_but_its_default(
-    backend: BackendName,
-) -> None:
-    spec = composed((*REFERENCE, f"backend={backend}"))
-    wrong = []
-    for path, column in columns_of(FIELDS, backend).items():
-        if not column.is_missing:
-            continue
-        section, _, name = path.rpartition(".")
-        default = attrgetter(path)(spec)
-        for value in (False, True) if isinstance(default, bool) else (default, 1, 2):
-            other = with_value(spec, section.split("."), name, value)
-            if (column.refusal(path, other) is not None) != (value != default):
-                wrong.append((path, value))
-    assert wrong == []
-
-
-def with_value(value: Any, sections: Sequence[str], name: str, new: Any) -> Any:
-    """A copy of a section in which a field of one below it is another, without validation."""
-    if not sections:
-        return value.model_copy(update={name: new})
-    inner = with_value(getattr(value, sections[0]), sections[1:], name, new)
-    return value.model_copy(update={sections[0]: inner})
-
-
 def test_the_table_in_the_docs_is_the_backends_own() -> None:
     file = Path(__file__).parents[2] / "docs/parity.md"
     assert file.read_text() == parity_page(), "run make docs"
@@ -155,7 +94,7 @@ class TestTrl(BackendSuite):
 
 
 class TestTrlOnALaptop(BackendSuite):
-    words = (*SPECS["laptop"], "backend=trl")
+    words = ("env=whodunit_mini", "backend=trl")
 
 
 class TestSkyrl(BackendSuite):
@@ -191,14 +130,10 @@ def test_a_changed_algorithm_field_changes_the_job_or_is_refused(
 
 
 @pytest.mark.parametrize("backend", list(BackendName))
-def test_the_rules_of_an_environment_reach_the_job(backend: BackendName) -> None:
+@pytest.mark.parametrize("change", ["env.max_turns=3", "env.reward.reduction=last"])
+def test_the_rules_of_an_environment_reach_the_job(backend: BackendName, change: str) -> None:
     base = (*REFERENCE, f"backend={backend}")
-    for change in (
-        "env.max_turns=3",
-        "env.reward.reduction=last",
-        "env.limits.episode_timeout_s=77.0",
-    ):
-        assert rendered(composed((*base, change))) != rendered(composed(base)), change
+    assert rendered(composed((*base, change))) != rendered(composed(base))
 
 
 @pytest.mark.parametrize("backend", list(BackendName))
@@ -214,16 +149,11 @@ def test_a_changed_field_of_a_fine_tuning_changes_the_job_or_is_refused(
     )
     spec = composed(base)
     assert spec_refusals(spec) == []
+    check_meanings(spec)
     meanings = backend_of(spec).meanings(spec)
-    assert set(meanings) == set(meant_fields(spec))
     fields = [field for field in meanings if field.startswith("sft.")]
     assert {f"sft.{name}" for name in type(spec.sft).model_fields} == set(fields)
     assert dropped(base, fields) == []
-    assert [
-        field
-        for field in fields
-        if meanings[field].support is not Support.EXACT and not meanings[field].note
-    ] == []
 
 
 def is_of_the_algorithm(field: str) -> bool:

@@ -7,10 +7,10 @@ from importlib import import_module
 
 import pytest
 
-from tests.limits.messages import NAMES, messages
+from tests.limits.messages import messages
 from tests.support.proofs import TRAINERS, missing_tests
 from xp.fields.limits import Limit, limits_of
-from xp.fields.message_limits import MESSAGES, with_proof
+from xp.fields.message_limits import MESSAGES
 
 
 @cache
@@ -36,21 +36,6 @@ def test_every_message_in_the_code_has_a_proof() -> None:
     assert not without, "\n".join(without)
 
 
-def test_the_walk_finds_the_messages() -> None:
-    """In each room, and also those that are made with a variable."""
-    found = {file for file, _ in sites()}
-    for file in ("batch.py", "refusals.py", "run_size.py"):
-        assert f"xp/planning/{file}" in found
-    for file in (
-        "xp/worker/engines/teacher.py",
-        "xp/execution/launchers/modal_app.py",
-        "xp/contrib/skypilot/task.py",
-    ):
-        assert file in found
-    assert len(sites()) > 80
-    assert sum(bool(NAMES.search(text)) for _, text in sites()) > 40
-
-
 def test_every_proof_is_of_a_message() -> None:
     unmet = [
         f"{limit.field}: {limit.words}"
@@ -61,31 +46,8 @@ def test_every_proof_is_of_a_message() -> None:
 
 
 def test_every_proof_is_a_test() -> None:
-    assert missing_tests(MESSAGES) == []
-
-
-@pytest.mark.parametrize(
-    ("backend", "field", "message", "proof"),
-    [
-        ("trl", "algorithm.estimator", "TRL has no critic", "test_trl.py::test_it_has_no_critic"),
-        ("slime", "training.min_p", "engines that guess tokens have no min_p", "test_engines.py::"),
-        (
-            "skyrl",
-            "backend.parallel.tensor",
-            "divisible by tensor, its key-value heads",
-            "_slime.py::",
-        ),
-    ],
-)
-def test_a_refusal_names_its_proof(backend: str, field: str, message: str, proof: str) -> None:
-    told = with_proof(backend, field, message)
-    assert told.startswith(f"{message} (proof: `tests/limits/")
-    assert proof in told
-
-
-def test_a_refusal_of_xps_own_names_none() -> None:
-    message = "buffer_tokens is more than the limit"
-    assert with_proof("trl", "algorithm.overlong", message) == message
+    rows = [limit for room in ("xp", *TRAINERS) for limit in limits_of(room)]
+    assert missing_tests([*MESSAGES, *rows]) == []
 
 
 def test_plan_and_explain_name_the_proof(capsys: pytest.CaptureFixture[str]) -> None:

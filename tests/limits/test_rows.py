@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.proofs import TRAINERS, missing_tests
+from tests.support.proofs import TRAINERS
 from xp.composition import compose
 from xp.errors import XpError
 from xp.fields.field import OWN, Column, columns_of
@@ -179,10 +179,6 @@ def test_every_refusal_of_all_trainers_has_a_proof() -> None:
     assert not without, "\n".join(without)
 
 
-def test_every_proof_of_all_trainers_is_a_test() -> None:
-    assert missing_tests(limits_of("xp")) == []
-
-
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_every_refusal_has_a_proof(trainer: str, refused: dict[str, set[tuple[str, str]]]) -> None:
     fixed = {
@@ -230,8 +226,3 @@ def test_every_column_that_refuses_has_limits(trainer: str) -> None:
         field for field, column in all_columns(trainer).items() if column.refuse is not None
     }
     assert sorted(field for field in refusing if field not in fields) == []
-
-
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_proof_is_a_test(trainer: str) -> None:
-    assert missing_tests(limits_of(trainer)) == []

@@ -140,14 +140,14 @@ def test_micro_batches_count_episodes() -> None:
         )
 
 
-def trainer_of(directory: Path, adapters: Any, **options: Any) -> Any:
-    """TRL's trainer of a tiny network with new adapters."""
+def trainer_of(directory: Path, adapters: Any, model: Any = None, **options: Any) -> Any:
+    """TRL's trainer of a tiny network, or of this model, with new adapters."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     from tests.support.tiny import tokenizer_and_model
 
-    tokenizer, model = deepcopy(tokenizer_and_model())
+    tokenizer, tiny = deepcopy(tokenizer_and_model())
     settings = GRPOConfig(
         output_dir=str(directory),
         num_generations=2,
@@ -158,8 +158,8 @@ def trainer_of(directory: Path, adapters: Any, **options: Any) -> Any:
         **options,
     )
     return GRPOTrainer(
-        model,
-        lambda completions, **_: [0.0 for _ in completions],
+        model or tiny,
+        lambda completions, **_: [float(len(text)) for text in completions],
         args=settings,
         train_dataset=Dataset.from_dict({"prompt": ["a", "b"]}),
         processing_class=tokenizer,
@@ -171,38 +171,19 @@ def reference_of_adapters(directory: Path, *, has_trained: bool) -> float:
     """Trains one step of learning rate 0 on adapters that TRL makes, or that the model already has and that change it;
     returns the KL to TRL's reference."""
     import torch
-    from datasets import Dataset
     from peft import LoraConfig, get_peft_model
-    from trl import GRPOConfig, GRPOTrainer
 
     from tests.support.tiny import tokenizer_and_model
 
-    tokenizer, model = deepcopy(tokenizer_and_model())
     adapters = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=not has_trained)
+    step = {"max_completion_length": 4, "max_steps": 1, "logging_steps": 1, "save_strategy": "no"}
+    options: dict[str, Any] = {**step, "learning_rate": 0.0, "beta": 0.1}
     if has_trained:
         torch.manual_seed(0)
-        model = get_peft_model(model, adapters)
-    trainer = GRPOTrainer(
-        model,
-        lambda completions, **_: [float(len(text)) for text in completions],
-        args=GRPOConfig(
-            output_dir=str(directory),
-            num_generations=2,
-            per_device_train_batch_size=2,
-            max_completion_length=4,
-            max_steps=1,
-            logging_steps=1,
-            learning_rate=0.0,
-            beta=0.1,
-            use_cpu=True,
-            bf16=False,
-            report_to="none",
-            save_strategy="no",
-        ),
-        train_dataset=Dataset.from_dict({"prompt": ["a", "b"]}),
-        processing_class=tokenizer,
-        peft_config=None if has_trained else adapters,
-    )
+        model = get_peft_model(deepcopy(tokenizer_and_model()[1]), adapters)
+        trainer = trainer_of(directory, None, model, **options)
+    else:
+        trainer = trainer_of(directory, adapters, **options)
     assert trainer.ref_model is None
     assert ("ref" in trainer.model.peft_config) is has_trained
     trainer.train()

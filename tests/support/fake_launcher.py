@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.evaluations import record_of
 from tests.support.launching import FakePlan
 from xp.errors import XpError
 from xp.execution.launchers.base import Context, Echo, Launch
@@ -104,3 +106,10 @@ def at(one: FakePlan, attempt: int) -> FakePlan:
         )
 
     return replace(one.at(attempt), stages=tuple(renumbered(made) for made in one.stages))
+
+
+def leave_outputs(stage: Stage, context: Context) -> None:
+    """Writes what a stage promises: each file is the record of an evaluation of one task."""
+    for name in stage.job.outputs:
+        (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
+        (context.outputs / name).write_text(json.dumps(record_of({"e/test/0": [0.5]})))

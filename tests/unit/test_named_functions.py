@@ -8,9 +8,8 @@ import pytest
 
 import xp
 from xp.__main__ import main
-from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.functions import function_fault, named_functions
+from xp.planning.functions import function_fault
 
 CODE = """
 from math import fsum as total
@@ -42,6 +41,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_a_module_binds_is_a_legal_name(name: str) -> None:
     assert function_fault(f"mine_of_plan:{name}", 2) is None
+    assert function_fault(f"math:{name}", 2) is None, "a module that is no file of Python"
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,6 @@ def test_what_a_module_binds_is_a_legal_name(name: str) -> None:
 )
 def test_a_wrong_name_has_its_cause_and_remedy(name: str, number: int, words: str) -> None:
     assert words in (function_fault(name, number) or "")
-
-
-def test_a_module_that_is_no_file_of_python_is_not_judged() -> None:
-    assert function_fault("math:no_such_function", 2) is None
 
 
 KEYS = {
@@ -89,13 +85,10 @@ def test_a_plan_ends_with_the_fault_of_each_key(
 @pytest.mark.parametrize(
     "command",
     [
-        ["run"],
         ["run", "-m", "seed=1,2"],
         ["prepare"],
         ["sft", "sft.data=solve"],
         ["search", "--trials", "1", "training.learning_rate=interval(1e-6,1e-5)"],
-        ["plan", "--sft", "sft.data=solve"],
-        ["plan", "--compare", "seed=1,2"],
     ],
     ids=" ".join,
 )
@@ -117,11 +110,3 @@ def test_the_python_interface_refuses_it_too(tmp_path: Path) -> None:
             start(spec)
         assert raised.value.code is ExitCode.CONFIG
     assert not [*tmp_path.glob("runs/*")]
-
-
-def test_the_functions_of_the_default_spec_are_in_their_files() -> None:
-    functions = [*named_functions(compose([]))]
-    assert functions
-    assert [function_fault(name, number) for _, name, number in functions] == [None] * len(
-        functions
-    )

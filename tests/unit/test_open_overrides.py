@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 
 from tests.support.sections import PLACES
@@ -20,13 +18,9 @@ from xp.spec import RunSpec
 OPEN = {
     "trl": [
         ("loss_type", "bnpo", "algorithm.loss_aggregation"),
-        ("router_aux_loss_coef", 0.01, ""),
     ],
     "skyrl": [
         ("trainer.algorithm.policy_loss_type", "kl_cov", "algorithm.policy_loss"),
-        ("trainer.algorithm.loss_reduction", "token_mean_legacy", "algorithm.loss_aggregation"),
-        ("generator.inference_engine.data_parallel_size", 2, ""),
-        ("generator.eval_sampling_params.min_p", 0.05, ""),
     ],
     "slime": [
         ("kl-loss-type", "low_var_kl", "algorithm.kl_estimator"),
@@ -58,12 +52,3 @@ def test_an_open_key_replaces_xps_with_a_warning(
         meaning = backend_of(spec).meanings(spec)[field]
         assert (meaning.support, "Overridden: " in meaning.note) == (Support.EMULATED, True)
         assert str(value) in meaning.receives
-
-
-@pytest.mark.parametrize("backend", OPEN)
-def test_every_key_that_is_the_same_for_every_run_has_its_reason(backend: str) -> None:
-    spec = compose([*REFERENCE, f"backend={backend}"])
-    fixed = import_module(f"xp.backends.{backend}.control.columns").COLUMNS[""]
-    pins = import_module(f"xp.backends.{backend}.control.render").native_keys(spec).pins
-    assert set(fixed.keys("", spec)) == set(pins)
-    assert all(pin.reason for pin in pins.values())

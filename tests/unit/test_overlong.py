@@ -17,7 +17,6 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.shaping import Shape, load_shape
 from xp.episode.trajectory import trajectory
-from xp.planning.backend import spec_refusals
 from xp.results.replay.rescore import _recorded
 
 DAPO = overlong(20_480, 4_096, 1.0)
@@ -26,7 +25,7 @@ OPENING = (Message(role="user", content="play"),)
 
 @pytest.mark.parametrize(
     ("length", "penalty"),
-    [(1, 0.0), (16_384, 0.0), (16_385, -1 / 4_096), (18_432, -0.5), (20_480, -1.0), (30_000, -1.0)],
+    [(16_384, 0.0), (16_385, -1 / 4_096), (20_480, -1.0), (30_000, -1.0)],
 )
 def test_it_is_the_papers_formula(length: int, penalty: float) -> None:
     assert DAPO.penalty(length) == penalty
@@ -52,24 +51,22 @@ def played(overlong: Overlong | None, tokens: Tokens | None, *shapes: Shape) -> 
 
 
 def test_the_record_has_both_rewards_and_a_held_out_episode_one() -> None:
-    tokens = Tokens(100, 10_432, 8_000)
-    train = played(DAPO, tokens).settle()
-    held_out = played(None, tokens).settle()
-    assert train.reward == 0.5
-    assert train.unpenalized == 1.0
-    assert train.task_reward == 1.0
-    assert held_out.reward == 1.0
-    assert held_out.unpenalized is None
-    assert held_out.task_reward == 1.0
-    line = json.loads(
-        trajectory(
-            played(DAPO, tokens), run="", phase="train", step=0, sample=0, tools="[]"
-        ).to_line()
+    episode = played(DAPO, Tokens(100, 10_432, 8_000))
+    train = episode.settle()
+    assert (train.reward, train.unpenalized, train.task_reward) == (0.5, 1.0, 1.0)
+    held_out = played(None, Tokens(100, 10_432, 8_000)).settle()
+    assert (held_out.reward, held_out.unpenalized, held_out.task_reward) == (1.0, None, 1.0)
+    record = trajectory(
+        episode,
+        run="",
+        phase="train",
+        step=0,
+        sample=0,
+        tools="[]",
     )
-    assert line["outcome"]["reward"] == 0.5
-    assert line["outcome"]["unpenalized"] == 1.0
-    assert [*line["outcome"]["reward_steps"].items()] == [("reduce", 1.0), ("length", 0.5)]
-    assert _recorded(line["outcome"]).reward == 1.0, "a rule scores the task"
+    outcome = json.loads(record.to_line())["outcome"]
+    assert [*outcome["reward_steps"].items()] == [("reduce", 1.0), ("length", 0.5)]
+    assert _recorded(outcome).reward == 1.0, "a rule scores the task"
 
 
 def test_the_groups_reward_comes_before_the_penalty() -> None:
@@ -80,16 +77,6 @@ def test_the_groups_reward_comes_before_the_penalty() -> None:
     assert episode.settle().unpenalized == 3.0
 
 
-def test_a_void_episode_has_no_penalty() -> None:
-    episode = Episode(
-        TASK, lambda: FakeSession(lambda *_: ToolResult("", 0.0)), RULES, prepared=OPENING
-    )
-    episode.count_by(lambda: Tokens(1, 20_480, 0), DAPO)
-    episode.give_up("down")
-    assert episode.settle().reward is None
-    assert episode.settle().unpenalized is None
-
-
 def test_a_reward_function_gets_the_counts() -> None:
     shape = load_shape("tests.unit.test_overlong:by_tokens")
     assert played(None, Tokens(100, 7, 3), shape).settle().reward == 7.0
@@ -97,23 +84,34 @@ def test_a_reward_function_gets_the_counts() -> None:
 
 
 def test_a_pass_is_of_the_task_and_the_mean_of_the_update() -> None:
-    outcomes = [EpisodeResult(EpisodeStatus.FINISHED, 0.25, (1.0,), 1, 1, 0, unpenalized=1.0)]
-    outcomes += [EpisodeResult(EpisodeStatus.FINISHED, 0.0, (0.0,), 1, 1, 0, unpenalized=0.0)]
-    metrics = episode_metrics(
-        [EpisodeFacts("e", "t", one, 3) for one in outcomes],
-        2,
-        1.0,
-    )
+    outcomes = [
+        EpisodeResult(
+            EpisodeStatus.FINISHED,
+            0.25,
+            (1.0,),
+            1,
+            1,
+            0,
+            unpenalized=1.0,
+        )
+    ]
+    outcomes += [
+        EpisodeResult(
+            EpisodeStatus.FINISHED,
+            0.0,
+            (0.0,),
+            1,
+            1,
+            0,
+            unpenalized=0.0,
+        )
+    ]
+    metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 3) for outcome in outcomes], 2, 1.0)
     assert metrics["reward/avg_pass_at_2"] == 1.0
     assert metrics["reward/avg_raw_reward"] == 0.125
     assert metrics["reward/overlong_penalty"] == -0.375
-    assert metrics["reward/groups_without_variance"] == 0.0
 
 
 def test_the_training_has_the_rule() -> None:
     spec = compose([*REFERENCE, "algorithm.overlong={buffer_tokens: 512, factor: 0.5}"])
     assert Overlong.of(spec) == overlong(spec.training.max_response_tokens, 512, 0.5)
-    (refusal,) = spec_refusals(
-        compose([*REFERENCE, "algorithm.overlong={buffer_tokens: 512000, factor: 0.5}"])
-    )
-    assert refusal.field == "algorithm.overlong"

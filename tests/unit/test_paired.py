@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -25,11 +23,10 @@ from xp.results.evaluation.paired import (
     holm,
     verdict,
 )
-from xp.results.evaluation.ranking import SeedGroup, _paired
 from xp.results.evaluation.statistics import mean
 
 
-@pytest.mark.parametrize("number", [2, 3, 10, 100, 5000])
+@pytest.mark.parametrize("number", [2, 10, 5000])
 def test_interval_tests_and_power_are_those_of_scipy_and_statsmodels(number: int) -> None:
     from scipy.stats import ttest_1samp
     from statsmodels.stats.power import TTestPower
@@ -58,7 +55,6 @@ def test_interval_tests_and_power_are_those_of_scipy_and_statsmodels(number: int
         (0.2, 0.03, 1.0, 6),
         (0.0, 0.03, 1.0, 99),
         (0.0, 0.06, 2.0, 99),
-        (0.0, 0.96, 1.0, 2),
         (0.0, 1.0, 1.0, 2),
     ],
 )
@@ -68,44 +64,17 @@ def test_enough_tasks_that_are_alike(
     assert _enough_alike(difference, margin, reach) == number
 
 
-@pytest.mark.parametrize(("first", "second"), [(3, 5), (10, 1), (7, 7), (0, 4)])
+@pytest.mark.parametrize(("first", "second"), [(3, 5), (0, 4)])
 def test_the_exact_test_of_passes_is_mcnemars(first: int, second: int) -> None:
     from statsmodels.stats.contingency_tables import mcnemar
 
     # The first episode of a task counts, whatever the others are.
-    pairs = (
-        [((1.0, 0.0), (0.0, 1.0))] * first
-        + [((0.0, 1.0), (1.0, 0.0))] * second
-        + [((1.0,), (1.0, 0.0))] * 3
-    )
-    found = _passes(pairs, 1.0)
-    assert found.both == 3
-    assert found.only_first == first
-    assert found.only_second == second
-    assert found.neither == 0
-    assert found.p_value == pytest.approx(mcnemar([[3, first], [second, 0]], exact=True).pvalue)
-
-
-def setting(label: str, rewards: Sequence[float]) -> SeedGroup:
-    return SeedGroup(
-        label,
-        (),
-        {seed: [reward] for seed, reward in enumerate(rewards)},
-    )
-
-
-def test_settings_are_compared_by_the_paired_test_over_common_seeds() -> None:
-    from scipy.stats import ttest_rel
-
-    first = setting("a", (0.3, 0.5, 0.45, 0.9))
-    second = setting("b", (0.2, 0.45, 0.3))
-    found = _paired(Path(), second, first)
-    expected = ttest_rel((0.3, 0.5, 0.45), (0.2, 0.45, 0.3))
-    interval = expected.confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.p_value == pytest.approx(expected.pvalue)
-    assert found.num_tasks == 3
-    assert found.unit == "seed"
+    pairs = [((1.0, 0.0), (0.0, 1.0))] * first + [((0.0, 1.0), (1.0, 0.0))] * second
+    passes = _passes([*pairs, *[((1.0,), (1.0, 0.0))] * 3], 1.0)
+    assert (passes.both, passes.only_first, passes.only_second) == (3, first, second)
+    assert passes.neither == 0
+    expected = mcnemar([[3, first], [second, 0]], exact=True)
+    assert passes.p_value == pytest.approx(expected.pvalue)
 
 
 THIRDS = {
@@ -116,39 +85,18 @@ THIRDS = {
 """Task -> rewards of two models, whose means differ by 1/3 in each task, but for rounding."""
 
 
-@pytest.mark.parametrize(("scale", "sign"), [(1.0, 1), (1.0, -1), (1e6, 1)])
+@pytest.mark.parametrize(("scale", "sign"), [(1.0, -1), (1e6, 1)])
 def test_differences_that_are_equal_but_for_rounding_are_no_spread(scale: float, sign: int) -> None:
     sides = [
-        {task: [scale * one for one in pair[side]] for task, pair in THIRDS.items()}
+        {task: [scale * reward for reward in pair[side]] for task, pair in THIRDS.items()}
         for side in (0, 1)
     ]
     first, second = sides[::sign]
     assert len({fmean(second[task]) - fmean(first[task]) for task in THIRDS}) > 1
     found = compare(("a", "b"), first, second, 1.0, 0.03)
     assert found.difference == pytest.approx(sign * scale / 3)
-    assert found.low is None
-    assert found.high is None
-    assert found.smallest is None
-    assert found.stderr == 0.0
-    assert found.p_value == 0.25
-    assert found.enough_tasks == 6
-    assert "all 3 tasks differ alike, and 6 such tasks would show it" in found.verdict
-
-
-def test_differences_that_are_rounding_alone_are_no_difference() -> None:
-    first = {"a": [0.1 + 0.2], "b": [0.3], "c": [0.6]}
-    second = {"a": [0.3], "b": [0.3], "c": [0.6]}
-    found = compare(("a", "b"), first, second, 1.0, 0.03)
-    assert (found.difference, found.p_value, found.p_equivalent) == (
-        0.0,
-        1.0,
-        pytest.approx(0.9**3),
-    )
-    shown = "all 3 tasks have the same reward in both, and 29 such tasks would show equivalence within 0.03"
-    assert found.verdict == f"No difference between b and a was shown: {shown}."
-    # Where all rewards are equal, their range is taken to be 1.
-    equal = {task: [0.3] for task in "abc"}
-    assert compare(("a", "b"), equal, equal, 1.0, 0.03).p_equivalent == pytest.approx(0.97**3)
+    assert (found.low, found.high, found.smallest) == (None,) * 3
+    assert (found.stderr, found.p_value, found.enough_tasks) == (0.0, 0.25, 6)
 
 
 def test_the_first_tasks_of_one_side_alone_are_named() -> None:
@@ -161,44 +109,39 @@ def test_the_first_tasks_of_one_side_alone_are_named() -> None:
     ]
 
 
-def test_a_standard_error_that_is_rounding_alone_is_0() -> None:
-    tenths = [[0.1 + 0.2], [0.3], [0.3, 0.3]]
-    assert clustered_stderr(tenths) == 0.0
-    assert clustered_stderr([[1e6 * one for one in task] for task in tenths]) == 0.0
-    found = mean(tenths)
-    assert found is not None
-    assert found.low is None
-    assert found.high is None
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_a_standard_error_that_is_rounding_alone_is_0(scale: float) -> None:
+    tasks = [
+        [scale * (0.1 + 0.2)],
+        [scale * 0.3],
+        [scale * 0.3] * 2,
+    ]
+    assert clustered_stderr(tasks) == 0.0
+    estimate = mean(tasks)
+    assert estimate is not None
+    assert estimate.low is estimate.high is None
 
 
-@pytest.mark.parametrize(
-    ("scale", "shown"),
-    # Differences 0.5, 0 and 0.25: mean and deviation are 0.25, and t with 2 degrees of freedom is 4.3027.
-    [(1.0, (-0.371, 0.871)), (2.0, (-0.742, 1.742))],
-)
-def test_tasks_with_only_void_episodes_of_one_model_are_left_out(
-    scale: float, shown: tuple[float, float]
-) -> None:
-    first: dict[str, list[float | None]] = {
-        "a": [0.0, scale],
-        "b": [scale, None],
+def test_tasks_with_only_void_episodes_of_one_model_are_left_out() -> None:
+    first = {
+        "a": [0.0, 1.0],
+        "b": [1.0, None],
         "void": [None],
-        "d": [scale / 4],
+        "d": [0.25],
     }
     second = {
-        "a": [scale, scale],
-        "b": [scale],
-        "void": [scale],
-        "d": [scale / 2],
+        "a": [1.0, 1.0],
+        "b": [1.0],
+        "void": [1.0],
+        "d": [0.5],
     }
     result = compare(("x", "y"), first, second, 1.0, 0.03)
-    assert result.num_tasks == 3
-    assert result.num_left_out == 1
-    assert result.unit == "task"
+    assert (result.num_tasks, result.num_left_out, result.unit) == (3, 1, "task")
     means = (result.mean_first, result.mean_second, result.difference)
-    assert means == pytest.approx((1.75 / 3 * scale, 2.5 / 3 * scale, scale / 4))
-    assert result.stderr == pytest.approx(scale / 4 / 3**0.5)
-    assert (result.low, result.high) == pytest.approx(shown, abs=6e-4)
+    assert means == pytest.approx((1.75 / 3, 2.5 / 3, 1 / 4))
+    # Differences 0.5, 0 and 0.25: mean and deviation are 0.25, and t with 2 degrees of freedom is 4.3027.
+    assert result.stderr == pytest.approx(0.25 / 3**0.5)
+    assert (result.low, result.high) == pytest.approx((-0.371, 0.871), abs=6e-4)
     with pytest.raises(XpError, match="x and y: no task has a scored episode of both"):
         compare(
             ("x", "y"),
@@ -209,36 +152,45 @@ def test_tasks_with_only_void_episodes_of_one_model_are_left_out(
         )
 
 
-@pytest.mark.parametrize(("scale", "limit"), [(1.0, 1.0), (1.5, None)])
-def test_a_difference_of_shares_is_at_most_1(scale: float, limit: float | None) -> None:
+def test_a_difference_of_shares_is_at_most_1() -> None:
     low_side = {"a": [0.0], "b": [0.0]}
-    high_side = {"a": [scale], "b": [scale / 5]}
-    results = [
-        compare(("x", "y"), *pair, 1.0, 0.03)
-        for pair in ((low_side, high_side), (high_side, low_side))
-    ]
+    high_side = {"a": [1.0], "b": [0.2]}
+    rise = compare(("x", "y"), low_side, high_side, 1.0, 0.03)
+    fall = compare(("x", "y"), high_side, low_side, 1.0, 0.03)
     # Mean 0.6, deviation 0.5657, and t with 1 degree of freedom is 12.706: 5.68 or more.
-    reach = scale * 12.7062 * 0.8 / 2
-    ends = [(result.low, result.high) for result in results]
-    high = limit or 0.6 * scale + reach
-    low = 0.6 * scale - reach if limit is None else -limit
-    assert ends == [pytest.approx((low, high), abs=1e-3), pytest.approx((-high, -low), abs=1e-3)]
-    assert results[0].stderr == pytest.approx(0.4 * scale)
+    low = 0.6 - 12.7062 * 0.4
+    assert (rise.low, rise.high, fall.low, fall.high) == pytest.approx((-1, 1, -1, 1))
+    wide = compare(
+        ("x", "y"),
+        low_side,
+        {"a": [1.5], "b": [0.3]},
+        1.0,
+        0.03,
+    )
+    assert wide.low == pytest.approx(1.5 * low, abs=1e-3)
+    assert rise.stderr == pytest.approx(0.4)
 
 
-ONE = compare(("a", "b"), {"t": [0.25]}, {"t": [0.5]}, 1.0, 0.03)
-TWO = compare(("a", "b"), {"t": [0.0], "u": [0.5]}, {"t": [0.5], "u": [0.75]}, 1.0, 0.03)
+ONE = compare(
+    ("a", "b"),
+    {"t": [0.25]},
+    {"t": [0.5]},
+    1.0,
+    0.03,
+)
+TWO = compare(
+    ("a", "b"),
+    {"t": [0.0], "u": [0.5]},
+    {"t": [0.5], "u": [0.75]},
+    1.0,
+    0.03,
+)
 
 
 def test_one_task_has_a_difference_and_no_statistics() -> None:
-    assert (ONE.stderr, ONE.low, ONE.high, ONE.p_value, ONE.p_holm) == (None,) * 5
-    assert (ONE.smallest, ONE.p_equivalent, ONE.enough_tasks) == (None,) * 3
-    assert (
-        ONE.verdict == "No difference between b and a was shown: 1 task says nothing about others."
-    )
-    assert TWO.verdict.startswith(
-        "No difference between b and a was shown: with 2 tasks, only a difference of "
-    )
+    statistics = (ONE.stderr, ONE.low, ONE.high, ONE.p_value, ONE.smallest, ONE.p_equivalent)
+    assert statistics == (None,) * 6
+    assert ONE.verdict.endswith("1 task says nothing about others.")
 
 
 @pytest.mark.parametrize(
@@ -246,17 +198,14 @@ def test_one_task_has_a_difference_and_no_statistics() -> None:
     # Holm (1979): the smallest of m times m, the next times m - 1, and never less than the one before.
     [
         ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
-        ([0.01, None, 0.04], [0.02, None, 0.04]),
-        ([0.01, 0.7], [0.02, 0.7]),
-        ([0.01, None], [0.01, None]),
-        ([], []),
+        ([0.01, None, 0.7], [0.02, None, 0.7]),
     ],
 )
 def test_holm_adjusts_the_comparisons_that_were_tested(
     p_values: list[float | None], adjusted: list[float | None]
 ) -> None:
-    results = holm([replace(TWO, p_value=one, p_holm=one) for one in p_values])
-    assert [one.p_holm for one in results] == [one and pytest.approx(one) for one in adjusted]
+    results = holm([replace(TWO, p_value=value, p_holm=value) for value in p_values])
+    assert [result.p_holm for result in results] == pytest.approx(adjusted)
 
 
 @pytest.mark.parametrize(("changes", "text"), rows("verdicts", ""))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from tools.pages import MEASURED
 from tools.parity.measure import (
     PROGRAMS,
     ParityMeasure,
-    case_of,
     largest,
     reported,
     spec_of,
     unexplained,
 )
-from tools.parity.options import OPTIONS, REPORTED, Option
-from tools.parity.recorded import BAR, batch
+from tools.parity.options import OPTIONS, REPORTED
+from tools.parity.recorded import BAR
 from xp.episode.metric_table import METRICS
 from xp.planning.backend import spec_refusals
 
@@ -47,7 +45,14 @@ def test_what_the_measure_says_is_refused_is_refused() -> None:
         for place, (option, backend) in enumerate(pairs)
         if place % 12 == 0 or "refused" in COMMITTED.options[option.name][backend]
     ]
-    specs = {(option.name, backend): spec_of(option, backend, ()) for option, backend in asked}
+    specs = {
+        (option.name, backend): spec_of(
+            option,
+            backend,
+            (),
+        )
+        for option, backend in asked
+    }
     refusals = {key: spec_refusals(spec) for key, spec in specs.items()}
     refused = {key: str(texts[0]) for key, texts in refusals.items() if texts}
     cells = {(name, backend): COMMITTED.options[name][backend] for name, backend in specs}
@@ -97,47 +102,3 @@ def test_each_trainer_applies_the_learning_rate_that_xp_means() -> None:
         cell["learning_rate"] for name in schedules for cell in COMMITTED.options[name].values()
     ]
     assert max(rates) < BAR
-
-
-def test_two_ranks_and_a_critic_are_measured_on_every_backend() -> None:
-    cells = [
-        (option, backend, cell)
-        for option, by_backend in COMMITTED.options.items()
-        if "two ranks" in option or "ppo" in option
-        for backend, cell in by_backend.items()
-        if "refused" not in cell
-    ]
-    assert {backend for option, backend, _ in cells if option == "two ranks"} == {*PROGRAMS} - {
-        "tinker"
-    }
-    assert {backend for option, backend, _ in cells if "ppo" in option} == {"skyrl", "slime"}
-    for option, backend, cell in cells:
-        assert largest(cell) is not None, (option, backend)
-        assert ("critic_first_update" in cell) == ("ppo" in option), (option, backend)
-
-
-def test_a_case_holds_the_specs_own_words() -> None:
-    option = Option("gspo", ("algorithm=gspo", "training.kl_coef=0.25"))
-    case = case_of(option, spec_of(option, "trl", ("training.updates_per_step=2",)))
-    assert case.rule.ratio_level == "sequence"
-    assert case.rule.kl_coef == 0.25
-    assert case.num_updates == 6
-    assert json.loads(case.config)["grpo"]["importance_sampling_level"] == "sequence"
-
-
-def test_the_batch_has_what_trainers_get_wrong() -> None:
-    episodes = batch()
-    assert len({one.response_ids for one in episodes}) == len(episodes)
-    assert (
-        len({one.prompt_ids for one in episodes})
-        == len({len(one.prompt_ids) for one in episodes})
-        == 4
-    )
-    assert {
-        sum(one.reward is not None for one in episodes if one.group == group) for group in range(4)
-    } == {2, 3, 4}
-    truncated = [one for one in episodes if one.is_truncated]
-    assert len(truncated) == 2
-    assert all(sum(one.trained(False)) > 0 == sum(one.trained(True)) for one in truncated)
-    assert any(0 in one.mask for one in episodes)
-    assert not any(replace(one, reward=None).trained(False)[0] for one in episodes)

@@ -81,7 +81,6 @@ def test_a_new_prompt_that_repeats_pictures_keeps_them() -> None:
         ([(NEW_PROMPT, "abcde"), (0, "fgh"), (1, "fgh"), (2, "i")], [5, 3, 3, 0, 0]),
         # Two branches of one turn do not count each other's.
         ([(None, "fg"), (0, "xyz"), (1, "h"), (None, "i")], [2, 3, 1, 0, 0]),
-        ([(None, "fghi")], [3, 0]),
     ],
 )
 def test_a_reply_counts_the_pictures_of_its_own_row(

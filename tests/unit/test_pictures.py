@@ -40,21 +40,25 @@ URI = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 IMAGES = Images(max_pixels=200_704, per_episode=2)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> PictureStore:
-    return PictureStore(tmp_path / "pictures")
-
-
 def pil(data: bytes) -> Any:
     from PIL import Image
 
     return Image.open(io.BytesIO(data))
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> PictureStore:
+    return PictureStore(tmp_path / "pictures")
+
+
 def bomb(side: int) -> bytes:
     """A file of some hundred bytes that claims to be huge."""
     header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 100)), (b"IEND", b"")]
+    chunks = [
+        (b"IHDR", header),
+        (b"IDAT", zlib.compress(b"\0" * 100)),
+        (b"IEND", b""),
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
@@ -63,10 +67,10 @@ def bomb(side: int) -> bytes:
 
 FORMS: list[tuple[str, Any]] = [
     ("bytes", PNG),
+    ("PIL's picture", pil(PNG)),
     ("a data URI", URI),
     ("datasets' bytes", {"bytes": PNG, "path": None}),
     ("datasets' path", {"bytes": None, "path": "a.png"}),
-    ("a path", "a.png"),
     ("a path below", "more/../a.png"),
     ("OpenAI's part", {"type": "image_url", "image_url": {"url": URI}}),
     ("the responses' part", {"type": "input_image", "image_url": URI}),
@@ -82,39 +86,28 @@ def test_a_picture_is_read_as_people_write_it(
 ) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "more").mkdir()
-    assert picture_data(value, [tmp_path]) == PNG, name
     kept = store.keep(picture_data(value, [tmp_path]))
-    assert kept == {
-        "sha256": kept["sha256"],
-        "media_type": "image/png",
-        "width": 56,
-        "height": 56,
-        "size": len(PNG),
-    }
-    assert store.data(kept["sha256"]) == PNG
-
-
-def test_pils_picture_is_read_and_the_store_has_each_picture_once(store: PictureStore) -> None:
-    first = store.keep(picture_data(pil(PNG)))
-    assert store.keep(picture_data(pil(PNG))) == first
-    assert len([file for file in store.directory.rglob("*") if file.is_file()]) == 1
+    digest = kept["sha256"]
+    assert (kept["media_type"], kept["width"], kept["height"]) == ("image/png", 56, 56), name
+    assert len(store.data(digest)) == kept["size"]
+    assert pil(store.data(digest)).tobytes() == pil(PNG).tobytes()
 
 
 REFUSED: list[tuple[Any, str]] = [
     (b"no picture at all", "no image"),
     (PNG[:200], "a damaged image"),
-    (bomb(100_000), "more than 50,000,000 pixels"),
     (bomb(10_000), "more than 50,000,000 pixels"),
     ("https://host/a.png", "xp fetches none"),
     ("file:///etc/passwd", "xp fetches none"),
-    ("../outside.png", "outside the folder"),
     ("/etc/hostname", "outside the folder"),
     ("link.png", "outside the folder"),
     ("absent.png", "no file absent.png"),
-    ("data:image/png,abc", "without base64"),
     ("data:image/png;base64,???", "not base64"),
     ({"bytes": None, "path": None}, "expected an image"),
-    (17, "expected an image"),
+    ("a\0b.png", "."),
+    ("x" * 300, "."),
+    ("\ud800.png", "."),
+    ("loop/a.png", "."),
 ]
 
 
@@ -126,13 +119,9 @@ def test_what_is_no_picture_is_refused_with_a_reason(
     home.mkdir()
     (tmp_path / "outside.png").write_bytes(PNG)
     (home / "link.png").symlink_to(tmp_path / "outside.png")
+    (home / "loop").symlink_to(home / "loop")
     with pytest.raises(PictureFault, match=words):
         store.keep(picture_data(value, [home]))
-
-
-def test_rows_without_a_file_have_no_paths() -> None:
-    with pytest.raises(PictureFault, match="these rows are from no file"):
-        picture_data("a.png")
 
 
 QUESTION = {"role": "user", "content": "How many?"}
@@ -154,11 +143,10 @@ OPENAI = {
     [
         ({"prompt": "How many?", "image": PNG}, "*How many?"),
         ({"prompt": [QUESTION], "images": [PNG, OTHER]}, "**How many?"),
-        ({"prompt": [QUESTION], "images": [{"bytes": PNG, "path": None}]}, "*How many?"),
         ({"prompt": [MARKED], "images": [PNG, OTHER]}, "First * then *?"),
         ({"prompt": [PLACES], "image": PNG}, "*How many?"),
         ({"prompt": [OPENAI]}, "Look:*a\nb"),
-        ({"prompt": "How many?", "images": [], "image": None}, "How many?"),
+        ({"prompt": "How many?", "images": [], "image": PNG}, "*How many?"),
         ({"prompt": "How many?", "images": 3, "image": ""}, "How many?"),
         ({"prompt": "A mark \ufffc here", "image": PNG}, "*A mark \ufffd here"),
     ],
@@ -177,8 +165,9 @@ def test_pictures_of_a_row_are_in_its_prompt(row: Any, content: str, store: Pict
         ({"prompt": [MARKED], "images": [PNG]}, "1 images and 2 marks"),
         ({"prompt": [PLACES], "images": []}, "places for more images than its 0"),
         ({"prompt": [{"role": "system", "content": "a"}], "image": PNG}, "no message of the user"),
-        ({"prompt": [QUESTION], "image": b"no"}, "no image"),
-        ({"prompt": [QUESTION], "image": "../../etc/passwd"}, "from no file"),
+        ({"prompt": [QUESTION], "image": "a.png"}, "from no file"),
+        ({"prompt": "<image>how many?", "photo": URI}, "0 images and 1 marks"),
+        ({"prompt": "how many?", "images": [PNG], "image": OTHER}, "keep one of them"),
     ],
 )
 def test_a_row_whose_pictures_have_no_place_is_refused(
@@ -199,7 +188,14 @@ TEXT = {"type": "text", "text": "see "}
 def test_ors_blocks_are_pictures_in_prompts_and_results(store: PictureStore) -> None:
     (prompt,) = wire.prompt([TEXT, block()], "prompt", store)
     assert text_of(prompt).startswith("see [image 56x56 png ")
-    reply = {"ok": True, "output": {"blocks": [block(), TEXT], "reward": 0.5, "finished": False}}
+    reply = {
+        "ok": True,
+        "output": {
+            "blocks": [block(), TEXT],
+            "reward": 0.5,
+            "finished": False,
+        },
+    }
     result = wire.tool_result(reply, "call", store)
     assert result.text == f"{PICTURE_MARK}see "
     assert [one["sha256"] for one in result.pictures] == digests_of([prompt])
@@ -244,46 +240,17 @@ def test_an_episode_has_at_most_its_number_of_pictures_and_counts_the_others(
     store: PictureStore,
 ) -> None:
     results = [seen(store, "a"), seen(store, "b", "c")]
-    session = FakeSession(lambda _, number: results[number])
     rules = replace(RULES, images=IMAGES)
-    episode = Episode(Task("fake", "train", 0), lambda: session, rules)
-    first = episode.step(call("move"))
-    assert len(first.messages[0]["pictures"]) == 1
-    second = episode.step(call("move"))
-    assert len(second.messages[0]["pictures"]) == 1
-    assert "[image left out: an episode has at most 2]" in second.messages[0]["content"]
-    assert episode.settle().pictures == {"read": 2.0, "left_out": 1.0}
-
-
-def test_a_picture_without_the_key_makes_an_episode_void(store: PictureStore) -> None:
-    session = FakeSession(lambda _, __: seen(store, "a"))
-    episode = Episode(Task("fake", "train", 0), lambda: session, RULES)
+    task = Task("fake", "train", 0)
+    episode = Episode(task, lambda: FakeSession(lambda _, number: results[number]), rules)
     episode.step(call("move"))
-    assert "set model.images" in str(episode.settle().void_reason)
-
-
-def test_prompts_with_other_pictures_are_other_prompts(store: PictureStore) -> None:
-    def asked(name: str) -> list[Message]:
-        shown = store.keep(drawn(puzzle(name)[0]))
-        return [with_pictures(Message(role="user", content=""), [shown, "How many?"])]
-
-    assert prompt_keys(asked("a")) != prompt_keys(asked("b"))
-    assert prompt_keys(asked("a")) == prompt_keys(asked("a"))
-
-
-def test_messages_keep_their_pictures_where_they_are_joined(store: PictureStore) -> None:
-    shown = store.keep(PNG)
-    result = with_pictures(Message(role="tool", content=""), ["see ", shown])
-    nudge = with_pictures(Message(role="user", content=""), [shown, "again"])
-    (message,) = as_user([result, nudge])
-    assert message["content"] == (
-        f"<tool_response>\nsee {PICTURE_MARK}\n</tool_response>\n{PICTURE_MARK}again"
-    )
-    assert len(message["pictures"]) == 2
-    system = with_pictures(Message(role="system", content=""), ["rules ", shown])
-    (opening,) = opening_messages("Be brief.", [system], ())
-    assert opening["content"] == f"Be brief.\n\nrules {PICTURE_MARK}"
-    assert chat_messages([opening]) == [opening]
+    (message,) = episode.step(call("move")).messages
+    assert len(message["pictures"]) == 1
+    assert "[image left out: an episode has at most 2]" in message["content"]
+    assert episode.settle().pictures == {"read": 2.0, "left_out": 1.0}
+    blind = Episode(task, lambda: FakeSession(lambda _, number: results[number]), RULES)
+    blind.step(call("move"))
+    assert "set model.images" in str(blind.settle().void_reason)
 
 
 def test_a_lost_store_is_named(store: PictureStore) -> None:
@@ -294,14 +261,9 @@ def test_a_lost_store_is_named(store: PictureStore) -> None:
 def test_the_shipped_boards_are_the_same_everywhere_and_blind_ones_are_black() -> None:
     rows = ShapesMini().rows()
     assert {split: len(members) for split, members in rows.items()} == NUM_ROWS
-    first = rows["test"][0]
-    assert pil(first["image"]).convert("RGB").size == (56, 56)
-    assert ShapesMini().rows()["test"][0] == first
-    counts = [row["answer"] for row in rows["train"]]
-    assert all(counts.count(str(number)) > len(counts) / 5 for number in range(4))
-    blind = ShapesMini(blind=True).rows()["test"]
-    assert {row["image"] for row in blind} == {blind[0]["image"]}
-    assert pil(blind[0]["image"]).convert("RGB").getcolors() == [(56 * 56, (0, 0, 0))]
+    assert ShapesMini().rows()["test"][0] == rows["test"][0]
+    (image,) = {row["image"] for row in ShapesMini(blind=True).rows()["test"]}
+    assert pil(image).convert("RGB").getcolors() == [(56 * 56, (0, 0, 0))]
 
 
 def drawing(image: Any, form: str, **options: Any) -> bytes:
@@ -311,47 +273,15 @@ def drawing(image: Any, form: str, **options: Any) -> bytes:
 
 
 def test_files_of_one_name_beside_two_splits_are_refused(tmp_path: Path) -> None:
-    for split, data in (("train", PNG), ("test", OTHER)):
-        (tmp_path / split / "img").mkdir(parents=True)
-        (tmp_path / split / "img/1.png").write_bytes(data)
     folders = [tmp_path / "train", tmp_path / "test"]
+    for folder, data in zip(folders, (PNG, OTHER), strict=True):
+        folder.mkdir()
+        (folder / "1.png").write_bytes(data)
     with pytest.raises(PictureFault, match="two different files have this path"):
-        picture_data("img/1.png", folders)
-    (tmp_path / "test/img/2.png").write_bytes(OTHER)
-    assert picture_data("img/2.png", folders) == OTHER
-    assert picture_data(str(tmp_path / "test/img/2.png"), folders) == OTHER
-
-
-@pytest.mark.parametrize("path", ["a\0b.png", "x" * 300, "\ud800.png", "loop/a.png"])
-def test_a_path_that_no_file_can_have_is_a_fault_of_the_row(path: str, tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(PictureFault):
-        picture_data(path, [tmp_path])
-
-
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ({"prompt": "<image>how many?", "photo": URI}, "0 images and 1 marks"),
-        (
-            {
-                "prompt": [{"role": "user", "content": [{"type": "image"}, "<image> again"]}],
-                "image": URI,
-            },
-            "0 images and 1 marks",
-        ),
-        ({"prompt": "how many?", "images": [PNG], "image": OTHER}, "keep one of them"),
-    ],
-)
-def test_no_picture_of_a_row_is_dropped(row: Any, reason: str, store: PictureStore) -> None:
-    with pytest.raises(PictureFault, match=reason):
-        messages_of(row, lambda value: store.keep(picture_data(value)))
-
-
-def test_an_empty_column_hides_no_other(store: PictureStore) -> None:
-    row = {"prompt": "how many?", "images": [], "image": PNG}
-    (message,) = messages_of(row, lambda value: store.keep(picture_data(value)))
-    assert digests_of([message]) == [store.keep(PNG)["sha256"]]
+        picture_data("1.png", folders)
+    assert picture_data(str(folders[1] / "1.png"), folders) == OTHER
+    (folders[1] / "2.png").write_bytes(OTHER)
+    assert picture_data("2.png", folders) == OTHER
 
 
 def test_sixteen_bits_keep_their_shades(store: PictureStore) -> None:
@@ -371,20 +301,9 @@ def test_a_camera_turns_its_picture_once_and_junk_of_it_is_a_fault(store: Pictur
     exif = Image.Exif()
     exif[0x0112] = 6
     picture = store.keep(drawing(upright, "JPEG", exif=exif))
-    assert (picture["width"], picture["height"]) == (4, 8)
-    assert store.image(picture["sha256"]).size == (4, 8)
+    assert store.image(picture["sha256"]).size == (picture["width"], picture["height"]) == (4, 8)
     with pytest.raises(PictureFault, match="damaged"):
         store.keep(drawing(upright, "PNG", exif=b"Exif\0\0junk"))
-
-
-def test_pictures_of_several_frames_and_of_print_are_read(store: PictureStore) -> None:
-    from PIL import Image
-
-    frame = Image.new("RGB", (4, 4), "blue")
-    cameras = drawing(frame, "MPO", save_all=True, append_images=[frame])
-    assert store.keep(cameras)["media_type"] == "image/jpeg"
-    assert pil(picture_data(frame.convert("CMYK"))).size == (4, 4)
-    assert picture_data(f"data:image/png;base64,{base64.encodebytes(PNG).decode()}") == PNG
 
 
 @pytest.mark.parametrize("pictures", [["a.png"], "a.png", [{"sha256": "../../x"}]])
@@ -393,10 +312,31 @@ def test_pictures_that_a_message_claims_are_refused(pictures: Any) -> None:
         chat_messages([{"role": "user", "content": "x", "pictures": pictures}])
 
 
+def test_prompts_with_other_pictures_are_other_prompts(store: PictureStore) -> None:
+    def asked(name: str) -> list[Message]:
+        shown = store.keep(drawn(puzzle(name)[0]))
+        return [with_pictures(Message(role="user", content=""), [shown, "How many?"])]
+
+    assert prompt_keys(asked("a")) != prompt_keys(asked("b"))
+    assert prompt_keys(asked("a")) == prompt_keys(asked("a"))
+
+
+def test_messages_keep_their_pictures_where_they_are_joined(store: PictureStore) -> None:
+    shown = store.keep(PNG)
+    result = with_pictures(Message(role="tool", content=""), ["see ", shown])
+    nudge = with_pictures(Message(role="user", content=""), [shown, "again"])
+    (message,) = as_user([result, nudge])
+    assert message["content"].count(PICTURE_MARK) == len(message["pictures"]) == 2
+    system = with_pictures(Message(role="system", content=""), ["rules ", shown])
+    (opening,) = opening_messages("Be brief.", [system], ())
+    assert opening["content"] == f"Be brief.\n\nrules {PICTURE_MARK}"
+
+
 def test_an_endpoint_gets_the_pixels_that_a_training_reads(store: PictureStore) -> None:
     from PIL import Image
 
-    picture = store.keep(drawing(Image.new("RGBA", (100, 100), (0, 0, 0, 0)), "PNG"))
+    clear = Image.new("RGBA", (100, 100), (0, 0, 0, 0))
+    picture = store.keep(drawing(clear, "PNG"))
     sent = pil(picture_data(store.uri(picture["sha256"], 2500)))
     assert sent.size == (50, 50)
     assert sent.getpixel((0, 0)) == (255, 255, 255)

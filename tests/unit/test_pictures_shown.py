@@ -1,4 +1,4 @@
-"""Pictures where people and models elsewhere see them: pages, the terminal, and requests to an endpoint."""
+"""Pictures where people and models elsewhere see them: pages, and requests to an endpoint."""
 
 from __future__ import annotations
 
@@ -32,43 +32,40 @@ def store(tmp_path: Path) -> PictureStore:
     return PictureStore(tmp_path / "pictures")
 
 
-def asked(store: PictureStore) -> Message:
-    return with_pictures(Message(role="user", content=""), [store.keep(PNG), "How many?"])
-
-
 def test_a_page_shows_small_pictures_without_a_script_or_the_network(store: PictureStore) -> None:
     shown = store.keep(PNG)
     session = FakeSession(lambda _, __: ToolResult(PICTURE_MARK, pictures=(shown,)))
     episode = Episode(Task("fake", "train", 0), lambda: session, RULES_WITH_PICTURES)
     episode.step(call("move"))
-    record = trajectory(episode, run="r", phase="train", step=0, sample=0, tools="[]")
-    line = record.to_line()
+    line = trajectory(
+        episode,
+        run="r",
+        phase="train",
+        step=0,
+        sample=0,
+        tools="[]",
+    ).to_line()
     assert b"base64" not in line
-    assert shown["sha256"].encode() in line
     page = detail(json.loads(line), thumbnail=store.thumbnail)
-    results = [message for message in page["messages"] if message.get("pictures")]
-    assert results
-    for message in results:
-        (uri,) = message["pictures"]
-        assert base64.b64decode(uri.removeprefix("data:image/png;base64,"))[1:4] == b"PNG"
-        assert "[image 56x56 png " in message["content"]
+    (message,) = [message for message in page["messages"] if message.get("pictures")]
+    assert "[image 56x56 png " in message["content"]
+    (uri,) = message["pictures"]
+    assert base64.b64decode(uri.removeprefix("data:image/png;base64,"))[1:4] == b"PNG"
     # Without the store they are in words alone.
-    assert all("pictures" not in message for message in detail(json.loads(line))["messages"])
-    lost = detail(json.loads(line), thumbnail=PictureStore(store.directory / "no").thumbnail)
-    assert all("pictures" not in message for message in lost["messages"])
+    lost = PictureStore(store.directory / "no").thumbnail
+    for other in (detail(json.loads(line)), detail(json.loads(line), thumbnail=lost)):
+        assert not [message for message in other["messages"] if "pictures" in message]
     assert "img-src data:;" in policy(is_live=False)
 
 
 def test_an_endpoint_gets_pictures_as_data_uris(store: PictureStore) -> None:
-    row = TaskRow(
-        "fake/train/0", "fake", Purpose.TRAIN, "train", 0, "h", (asked(store),), "[]", 1.0
-    )
+    asked = with_pictures(Message(role="user", content=""), [store.keep(PNG), "How many?"])
+    about = ("fake", Purpose.TRAIN, "train", 0, "h")
+    row = TaskRow("fake/train/0", *about, (asked,), "[]", 1.0)
     dialogue = Dialogue(row, RULES_WITH_PICTURES, ToolCalls.NATIVE, store)
-    (message,) = dialogue.messages
-    image, text = message["content"]
+    image, text = dialogue.messages[0]["content"]
     shown = store.keep(picture_data(image))
     assert store.image(shown["sha256"]) == store.image(store.keep(PNG)["sha256"])
     assert text == {"type": "text", "text": "How many?"}
-    again = with_pictures(Message(role="user", content=""), ["And now?", store.keep(PNG)])
-    dialogue.add({"content": "2"}, Reply((again,), EpisodeStatus.ONGOING))
-    assert [part["type"] for part in dialogue.messages[-1]["content"]] == ["text", "image_url"]
+    dialogue.add({"content": "2"}, Reply((asked,), EpisodeStatus.ONGOING))
+    assert [part["type"] for part in dialogue.messages[-1]["content"]] == ["image_url", "text"]

@@ -2,69 +2,37 @@
 
 from __future__ import annotations
 
-import pwd
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from tests.support.launching import launcher_spec
-from xp.__main__ import main
 from xp.cli.display import files_lines
 from xp.composition import compose, options
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.execution.launchers import slurm_array
 from xp.execution.launchers.slurm_job import options as slurm_options
 from xp.planning.job import Resources
 from xp.planning.plan import build_plan
 from xp.planning.run_size import training_line
-from xp.spec import TrackerName
 from xp.spec.launcher import LauncherSpec
-
-
-def test_a_compared_key_that_does_not_exist_is_said_once(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code = main(["plan", "--compare", "training.lerning_rate=1,2"])
-    output = capsys.readouterr()
-    assert code == ExitCode.CONFIG
-    assert output.err.count("lerning_rate") == 1
-    assert "variant" not in output.out
-
-
-def test_a_comparison_of_refused_variants_alone_ends_as_a_refused_plan() -> None:
-    assert main(["plan", "backend=slime", "hardware=cpu", "--compare", "seed=1,2"]) == ExitCode.PLAN
-
 
 OF_LAUNCHERS = {"skypilot": ["launcher.options.bucket=s3://mine"]}
 """Launcher -> words that it needs."""
 
 
 @pytest.mark.parametrize("launcher", sorted({*options("launcher")} - {"local"}))
-def test_a_plan_for_another_place_points_to_its_files(
-    launcher: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [f"launcher={launcher}", *OF_LAUNCHERS.get(launcher, [])]
-    name = compose(words).launcher.name
-    hint = f"launcher={name}: --files shows every file of the jobs"
-    assert files_lines(compose(words)) == [hint]
-    words += ["env=multiply", "backend=trl", "hardware=h100x8", "model=qwen2.5-3b-instruct"]
-    assert main(["plan", *words]) == ExitCode.OK
-    assert hint in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("tracker", list(TrackerName))
-def test_a_plan_with_a_tracker_points_to_its_files(tracker: str) -> None:
-    hint = f"tracking={tracker}: --files shows every file of the jobs"
-    assert files_lines(compose([f"tracking=[{tracker}]"])) == [hint]
-    assert files_lines(compose([])) == []
+def test_a_plan_for_another_place_points_to_its_files(launcher: str) -> None:
+    spec = compose([f"launcher={launcher}", *OF_LAUNCHERS.get(launcher, [])])
+    hint = f"launcher={spec.launcher.name}: --files shows every file of the jobs"
+    assert files_lines(spec) == [hint]
+    assert build_plan(spec, "r").stages
 
 
 @pytest.mark.parametrize(
     ("words", "updates", "is_reached"),
     [
-        (["training.warmup_updates=12"], 12, True),
-        (["training.warmup_updates=13"], 12, False),
         (["training.warmup_updates=48", "training.updates_per_step=4"], 48, True),
         (["training.warmup_updates=24", "training.passes_per_step=2"], 24, True),
         (["training.warmup_updates=25", "training.passes_per_step=2"], 24, False),
@@ -92,7 +60,6 @@ def with_sbatch(**further: str) -> LauncherSpec:
         ({"mem_per_cpu": "4G"}, "--mem-per-cpu=4G", "--mem-per-cpu=4G"),
         ({"mem_per_gpu": "90G"}, "--mem-per-gpu=90G", "--mem=65536M"),
         ({"gpus_per_node": "h100"}, "--gpus-per-node=h100:8", "--mem=65536M"),
-        ({"gpus_per_node": "h100:8"}, "--gpus-per-node=h100:8", "--mem=65536M"),
     ],
 )
 def test_a_cluster_may_take_other_options_of_memory_and_gpus(
@@ -116,38 +83,28 @@ def test_another_number_of_gpus_than_the_spec_has_is_refused() -> None:
         slurm_options(with_sbatch(mem_per_cpu="4G", mem_per_gpu="9G"), gpus(8))
 
 
-@pytest.mark.parametrize(("at_once", "dependencies"), [(None, 0), (2, 2)])
-def test_a_sweep_above_the_clusters_limit_is_several_arrays(
-    tmp_path: Path, at_once: int | None, dependencies: int
-) -> None:
-    submitted: list[list[str]] = []
+def test_a_sweep_above_the_clusters_limit_is_several_arrays(tmp_path: Path) -> None:
+    submitted: list[str] = []
 
     def ask(argv: list[str], **_: object) -> str:
         if argv[:3] == ["scontrol", "show", "config"]:
             return "MaxArraySize            = 3\nMaxJobCount = 10000\n"
-        submitted.append(argv)
+        submitted.append(" ".join(argv))
         return str(len(submitted))
 
     stage = build_plan(compose(["launcher=slurm"]), "r").stages[0]
     sweep = {f"r{number}": [stage] for number in range(7)}
     with patch.object(slurm_array, "ask", ask):
-        spec = launcher_spec("slurm", array=True, detach=True, array_at_once=at_once)
+        spec = launcher_spec("slurm", array=True, detach=True, array_at_once=2)
         arrays = slurm_array.SlurmArrays(spec, tmp_path, sweep, {})
-    sizes = [word for argv in submitted for word in argv if word.startswith("--array=")]
-    limit = "" if at_once is None else f"%{at_once}"
-    assert sizes == [f"--array=0-2{limit}", f"--array=0-2{limit}", f"--array=0-0{limit}"]
+    sizes = ["--array=0-2%2", "--array=0-2%2", "--array=0-0%2"]
+    assert [
+        size in words
+        for size, words in zip(
+            sizes,
+            submitted,
+            strict=True,
+        )
+    ] == [True] * 3
+    assert "--dependency=afterany:2" in submitted[2]
     assert arrays.task_id("r5", Path("code"), []) == "2_2"
-    after = [word for argv in submitted for word in argv if word.startswith("--dependency")]
-    assert after == [f"--dependency=afterany:{number + 1}" for number in range(dependencies)]
-
-
-def test_a_user_without_a_home_is_told_which_variable_to_set(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def getpwuid(number: int) -> None:
-        raise KeyError(number)
-
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
-    assert main(["plan"]) == ExitCode.CONFIG
-    assert "set HOME" in capsys.readouterr().err

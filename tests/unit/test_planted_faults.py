@@ -18,4 +18,11 @@ def test_a_recorded_run_is_diagnosed_as_what_it_is(name: str, tmp_path: Path) ->
     run = tmp_path / name
     unpack(name, run)
     found = diagnose(run, read_record(run))
-    assert complaints_of(RUNS[name], found.verdict, [asdict(one) for one in found.symptoms]) == []
+    assert (
+        complaints_of(
+            RUNS[name],
+            found.verdict,
+            [asdict(one) for one in found.symptoms],
+        )
+        == []
+    )

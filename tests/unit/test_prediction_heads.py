@@ -15,13 +15,11 @@ from xp.lib.models.network import may_have_heads
 @pytest.mark.parametrize(
     ("family", "config", "expected"),
     [
-        ("deepseek_v3", {"num_nextn_predict_layers": 1}, True),
         ("deepseek_v3", {"num_nextn_predict_layers": 0}, False),
         ("qwen3", {"num_nextn_predict_layers": 1}, True),
         ("qwen3", {}, False),
         ("qwen3", None, False),
         ("mimo", None, True),
-        ("glm_moe_dsa", None, True),
         ("step3p5", {}, True),
         (
             "qwen3_5_text",

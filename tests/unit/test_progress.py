@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.recorded_runs import FAULTS, progressing
-from tests.support.report_run import episode, write_episodes
 from xp.__main__ import main
 from xp.cli.display import symptom_lines
-from xp.cli.progress import bar, sparkline
+from xp.cli.progress import sparkline
 from xp.execution.record import RunStatus, read_record, update_stage, write_record
 
 
 def test_a_sparkline_goes_from_its_smallest_value_to_its_largest() -> None:
-    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
-    assert sparkline([0.3, 0.3]) == "▁▁"
-    assert sparkline([]) == ""
-    assert len(sparkline(list(range(1000)))) == 32
-    assert "".join(dict.fromkeys(sparkline(list(range(1000))))) == "▁▂▃▄▅▆▇█"
-
-
-def test_a_bar_has_ten_cells_and_its_percentage() -> None:
-    assert bar(0.42) == "████░░░░░░ 42%"
-    assert bar(1.0) == "██████████ 100%"
+    assert [sparkline(values) for values in ([0.0, 0.5, 1.0], [0.3, 0.3], [])] == ["▁▅█", "▁▁", ""]
+    long = sparkline(list(range(1000)))
+    assert len(long) == 32
+    assert "".join(dict.fromkeys(long)) == "▁▂▃▄▅▆▇█"
 
 
 def test_runs_are_listed_and_shown_with_how_far_they_are(
@@ -36,14 +28,10 @@ def test_runs_are_listed_and_shown_with_how_far_they_are(
     assert main(["runs", "list", f"outputs={tmp_path}"]) == 0
     head, row = (line.split("\t") for line in capsys.readouterr().out.splitlines()[:2])
     cells = dict(zip(head, row, strict=True))
-    assert cells["progress"] == "0.50"
-    assert cells["steps"] == "36/72"
-    assert cells["environment"] == "whodunit_mini"
-    assert cells["model"] == "tiny"
-    assert cells["algorithm"] == "grpo"
+    names = ("progress", "steps", "environment", "model", "algorithm")
+    assert [cells[name] for name in names] == ["0.50", "36/72", "whodunit_mini", "tiny", "grpo"]
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
     shown = capsys.readouterr().out
-    assert "reward   ▁" in shown
     assert "0.347 -> 0.981  (36 steps)" in shown
     assert "problem" not in shown
 
@@ -72,16 +60,6 @@ def test_the_last_problem_of_a_run_is_one_line(
     log.write_text("xp: a notice\nTraceback (most recent call last):\n  File x\nKeyError: 3\n")
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
     assert "exit 74: KeyError: 3" in capsys.readouterr().out
-
-
-def test_a_model_that_never_called_a_tool_is_told_at_the_end(tmp_path: Path) -> None:
-    run = progressing(tmp_path)
-    episodes = [replace(episode("train", 0, index, 0, 0.0), tool_calls=[]) for index in range(16)]
-    write_episodes(run / "attempt_1/train/trajectories/train.jsonl", episodes)
-    assert any(
-        "no tool was called in 16 episodes, of 1 that are offered" in line
-        for line in symptom_lines(run)
-    )
 
 
 def test_a_symptom_is_a_problem_told_at_the_end(

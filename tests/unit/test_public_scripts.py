@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 
-import tools.public_scripts
-from tools.public_scripts import main, page, scripts
+from tools.public_scripts import page, scripts
 from xp.cli.native import KeyResult
 
 SCRIPTS = scripts()
 ROOT = Path(__file__).parents[2]
-RECIPES = [
-    script.words[0].removeprefix("recipes=")
-    for script in SCRIPTS.values()
-    if len(script.words) == 1
-]
-CHECKOUTS = {"THUDM/slime": "SLIME_PATH", "NovaSky-AI/SkyRL": "SKYRL_PATH"}
-"""Repository -> variable with its checkout."""
-
-
-def test_there_are_ten_scripts_of_each_trainer() -> None:
-    number = Counter(name.partition("-")[0] for name in SCRIPTS)
-    assert min(number[name] for name in ("skyrl", "slime", "trl")) >= 10
-    assert all(
-        len(script.source.partition("@")[2].partition("/")[0]) == 40 and script.shows
-        for script in SCRIPTS.values()
-    )
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -44,50 +24,5 @@ def test_every_key_has_a_place_or_a_sentence(name: str) -> None:
     assert {*script.reasons} <= {*script.keys}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_of_a_script_says_what_to_expect(recipe: str) -> None:
-    head = (ROOT / f"recipes/{recipe}.yaml").read_text(encoding="utf-8").partition("defaults:")[0]
-    assert "# Expect: " in head
-
-
 def test_the_page_is_current() -> None:
     assert (ROOT / "docs/public-scripts.md").read_text(encoding="utf-8") == page(), "run make docs"
-
-
-def test_a_script_s_keys_are_written_beside_xps_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tools.public_scripts, "FACTS", tmp_path)
-    (tmp_path / "run.sh").write_text(
-        f"python train.py --lr 1e-6 --colocate --long {'x' * 200} --several 1 2"
-    )
-    main("a", "org/repo@c/run.sh", str(tmp_path / "run.sh"))
-    facts = yaml.safe_load((tmp_path / "a.yaml").read_text())
-    assert facts["keys"] == {
-        "--lr": "1e-6",
-        "--colocate": True,
-        "--long": f"{'x' * 117}...",
-        "--several": ["1", "2"],
-    }
-    (tmp_path / "a.yaml").write_text(
-        yaml.safe_dump({**facts, "words": ["seed=1"], "reasons": {"--lr": "why"}})
-    )
-    main("a", "org/repo@c/run.sh", str(tmp_path / "run.sh"))
-    again = yaml.safe_load((tmp_path / "a.yaml").read_text())
-    assert again == {**facts, "words": ["seed=1"], "reasons": {"--lr": "why"}}
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, one in SCRIPTS.items() if one.source.partition("@")[0] in CHECKOUTS]
-)
-def test_the_keys_are_the_script_s(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository, _, place = SCRIPTS[name].source.partition("@")
-    if (checkout := os.environ.get(CHECKOUTS[repository])) is None:
-        pytest.skip(f"needs a checkout of {repository}: {CHECKOUTS[repository]}=...")
-    monkeypatch.setattr(tools.public_scripts, "FACTS", tmp_path)
-    main(name, "", str(Path(checkout) / place.partition("/")[2]))
-    assert yaml.safe_load((tmp_path / f"{name}.yaml").read_text())["keys"] == dict(
-        SCRIPTS[name].keys
-    )

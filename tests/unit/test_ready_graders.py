@@ -41,12 +41,9 @@ def test_no_answer_is_scored_where_a_judge_does_it() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*READY} - {"math", "none"}))
-@pytest.mark.parametrize("right", [None, [], [None], {"value": 1}])
-def test_a_row_without_a_right_answer_is_refused(name: str, right: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"its answer is .*; expected a text, a number, or a list of them"
-    ):
-        load_object(READY[name])("", {"answer": right})
+def test_a_row_without_a_right_answer_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a text, a number, or a list of them"):
+        load_object(READY[name])("", {"answer": [None]})
 
 
 @pytest.mark.parametrize(
@@ -54,9 +51,7 @@ def test_a_row_without_a_right_answer_is_refused(name: str, right: Any) -> None:
     [
         (number, "abc"),
         (gsm8k, ""),
-        (choice, "Paris"),
         (choice, 26),
-        (choice, "3"),
         (regex, "("),
         (contains, " "),
     ],

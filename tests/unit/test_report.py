@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.report_run import data_of, episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.composition import compose
-from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
 from xp.execution.named import named_runs
 from xp.results.report.data import report
@@ -59,107 +58,34 @@ def test_an_index_takes_additions_and_waits_for_whole_lines(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "base", "differing"),
     [
-        (["seed=2"], "env=whodunit_mini model=tiny", {"seed"}),
-        (
-            ["env=openreward", "env.serve=xp.envs.builtin.sums:Sums"],
-            "env=openreward",
-            {"env.members.sums.serve"},
-        ),
-        (["env=verifiers", "env.target=x"], "env=verifiers", {"env.members.x.target"}),
-        (
-            ["env=graded", "env.rows=mine.jsonl", "env.grader=exact"],
-            "env=graded",
-            {"env.members.mine.rows", "env.members.mine.grader"},
-        ),
-        (["env=whodunit+ctf"], "env=whodunit+ctf", set()),
-        (["recipes=whodunit-skyrl"], "the recipe whodunit-skyrl", set()),
+        ("seed=2", "env=whodunit_mini model=tiny", {"seed"}),
+        ("env=verifiers env.target=x", "env=verifiers", {"env.members.x.target"}),
+        ("env=whodunit+ctf", "env=whodunit+ctf", set()),
+        ("recipes=whodunit-skyrl", "the recipe whodunit-skyrl", set()),
     ],
 )
 def test_a_spec_is_compared_with_the_defaults_of_its_own_options(
-    words: list[str],
-    base: str,
-    differing: set[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: str, base: str, differing: set[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
-    name, changed = differences(compose(words).model_dump(mode="json"))
+    name, changed = differences(compose(words.split()).model_dump(mode="json"))
     assert base in name
     assert {key for key, _, _ in changed} == differing
 
 
 def test_best_median_worst_groups_and_all_void_are_chosen(tmp_path: Path) -> None:
-    rewards = {
-        0: 0.1,
-        1: 0.2,
-        2: 0.5,
-        3: 0.8,
-        4: 0.9,
-        5: None,
-        6: None,
-    }
+    rewards = (0.1, 0.2, 0.5, 0.8, 0.9, None, None)
     episodes = [
         episode("train", 0, index, sample, reward)
-        for index, reward in rewards.items()
+        for index, reward in enumerate(rewards)
         for sample in (0, 1)
     ]
     write_episodes(tmp_path / "attempt_1/train/trajectories/train.jsonl", episodes)
     rows = index_of(tmp_path).entries
     ((group, numbers),) = chosen(rows, Extent.CHOSEN).items()
     assert group == (1, "train", 1)
-    assert {rows[number].task_index for number in numbers} == {0, 2, 4, 5, 6}
-    assert len(numbers) == 10
+    assert [rows[number].task_index for number in numbers] == sorted([0, 2, 4, 5, 6] * 2)
     assert chosen(rows, Extent.ALL) == {group: list(range(14))}
     assert chosen(rows, Extent.NONE) == {}
-
-
-def test_a_page_has_all_figures_and_the_chosen_episodes_text(outputs: Path) -> None:
-    _, data, chunks = report([outputs / "runs/run-one"])
-    columns = data["runs"][0]["episodes"]["columns"]
-    assert len(columns["step"]) == 4 * 8 + 40
-    texts = {
-        number: text
-        for chunk in chunks.values()
-        for number, text in json.loads(gzip.decompress(chunk)).items()
-    }
-    assert len(texts) == sum(place >= 0 for place in columns["chunk"])
-    assert texts["0"]["messages"][1]["content"] == "I accuse number 0 in train step 0, sample 0."
-    assert texts["0"]["messages"][1]["turn"] == 0
-
-
-def test_a_verdict_follows_the_paired_test(outputs: Path) -> None:
-    verdicts = {}
-    for name in ("run-one", "slow"):
-        _, data, _ = report([outputs / "runs" / name], "none")
-        verdicts[name] = data["runs"][0]["verdict"]
-    assert verdicts["run-one"]["word"] == "learned"
-    assert verdicts["run-one"]["sentence"].startswith(
-        "after training is better than before training by 0.500"
-    )
-    assert verdicts["slow"]["word"] == "flat"
-
-
-def test_a_spec_is_shown_against_the_options_that_it_chose(outputs: Path) -> None:
-    _, data, _ = report([outputs / "runs/slow"], "none")
-    run = data["runs"][0]
-    assert run["base"].startswith("the defaults with hardware=cpu env=whodunit_mini model=tiny")
-    changed = {key: own for key, _, own in run["differences"]}
-    assert changed == {
-        "training.learning_rate": "1e-05",
-        "training.num_steps": "4",
-        "outputs": str(outputs),
-    }
-
-
-def test_several_runs_are_compared_by_what_differs_and_task_by_task(outputs: Path) -> None:
-    _, data, _ = report(named_runs(outputs, ["run-*", "slow"]))
-    found = data["comparison"]
-    assert found["keys"] == ["seed", "training.learning_rate"]
-    assert [row[0] for row in found["values"]] == ["1", "2", "1"]
-    assert found["groups"] == [[0, 1], [2]]
-    assert [pair["second"] for pair in found["pairs"]] == ["run-two", "slow"]
-    assert found["pairs"][1]["difference"] == pytest.approx(-0.4)
 
 
 def test_foreign_text_is_written_out_and_cut_in_the_middle() -> None:
@@ -171,47 +97,37 @@ def test_foreign_text_is_written_out_and_cut_in_the_middle() -> None:
     assert "<" not in as_json({"a": "</script>"})
 
 
-def test_earlier_calls_of_a_prompt_are_shown() -> None:
-    prompt = chat_messages(
-        [
-            {"role": "user", "content": "Rome?"},
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"name": "weather", "arguments": {"city": "Rome"}}],
-            },
-            {"role": "tool", "content": "sunny"},
-        ]
-    )
-    record = {**json.loads(episode("eval", 0, 0, 0, 1.0).to_line()), "messages": prompt}
-    assert [one["content"] for one in detail(record)["messages"]] == [
-        "Rome?", 'call weather {"city": "Rome"}', "sunny",
-    ]  # fmt: skip
-
-
 def test_an_episode_of_several_rows_has_a_tree_of_its_turns() -> None:
     record = json.loads(episode("eval", 0, 0, 0, 1.0).to_line())
-    texts = [
-        ("user", "Go."),
-        *[part for turn in range(5) for part in (("assistant", f"{turn}."), ("user", "So?"))],
+    messages = [{"role": "user", "content": "Go."}]
+    for turn in range(5):
+        messages.append({"role": "assistant", "content": f"{turn}."})
+        messages.append({"role": "user", "content": "So?"})
+    results: list[dict[str, Any]] = [
+        {"turn": at, "result": {"reward": None, "text": "", "follows": follows}}
+        for at, follows in enumerate((None, -1, 0, 2))
     ]
-    follows = (None, -1, 0, 2)
-    results = [
-        {"turn": at, "result": {"reward": None, "text": "", "follows": one}}
-        for at, one in enumerate(follows)
-    ]
-    results.append({"turn": 4, "result": {"reward": 1.0, "text": "", "undelivered": [4]}})
-    messages = [{"role": role, "content": text} for role, text in texts]
+    results.append(
+        {
+            "turn": 4,
+            "result": {
+                "reward": 1.0,
+                "text": "",
+                "undelivered": [4],
+            },
+        }
+    )
     outcome = {**record["outcome"], "num_turns": 5}
-    found = detail({**record, "messages": messages, "tool_calls": results, "outcome": outcome})
-    assert [(row["follows"], row["turns"]) for row in found["rows"]] == [
+    page = detail({**record, "messages": messages, "tool_calls": results, "outcome": outcome})
+    rows = [(row["follows"], row["turns"]) for row in page["rows"]]
+    assert rows == [
         (-1, [0, 1]),
         (-1, [2, 4]),
         (0, [3]),
     ]
-    turns = [one for one in found["messages"] if "row" in one]
-    assert [one["row"] for one in turns] == [0, 0, 1, 2, 1]
-    assert [one["turn"] for one in turns if one["is_untrained"]] == [4]
+    turns = [message for message in page["messages"] if "row" in message]
+    assert [turn["row"] for turn in turns] == [0, 0, 1, 2, 1]
+    assert [turn["turn"] for turn in turns if turn["is_untrained"]] == [4]
 
 
 def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Path) -> None:
@@ -219,32 +135,13 @@ def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Pa
     assert named_runs(outputs, ["sl"]) == [runs / "slow"]
     assert named_runs(outputs, ["run-*", "run-one"]) == [runs / "run-one", runs / "run-two"]
     assert named_runs(Path("nowhere"), [str(runs / "slow")]) == [runs / "slow"]
-    for word, said in (
+    for word, words in (
         ("run-", "beginning of 2 names: run-one, run-two"),
         ("slwo", "did you mean slow"),
         ("x*", "no such run"),
     ):
-        with pytest.raises(XpError, match=said):
+        with pytest.raises(XpError, match=words):
             named_runs(outputs, [word])
-    for number, names in (
-        (5, "many-0, many-1, many-2, many-3, many-4;"),
-        (7, "many-4 and 2 more; write one of them"),
-    ):
-        for index in range(number):
-            (runs / f"many-{index}").mkdir(exist_ok=True)
-            (runs / f"many-{index}/spec.yaml").touch()
-        with pytest.raises(XpError, match=f"many is the beginning of {number} names: .*{names}"):
-            named_runs(outputs, ["many"])
-
-
-def test_the_command_writes_pages_beside_runs_or_below_outputs(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", "run-one", f"outputs={outputs}"]) == 0
-    assert data_of(outputs / "runs/run-one/report.html")["runs"][0]["id"] == "run-one"
-    assert main(["report", "run-*", f"outputs={outputs}", "--episodes", "none"]) == 0
-    assert len(list((outputs / "reports").glob("run-one-and-1-more-*.html"))) == 1
-    assert "opens in any browser" in capsys.readouterr().out
 
 
 def test_the_terminal_shows_an_episode_by_step_and_rank(
@@ -267,9 +164,7 @@ def test_an_evaluation_has_a_page_and_episodes_like_a_run(
     assert "I accuse number 2 in eval step 0, sample 0." in capsys.readouterr().out
     assert main(["report", "whodunit", f"outputs={tmp_path}"]) == 0
     (page,) = data_of(place / "report.html")["runs"]
-    assert page["title"] == "whodunit_mini · mine"
-    assert page["status"] == "stopped"
-    assert "not finished" in page["verdict"]["sentence"]
+    assert (page["title"], page["status"]) == ("whodunit_mini · mine", "stopped")
     assert page["episodes"]["columns"]["reward"] == [1.0] * 4
     assert main(["runs", "show", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
     assert "no such run: whodunit; see python -m xp runs list" in capsys.readouterr().err
@@ -287,3 +182,13 @@ def test_an_evaluation_without_tokens_is_not_called_a_run_of_elsewhere(
     make_evaluation(tmp_path, "mine")
     assert main(["report", "mine", f"outputs={tmp_path}", "--tokens"]) == ExitCode.RUN_DIR
     assert "mine is an evaluation, so its tokenizer is not loaded" in capsys.readouterr().err
+
+
+def test_several_runs_are_compared_by_what_differs_and_task_by_task(outputs: Path) -> None:
+    _, data, _ = report(named_runs(outputs, ["run-*", "slow"]))
+    found = data["comparison"]
+    assert found["keys"] == ["seed", "training.learning_rate"]
+    assert [row[0] for row in found["values"]] == ["1", "2", "1"]
+    assert found["groups"] == [[0, 1], [2]]
+    assert [pair["second"] for pair in found["pairs"]] == ["run-two", "slow"]
+    assert found["pairs"][1]["difference"] == pytest.approx(-0.4)

@@ -30,12 +30,8 @@ def test_each_reduction_is_what_its_name_says(reduction: Reduction, reward: floa
 
 
 @pytest.mark.parametrize("reduction", list(Reduction))
-def test_nothing_scored_is_zero_for_an_episode_that_ran(reduction: Reduction) -> None:
+def test_nothing_scored_is_zero_or_the_nonterminal_reward(reduction: Reduction) -> None:
     assert reduce_rewards([], False, reward_rule(reduction)) == 0.0
-
-
-@pytest.mark.parametrize("reduction", list(Reduction))
-def test_nothing_scored_and_not_finished_is_the_nonterminal_reward(reduction: Reduction) -> None:
     assert reduce_rewards([], False, reward_rule(reduction, nonterminal=-0.25)) == -0.25
 
 
@@ -46,10 +42,21 @@ def test_the_nonterminal_reward_is_one_more_step() -> None:
 
 def test_clamps_hold_at_both_ends() -> None:
     rule = reward_rule(Reduction.SUM, minimum=-1.0, maximum=1.0)
-    assert [reduce_rewards([step], True, rule) for step in (-7.0, 0.5, 7.0)] == [-1.0, 0.5, 1.0]
+    assert [
+        reduce_rewards(
+            [step],
+            True,
+            rule,
+        )
+        for step in (-7.0, 0.5, 7.0)
+    ] == [-1.0, 0.5, 1.0]
 
 
-@given(st.lists(st.floats(-1e6, 1e6), max_size=30), st.booleans(), st.sampled_from(list(Reduction)))
+@given(
+    st.lists(st.floats(-1e6, 1e6), max_size=30),
+    st.booleans(),
+    st.sampled_from(list(Reduction)),
+)
 def test_a_reward_is_always_finite_and_within_its_clamps(
     steps: list[float], done: bool, reduction: Reduction
 ) -> None:

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.fake_session import with_limits
 from tests.support.ors_server import rules
 from tests.support.tables import rows
 from xp.composition import compose
-from xp.envs.base import Task
-from xp.envs.builtin import graders
-from xp.envs.graded import TIMED_OUT, GradedProvider
-from xp.episode.episode import Episode
+from xp.envs.graded import GradedProvider
 from xp.errors import XpError
-from xp.execution.held_out import limits_of
 from xp.lib.load import load_object
 from xp.planning.stages import prepare_config
 from xp.spec.env import READY
@@ -67,34 +61,14 @@ def test_math_verifys_own_pairs_are_scored_as_it_scores_them_with_and_without_do
         [pair for pair in pairs if score(bare(pair[0]), f"\\boxed{{{bare(pair[1])}}}") != pair[2]],
     ]
     assert len(PAIRS) == 252
-    assert [len(some) <= limit for some, limit in zip(differing, most, strict=True)] == [
-        True
-    ] * 3, differing
-
-
-def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
-    pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    import sympy
-
-    from xp.envs.builtin.math_verified import LATEX, PLAIN, parse
-
-    texts = {bare(one) for pair in PAIRS for one in pair[:2] if len(one) < 60}
-    numbers = {text: graders._number_of(text, is_right=True) for text in texts}
-    own = {text: number for text, number in numbers.items() if number is not None}
-    read = {
-        text: one
-        for text in own
-        for one in parse(f"${text}$", (LATEX, PLAIN))
-        if isinstance(one, sympy.Expr)
-    }
-    theirs = {text: sympy.N(one, 20) for text, one in read.items()}
-    both = {
-        text: (float(own[text]), float(one))
-        for text, one in theirs.items()
-        if isinstance(one, sympy.Float)
-    }
-    assert len(both) > 20
-    assert {text: one for text, one in both.items() if one[0] != pytest.approx(one[1])} == {}
+    assert [
+        len(some) <= limit
+        for some, limit in zip(
+            differing,
+            most,
+            strict=True,
+        )
+    ] == [True] * 3, differing
 
 
 @pytest.mark.parametrize(("graders", "right", "lines"), rows("answers"))
@@ -112,21 +86,18 @@ def test_an_answer_gets_what_a_person_would_give(
 @pytest.mark.parametrize(
     ("grader", "right", "answer", "reward"),
     [
-        ("number", 5.0, "#### 5", 1),
-        ("choice", 0.0, "A", 1),
         ("exact", 5.0, "5", 1),
-        ("exact", 5.0, "5.0", 1),
         ("exact", True, "no", 0),
-        ("exact", 42, "42", 1),
         ("exact", ["4", "four"], "four", 1),
         ("exact", "caf\u00e9", "cafe\u0301", 1),
         ("number", 1800, r"#### \$1{,}800", 1),
         ("gsm8k", 1800, r"#### \$1{,}800", 1),
         ("number", "9" * 6000, "9" * 6000, 1),
         ("gsm8k", "9" * 6000, "9" * 6000, 0),
+        ("choice", 0.0, "A", 1),
         ("choice", 1, "B", 1),
     ],
-    ids=range(13),
+    ids=range(10),
 )
 def test_a_right_answer_may_be_no_text_or_a_long_one(
     grader: str, right: Any, answer: str, reward: float
@@ -167,7 +138,13 @@ def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
 ) -> None:
     if grader == "math":
         pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    good = {"exact": 1, "contains": 1, "number": 3, "math": 4, "regex": 1}.get(grader, 2)
+    good = {
+        "exact": 1,
+        "contains": 1,
+        "number": 3,
+        "math": 4,
+        "regex": 1,
+    }.get(grader, 2)
     provider = provider_of(tmp_path, grader, rights)
     with pytest.raises(
         XpError,
@@ -192,36 +169,3 @@ def test_prepare_scores_the_right_answers_of_every_row(
         opened.write("41?,forty-one\n")
     with pytest.raises(XpError, match="row 41 of split train: its answer is 'forty-one'"):
         prepare(prepare_config(compose(words)), {}, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("grader", "more", "limits"),
-    [
-        (READY["number"], {}, (0.0, 1.0)),
-        (READY["number"], {"env.reward.maximum": 0.5, "env.reward.nonterminal": -1.0}, (-1.0, 0.5)),
-        (READY["number"], {"env.judge": {"weight": 1.0}}, (None, None)),
-        ("mine:grade", {}, (None, None)),
-        ("mine:grade", {"env.reward.minimum": -1.0}, (-1.0, None)),
-    ],
-)
-def test_void_episodes_are_bounded_by_what_their_grader_can_give(
-    grader: str, more: dict[str, Any], limits: tuple[float | None, float | None]
-) -> None:
-    assert limits_of({"env.grader": grader, **more}) == limits
-
-
-def test_a_grader_that_hangs_costs_its_own_answer() -> None:
-    module = "tests.graders_under_test.graders"
-    config = with_limits(rules(provider="local", grader=f"{module}:sleeps", rows=f"{module}:rows"))
-    provider = GradedProvider(config, {})
-
-    def outcome(index: int) -> tuple[float | None, Any]:
-        task = Task("x", "train", index)
-        episode = Episode(task, partial(provider.open, task), config)
-        episode.step("asleep" if index == 0 else str(index))
-        settled = episode.settle()
-        return settled.reward, settled.grader[TIMED_OUT]
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(outcome, range(4))) == [(0.0, 1.0), *[(1.0, 0.0)] * 3]
-    provider.close()

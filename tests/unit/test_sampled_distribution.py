@@ -36,7 +36,15 @@ def drawn(
     return logits, counts / number, tokens
 
 
-@pytest.mark.parametrize(("min_p", "penalty"), [(0.0, 1.0), (0.2, 1.0), (0.0, 1.8), (0.2, 1.8)])
+@pytest.mark.parametrize(
+    ("min_p", "penalty"),
+    [
+        (0.0, 1.0),
+        (0.2, 1.0),
+        (0.0, 1.8),
+        (0.2, 1.8),
+    ],
+)
 def test_the_draws_are_of_transformers_own_distribution(min_p: float, penalty: float) -> None:
     logits, found, _ = drawn(replace(PLAIN, min_p=min_p, repetition_penalty=penalty))
     for row, ids, frequencies in zip(logits, SEEN, found, strict=True):
@@ -54,5 +62,15 @@ def test_the_draws_are_of_transformers_own_distribution(min_p: float, penalty: f
 def test_a_greedy_turn_has_the_penalty_too() -> None:
     logits = torch.tensor([[2.0, 1.9, -1.0]])
     greedy = replace(PLAIN, temperature=0.0, repetition_penalty=1.2)
-    assert draw(logits, greedy, [Random(0)], [[0]])[0].tolist() == [1]
-    assert draw(logits, greedy, [Random(0)], [[2]])[0].tolist() == [0]
+    assert draw(
+        logits,
+        greedy,
+        [Random(0)],
+        [[0]],
+    )[0].tolist() == [1]
+    assert draw(
+        logits,
+        greedy,
+        [Random(0)],
+        [[2]],
+    )[0].tolist() == [0]

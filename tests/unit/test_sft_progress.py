@@ -29,17 +29,6 @@ def test_the_bar_has_updates_loss_speed_and_the_time_left(
     )
 
 
-def test_a_resumed_fine_tuning_goes_on_from_its_update(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    updates = Updates(MetricsFile(tmp_path / "metrics.jsonl", "sft", 2), 8, 1000.0)
-    assert " 8/8 " in printed(updates, 6, 8, capsys)
-
-
-def test_a_process_without_metrics_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Updates(None, 2, 10.0), 1, 2, capsys) == ""
-
-
 def test_the_tokens_of_an_update_are_those_of_its_episodes() -> None:
     trained = [Example([1] * 10, [1] * 10), Example([1] * 30, [1] * 30)]
     assert tokens_of_update(trained, 8) == 160.0

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession, call
-from tools.pages import REFERENCE
 from xp.composition import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult
-from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import RewardSteps
-from xp.episode.shaping import RewardFnFault, Shape, load_shape, numbers_of, shaped_reward
+from xp.episode.shaping import RewardFnFault, Shape, load_shape, shaped_reward
 from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
-from xp.planning.plan import build_plan
-from xp.spec import BackendName
 from xp.spec.reward_fn import WeightedFnSpec
 
 
@@ -75,17 +70,6 @@ def episode_of(shapes: list[Shape], result: ToolResult | Exception) -> Episode:
     )
 
 
-def test_the_function_sees_the_settled_outcome() -> None:
-    one = episode("minus_turns", ToolResult("won", 1.0, finished=True))
-    one.step(call("win"))
-    assert one.settle().reward == pytest.approx(0.9)
-    assert one.settle().step_rewards == (1.0,)
-    assert [*one.settle().reward_steps.items()] == [
-        ("reduce", 1.0),
-        ("reward_fn", pytest.approx(0.9)),
-    ]
-
-
 def test_a_function_gets_what_its_parameters_name_and_returns_metrics() -> None:
     one = episode("told", ToolResult("won", 1.0, finished=True))
     one.step(call("win", room=4))
@@ -98,34 +82,18 @@ def test_a_function_gets_what_its_parameters_name_and_returns_metrics() -> None:
 
 
 def test_a_tasks_metadata_is_asked_for_when_a_function_wants_it() -> None:
-    shapes = [load_shape("tests.unit.test_shaping:by_level")]
-    one = Episode(
-        TASK,
-        lambda: FakeSession(lambda *_: WON),
-        RULES,
-        RewardSteps(RULES.reward, shapes),
-        OPENING,
-        lambda: {"level": 3},
-    )
-    one.step(call("win"))
-    assert one.settle().reward == 3.0
-
-
-def test_an_episode_is_void_where_the_environment_does_not_tell_the_metadata() -> None:
     def gone() -> dict[str, Any]:
         raise EnvUnavailable("gone")
 
-    one = Episode(
-        TASK,
-        lambda: FakeSession(lambda *_: WON),
-        RULES,
-        RewardSteps(RULES.reward, [load_shape(f"{__name__}:by_level")]),
-        (),
-        gone,
-    )
-    one.step(call("win"))
-    assert one.settle().reward is None
-    assert one.settle().void_reason == "EnvUnavailable: gone"
+    shapes = [load_shape("tests.unit.test_shaping:by_level")]
+    outcomes = []
+    for metadata in (lambda: {"level": 3}, gone):
+        rewards = RewardSteps(RULES.reward, shapes)
+        one = Episode(TASK, lambda: FakeSession(lambda *_: WON), RULES, rewards, OPENING, metadata)
+        one.step(call("win"))
+        outcomes.append(one.settle())
+    assert [outcome.reward for outcome in outcomes] == [3.0, None]
+    assert outcomes[1].void_reason == "EnvUnavailable: gone"
 
 
 def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
@@ -142,20 +110,19 @@ def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [float("nan"), float("inf"), "1.0", True, None, {}, {"reward": 1.0, "x": "y"}]
+    "given",
+    [
+        float("inf"),
+        "1.0",
+        True,
+        {},
+        {"reward": 1.0, "x": "y"},
+    ],
 )
 def test_what_is_no_finite_number_is_a_fault_of_the_function(given: Any) -> None:
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     with pytest.raises(RewardFnFault, match="reward_fn a:b: ValueError: it gave"):
         shaped_reward(outcome, [Shape("a:b", lambda _: given, None)], {})
-
-
-def test_a_number_may_be_numpys() -> None:
-    numpy = pytest.importorskip("numpy")
-    reward, metrics = numbers_of({"reward": numpy.float32(0.5), "length": numpy.int64(3)})
-    assert reward == 0.5
-    assert metrics == {"length": 3.0}
-    assert type(reward) is float
 
 
 def test_a_parameter_that_nothing_fills_is_refused_when_the_function_is_loaded() -> None:
@@ -184,14 +151,8 @@ def of_several(*weighted: tuple[str, float]) -> EpisodeResult:
 def test_several_functions_give_a_weighted_sum_and_metrics() -> None:
     outcome = of_several(("minus_turns", 1.0), ("told", 0.5), ("placed", -2.0))
     assert outcome.reward == pytest.approx(0.9 + 0.5 * 1.0 - 2.0 * TASK.index)
-    expected = {
-        "minus_turns": 0.9,
-        "told": 1.0,
-        "told/calls": 1.0,
-        "told/room": 4.0,
-        "placed": float(TASK.index),
-    }
-    assert outcome.metrics == pytest.approx(expected)
+    expected = {"minus_turns": 0.9, "told": 1.0, "told/calls": 1.0, "told/room": 4.0}
+    assert outcome.metrics == pytest.approx({**expected, "placed": float(TASK.index)})
     metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 1)], 1, 1.0)
     assert {name: metrics[f"reward_fn/{name}"] for name in expected} == pytest.approx(expected)
 
@@ -206,33 +167,13 @@ TWO = WeightedFnSpec(fn=SECOND, weight=0.25)
     ("written", "meant", "recorded"),
     [
         ("null", None, None),
-        (
-            FIRST,
-            (ONE,),
-            FIRST,
-        ),
-        (
-            f"[{FIRST}]",
-            (ONE,),
-            FIRST,
-        ),
-        (
-            f"{{fn: {FIRST}, weight: 1.0}}",
-            (ONE,),
-            FIRST,
-        ),
+        (FIRST, (ONE,), FIRST),
+        (f"[{FIRST}]", (ONE,), FIRST),
+        (f"{{fn: {FIRST}, weight: 1.0}}", (ONE,), FIRST),
         (
             f"[{FIRST}, {{fn: {SECOND}, weight: 0.25}}]",
             (ONE, TWO),
-            [
-                FIRST,
-                {"fn": SECOND, "weight": 0.25},
-            ],
-        ),
-        (
-            f"[{{fn: {SECOND}, weight: 0.25}}]",
-            (TWO,),
-            [{"fn": SECOND, "weight": 0.25}],
+            [FIRST, {"fn": SECOND, "weight": 0.25}],
         ),
     ],
 )
@@ -241,22 +182,7 @@ def test_one_name_is_a_list_of_one_recorded_as_written(
 ) -> None:
     spec = compose(["env=whodunit", f"env.reward_fn={written}"])
     assert episode_config(spec).members["whodunit"].reward_fn == meant
-    assert set(user_modules(spec)) == {
-        one.fn.partition(":")[0].partition(".")[0] for one in meant or ()
-    }
+    assert user_modules(spec) == (("tests",) if meant else ())
     dumped = spec.model_dump(mode="json")
     assert dumped["env"]["members"]["whodunit"]["reward_fn"] == recorded
     assert from_container(dumped) == spec
-
-
-@pytest.mark.parametrize("backend", list(BackendName))
-def test_a_list_with_weights_reaches_the_episodes_of_every_backend(backend: BackendName) -> None:
-    listed = f"env.reward_fn=[{FIRST}, {{fn: {SECOND}, weight: 0.25}}]"
-    spec = compose([*REFERENCE, listed, f"backend={backend}"])
-    files = [file for stage in build_plan(spec, "x").stages for file in stage.job.files.items()]
-    rendered = [text for path, text in files if Path(path).name == "episode.json"]
-    assert rendered
-    for text in rendered:
-        assert [one.reward_fn for one in EpisodeConfig.from_json(text).members.values()] == [
-            (ONE, TWO)
-        ]

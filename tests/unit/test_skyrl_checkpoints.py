@@ -40,7 +40,13 @@ def test_only_checkpoints_are_removed_and_never_a_directory_of_another_name(tmp_
 
 
 @pytest.mark.parametrize(
-    ("latest", "chosen"), [("3", "2"), ("2", "2"), ("1000", "2"), ("2.bad", None), ("", None)]
+    ("latest", "chosen"),
+    [
+        ("3", "2"),
+        ("1000", "2"),
+        ("2.bad", None),
+        ("", None),
+    ],
 )
 def test_a_renamed_checkpoint_is_passed_over(
     tmp_path: Path, latest: str, chosen: str | None
@@ -58,9 +64,3 @@ def test_without_any_checkpoint_training_begins_anew(tmp_path: Path) -> None:
     (tmp_path / LATEST).write_text("3")
     choose_latest(tmp_path)
     assert not (tmp_path / LATEST).exists()
-
-
-def test_a_negative_number_keeps_every_checkpoint(tmp_path: Path) -> None:
-    place = checkpoints(tmp_path, 1, 2, 3)
-    prune(str(place), -1)
-    assert {"global_step_1", "global_step_2", "global_step_3"} <= names(place)

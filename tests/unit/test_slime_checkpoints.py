@@ -44,14 +44,6 @@ def test_a_restart_continues_from_the_newest_whole_checkpoint(tmp_path: Path) ->
     assert tracker.read_text() == "9"
 
 
-def test_without_a_whole_checkpoint_a_run_starts_from_the_model(tmp_path: Path) -> None:
-    assert choose_latest(tmp_path / "checkpoints") is None
-    checkpoint(tmp_path, 4, has_position=False)
-    (tmp_path / "checkpoints" / TRACKER).write_text("4")
-    assert choose_latest(tmp_path / "checkpoints") is None
-    assert not (tmp_path / "checkpoints" / TRACKER).exists()
-
-
 def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays(
     tmp_path: Path,
 ) -> None:
@@ -81,38 +73,33 @@ def test_an_export_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_with_a_critic_is_whole_and_pruned_with_both(tmp_path: Path) -> None:
-    policy = tmp_path / "checkpoints"
-    critic = tmp_path / "critic"
+    folders = (tmp_path / "checkpoints", tmp_path / "critic")
     for rollout_id in (4, 9, 14):
         checkpoint(tmp_path, rollout_id)
     for rollout_id in (4, 9):
-        (critic / f"iter_{rollout_id:07d}").mkdir(parents=True)
-        (critic / f"iter_{rollout_id:07d}/metadata.json").touch()
-    for folder in (policy, critic):
+        place = folders[1] / f"iter_{rollout_id:07d}"
+        place.mkdir(parents=True)
+        (place / "metadata.json").touch()
+    for folder in folders:
         (folder / TRACKER).write_text("14")
-    assert whole(policy, critic) == [4, 9]
-    assert choose_latest(policy, critic) == 9
-    assert [(folder / TRACKER).read_text() for folder in (policy, critic)] == ["9", "9"]
-    prune(policy, tmp_path / "exports", 1, critic)
-    assert [path.name for path in sorted(critic.glob("iter_*"))] == ["iter_0000009"]
-    assert not (policy / "iter_0000004").exists()
-    (critic / "iter_0000009/metadata.json").unlink()
-    assert choose_latest(policy, critic) is None
-    assert not (policy / TRACKER).exists()
-    assert not (critic / TRACKER).exists()
+    assert whole(*folders) == [4, 9]
+    assert choose_latest(*folders) == 9
+    assert [(folder / TRACKER).read_text() for folder in folders] == ["9", "9"]
+    prune(folders[0], tmp_path / "exports", 1, folders[1])
+    assert [path.name for path in folders[1].glob("iter_*")] == ["iter_0000009"]
+    assert not (folders[0] / "iter_0000004").exists()
+    (folders[1] / "iter_0000009/metadata.json").unlink()
+    assert choose_latest(*folders) is None
+    assert not [folder for folder in folders if (folder / TRACKER).exists()]
 
 
-def test_the_critic_has_its_own_rate_and_continues_with_the_policy(tmp_path: Path) -> None:
-    place = f"{tmp_path}/runs/r/critic"
-    spec = run_spec(training__critic_learning_rate=1e-5, training__warmup_updates=0)
-    later = run_spec(training__critic_learning_rate=1e-5, training__warmup_updates=4)
-    (first,) = critic_role(spec.training, Path(place), is_resumed=False)["megatron"]
-    assert first["role"] == "critic"
-    assert first["overrides"] == {"lr": 1e-5, "save": place, "lr_warmup_init": 0.0}
-    (again,) = critic_role(later.training, Path(place), is_resumed=True)["megatron"]
-    assert again["overrides"] == {
-        "lr": 1e-5,
-        "save": place,
-        "load": place,
-        "lr_warmup_init": 2.5e-6,
-    }
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_critic_has_its_own_rate_and_continues_with_the_policy(
+    is_resumed: bool, tmp_path: Path
+) -> None:
+    training = run_spec(training__critic_learning_rate=1e-5, training__warmup_updates=4).training
+    (role,) = critic_role(training, tmp_path, is_resumed=is_resumed)["megatron"]
+    assert role["role"] == "critic"
+    expected = {"lr": 1e-5, "save": str(tmp_path), "lr_warmup_init": 2.5e-6}
+    loaded = {"load": str(tmp_path)} if is_resumed else {}
+    assert role["overrides"] == expected | loaded

@@ -15,8 +15,6 @@ from xp.errors import XpError
 from xp.planning.backend import spec_refusals
 
 MODELS = [
-    "qwen2.5-1.5b-instruct",
-    "qwen2.5-3b-instruct",
     "qwen2.5-7b-instruct",
     "qwen3-4b",
     "qwen3-30b-a3b",

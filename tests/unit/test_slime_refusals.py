@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.slime_specs import SLIME
-from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_plan
-
-
-def test_a_flag_can_be_given_by_its_own_name() -> None:
-    spec = compose([*SLIME, "backend.overrides.sglang-log-level=info"])
-    assert spec.backend.overrides == {"sglang-log-level": "info"}
 
 
 def test_a_refused_plan_is_one_message_with_every_reason() -> None:
@@ -21,16 +15,3 @@ def test_a_refused_plan_is_one_message_with_every_reason() -> None:
         build_plan(compose([*SLIME, "training.top_p=0.5", "training.passes_per_step=2"]), "r")
     assert caught.value.code is ExitCode.PLAN
     assert len(str(caught.value).splitlines()) == 2
-
-
-def test_the_catalog_says_of_each_flag_where_it_is_from() -> None:
-    origins = {flag.origin for flag in catalog().flags.values()}
-    assert origins == {"slime", "megatron", "sglang"}
-    assert catalog().flags["--attention-backend"].choices == [
-        "auto",
-        "flash",
-        "fused",
-        "local",
-        "unfused",
-    ]
-    assert catalog().flags["--colocate"].nargs == 0

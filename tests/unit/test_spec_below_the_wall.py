@@ -12,9 +12,8 @@ import pytest
 
 from tests.support.python_files import XP, nodes
 from tests.support.sections import run_spec
-from xp.envs.config import EpisodeConfig
 from xp.lib.codec import decode
-from xp.planning.episode import episode_config, spec_in_job
+from xp.planning.episode import spec_in_job
 from xp.spec import RunSpec
 from xp.spec.section import schema_fields
 from xp.worker.stage import deciding
@@ -108,42 +107,13 @@ def test_no_class_of_a_job_repeats_a_field_of_the_spec() -> None:
     assert repeated == []
 
 
-def test_no_permission_is_left_over() -> None:
-    keys = spec_keys()
-    used = {
-        (name, field)
-        for _, name, fields in fields_below_the_wall()
-        for field in fields
-        if field in keys
-    }
-    assert {(name, field) for name, fields in OTHERS.items() for field in fields} <= used
-    assert {field for _, field in used} >= GENERAL
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("env=[multiply,sums]",),
-        ("algorithm=opd", "algorithm.distill.teacher=ORG/NAME", "sft.data=solve:a:b"),
-    ],
-)
-def test_a_job_reads_the_spec_that_was_written(words: tuple[str, ...]) -> None:
-    spec = spec_in_job(run_spec(*words))
-    assert decode(RunSpec, spec.model_dump_json()) == spec
-    config = episode_config(spec)
-    assert EpisodeConfig.from_json(config.to_json()) == config
-
-
 def test_a_job_looks_up_no_plugin_and_reads_no_default() -> None:
     written = json.loads(spec_in_job(run_spec()).model_dump_json())
     written["backend"]["name"] = written["launcher"]["name"] = "of_a_plugin"
     written["model"]["dialect"] = "a_package.dialects:Mine"
-    (member,) = written["env"]["members"].values()
-    member["provider"] = "another_providers_name"
     spec = decode(RunSpec, json.dumps(written))
-    assert spec.backend.name == "of_a_plugin"
+    assert spec.backend.name == spec.launcher.name == "of_a_plugin"
     assert spec.model.dialect == "a_package.dialects:Mine"
-    assert [one.provider for one in spec.env.members.values()] == ["another_providers_name"]
 
 
 SAME = (

@@ -66,6 +66,8 @@ def test_prompts_and_replies_have_the_tokens_of_another_library(name: str) -> No
         Message(role="tool", name="bash", tool_call_id="c1", content="out"),
     ):
         expected = renderer.bridge_to_next_turn(prompt, sampled, [dict(reply)])
-        assert [*prompt, *sampled, *chat.reply([reply], last_id=sampled[-1])] == list(
-            expected.token_ids
-        )
+        assert [
+            *prompt,
+            *sampled,
+            *chat.reply([reply], last_id=sampled[-1]),
+        ] == list(expected.token_ids)

@@ -6,8 +6,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.support.sections import chat_model
 from tests.support.view_rows import TOOLS, row
 from xp.backends.skyrl.worker import train as skyrl
@@ -15,8 +13,6 @@ from xp.backends.slime.worker import train as slime
 from xp.episode.tokens import ChatTokens
 from xp.spec.dialect import Dialect
 from xp.spec.model import ToolsPrompt
-from xp.tasks.prompt_lengths import count_tokens
-from xp.tasks.row import TaskRow
 
 
 def test_skyrls_prompt_is_a_list_of_messages_and_names_its_task(tmp_path: Path) -> None:
@@ -40,22 +36,6 @@ def test_slimes_metadata_is_an_object(tmp_path: Path) -> None:
     }
     assert lines[2]["input"][1]["content"] == "task 2\n"
     assert lines[2]["tools"] == json.loads(TOOLS)
-
-
-def test_prompts_are_counted_once_for_a_tokenizer(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    def count(one: TaskRow) -> int:
-        calls.append(one.task_id)
-        return one.index + 10
-
-    first = count_tokens(tmp_path / "set", [row(0), row(1)], "t1", count)
-    again = count_tokens(tmp_path / "set", [row(1), row(2)], "t1", count)
-    assert first == {"a/train/0": 10, "a/train/1": 11}
-    assert again == {"a/train/1": 11, "a/train/2": 12}
-    assert calls == ["a/train/0", "a/train/1", "a/train/2"]
-    count_tokens(tmp_path / "set", [row(0)], "t2", count)
-    assert calls[-1] == "a/train/0"
 
 
 @dataclass
@@ -84,13 +64,3 @@ def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
     ]
     chats.append(chat_model(tools_prompt=ToolsPrompt.SYSTEM, dialect=Dialect.ACTION))
     assert len({ChatTokens(one, chat).digest() for one in tokenizers for chat in chats}) == 16
-
-
-def test_a_store_that_cannot_be_written_costs_the_counting_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "set.tokens").write_text(
-        "in the way"
-    )  # root writes into a read-only directory all the same
-    assert count_tokens(tmp_path / "set", [row(0)], "t", lambda _: 5) == {"a/train/0": 5}
-    assert "are not kept" in capsys.readouterr().out

@@ -36,7 +36,6 @@ from xp.tasks.request import (
     request_key,
     scoring,
     source_digest,
-    with_sources,
 )
 
 MEMBER = member_of(
@@ -89,6 +88,9 @@ DOES_NOT_MATTER: dict[str, Any] = {
 HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn"}
 
 
+GRADED = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
+
+
 def key(config: PrepareConfig = CONFIG, **changes: Any) -> str:
     return request_key(
         replace(config, members={"a": changed_member(config.members["a"], **changes)})
@@ -113,14 +115,12 @@ def test_every_field_of_an_environment_is_judged_here() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"train": selection(("other",), num_tasks=10)},
-        {"train": selection(("train",), num_tasks=11)},
         {"train": selection(("train",), indices=(1, 2))},
         {"train": selection(("train",), num_tasks=10, shuffle=True)},
-        {"held_out": held_out_rule("test", num_tasks=6)},
+        {"train": selection(("other",), num_tasks=10)},
         {"held_out": None},
+        {"held_out": held_out_rule("test", num_tasks=6)},
         {"held_out": held_out_rule("test", num_tasks=5, may_overlap=True)},
-        {"held_out": held_out_rule(None, num_tasks=5)},
         {"train": selection(("train", "extra"), num_tasks=10)},
         {"source": "another"},
         {"weight": 2.0},
@@ -140,109 +140,63 @@ def test_sets_whose_meaning_did_not_change_keep_the_key_that_they_had() -> None:
     assert key(held_out=None) == "558d9bfdef441b5c3a55"
 
 
-def served(module: str) -> EnvConfig:
-    return replace(MEMBER.env, target=None, serve=f"{module}:Env")
+FILES = {
+    "mine.py": "import json, points\nfrom rules import deep\nimport no_such_library, xp, numpy\n",
+    "points.py": "try:\n    from words import mark\nexcept ImportError:\n    pass\n",
+    "words.py": "import mine\n",
+    "rules/__init__.py": "",
+    "rules/deep.py": "def go():\n    import late\n    __import__('named')\n",
+    "late.py": "x = 1\n",
+    "named.py": "x = 1\n",
+    "neighbour.py": "x = 1\n",
+    "no_such_library/data.txt": "a directory of data with the name of a module",
+}
 
 
-def test_a_change_of_a_served_module_is_another_set(tmp_path: Path) -> None:
-    module = tmp_path / "lonely.py"
-    module.write_text("raise SystemExit('must not be imported')")
-    before = found_at(tmp_path, source_digest, served("lonely"))
-    (tmp_path / "neighbour.py").write_text("x = 1")
-    assert found_at(tmp_path, source_digest, served("lonely")) == before
-    module.write_text("raise SystemExit('changed')")
-    assert found_at(tmp_path, source_digest, served("lonely")) != before
-
-
-@pytest.mark.parametrize("touched", ["helper.py", "data/words.txt", "env.py"])
-def test_a_change_of_a_helper_in_the_same_package_is_another_set(
-    tmp_path: Path, touched: str
-) -> None:
-    package = tmp_path / "games" / "mystery"
-    (package / "data").mkdir(parents=True)
-    (tmp_path / "games" / "__init__.py").write_text("raise SystemExit('must not be imported')")
-    for name in ("__init__.py", "env.py", "helper.py", "data/words.txt"):
-        (package / name).write_text("one")
-    before = found_at(tmp_path, source_digest, served("games.mystery.env"))
-    (package / "__pycache__").mkdir()
-    (package / "__pycache__" / "env.pyc").write_text("generated")
-    assert found_at(tmp_path, source_digest, served("games.mystery.env")) == before
-    (package / touched).write_text("two")
-    assert found_at(tmp_path, source_digest, served("games.mystery.env")) != before
-
-
-@pytest.mark.parametrize(
-    "touched", ["points.py", "rules/deep.py", "words.py", "late.py", "named.py"]
-)
 def test_a_change_of_an_imported_module_of_the_users_is_another_grader_and_is_copied(
-    tmp_path: Path, touched: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "here"
-    files = {
-        "mine.py": "import json, points\nfrom rules import deep\nimport no_such_library, xp, numpy\n",
-        "points.py": "try:\n    from words import mark\nexcept ImportError:\n    pass\n",
-        "words.py": "import mine\n",
-        "rules/__init__.py": "",
-        "rules/deep.py": "def go():\n    import late\n    __import__('named')\n",
-        "late.py": "x = 1\n",
-        "named.py": "x = 1\n",
-        "neighbour.py": "x = 1\n",
-        "no_such_library/data.txt": "a directory of data with the name of a module",
-    }
-    for name, text in files.items():
+    for name, text in FILES.items():
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(text)
-    env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
 
     def digests(place: Path) -> tuple[str | None, str]:
-        return found_at(place, source_digest, env), found_at(place, code_digest, "mine:grade")
+        return found_at(place, source_digest, GRADED), found_at(place, code_digest, "mine:grade")
 
     before = digests(here)
     monkeypatch.syspath_prepend(str(here))
     places = locate_modules(["mine"])
-    (tmp_path / "code").mkdir()
-    copy_modules(places, tmp_path / "code")
     copied = {place.name.removesuffix(".py") for place in places}
     assert copied == {"late", "mine", "named", "points", "rules", "words"}
+    (tmp_path / "code").mkdir()
+    copy_modules(places, tmp_path / "code")
     assert digests(tmp_path / "code") == before
     (here / "neighbour.py").write_text("x = 2")
     assert digests(here) == before
-    (here / touched).write_text("x = 2")
-    assert all(now != then for now, then in zip(digests(here), before, strict=True))
-
-
-def test_a_users_provider_counts_by_its_source(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("1")
-    own = replace(MEMBER.env, provider="mine:Provider")
-    assert found_at(tmp_path, source_digest, own) is not None
-    assert source_digest(MEMBER.env) is None
-    assert with_sources(CONFIG).members["a"].source is None
-
-
-def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
-    module = tmp_path / "mine.py"
-    module.write_text('TASKS_VERSION = "1"\ndef reward_rule(result): return 1.0\n')
-    before = found_at(tmp_path, code_digest, "mine:reward")
-    module.write_text('TASKS_VERSION = "1"\ndef reward_rule(result): return 0.0\n')
-    assert found_at(tmp_path, code_digest, "mine:reward") != before
+    for touched in ("points.py", "rules/deep.py", "words.py", "late.py", "named.py"):
+        (here / touched).write_text("x = 2")
+        changed = digests(here)
+        assert all(now != then for now, then in zip(changed, before, strict=True)), touched
+        (here / touched).write_text(FILES[touched])
 
 
 def test_code_with_a_task_version_is_told_apart(tmp_path: Path) -> None:
-    module = tmp_path / "mine.py"
-    env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
-    found = []
+    sources = []
+    codes = []
     for reward in ("1.0", "0.0"):
-        module.write_text(f'TASKS_VERSION = "1"\ndef grade(): return {reward}')
-        (scored_by,) = found_at(tmp_path, scoring, EpisodeConfig({"a": env})).values()
-        found.append((found_at(tmp_path, source_digest, env), scored_by["code of mine:grade"]))
-    assert (found[0][0] == found[1][0], found[0][1] == found[1][1]) == (True, False)
+        (tmp_path / "mine.py").write_text(f'TASKS_VERSION = "1"\ndef grade(): return {reward}')
+        (scored_by,) = found_at(tmp_path, scoring, EpisodeConfig({"a": GRADED})).values()
+        sources.append(found_at(tmp_path, source_digest, GRADED))
+        codes.append(scored_by["code of mine:grade"])
+    assert sources[0] == sources[1]
+    assert codes[0] != codes[1]
 
 
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
         ({"reward": replace(RULES.reward, maximum=1.0)}, "env.reward.maximum"),
-        ({"reward_fn": (WeightedFnSpec(fn="mine:twice", weight=1.0),)}, "env.reward_fn"),
         ({"reward_fn": (WeightedFnSpec(fn="mine:twice", weight=2.0),)}, "env.reward_fn"),
         ({"group_reward_fn": "mine:twice"}, "env.group_reward_fn"),
         ({"group_score_weight": 1.0}, "env.group_score_weight"),
@@ -251,7 +205,6 @@ def test_code_with_a_task_version_is_told_apart(tmp_path: Path) -> None:
         ({"options": {"roles": {"grader": {"model": "m"}}}}, "env.options"),
         ({"options": {"prices": {"m": [1.0, 2.0]}}}, None),
         ({"max_turns": 99}, None),
-        ({"limits": replace(RULES.limits, call_timeout_s=9.0)}, None),
         ({"target": "http://127.0.0.1:9"}, None),
     ],
 )
@@ -259,10 +212,9 @@ def test_a_comparison_knows_what_decides_the_reward_and_nothing_else(
     tmp_path: Path, changes: dict[str, Any], key: str | None
 ) -> None:
     (tmp_path / "mine.py").write_text("def grade(): return 1.0\ndef twice(): return 2.0\n")
-    env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
     (before,), (after,) = (
-        found_at(tmp_path, scoring, EpisodeConfig({"a": one})).values()
-        for one in (env, replace(env, **changes))
+        found_at(tmp_path, scoring, EpisodeConfig({"a": env})).values()
+        for env in (GRADED, replace(GRADED, **changes))
     )
     differing = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     assert {name for name in differing if not name.startswith("code of ")} == (
@@ -270,89 +222,48 @@ def test_a_comparison_knows_what_decides_the_reward_and_nothing_else(
     )
 
 
-@pytest.mark.parametrize("has_init", [True, False])
 @pytest.mark.parametrize("touched", ["shared/scores.py", "shared/words.txt", "common.py"])
 def test_a_change_anywhere_in_the_top_level_package_is_another_grader(
-    tmp_path: Path, touched: str, has_init: bool
+    tmp_path: Path, touched: str
 ) -> None:
-    package = tmp_path / "games"
-    for name in (
-        "mystery/__init__.py",
-        "mystery/grade.py",
-        "shared/scores.py",
-        "shared/words.txt",
-        "common.py",
-    ):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text("raise SystemExit('must not be imported')")
-    if has_init:
-        (package / "__init__.py").write_text("raise SystemExit('must not be imported')")
-    env = replace(MEMBER.env, target=None, provider="local", grader="games.mystery.grade:grade")
+    grader = "games.mystery.grade:grade"
+    env = replace(MEMBER.env, target=None, serve="games.mystery.grade:Env")
+    for name in ("__init__.py", "mystery/__init__.py", "mystery/grade.py", touched):
+        (tmp_path / "games" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "games" / name).write_text("raise SystemExit('must not be imported')")
 
     def digests() -> tuple[str | None, str]:
-        return found_at(tmp_path, source_digest, env), found_at(
-            tmp_path, code_digest, "games.mystery.grade:grade"
-        )
+        source = found_at(tmp_path, source_digest, env)
+        return source, found_at(tmp_path, code_digest, grader)
 
     before = digests()
     (tmp_path / "neighbour.py").write_text("x = 1")
+    (tmp_path / "games/__pycache__").mkdir()
+    (tmp_path / "games/__pycache__/a.pyc").write_text("generated")
     assert digests() == before
-    (package / touched).write_text("repaired")
+    (tmp_path / "games" / touched).write_text("repaired")
     assert all(now != then for now, then in zip(digests(), before, strict=True))
 
 
-def test_the_digest_is_of_what_a_run_copies(tmp_path: Path) -> None:
-    package = tmp_path / "here" / "games"
-    for name in (
-        "mystery/grade.py",
-        "words.txt",
-        ".hidden",
-        "__pycache__/a.pyc",
-        "mystery/.git/config",
-    ):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text("one")
-    (tmp_path / "elsewhere").mkdir()
-    (package / "link").symlink_to(tmp_path / "elsewhere")
-    (package / "linked.txt").symlink_to(package / "words.txt")
-    (tmp_path / "code").mkdir()
-    copy_modules([package], tmp_path / "code")
-    here, copied = (
-        found_at(tmp_path / name, code_digest, "games.mystery.grade:grade")
-        for name in ("here", "code")
-    )
-    assert here == copied
-
-
 def test_an_environment_of_xp_counts_by_its_own_package(tmp_path: Path) -> None:
-    for name in (
-        "__init__.py",
-        "envs/__init__.py",
-        "envs/other.py",
-        "envs/builtin/__init__.py",
-        "envs/builtin/sums.py",
-    ):
-        (tmp_path / "xp" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "xp" / name).write_text("one")
+    place = tmp_path / "xp/envs/builtin"
+    place.mkdir(parents=True)
+    for folder in (place, place.parent, place.parents[1]):
+        (folder / "__init__.py").write_text("one")
+    (place / "sums.py").write_text("one")
     before = found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade")
-    (tmp_path / "xp/envs/other.py").write_text("two")
+    (place.parent / "other.py").write_text("two")
     assert found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade") == before
-    (tmp_path / "xp/envs/builtin/__init__.py").write_text("two")
+    (place / "__init__.py").write_text("two")
     assert found_at(tmp_path, code_digest, "xp.envs.builtin.sums:grade") != before
 
 
-def test_code_that_is_not_here_or_is_no_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["no_such_module", "only_a_directory"])
+def test_code_that_is_not_here_or_is_no_file_is_named(module: str, tmp_path: Path) -> None:
     (tmp_path / "only_a_directory").mkdir()
-    for module in ("no_such_module", "only_a_directory"):
-        with pytest.raises(XpError, match=f"module '{module}' is not on the Python path") as caught:
-            found_at(tmp_path, code_digest, f"{module}:Env")
-        assert caught.value.code is ExitCode.CONFIG
-    (tmp_path / "a_module.py").write_text("A = 1")
-    digests = []
-    for text in ("A = 1", "A = 2"):
-        (tmp_path / "a_module.py").write_text(text)
-        digests.append(found_at(tmp_path, code_digest, "a_module:A"))
-    assert digests[0] != digests[1]
+    with pytest.raises(XpError, match=f"module '{module}' is not on the Python path") as caught:
+        found_at(tmp_path, code_digest, f"{module}:Env")
+    assert caught.value.code is ExitCode.CONFIG
 
 
 def test_functions_of_splits_are_code_of_the_tasks_and_of_the_run(

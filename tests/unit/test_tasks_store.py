@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support.fake_provider import FakeWorld
 from xp.errors import ExitCode, XpError
@@ -39,16 +37,13 @@ def copied(tmp_path: Path) -> tuple[PrepareConfig, Path]:
 
 def test_rows_are_read_by_purpose_in_the_order_of_the_selection() -> None:
     _, task_set = built_once()
-    train = list(task_set.rows("train"))
-    held_out = list(task_set.rows(Purpose.HELD_OUT))
+    whole = open_verified(task_set.path)
+    assert whole.manifest == read_manifest(task_set.path)
+    train = list(whole.rows("train"))
     assert [row.index for row in train] == list(range(70))
-    assert [row.task_id for row in held_out] == [f"fake/test/{index}" for index in range(5)]
-    assert train[3].messages == (
-        {"role": "system", "content": "Think."},
-        {"role": "user", "content": "Solve: train 3"},
-    )
-    assert task_set.num_tasks("train") == 70
-    assert task_set.num_tasks("held_out") == 5
+    held_out = [row.task_id for row in whole.rows(Purpose.HELD_OUT)]
+    assert held_out == [f"fake/test/{index}" for index in range(5)]
+    assert [message["content"] for message in train[3].messages] == ["Think.", "Solve: train 3"]
 
 
 def test_nothing_of_a_tasks_own_description_reaches_the_set() -> None:
@@ -59,42 +54,15 @@ def test_nothing_of_a_tasks_own_description_reaches_the_set() -> None:
     assert "spec" not in schema().names
 
 
-@given(
-    st.lists(
-        st.builds(
-            TaskRow,
-            task_id=st.text(max_size=5),
-            env=st.text(max_size=3),
-            purpose=st.sampled_from(Purpose),
-            split=st.text(max_size=3),
-            index=st.integers(0, 2**40),
-            task_hash=st.text(max_size=3),
-            messages=st.lists(
-                st.fixed_dictionaries(
-                    {"role": st.text(max_size=3), "content": st.text(max_size=9)}
-                ),
-                max_size=3,
-            ).map(tuple),
-            tools=st.text(max_size=5),
-            weight=st.floats(allow_nan=False),
-        ),
-        max_size=5,
-    )
-)
-@settings(max_examples=50, deadline=None)
-def test_rows_survive_the_table_byte_for_byte(rows: list[TaskRow]) -> None:
-    directory = private_directory.make("test")
-    digests = {write_rows(directory / name, rows) for name in ("one", "two")}
+def test_rows_survive_the_table_byte_for_byte(tmp_path: Path) -> None:
+    tail = ("h", ({"role": "user", "content": "\u2028é\n"},), "[]", 0.5)
+    rows = [
+        TaskRow(f"a/train/{index}", "a", purpose, "train", index, *tail)
+        for index, purpose in ((2**40, Purpose.TRAIN), (0, Purpose.HELD_OUT))
+    ]
+    digests = {write_rows(tmp_path / name, rows) for name in ("one", "two")}
     assert len(digests) == 1
-    assert list(read_rows(directory / "one")) == rows
-    assert (directory / "one").read_bytes() == (directory / "two").read_bytes()
-    shutil.rmtree(directory)
-
-
-def test_a_whole_set_is_opened(copied: tuple[PrepareConfig, Path]) -> None:
-    _, path = copied
-    assert open_verified(path).manifest == read_manifest(path)
-    assert open_verified(path).num_tasks("train") == 70
+    assert list(read_rows(tmp_path / "one")) == rows
 
 
 def refusal(path: Path) -> str:
@@ -126,11 +94,3 @@ def test_a_set_that_lacks_more_than_is_permitted_is_not_recognised(tmp_path: Pat
     assert open_verified(task_set.path).num_tasks("train") == 9
     assert find_whole(task_set.path, 0.1) is not None
     assert find_whole(task_set.path, 0.0) is None
-
-
-def task(index: int, text: str = "Solve it.", role: str = "user") -> TaskRow:
-    digest = f"{index:064x}"
-    message = {"role": role, "content": text}
-    return TaskRow(
-        f"m/train/{index}", "m", Purpose.TRAIN, "train", index, digest, (message,), "[]", 1.0
-    )

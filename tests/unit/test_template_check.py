@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -27,8 +26,6 @@ from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.template_check import (
     PROBE_TOOLS,
-    TemplateReport,
-    _count,
     check_chat,
     examine,
     examine_prompts,
@@ -64,26 +61,23 @@ def test_the_table_has_every_template_that_trl_ships() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_turn_ends_with_every_end_of_publisher_and_template(name: str, tmp_path: Path) -> None:
-    model = MODELS[name]
     tokenizer = tokenizer_of(name, tmp_path)
-    assert set(tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))) == set(
-        model.ends
-    )
+    ends = tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))
+    assert set(ends) == set(MODELS[name].ends)
+
+
+FAULTS = {
+    Shows.NO_TOOLS: "does not tell the model of look_around, which_room, list_rooms; set model.tool",
+    Shows.NO_SYSTEM: "supports no system message",
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_verdict_on_a_template_is_its_publishers(name: str) -> None:
     faults = examine(tokens(name)).faults
     shows = MODELS[name].shows
-    if shows in (Shows.CALLS, Shows.RESULTS):
-        assert faults == ()
-    else:
-        expected = {
-            Shows.NO_TOOLS: "does not tell the model of look_around, which_room, list_rooms; set model.tools_prompt",
-            Shows.NO_SYSTEM: "supports no system message",
-        }
-        (fault,) = faults
-        assert expected[shows] in fault
+    assert len(faults) == (shows in FAULTS)
+    assert FAULTS.get(shows, "") in "".join(faults)
 
 
 @pytest.mark.parametrize("template", [*WITH_SYSTEM, "smollm2"])
@@ -119,35 +113,25 @@ def test_an_argument_that_the_template_does_not_read_is_refused() -> None:
     assert spec.model.chat_template == {"enable_thinking": None}
 
 
-def test_what_a_template_does_to_earlier_turns_is_on_record() -> None:
-    assert (
-        examine(tokens("qwen2_5")).on_record()
-        == "the template keeps earlier turns as they were written"
-    )
-    # Qwen3's cuts a thought once a person speaks; deepseek's always.
-    for template, chat in (("qwen3", None), ("deepseekv3", BY_XP)):
-        assert (
-            "cuts thinking of earlier turns; episodes keep every turn"
-            in examine(tokens(template, chat)).on_record()
-        )
+@pytest.mark.parametrize(
+    ("template", "words"),
+    # Qwen3's cuts a thought once a person speaks.
+    [
+        ("qwen2_5", "keeps earlier turns as they were written"),
+        ("qwen3", "cuts thinking of earlier"),
+    ],
+)
+def test_what_a_template_does_to_earlier_turns_is_on_record(template: str, words: str) -> None:
+    assert words in examine(tokens(template)).on_record()
 
 
-def test_the_policy_reads_its_own_turns_as_it_wrote_them() -> None:
-    chat = tokens("qwen3")
-    between = chat.rendered_reply([Message(role="user", content="Go on.")])
-    assert between == "<|im_end|>\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_one_name_that_is_lost_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_name_that_is_lost_is_named() -> None:
     chat = tokens("qwen2_5")
-    chat.tokenizer.chat_template = chat.tokenizer.chat_template.replace(
-        "tool | tojson", "tool.function.name"
-    )
-    with pytest.raises(XpError) as caught:
+    template = chat.tokenizer.chat_template
+    chat.tokenizer.chat_template = template.replace("tool | tojson", "tool.function.name")
+    with pytest.raises(XpError, match="does not tell the model of which_room;") as caught:
         check_chat(chat, [(OPENING, json.dumps(PROBE_TOOLS))])
     assert caught.value.code is ExitCode.PLAN
-    assert "does not tell the model of which_room;" in str(caught.value)
-    assert capsys.readouterr().out == ""
 
 
 def test_every_set_of_tools_is_looked_at_and_no_tools_need_none(
@@ -157,30 +141,9 @@ def test_every_set_of_tools_is_looked_at_and_no_tools_need_none(
     for _ in range(2):  # the training and the held-out tasks
         check_chat(tokens("smollm2"), [(OPENING, "[]")])
     assert capsys.readouterr().out == "the template keeps earlier turns as they were written\n"
-    check_chat(tokens("qwen2_5"), [(OPENING, "[]"), (OPENING, json.dumps(PROBE_TOOLS))])
-    assert capsys.readouterr().out.startswith("tools are described by the chat template; ")
-    report = examine_prompts(
-        tokens("smollm2"), [(OPENING, "[]"), (OPENING, json.dumps(PROBE_TOOLS[1:]))]
-    )
-    assert "does not tell the model of list_rooms;" in report.faults[0]
-
-
-def test_no_trainer_gets_tasks_whose_tools_its_model_would_not_read(tmp_path: Path) -> None:
-    tools = json.dumps(PROBE_TOOLS)
-    row = TaskRow(
-        "a/train/0",
-        "a",
-        Purpose.TRAIN,
-        "train",
-        0,
-        "0" * 64,
-        tuple(OPENING),
-        tools,
-        1.0,
-    )
-    with pytest.raises(XpError, match=r"set model\.tools_prompt=system"):
-        within_limit(tmp_path / "set", [row], tokens("smollm2"), 1000)
-    assert within_limit(tmp_path / "set", [row], tokens("smollm2", BY_XP), 1000) == [row]
+    prompts = [(OPENING, "[]"), (OPENING, json.dumps(PROBE_TOOLS[1:]))]
+    (fault, *_) = examine_prompts(tokens("smollm2"), prompts).faults
+    assert "does not tell the model of list_rooms;" in fault
 
 
 def test_a_parameter_that_the_template_loses_behind_a_reference_is_named() -> None:
@@ -197,22 +160,6 @@ def test_a_parameter_that_the_template_loses_behind_a_reference_is_named() -> No
     assert examine(tokens("qwen3"), [tool]).faults == ()
 
 
-@pytest.mark.slow
-@pytest.mark.integration
-def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) -> None:
-    tokens("smollm2").tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    (tmp_path / "model.safetensors").touch()
-    found: dict[str, Any] = {}
-    for who in ("template", "system"):
-        overrides = ["model=hf", f"model.path={tmp_path}", f"model.tools_prompt={who}"]
-        (found[who],) = chat_template(compose(overrides), tmp_path)
-    assert found["template"].verdict == Verdict.FAULT
-    assert found["template"].code == ExitCode.PLAN
-    assert "set model.tools_prompt=system" in found["template"].text
-    assert found["system"].verdict is Verdict.OK
-
-
 @pytest.mark.integration
 def test_a_template_that_does_not_end_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,38 +169,15 @@ def test_a_template_that_does_not_end_is_a_fault(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "model.safetensors").touch()
     spec = compose(["model=hf", f"model.path={tmp_path}"])
-    (found,) = chat_template(spec, tmp_path)
-    assert found.verdict == Verdict.FAULT
-    assert found.code == ExitCode.PLAN
-    assert "may never end" in found.text
-    assert "choose another model" in found.text
+    (finding,) = chat_template(spec, tmp_path)
+    assert (finding.verdict, finding.code) == (Verdict.FAULT, ExitCode.PLAN)
+    assert "may never end" in finding.text
     with pytest.raises(XpError, match="may never end"):
         check_template_on_tasks([spec])
 
 
-def test_each_of_the_first_sets_of_tools_is_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def noted(_: ChatTokens, tools: Any, *, has_system: bool) -> TemplateReport:
-        seen.append((tools, has_system))
-        return report
-
-    report = examine(tokens("smollm2", BY_XP))
-    monkeypatch.setattr("xp.tasks.template_check.examine", noted)
-    monkeypatch.setattr("xp.tasks.template_check.MAX_TOOL_SETS", 2)
-    plain = OPENING[1:]
-    with_system = OPENING
-    prompts = [
-        (plain, "[1]"),
-        (plain, "[2]"),
-        (with_system, "[1]"),
-        (plain, "[1]"),
-        (plain, "[3]"),
-    ]
-    assert examine_prompts(tokens("smollm2"), prompts).faults == report.faults
-    assert seen == [([1], True), ([2], False)]
-
-
-def test_a_name_is_counted_as_it_is_and_as_json_writes_it() -> None:
-    assert [_count(text, 'a"b') for text in ('a"b', 'a\\"b', 'a"b a\\"b', "ab")] == [1, 1, 2, 0]
-    assert _count("ab ab", "ab") == 2
+def test_no_trainer_gets_tasks_whose_tools_its_model_would_not_read(tmp_path: Path) -> None:
+    prompt = (tuple(OPENING), json.dumps(PROBE_TOOLS))
+    row = TaskRow("a/train/0", "a", Purpose.TRAIN, "train", 0, "0" * 64, *prompt, 1.0)
+    with pytest.raises(XpError, match=r"set model\.tools_prompt=system"):
+        within_limit(tmp_path / "set", [row], tokens("smollm2"), 1000)

@@ -19,7 +19,6 @@ from xp.errors import ExitCode, XpError
 from xp.execution.resume import spec_to_resume
 from xp.execution.sweep import spec_digest
 from xp.lib.models.clock import CLOCK
-from xp.lib.models.template import install_template
 from xp.tasks.template_check import examine
 from xp.worker.engines.evaluate import playing
 from xp.worker.publish import publish
@@ -43,18 +42,18 @@ def test_the_spec_keeps_the_text_and_needs_the_file_no_more(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    plain = compose(WORDS)
     spec = compose([*WORDS, "model.template=mine.jinja"])
     assert spec.model.template == OURS
     assert compose([*WORDS, f"model.template={file}"]) == spec
-    assert spec_digest(spec.model_dump(mode="json")) != spec_digest(
-        compose(WORDS).model_dump(mode="json")
-    )
+    digests = {spec_digest(one.model_dump(mode="json")) for one in (spec, plain)}
+    assert len(digests) == 2
+    assert playing(spec) != playing(plain)
     file.unlink()
     run = tmp_path / "outputs/runs/one"
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text(to_yaml(spec))
     assert spec_to_resume(str(run), []).spec.model.template == OURS
-    assert playing(spec) != playing(compose(WORDS))
     assert str(tmp_path) not in to_yaml(spec)
 
 
@@ -64,7 +63,6 @@ def test_the_spec_keeps_the_text_and_needs_the_file_no_more(
         (None, "cannot be read (No such file or directory); give a file with a chat template"),
         ("Answer briefly.\n", "it has no {{ ... }}, so it renders no message"),
         (json.dumps({"chat_template": OURS}), "this is JSON; expected the template alone"),
-        ("{% for m in messages %}\n{{ m.content }", "it is no Jinja template, by its line 2"),
         ("{{ 1 }}\n{% generation %}{% endfor %}", "it is no Jinja template, by its line 2"),
     ],
 )
@@ -80,55 +78,30 @@ def test_what_is_no_template_is_refused_by_the_plan(
     assert f"model.template={place}: {words}" in str(caught.value)
 
 
-def test_a_file_at_the_key_of_the_arguments_is_told_its_own_key(file: Path) -> None:
-    with pytest.raises(XpError, match=r"a file with a template is model\.template=FILE"):
-        compose([*WORDS, f"model.chat_template={file}"])
-
-
-@pytest.mark.parametrize("place", sorted(folder().glob("*.jinja")), ids=lambda place: place.stem)
-def test_every_template_that_trl_ships_can_be_set(place: Path) -> None:
-    assert compose([*WORDS, f"model.template={place}"]).model.template == place.read_text()
-
-
-def test_a_template_that_asks_for_the_date_gets_the_plans_day(tmp_path: Path) -> None:
+def test_a_template_that_asks_for_the_date_gets_the_plans_day(file: Path, tmp_path: Path) -> None:
     dated = (folder() / "llama3_2.jinja").read_text()
-    assert CLOCK in dated
     (tmp_path / "dated.jinja").write_text(dated)
-    (tmp_path / "plain.jinja").write_text(OURS)
+    asking = compose([*WORDS, f"model.template={tmp_path / 'dated.jinja'}"])
+    assert CLOCK in asking.model.chat_template
     shutil.copytree(SHIPPED, tmp_path / "model")
     (tmp_path / "model/chat_template.jinja").write_text(dated)
     model = ["model=hf", f"model.path={tmp_path / 'model'}", "model.dtype=float32"]
-    with_own = compose([*model, f"model.template={tmp_path / 'plain.jinja'}"])
     assert CLOCK in compose(model).model.chat_template
-    assert CLOCK not in with_own.model.chat_template
-    asking = compose([*WORDS, f"model.template={tmp_path / 'dated.jinja'}"])
-    assert CLOCK in asking.model.chat_template
-
-
-def test_prompts_and_replies_are_rendered_by_it() -> None:
-    plain = ChatTokens(tokenizer_of("qwen3"), chat_model(template=None))
-    ours = ChatTokens(tokenizer_of("qwen3"), chat_model(template=OURS))
-    assert ours.rendered(ASKED, "[]") == MARK + plain.rendered(ASKED, "[]")
-    assert ours.digest() != plain.digest()
-    assert ours.end_ids == plain.end_ids
-    assert not examine(ours).faults
+    assert CLOCK not in compose([*model, f"model.template={file}"]).model.chat_template
 
 
 def test_a_template_that_renders_nothing_is_to_be_corrected() -> None:
-    empty = "{{ '' }}{% for message in messages %}{% endfor %}"
-    (fault,) = examine(ChatTokens(tokenizer_of("qwen3"), chat_model(template=empty))).faults
+    empty = chat_model(template="{{ '' }}{% for message in messages %}{% endfor %}")
+    (fault,) = examine(ChatTokens(tokenizer_of("qwen3"), empty)).faults
     assert "does not render a message of plain text" in fault
     assert "correct the file of model.template" in fault
-    toolless = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    (fault,) = examine(ChatTokens(tokenizer_of("qwen3"), chat_model(template=toolless))).faults
-    assert "does not tell the model of look_around" in fault
 
 
 def test_the_published_model_has_it_alone_and_renders_as_it_was_trained(tmp_path: Path) -> None:
+    plain = ChatTokens(tokenizer_of("qwen3"), chat_model(template=None))
     chat = ChatTokens(tokenizer_of("qwen3"), chat_model(template=OURS))
+    assert chat.rendered(ASKED, "[]") == MARK + plain.rendered(ASKED, "[]")
+    assert chat.digest() != plain.digest()
 
     def save(place: Path) -> None:
         """As an export that copies the files of the start."""
@@ -142,14 +115,6 @@ def test_the_published_model_has_it_alone_and_renders_as_it_was_trained(tmp_path
 
     publish(save, tmp_path / "model", chat.end_ids, chat.template)
     served = AutoTokenizer.from_pretrained(tmp_path / "model")
-    assert served.chat_template == OURS
-    assert served.get_chat_template(tools=[{}]) == OURS
+    assert served.get_chat_template(tools=[{}]) == served.chat_template == OURS
     ids = served.apply_chat_template(ASKED, add_generation_prompt=True, return_dict=True)
     assert ids["input_ids"] == chat.prompt(ASKED, "[]")
-    before = (tmp_path / "model/tokenizer_config.json").read_bytes()
-    install_template(tmp_path / "model", OURS)
-    assert (tmp_path / "model/tokenizer_config.json").read_bytes() == before
-
-    publish(save, tmp_path / "plain", chat.end_ids)
-    named = AutoTokenizer.from_pretrained(tmp_path / "plain").chat_template
-    assert ORIGINAL in (named, *(named.values() if isinstance(named, dict) else ()))

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.scripts import NO_RETRY, FakeMix
 from tests.support.sections import PLACES, replace
 from tests.unit.slime_config import worker_config
-from xp.backends.slime.worker.rollout_process import Worker
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.worker.time_limit import check_time, limit_of
@@ -92,18 +90,3 @@ def test_the_stricter_of_time_and_money_is_the_limit(
     words: tuple[str, ...], expected: tuple[float, str] | None
 ) -> None:
     assert limit_of(compose([*words, "hardware.usd_per_hour=4"])) == expected
-
-
-def test_slime_ends_at_the_rollout_after_a_checkpoint(tmp_path: Path) -> None:
-    limits = {"training__max_hours": 1 / 3600, "training__checkpoint_every": 2}
-    config = worker_config(tmp_path, 1, **limits)
-    left(
-        tmp_path / config.places.metrics,
-        (1, 1, 0.2, 1.0, 0.0),
-        (1, 2, 0.1, 1.0, 0.0),
-    )
-    own = Worker(config, FakeMix(NO_RETRY), None)  # type: ignore[arg-type]
-    own.check_time(0)
-    own.check_time(1)
-    with pytest.raises(XpError, match="after step 2"):
-        own.check_time(2)

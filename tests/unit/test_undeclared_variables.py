@@ -24,10 +24,8 @@ def words(tmp_path: Path, value: str) -> list[str]:
     ("value", "is_exported", "more", "code"),
     [
         (f"${{{NAME}}}", False, [], ExitCode.SECRET),
-        (f"${{{NAME}}}", True, [], ExitCode.SECRET),
         (f"${{{NAME}:-none}}", True, [], ExitCode.SECRET),
         (f"${{{NAME}:-none}}", False, [], ExitCode.OK),
-        (f"${{{NAME}:-none}}", True, [f"env.secrets.{NAME}=null"], ExitCode.OK),
         (f"${{{NAME}}}", True, [f"env.secrets.{NAME}=null"], ExitCode.OK),
     ],
 )

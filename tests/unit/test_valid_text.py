@@ -35,20 +35,17 @@ def test_pairs_are_joined_and_lone_surrogates_replaced(text: str, expected: str)
 
 
 def test_a_prepared_task_has_tools_and_messages_that_a_tokenizer_takes() -> None:
-    member = member_of(
-        replace(RULES, system_prompt="{tools}"), selection(), held_out_rule("test"), weight=1.0
+    rules = replace(RULES, system_prompt="{tools}")
+    member = member_of(rules, selection(), held_out_rule("test"), weight=1.0)
+    tools = (
+        ToolSpec(
+            CUT,
+            CUT,
+            {"type": "object", "properties": {CUT: {"enum": [CUT]}}},
+        ),
     )
-    tool = ToolSpec(
-        CUT,
-        CUT,
-        {"type": "object", "properties": {CUT: {"enum": [CUT]}}},
-    )
-    entry = entry_of(
-        Task("fake", "train", 0), "hash", [Message(role="user", content=CUT)], (tool,), member
-    )
-    assert entry.messages is not None
-    assert entry.messages[1]["content"] == WHOLE
-    (schema,) = json.loads(entry.tools)
-    assert schema["function"]["name"] == WHOLE
+    messages = [Message(role="user", content=CUT)]
+    entry = entry_of(Task("fake", "train", 0), "hash", messages, tools, member)
     assert "\\ud83d" not in entry.tools
-    assert WHOLE in entry.messages[0]["content"]
+    assert json.loads(entry.tools)[0]["function"]["name"] == WHOLE
+    assert [WHOLE in message["content"] for message in entry.messages or ()] == [True, True]

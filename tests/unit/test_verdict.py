@@ -56,17 +56,15 @@ def test_a_run_that_could_learn_nothing_is_broken_and_says_why(
     assert code == ExitCode.BROKEN
     assert "R: broken: held-out reward 0.500 -> 0.500 over 10 tasks; equal_groups" in told
     assert "training.group_size" in told
-    assert main(["runs", "diagnose", "R", "--json", f"outputs={tmp_path}"]) == ExitCode.BROKEN
+    assert main(["runs", "diagnose", "R", "--json", f"outputs={tmp_path}"]) == code
     assert json.loads(capsys.readouterr().out)["symptoms"][0]["rule"] == "equal_groups"
 
 
 def test_a_reward_that_rose_without_passes_is_nothing_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = leave(
-        tmp_path, [one / 10 for one in range(10)], [0.9 + one / 100 for one in range(9)] + [0.95]
-    )
-    assert diagnosed(tmp_path, capsys)[0] == ExitCode.OK
+    after = [*(0.9 + one / 100 for one in range(9)), 0.95]
+    run = leave(tmp_path, [one / 10 for one in range(10)], after)
     _, lines = FAULTS["hacked"]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     code, told = diagnosed(tmp_path, capsys)
@@ -79,11 +77,8 @@ def test_a_fine_tuning_without_a_training_is_judged_by_its_own_model(
 ) -> None:
     run = leave(tmp_path, MIXED, [1.0] * 9 + [0.9])
     (run / "metrics.jsonl").unlink()
-    (attempt,) = read_record(run).attempts
-    stages = tuple(
-        replace(one, name="sft") if one.name == "train" else one for one in attempt.stages
-    )
-    write_record(run, replace(read_record(run), attempts=(replace(attempt, stages=stages),)))
+    record = (run / "run.json").read_text()
+    (run / "run.json").write_text(record.replace('"train"', '"sft"'))
     assert diagnosed(tmp_path, capsys)[0] == ExitCode.OK
 
 
@@ -93,7 +88,6 @@ def test_a_fine_tuning_without_a_training_is_judged_by_its_own_model(
         (0, ExitCode.DIVERGED, ExitCode.BROKEN),
         (0, ExitCode.SYMPTOM, ExitCode.BROKEN),
         (0, ExitCode.UNHEALTHY, ExitCode.BROKEN),
-        (0, ExitCode.ENVIRONMENT, ExitCode.INCOMPLETE),
         (ExitCode.SYMPTOM, ExitCode.ENVIRONMENT, ExitCode.INCOMPLETE),
     ],
 )
@@ -113,25 +107,8 @@ def test_a_training_that_its_last_attempt_stopped_as_faulty_is_broken(
     assert diagnosed(tmp_path, capsys)[0] == verdict
 
 
-@pytest.mark.parametrize("status", [RunStatus.INTERRUPTED, RunStatus.FAILED])
 def test_a_run_that_did_not_end_is_incomplete(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: RunStatus
-) -> None:
-    leave(tmp_path, MIXED, MIXED, status)
-    assert diagnosed(tmp_path, capsys)[0] == ExitCode.INCOMPLETE
-
-
-def test_tools_that_are_offered_and_never_called_are_seen_in_the_trajectories(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = leave(tmp_path, MIXED, MIXED)
-    place = run / "attempt_1/train/trajectories"
-    (place / "tools").mkdir(parents=True)
-    digest = "a" * 64
-    (place / "tools" / f"{digest}.json").write_text(json.dumps([{"function": {"name": "look"}}]))
-    record = {"tool_calls": [], "tools": digest, "env_s": [0.1], "elapsed_s": 1.0}
-    (place / "train.jsonl").write_text((json.dumps(record) + "\n") * 64 + '{"torn')
-    code, told = diagnosed(tmp_path, capsys)
-    assert code == ExitCode.BROKEN
-    assert "no tool was called in 64 episodes, of 1 that are offered" in told
-    assert "model.tools_prompt=system" in told
+    leave(tmp_path, MIXED, MIXED, RunStatus.INTERRUPTED)
+    assert diagnosed(tmp_path, capsys)[0] == ExitCode.INCOMPLETE

@@ -49,8 +49,6 @@ def test_a_turn_is_read_whole_or_is_malformed_and_says_why(
     "value",
     [
         "[" * 33 + "]" * 33,
-        "[" * 40 + "]" * 40,
-        "-" * 100_000 + "1",
         "1+" * 50_000 + "1",
         "9" * 5000,
     ],
@@ -61,22 +59,15 @@ def test_a_value_that_python_cannot_hold_is_malformed(value: str) -> None:
     assert isinstance(found, MalformedCall)
 
 
-@pytest.mark.parametrize("body", ["[" * 100_000, '{"a":' * 50_000], ids=lambda body: body[:4])
+@pytest.mark.parametrize(
+    "body",
+    ["[" * 100_000, '{"a":' * 50_000],
+    ids=lambda body: body[:4],
+)
 def test_json_of_any_depth_never_raises(body: str) -> None:
     (found,) = calls(Dialect.HERMES, f"<tool_call>{body}</tool_call>")
     assert found == MalformedCall("the tool call is nested too deeply")
     assert read_json("[" * 20_000) == found
-
-
-def test_lists_within_lists_are_read_to_a_depth_of_32() -> None:
-    nested = "[" * 32 + "]" * 32
-    assert calls(Dialect.PYTHONIC, f"[look(text={nested})]") == (
-        ToolCall("look", {"text": json.loads(nested)}),
-    )
-
-
-def test_without_tools_a_list_is_an_answer() -> None:
-    assert read(Dialect.PYTHONIC, "[look(text='a')]", ()) == ()
 
 
 @pytest.mark.parametrize("key", ["arguments", "parameters"])
@@ -88,8 +79,6 @@ def test_both_words_for_arguments_are_read_in_every_json_dialect(
     dialect: Dialect, wrap: str, key: str
 ) -> None:
     text = wrap.format(json.dumps({"name": "look", key: {"text": "a"}}))
-    assert calls(dialect, f"<tool_call>{text}</tool_call>") == (LOOK,)
-    text = json.dumps({"type": "function", "name": "look", key: {"text": "a"}})
     assert calls(dialect, f"<tool_call>{text}</tool_call>") == (LOOK,)
 
 
