@@ -149,6 +149,22 @@ def test_a_stage_refuses_tasks_whose_pictures_were_replaced(home: Path) -> None:
     assert raised.value.code is ExitCode.TASKS
 
 
+def test_a_picture_that_a_grader_adds_to_the_prompt_belongs_to_the_set(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{number}?", "answer": "1"} for number in range(NUM_ROWS)]
+    (home / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    grader = "env.grader=tests.graders_under_test.showing:FirstBoard"
+    monkeypatch.setattr("tests.integration.test_replaced_pictures.WORDS", (*WORDS, grader))
+    before = prepared(home)
+    digest = json.loads((before.path / FILE).read_text())["first_board"]["shown/0.png"]
+    assert pictures_of(before) == [digest] * NUM_ROWS
+    replace_picture(home, 0, "another")
+    after = prepared(home)
+    assert "other pictures than the files of its rows now (shown/0.png)" in capsys.readouterr().err
+    assert pictures_of(after)[0] != digest
+
+
 def test_a_picture_that_is_replaced_between_two_parts_of_a_preparation_is_not_mixed_in(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

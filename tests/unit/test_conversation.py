@@ -21,6 +21,7 @@ from xp.envs.loop import run
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 USER = {"role": "user", "content": "Where?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
 SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
 LOOK: dict[str, Any] = {"function": {"name": "look", "description": "Looks.", "parameters": SCHEMA}}
 
@@ -133,6 +134,12 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
             "rewrote the conversation",
         ),
         (
+            (SYSTEM, {"role": "assistant", "content": "Ada"}, USER),
+            "a",
+            ProtocolError,
+            "rewrote the conversation",
+        ),
+        (
             (USER, USER, {"role": "user", "content": [{"image": 1}]}),
             "a",
             ProtocolError,
@@ -150,6 +157,18 @@ def test_a_conversation_that_no_tokens_can_follow_is_a_fault(
 
     session = begun(play)
     with pytest.raises(fault, match=text):
+        session.answer("Ada")
+    session.close()
+
+
+def test_tools_that_change_within_a_conversation_are_a_fault() -> None:
+    async def play(ask: Ask) -> float:
+        await ask(USER)
+        await ask(USER, {"role": "assistant", "content": "Ada"}, USER, tools=())
+        return 1.0
+
+    session = begun(play)
+    with pytest.raises(ProtocolError, match="changed its tools"):
         session.answer("Ada")
     session.close()
 

@@ -194,10 +194,17 @@ class CallProcesses:
     def _forked(self, child: Child) -> CallProcess:
         parent_end, child_end = multiprocessing.Pipe()
         try:
-            number = child.ask("fork", 0, None, self._start_s, self.what, child_end.fileno())
+            number = self._prepare(child, "fork", child_end.fileno())
         finally:
             child_end.close()
         return CallProcess(child, parent_end, number)
+
+    def _prepare(self, child: Child, verb: str, handle: int | None = None) -> Any:
+        """Asks for what precedes a call; raises EnvUnavailable if it takes too long, since nothing was called."""
+        try:
+            return child.ask(verb, 0, None, self._start_s, f"{self.what} at its start", handle)
+        except DeadlineExceeded as fault:
+            raise EnvUnavailable(f"{fault} (env.limits.create_timeout_s)") from None
 
     def _ready_child(self) -> Child:
         """The child that is forked; one whose modules cannot be forked is replaced by one without them."""
@@ -206,8 +213,7 @@ class CallProcesses:
             if child is self._loaded:
                 return child
             if self._can_fork:
-                pending = child.ask("load", 0, None, self._start_s, self.what)
-                self._can_fork, self._most = pending
+                self._can_fork, self._most = self._prepare(child, "load")
                 if not self._can_fork:
                     child.end("its modules cannot be forked")
                     child = self._process.child()

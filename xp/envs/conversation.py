@@ -152,10 +152,16 @@ class ConversationSession(ABC):
             raise ProtocolError(
                 "a second seat asks for the trained model: give it an endpoint by options.seats"
             )
-        messages = request.messages[len(before.messages) + 1 :]
-        if not messages or any(message["role"] == "assistant" for message in messages):
+        num_before = len(before.messages)
+        messages = request.messages[num_before + 1 :]
+        is_longer = messages and request.messages[:num_before] == before.messages
+        if not is_longer or any(message["role"] == "assistant" for message in messages):
             raise ProtocolError(
                 "the environment rewrote the conversation, which no trainer's tokens can follow"
+            )
+        if request.tools != before.tools:
+            raise ProtocolError(
+                "the environment changed its tools within a conversation, which no trainer's prompt can follow"
             )
         parts: list[str | Picture] = []
         for number, observed in enumerate(messages_of(messages, self.read_picture)):

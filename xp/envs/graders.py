@@ -18,7 +18,16 @@ from xp.envs.config import EnvConfig
 from xp.envs.forks import Loop, serve_forks
 from xp.envs.messages import ReadPicture, chat_messages
 from xp.envs.pictures import joined, parts_of
-from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of, reader_of
+from xp.envs.rows import (
+    ANSWER,
+    PROMPT,
+    VERL_ANSWER,
+    PictureNotes,
+    Rows,
+    attribute,
+    messages_of,
+    reader_of,
+)
 from xp.envs.rpc_server import to_stderr
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import Row, named_columns, value_at
@@ -174,18 +183,22 @@ def reads_thinking(grader: Any, config: EnvConfig) -> bool:
     return config.grader_form is not GraderForm.XP or is_conversation(grader)
 
 
-def conversations_of(config: EnvConfig) -> Begin:
-    """Function that begins a conversation on a row; raises XpError as `grader_of` does."""
+def conversations_of(config: EnvConfig, read: ReadPicture | None) -> Begin:
+    """Function that begins a conversation on a row; raises XpError as `grader_of` does.
+
+    Args:
+        config: the environment.
+        read: reads the pictures of a grader with steps. None means that they are refused.
+    """
     grader = grader_of(config)
     if grader is None:
-        return _stepped(config, lambda row: _registered(config, row))
+        return _stepped(lambda row: _registered(config, row), read)
     if not inspect.isclass(grader):
         return _graded(partial(_called, grader, config), config)
     kind: Any = grader
     if _has_steps(grader):
         return _stepped(
-            config,
-            lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row)),
+            lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row)), read
         )
     return _graded(kind(**config.grader_args).grade, config)
 
@@ -254,9 +267,8 @@ def _verdict(result: Any) -> ToolResult:
     return ToolResult("", number, finished=True, metrics=metrics_of(entries))
 
 
-def _stepped(config: EnvConfig, make: Callable[[Row], Any]) -> Begin:
+def _stepped(make: Callable[[Row], Any], read: ReadPicture | None) -> Begin:
     """Conversations with SkyRL-Gym's BaseTextEnv: `init(prompt)`, then `step(text)` until `done`."""
-    read = reader_of(config.images, config.rows, os.environ)
 
     def begin(row: Row) -> GraderConversation:
         env = make(row)
@@ -378,9 +390,17 @@ class GraderHandler:
         finally:
             self.close(number, None)
 
+    def picture_paths(self, _: int, row: Row) -> list[str]:
+        """Paths of the pictures that a conversation begins with."""
+        notes = PictureNotes()
+        conversations_of(self._config, notes)(row).close()
+        return notes.paths
+
     def open(self, conversation: int, row: Any) -> list[Any]:
         if self._begin is None:
-            self._begin = conversations_of(self._config)
+            config = self._config
+            read = reader_of(config.images, config.rows, os.environ)
+            self._begin = conversations_of(config, read)
         begun = self._begin(row)
         self._conversations[conversation] = begun
         return list(begun.opening)

@@ -50,7 +50,7 @@ from xp.envs.process_bound import (
     ServerSession,
 )
 from xp.envs.retry import AtCapacity
-from xp.envs.rows import load_rows, messages_of, reader_of
+from xp.envs.rows import load_rows, messages_of, picture_paths, reader_of
 from xp.envs.target import Target, openenv_target, origin
 from xp.envs.transport import Repeat, raise_for_status, translated, until
 from xp.errors import XpError
@@ -521,9 +521,9 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         show = partial(opening, spec["row"], where, read=read, store=store)
         return OpenEnvSession(core, *self._in_slot(core, lambda: core.open(spec[RESET], show)))
 
-    def row(self, task: Task) -> Row:
-        """See xp.envs.base.RowProvider."""
-        return self._rows[task.split][task.index // self._config.num_seeds]
+    def picture_paths(self, task: Task) -> list[str]:
+        """See xp.envs.base.PictureNamer."""
+        return picture_paths(self._rows[task.split][task.index // self._config.num_seeds])
 
     def _size(self, split: str) -> int:
         return len(self._rows[split]) * self._config.num_seeds

@@ -19,6 +19,9 @@ from xp.envs.pictures import (
     store_of,
     with_pictures,
 )
+from xp.envs.pictures import (
+    path_of as path_of_picture,
+)
 from xp.errors import XpError
 from xp.lib.data_files import (
     Row,
@@ -322,6 +325,26 @@ def reader_of(
     folders = folders_of(source)
     keep = store.keep
     return lambda value: keep(picture_data(value, folders))
+
+
+class PictureNotes:
+    """Reads no picture, and notes the paths of those that it is asked for."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    def __call__(self, value: Any) -> Picture:
+        path = path_of_picture(value)
+        if path is not None:
+            self.paths.append(path)
+        return named(value)
+
+
+def picture_paths(row: Row) -> list[str]:
+    """The paths of a row's pictures, as they are written; raises ProtocolError as `messages_of` does."""
+    notes = PictureNotes()
+    messages_of(row, notes)
+    return notes.paths
 
 
 def _prompt_fault(row: Any, *, has_pictures: bool) -> str:

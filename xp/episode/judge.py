@@ -149,10 +149,19 @@ class Judge:
 
     def score(self, task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
         """Scores between 0 and 1, index-aligned; raises JudgeFault, also if the endpoint does not answer."""
-        parts = [self._parts(episode) for episode in episodes]
-        return self.score_answers(
-            parts[0][0], [answer for _, answer in parts], self.rubric(task), task.id
-        )
+        openings: list[list[Message]] = []
+        answers: list[list[Message]] = []
+        for episode in episodes:
+            messages = dialogue(episode, self._dialect)
+            turns = own_turns(messages, episode.outcome.num_turns) or [len(messages)]
+            openings.append(messages[: turns[0]])
+            answers.append(messages[turns[0] :])
+        if any(opening != openings[0] for opening in openings):
+            # With env.prompt=live, each episode may have another question, which belongs to its answer.
+            answers = [[*pair[0], *pair[1]] for pair in zip(openings, answers, strict=True)]
+            openings = [[]]
+        texts = [_as_text(answer) for answer in answers]
+        return self.score_answers(openings[0], texts, self.rubric(task), task.id)
 
     def score_answers(
         self, opening: Any, answers: Sequence[Any], rubric: str, about: str
@@ -372,14 +381,6 @@ class Judge:
         self._log.write({**line, "answer": text, "is_cut": answer.is_cut, **counts})
         return text
 
-    def _parts(self, episode: GroupEpisode) -> tuple[list[Message], Any]:
-        """The conversation that the model was given, and its answer: the text of its only turn, or the dialogue."""
-        messages = dialogue(episode, self._dialect)
-        places = own_turns(messages, episode.outcome.num_turns) or [len(messages)]
-        answer = messages[places[0] :]
-        is_text = len(answer) == 1 and "tool_calls" not in answer[0]
-        return messages[: places[0]], answer[0]["content"] if is_text else answer
-
 
 def rubric_of(rubric: str, row: Mapping[str, Any]) -> str:
     """The text of a rubric, which may be in a column of the task's row; raises JudgeFault if it is not there."""
@@ -391,6 +392,13 @@ def rubric_of(rubric: str, row: Mapping[str, Any]) -> str:
             f"env.judge.rubric={rubric}: that column of the task is {text!r:.60}; expected a text"
         )
     return text
+
+
+def _as_text(answer: Sequence[Message]) -> Any:
+    """The text of an answer of one turn without calls, else its messages."""
+    if len(answer) == 1 and "tool_calls" not in answer[0]:
+        return answer[0]["content"]
+    return answer
 
 
 def _with_names(value: Any, digests: list[str]) -> Any:

@@ -16,13 +16,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import Picture, Provider, RowProvider, Task
-from xp.envs.pictures import PictureFault, digests_of, files_named, named, path_of, picture_data
-from xp.envs.rows import folders_of, messages_of
+from xp.envs.base import PictureNamer, Provider, Task
+from xp.envs.pictures import PictureFault, digests_of, files_named, picture_data
+from xp.envs.rows import folders_of
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import json_of
 from xp.tasks.config import MemberConfig, PrepareConfig
+from xp.tasks.questions import ask
 from xp.tasks.selection import Block
 from xp.tasks.shards import WorkDirectory
 
@@ -59,9 +60,9 @@ def digests_of_rows(
     work: WorkDirectory,
     providers: Mapping[str, Provider],
 ) -> Digests:
-    """The pictures that the rows of finished shards name, as their files are now.
+    """The pictures that the tasks of finished shards are made of, as their files are now.
 
-    A grader that writes the prompt itself may leave pictures of its row out; they are left out here too.
+    A grader that writes the prompt itself may leave pictures of its row out, and take others; so it is done here.
 
     Raises:
         PictureChanged: a file is another one than when its task was fetched, maybe by an earlier command.
@@ -70,13 +71,15 @@ def digests_of_rows(
     for block in blocks:
         folders = _folders(config.members[block.env])
         provider = providers[block.env]
-        if not folders or not isinstance(provider, RowProvider):
+        if not folders or not isinstance(provider, PictureNamer):
             continue
+        member = config.members[block.env]
         now = cache(partial(_digest, folders=folders))
         of_member = shown.setdefault(block.env, {})
         for index, entry in work.read(block).items():
             digests = digests_of(entry.messages)
-            for name in names_in(provider.row(Task(block.env, block.split, index))):
+            task = Task(block.env, block.split, index)
+            for name in ask(member, partial(provider.picture_paths, task)):
                 digest = now(name)
                 if digest in digests:
                     of_member[name] = digest
@@ -97,20 +100,6 @@ def _is_younger(name: str, folders: Sequence[Path], begun_ns: int) -> bool:
     except (PictureFault, OSError, ValueError, RuntimeError):
         return False
     return any(max(stat.st_mtime_ns, stat.st_ctime_ns) >= begun_ns for stat in stats)
-
-
-def names_in(row: Mapping[str, Any]) -> list[str]:
-    """The paths of a row's pictures, as they are written; raises ProtocolError as `messages_of` does."""
-    names: list[str] = []
-
-    def note(value: Any) -> Picture:
-        path = path_of(value)
-        if path is not None:
-            names.append(path)
-        return named(value)
-
-    messages_of(row, note)
-    return names
 
 
 def pictures_text(digests: Digests) -> str:
