@@ -366,7 +366,7 @@ def test_rows_of_a_parquet_file_are_read_as_skyrl_writes_them(package: Path) -> 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
-    [("{", "line 1"), ('{"answer": 1}', "none is called prompt"), ('{"prompt": []}', "row 1")],
+    [("{", "line 1"), ('{"answer": 1}', "none may be the prompt"), ('{"prompt": []}', "row 1")],
 )
 def test_a_bad_file_of_rows_is_named_with_its_place(package: Path, text: str, fault: str) -> None:
     (package / "rows.jsonl").write_text(text)

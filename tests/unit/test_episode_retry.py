@@ -72,19 +72,24 @@ def lost(retry_after_s: float | None = None) -> ResponseLost:
     ],
 )
 def test_which_faults_are_retried_after_which_wait(
-    rule: RetryRule, fault: EnvFault, attempt: int, left_s: float, wait_s: float | None
+    rule: RetryRule,
+    fault: EnvFault,
+    attempt: int,
+    left_s: float,
+    wait_s: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert rule.wait_s(fault, attempt, left_s, jitter=lambda: 0.5) == (
+    monkeypatch.setattr("random.random", lambda: 0.5)
+    assert rule.wait_s(fault, attempt, left_s) == (
         None if wait_s is None else pytest.approx(wait_s)
     )
 
 
-def test_the_wait_grows_and_is_spread() -> None:
+def test_the_wait_grows_and_is_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     def waits(dice: float) -> list[float]:
+        monkeypatch.setattr("random.random", lambda: dice)
         rule = RetryRule(waited_out=(Refused,))
-        return [
-            rule.wait_s(Refused("x"), attempt, 1e9, lambda: dice) or 0.0 for attempt in range(1, 9)
-        ]
+        return [rule.wait_s(Refused("x"), attempt, 1e9) or 0.0 for attempt in range(1, 9)]
 
     assert waits(0.5) == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert all(low < high for low, high in zip(waits(0.0), waits(0.9), strict=True))

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from tools.tiny_model.scripted_play import Player, play, transcript
 from xp.envs.builtin.mystery import WEAPONS, Game, generate_case
-from xp.envs.builtin.scripted_play import Player, play, transcript
 
 
 def test_a_case_is_the_same_every_time() -> None:
@@ -64,6 +64,8 @@ def test_a_diligent_player_solves_every_case_and_the_others_do_not() -> None:
 
 def test_a_transcript_ends_with_the_accusation() -> None:
     case = generate_case("train", 1)
-    messages = transcript(case, play(case, Player.DILIGENT, random.Random(0)))
+    steps = play(case, Player.DILIGENT, random.Random(0))
+    assert [(step.tool, step.arguments) for step in steps] == case.solution()
+    messages = transcript(case, steps)
     assert [message["role"] for message in messages[:3]] == ["user", "assistant", "tool"]
     assert messages[-1]["tool_calls"][0]["function"]["name"] == "accuse"

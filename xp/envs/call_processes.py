@@ -120,7 +120,8 @@ class CallProcesses:
 
     def call(self, verb: str, argument: Any, limit_s: float, what: str) -> Any:
         """Calls a function, again if an earlier call may have ended the process; raises as `CallProcess.ask` does."""
-        for is_new in (False, True):
+        is_new = False
+        while True:
             worker = self.take(is_new=is_new)
             try:
                 return worker.ask(verb, argument, limit_s, what)
@@ -129,7 +130,7 @@ class CallProcesses:
                     raise
             finally:
                 self.give(worker)
-        raise AssertionError
+            is_new = True
 
     def take(self, *, is_new: bool = False) -> CallProcess:
         """A free process, or a new one; waits where there may be no more. The caller must `give` it back.

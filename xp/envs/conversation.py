@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 from xp.envs.base import (
     DeadlineExceeded,
     Message,
-    Picture,
     ProtocolError,
     SessionLost,
     ToolResult,
@@ -21,7 +20,7 @@ from xp.envs.base import (
 )
 from xp.envs.loop import run
 from xp.envs.messages import ReadPicture, chat_call, chat_messages
-from xp.envs.pictures import joined, parts_of
+from xp.envs.pictures import joined, parts_of, separated
 
 T = TypeVar("T")
 
@@ -163,12 +162,8 @@ class ConversationSession(ABC):
             raise ProtocolError(
                 "the environment changed its tools within a conversation, which no trainer's prompt can follow"
             )
-        parts: list[str | Picture] = []
-        for number, observed in enumerate(messages_of(messages, self.read_picture)):
-            if number:
-                parts.append("\n\n")
-            parts += parts_of(observed)
-        text, pictures = joined(parts)
+        observed = map(parts_of, messages_of(messages, self.read_picture))
+        text, pictures = joined(separated(observed, "\n\n"))
         is_users = all(message["role"] == "user" for message in messages)
         return ToolResult(text, awaits_reply=is_users, pictures=tuple(pictures))
 

@@ -213,16 +213,13 @@ class OpenRewardCore(ServerCore):
         sid: str | None = None
         try:
             sid = await self.mint(deadline, progress, overrides=self.transport.target.overrides)
-            source = (
-                {"task_spec": dict(task.spec)}
-                if task.spec
-                else {"split": task.split, "index": task.index}
-            )
-            if self._toolset is None:
-                toolset = {}
+            body: dict[str, Any] = {"env_name": env}
+            if task.spec:
+                body["task_spec"] = dict(task.spec)
             else:
-                toolset = {"toolset_name": self._toolset}
-            body = {"env_name": env, **source, **toolset}
+                body |= {"split": task.split, "index": task.index}
+            if self._toolset is not None:
+                body["toolset_name"] = self._toolset
             await self.transport.request(
                 "POST",
                 "/create",
@@ -260,15 +257,13 @@ class OpenRewardCore(ServerCore):
             progress=progress,
             repeat=repeat,
         )
-        if text:
-            reply = wire.parse_json(text, "POST /create_session")
-        else:
-            reply = None
-        sid = reply.get("sid") if isinstance(reply, dict) else None
-        name = wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
+        what = "POST /create_session"
+        reply = wire.parse_json(text, what) if text else None
+        names = [*progress[-1:], reply.get("sid") if isinstance(reply, dict) else None]
+        name = wire.string(next(filter(None, reversed(names)), None), what)
         if not name.isprintable():
             raise ProtocolError(
-                f"POST /create_session: the session's id {name[:60]!r} cannot be sent in a header"
+                f"{what}: the session's id {name[:60]!r} cannot be sent in a header"
             )
         return name
 

@@ -52,12 +52,8 @@ def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> 
         rewards: of all episodes. None means void.
         groups: name of each episode's group.
     """
-    flat = {
-        group
-        for group, valid in of_groups(rewards, groups).items()
-        if len(valid) > 1 and not differ(valid)
-    }
-    return [group in flat for group in groups]
+    valid = of_groups(rewards, groups)
+    return [len(valid.get(group, ())) > 1 and not differ(valid[group]) for group in groups]
 
 
 def of_groups(rewards: Sequence[float | None], groups: Sequence[str]) -> dict[str, list[float]]:
@@ -103,16 +99,12 @@ def over_batch_std(episodes: Sequence[Valid]) -> list[float]:
     if len(episodes) < 2:
         return [0.0] * len(episodes)
     scale = stdev(episode.reward for episode in episodes) + STD_EPSILON
-    return [reward / scale for reward in centred(episodes)]
+    return over(episodes, divisor=lambda _: scale)
 
 
 def centred(episodes: Sequence[Valid]) -> list[float]:
     """Rewards minus the mean of their group."""
-    groups = of_groups(
-        [episode.reward for episode in episodes], [episode.group for episode in episodes]
-    )
-    means = {group: fmean(rewards) for group, rewards in groups.items()}
-    return [episode.reward - means[episode.group] for episode in episodes]
+    return over(episodes, divisor=lambda _: 1.0)
 
 
 RULES: Mapping[tuple[Estimator, AdvantageScale], AdvantageFn] = {
@@ -156,12 +148,11 @@ def estimator_of(algorithm: Algorithm, *, by_std: bool) -> AdvantageFn:
 
 def over(episodes: Sequence[Valid], *, divisor: Divisor) -> list[float]:
     """Rewards minus the mean of their group, which is 0 for a single one, divided by a number of the group."""
-    groups = of_groups(
-        [episode.reward for episode in episodes], [episode.group for episode in episodes]
-    )
+    groups = grouped((episode.group, episode.reward) for episode in episodes)
+    means = {group: fmean(rewards) for group, rewards in groups.items()}
     divisors = {group: divisor(rewards) for group, rewards in groups.items()}
     return [
-        reward / divisors[of.group] for of, reward in zip(episodes, centred(episodes), strict=True)
+        (episode.reward - means[episode.group]) / divisors[episode.group] for episode in episodes
     ]
 
 

@@ -19,10 +19,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import EnvFault, Message, Task
+from xp.envs.base import EnvFault, Message, Picture, Task
 from xp.envs.chat_api import Api, DialogueFails, TooLong
 from xp.envs.judges import COST, JudgeCall, JudgeFault, usage_of_judges
-from xp.envs.pictures import PictureStore, parts_of, with_pictures
+from xp.envs.pictures import PictureStore, with_each_picture
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
 from xp.episode.sized_pictures import MAX_KEPT
@@ -238,8 +238,8 @@ class Judge:
             forward = won.get((left, other), 0.5)
             backward = 1 - won.get((other, left), 0.5)
             share = forward if forward == backward else 0.5
-            wins[left], wins[other] = wins[left] + share, wins[other] + 1 - share
-            for at in (left, other):
+            for at, part in ((left, share), (other, 1 - share)):
+                wins[at] += part
                 turned[at] += forward != backward
         others = max(1, len(answers) - 1)
         return [sum_ / others for sum_ in wins], [
@@ -363,11 +363,8 @@ class Judge:
         read = answer.prompt_tokens
         written = answer.completion_tokens
         # Without counts the cost is not known, whatever the prices.
-        if read is None or written is None:
-            priced = ""
-        else:
-            priced = model.name
-        call = JudgeCall(priced, read or 0, written or 0)
+        is_counted = read is not None and written is not None
+        call = JudgeCall(model.name if is_counted else "", read or 0, written or 0)
         calls.append(call)
         cost = usage_of_judges([call], self._prices).get(COST)
         line = {
@@ -407,14 +404,13 @@ def _with_names(value: Any, digests: list[str]) -> Any:
         return [_with_names(member, digests) for member in value]
     if not isinstance(value, Mapping) or not value.get("pictures"):
         return value
+
+    def name(picture: Picture) -> str:
+        digests.append(picture["sha256"])
+        return f"[image {len(digests)}]"
+
     message: Any = value
-    parts = []
-    for part in parts_of(message):
-        if not isinstance(part, str):
-            digests.append(part["sha256"])
-            part = f"[image {len(digests)}]"
-        parts.append(part)
-    return with_pictures(message, parts)
+    return with_each_picture(message, name)
 
 
 def _verdict(answer: str, check: str) -> Mapping[str, Any]:

@@ -203,10 +203,7 @@ def read_trajectories(path: Path) -> list[Mapping[str, Any]]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict):
-            version = record.get("schema_version")
-        else:
-            version = None
+        version = record.get("schema_version") if isinstance(record, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(
                 f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}"
@@ -238,10 +235,7 @@ def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
         else:
             result = _result(next(results, None))
             entries.append({**entry, "name": call.name, "arguments": call.arguments, **result})
-    if turn.messages and not turn.calls:
-        place = {"message": start}
-    else:
-        place = {}
+    place = {"message": start} if turn.messages and not turn.calls else {}
     # An answer, what a whole message got, or the score of the state that was left.
     entries += [{"turn": number, **place, "answer": True, **_result(result)} for result in results]
     return entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -257,10 +257,7 @@ def num_solved(groups: Iterable[PlayedGroup], threshold: float) -> int:
     """Number of the latest groups in a row whose valid episodes have all passed."""
     number = 0
     for share in _pass_shares(groups, threshold):
-        if share == 1:
-            number += 1
-        else:
-            number = 0
+        number = number + 1 if share == 1 else 0
     return number
 
 
@@ -277,9 +274,8 @@ def _pass_shares(groups: Iterable[PlayedGroup], threshold: float) -> list[float]
 def _member(spec: RunSpec, name: str, rows: Sequence[TaskRow]) -> _DrawnMember:
     selection = spec.env.members[name].train
     assert selection.curriculum is not None
-    if selection.curriculum == BY_PASS_RATE:
-        weigh = None
-    else:
+    weigh = None
+    if selection.curriculum != BY_PASS_RATE:
         weigh = load_weights_fn(selection.curriculum)
     # The first epoch of the fixed order.
     order = schedule(rows, len(rows), seed=spec.seed, shuffle=spec.training.shuffle)
@@ -325,16 +321,13 @@ def _from_pools(
     tried, a preference for them would train on these few alone. Forgotten tasks come last.
     """
     drawn: list[int] = []
-    within: list[int] = []
-    untried: list[int] = []
-    outside: list[int] = []
-    forgotten: list[int] = []
+    within, untried, outside, forgotten = [deque[int]() for _ in range(4)]
     while len(drawn) < number:
         if not (within or untried or outside or forgotten):
-            within = generator.sample(pools["in_bounds"], len(pools["in_bounds"]))
-            untried = list(pools["untried"])
-            outside = list(pools["outside"])
-            forgotten = list(pools["forgotten"])
+            within.extend(generator.sample(pools["in_bounds"], len(pools["in_bounds"])))
+            untried.extend(pools["untried"])
+            outside.extend(pools["outside"])
+            forgotten.extend(pools["forgotten"])
         is_exploration = generator.random() < exploration
         is_untried = generator.random() * (len(within) + len(untried)) < len(untried)
         if is_exploration:
@@ -344,7 +337,7 @@ def _from_pools(
         else:
             queues = (within, untried, outside, forgotten)
         queue = next(filter(None, queues))
-        drawn.append(queue.pop(0))
+        drawn.append(queue.popleft())
     return drawn
 
 

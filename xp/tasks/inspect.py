@@ -45,10 +45,7 @@ class StoreEntry:
 
 def list_sets(store: Path) -> list[StoreEntry]:
     """All directories of the store, the newest first."""
-    if store.is_dir():
-        sets = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()]
-    else:
-        sets = []
+    sets = [_look_at(path) for path in sorted(store.glob("*")) if path.is_dir()]
     return sorted(sets, key=lambda listed: -listed.modified)
 
 
@@ -78,13 +75,9 @@ def find_set(store: Path, key: str) -> Path:
     ]
     matching = [name for name in names if name.startswith(key)]
     if len(matching) != 1:
-        if matching:
-            what = f"{len(matching)} task sets"
-        else:
-            what = "no task set"
         legal = ", ".join(matching or names) or "none"
         raise XpError(
-            f"{store} holds {what} whose key begins with {key!r}; there are: {legal}",
+            f"{store} holds {len(matching) or 'no'} task sets whose key begins with {key!r}; there are: {legal}",
             ExitCode.TASKS,
         )
     return store / matching[0]

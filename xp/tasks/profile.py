@@ -94,13 +94,12 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
     Raises:
         XpError: the evaluation does not exist, is not complete, or is of another environment or split.
     """
+    logged = outputs / LOGGED_ROOM / f"{name}.json"
+    directory = outputs / ROOM / name
     if "/" in name:
-        logged = Path(name)
-    else:
-        logged = outputs / LOGGED_ROOM / f"{name}.json"
+        logged = directory = Path(name)
     if logged.suffix == ".json" and logged.is_file():
         return _logged_profile(logged, split, request)
-    directory = Path(name) if "/" in name else outputs / ROOM / name
     if not (directory / RECORD).is_file():
         raise XpError(
             f"env.train.profile: there is no evaluation {name} in {directory.parent}: python -m xp tasks profile makes one,"
