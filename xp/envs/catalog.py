@@ -10,7 +10,7 @@ from typing import Any, Final
 from xp.envs import wire
 from xp.envs.base import NotOffered, ProtocolError, SessionLost
 from xp.envs.config import EnvConfig
-from xp.envs.transport import Repeat, Transport
+from xp.envs.transport import Repeat, Transport, deadline_in
 
 PAGE: Final = 512
 """Number of tasks in one request."""
@@ -135,7 +135,7 @@ class Catalog:
         return last
 
     async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        deadline = asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
+        deadline = deadline_in(self._config.limits.create_timeout_s)
         async with self._session(deadline) as sid:
             text = await self._transport.request(
                 method, path, deadline=deadline, body=body, sid=sid, repeat=Repeat.QUESTION

@@ -51,7 +51,7 @@ from xp.envs.process_bound import (
 from xp.envs.retry import AtCapacity
 from xp.envs.rows import load_rows, messages_of, picture_paths, reader_of
 from xp.envs.target import Target, openenv_target, origin
-from xp.envs.transport import Repeat, raise_for_status, translated, until
+from xp.envs.transport import Repeat, deadline_in, raise_for_status, translated, until
 from xp.errors import XpError
 from xp.lib.data_files import Row, value_at
 from xp.lib.digest import digest_of
@@ -350,7 +350,7 @@ class OpenEnvCore(ServerCore):
 
     async def schema(self) -> Any:
         if self._schema is None:
-            deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+            deadline = deadline_in(self.limits.create_timeout_s)
             body = await self.transport.request(
                 "GET", "/schema", deadline=deadline, repeat=Repeat.QUESTION
             )
@@ -365,7 +365,7 @@ class OpenEnvCore(ServerCore):
         Args:
             show: makes the messages from the answer to the reset.
         """
-        deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+        deadline = deadline_in(self.limits.create_timeout_s)
         attempt = 0
         while True:
             attempt += 1
@@ -412,7 +412,7 @@ class OpenEnvCore(ServerCore):
         if step is not None:
             return (step,)
         if self._mcp_tools is None:
-            deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+            deadline = deadline_in(self.limits.create_timeout_s)
             question = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
             kind, data = await socket.ask("mcp", question, deadline)
             if kind != "mcp" or not isinstance(data, Mapping):
@@ -428,7 +428,7 @@ class OpenEnvCore(ServerCore):
             action = dict(arguments)
         else:
             return ToolResult(f"{name!r} is no tool here, only {STEP}", is_call_error=True)
-        deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
+        deadline = deadline_in(self.limits.call_timeout_s)
         return self._result(await socket.ask("step", action, deadline), f"step {name}")
 
     async def end(self, socket: Socket) -> None:

@@ -425,6 +425,11 @@ def _encoded(body: Mapping[str, Any], path: str) -> bytes:
         ) from None
 
 
+def deadline_in(seconds: float) -> float:
+    """A deadline on the running loop's clock."""
+    return asyncio.get_running_loop().time() + seconds
+
+
 @asynccontextmanager
 async def until(deadline: float, fault: str) -> AsyncIterator[None]:
     """Context manager that raises DeadlineExceeded at the deadline, on the loop's clock; the message begins with the

@@ -345,15 +345,9 @@ class Judge:
     ) -> str:
         """The text of an answer, from the record if it has one."""
         model = self.config.model
-        settings = [
-            self._api.url if model.url else "",
-            model.name,
-            model.temperature,
-            model.max_tokens,
-            model.seed,
-        ]
+        url = self._api.url if model.url else ""
         name = digest_of([about, messages, attempt])
-        digest = digest_of([*settings, name])
+        digest = digest_of([url, model.name, model.temperature, model.max_tokens, model.seed, name])
         known = self._log.known(digest)
         if known is not None:
             return known
@@ -367,15 +361,20 @@ class Judge:
         call = JudgeCall(model.name if is_counted else "", read or 0, written or 0)
         calls.append(call)
         cost = usage_of_judges([call], self._prices).get(COST)
-        line = {
-            "digest": digest,
-            "at": time.time(),
-            "task": about,
-            "model": model.name,
-            "messages": messages,
-        }
-        counts = {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
-        self._log.write({**line, "answer": text, "is_cut": answer.is_cut, **counts})
+        self._log.write(
+            {
+                "digest": digest,
+                "at": time.time(),
+                "task": about,
+                "model": model.name,
+                "messages": messages,
+                "answer": text,
+                "is_cut": answer.is_cut,
+                "prompt_tokens": read,
+                "completion_tokens": written,
+                "cost_usd": cost,
+            }
+        )
         return text
 
 

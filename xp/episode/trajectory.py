@@ -68,16 +68,15 @@ class Trajectory:
     """Further data of an adapter, as JSON values."""
 
     def to_line(self) -> bytes:
-        digests = {
+        # `asdict` copies every message and takes five times as long.
+        value = {
+            "schema_version": SCHEMA_VERSION,
+            **vars(self),
+            "outcome": vars(self.outcome),
+            "tokens": self.tokens and vars(self.tokens),
             TOOLS: tools_digest(self.tools),
             PROMPT: None if self.prompt is None else text_digest(self.prompt),
         }
-        nested = {
-            "outcome": vars(self.outcome),
-            "tokens": None if self.tokens is None else vars(self.tokens),
-        }
-        # `asdict` copies every message and takes five times as long.
-        value = {"schema_version": SCHEMA_VERSION, **vars(self), **nested, **digests}
         # A lone surrogate from a model is written as its JSON escape.
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 

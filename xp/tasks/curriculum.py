@@ -175,8 +175,7 @@ class Curriculum:
         drawn = {}
         for name, member in self._members.items():
             generator = random.Random(f"{self._spec.seed}/{name}/{step}")
-            first_unseen = step - self._spec.training.max_staleness
-            histories = [self._history(row, first_unseen) for row in member.rows]
+            histories = [self._history(row, step) for row in member.rows]
             if member.weigh is None:
                 threshold = self._spec.evaluation.pass_threshold
                 pools = _pools(histories, member.selection, threshold)
@@ -193,7 +192,8 @@ class Curriculum:
         num_tasks = sum(len(member.rows) for member in self._members.values())
         return StepDraw(step, tuple(task_ids), _metrics(numbers, num_tasks))
 
-    def _history(self, row: TaskRow, first_unseen: int) -> TaskHistory:
+    def _history(self, row: TaskRow, step: int) -> TaskHistory:
+        first_unseen = step - self._spec.training.max_staleness
         groups = self._groups.get(row.task_id, ())
         seen = tuple(group for group in groups if group.step < first_unseen)
         return TaskHistory(row.env, row.task_id, row.split, row.index, seen)
@@ -287,12 +287,11 @@ def _pools(
 ) -> dict[str, list[int]]:
     """Positions of the tasks by what is known of them; each task is in one pool."""
     lowest, highest = selection.curriculum_bounds
-    pools: dict[str, list[int]] = {
-        name: [] for name in ("untried", "below", "in_bounds", "above", "forgotten")
-    }
+    names = ("untried", "below", "in_bounds", "above", "forgotten")
+    pools: dict[str, list[int]] = {name: [] for name in names}
+    forget = selection.curriculum_forget
     for position, task in enumerate(histories):
         rate = pass_rate(task.groups, threshold)
-        forget = selection.curriculum_forget
         if rate is None:
             name = "untried"
         elif forget is not None and num_solved(task.groups, threshold) >= forget:
@@ -304,10 +303,10 @@ def _pools(
         else:
             name = "in_bounds"
         pools[name].append(position)
-    # The one that was not tried for the longest time is next.
-    for name, members in (("outside", ("below", "above")), ("forgotten", ("forgotten",))):
-        positions = sorted(position for member in members for position in pools[member])
-        pools[name] = sorted(positions, key=lambda position: histories[position].groups[-1].step)
+    pools["outside"] = sorted(pools["below"] + pools["above"])
+    for name in ("outside", "forgotten"):
+        # The one that was not tried for the longest time is next.
+        pools[name].sort(key=lambda position: histories[position].groups[-1].step)
     return pools
 
 
@@ -358,14 +357,10 @@ def _by_weight(weights: Sequence[float], number: int, generator: random.Random) 
 
 
 def _metrics(numbers: Counter[str], num_tasks: int) -> dict[str, float]:
-    metrics = {
-        f"curriculum/{pool}": numbers[pool] / num_tasks
-        for pool in ("untried", "below", "in_bounds", "above")
-        if pool in numbers
-    }
+    shares = {pool: number / num_tasks for pool, number in numbers.items() if pool != "outside"}
     if "forgotten" in numbers:
-        metrics["curriculum/forgotten"] = float(numbers["forgotten"])
-    return metrics
+        shares["forgotten"] = float(numbers["forgotten"])  # a number of tasks
+    return {f"curriculum/{pool}": share for pool, share in shares.items()}
 
 
 def _call(draw: Callable[[], StepDraw]) -> StepDraw:

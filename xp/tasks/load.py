@@ -135,14 +135,12 @@ def check_unchanged(
         with closing(load_provider(member.env, environ)) as provider:
             for split in dict.fromkeys(row.split for row in env_rows):
                 size = ask(member, partial(provider.num_tasks, split), is_known=True)
-                there = [row for row in env_rows if row.split == split and row.index < size]
-                tasks = ask(
-                    member,
-                    partial(provider.tasks, split, [row.index for row in there]),
-                    is_known=True,
-                )
+                of_split = [row for row in env_rows if row.split == split]
+                missing += [row for row in of_split if row.index >= size]
+                there = [row for row in of_split if row.index < size]
+                indices = [row.index for row in there]
+                tasks = ask(member, partial(provider.tasks, split, indices), is_known=True)
                 now = {task.index: hash_task(task) for task in tasks}
-                missing += [row for row in env_rows if row.split == split and row.index >= size]
                 described_anew += [row for row in there if now.get(row.index) != row.task_hash]
             compared: list[TaskRow] = []
             if member.env.prompt is PromptSource.PREPARED:
@@ -153,14 +151,9 @@ def check_unchanged(
             ]
         if other:
             env = member.env
-            source = (
-                env.target
-                or (name_of(env.rows) if env.rows else None)
-                or env.grader
-                or env.provider
-            )
+            source = env.target or (env.rows and name_of(env.rows)) or env.grader
             raise XpError(
-                f"environment {name} ({source}) has other tasks than those that were prepared:"
+                f"environment {name} ({source or env.provider}) has other tasks than those that were prepared:"
                 f" {len(missing) + len(described_anew)} of {len(env_rows)} differ, such as {other[0].task_id}\n"
                 f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
                 " whose prepare stage fetches the tasks again\n"
