@@ -271,8 +271,9 @@ def _scored(
     task: Task, episodes: Sequence[GroupEpisode], sources: Mapping[RewardStep, GroupSource]
 ) -> list[EpisodeResult]:
     """The results of valid episodes after some steps; each source reads the rewards after the step before it."""
-    results = [_with_own_reward(episode.outcome) for episode in episodes]
+    results = [episode.outcome for episode in episodes]
     for step, source in sources.items():
+        results = [_with_own_reward(result) for result in results]
         group = [
             replace(episode, outcome=result)
             for episode, result in zip(episodes, results, strict=True)
