@@ -89,7 +89,7 @@ def without() -> None: ...
     ("name", "reason"),
     [
         ("no.such:thing", "cannot be loaded"),
-        ("impossible", "unknown parameters weather; `task` alone may follow"),
+        ("impossible", r"and may take `task`: missing a required argument: 'weather'"),
         ("without", "must take the list of the group's episodes"),
     ],
 )

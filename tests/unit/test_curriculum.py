@@ -308,7 +308,7 @@ def test_a_function_of_the_users_gives_the_weights() -> None:
     ("name", "words"),
     [
         ("raises", "raised ZeroDivisionError: .* line 11"),
-        ("short", r"gave \[1.0\] for 24 tasks; it must give one finite number of at least 0"),
+        ("short", r"gave \[1.0\] for 24 tasks; it must give one finite number for each"),
         ("zeros", ".* and one above 0"),
         ("negative", ".* at least 0 for each"),
         ("unknown", ".* one finite number"),

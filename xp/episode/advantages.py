@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
 
-from xp.errors import ExitCode, XpError
-from xp.lib.load import call_fault, is_number, load_function
+from xp.errors import XpError
+from xp.lib.load import load_estimate
 from xp.lib.nested import grouped
 from xp.spec import AdvantageScale, Algorithm, Estimator
 
@@ -199,23 +199,4 @@ def of_valid(
 
 def load_advantage_fn(name: str) -> AdvantageFn:
     """Loads the function `package.module:function`, with checks of its results; raises XpError if it does not exist."""
-    function = load_function("advantage_fn", name)
-
-    def checked(episodes: Sequence[Valid]) -> list[float]:
-        """Calls the user's function; raises XpError, which stops the run, unless it gives one finite number per
-        episode."""
-        try:
-            advantages = list(function(episodes))
-        except Exception as error:
-            raise XpError(
-                f"advantage_fn {name} raised {call_fault(error)}", ExitCode.STAGE_FAILED
-            ) from error
-        if len(advantages) != len(episodes) or not all(map(is_number, advantages)):
-            raise XpError(
-                f"advantage_fn {name} gave {advantages!r:.200} for {len(episodes)} episodes; it must give one finite"
-                " number for each",
-                ExitCode.STAGE_FAILED,
-            )
-        return [float(advantage) for advantage in advantages]
-
-    return checked
+    return load_estimate("advantage_fn", name, "episodes")

@@ -132,7 +132,7 @@ class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
 
     def max_sessions(self) -> int:
         """The smallest limit of any member on concurrent sessions."""
-        return self._config.max_sessions()
+        return min(member.limits.max_sessions for member in self._config.members.values())
 
     def catalog_names(self) -> Mapping[str, str]:
         """Member -> its name in the OpenReward catalog, for members that have one."""

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.episode.metrics import EpisodeFacts
-from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
-from xp.lib.load import call_fault, is_number, load_function
+from xp.lib.load import load_estimate
 from xp.lib.nested import grouped
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, SelectionSpec
@@ -220,26 +219,13 @@ def row_of_view(columns: Mapping[str, Any], spec: RunSpec) -> TaskRow:
 
 def load_weights_fn(name: str) -> WeightsFn:
     """Loads a curriculum `package.module:function`, with checks of its results; raises XpError if it does not exist."""
-    function = load_function("curriculum", name)
 
-    def checked(tasks: Sequence[TaskHistory]) -> list[float]:
-        """Calls the user's function; raises XpError, which stops the run, unless it gives one weight per task."""
-        try:
-            weights = list(function(tasks))
-        except Exception as error:
-            raise XpError(
-                f"curriculum {name} raised {call_fault(error)}", ExitCode.STAGE_FAILED
-            ) from error
-        is_legal = len(weights) == len(tasks) and all(map(is_number, weights))
-        if not is_legal or min(weights) < 0 or max(weights) <= 0:
-            raise XpError(
-                f"curriculum {name} gave {weights!r:.200} for {len(tasks)} tasks; it must give one finite number of at"
-                " least 0 for each, and one above 0",
-                ExitCode.STAGE_FAILED,
-            )
-        return [float(weight) for weight in weights]
+    def fault_of(weights: Sequence[float]) -> str:
+        if min(weights) < 0 or max(weights) <= 0:
+            return "numbers of at least 0, and one above 0"
+        return ""
 
-    return checked
+    return load_estimate("curriculum", name, "tasks", fault_of)
 
 
 def pass_rate(groups: Iterable[PlayedGroup], threshold: float) -> float | None:

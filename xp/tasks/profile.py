@@ -77,8 +77,9 @@ def _logged_profile(file: Path, split: str, request: Mapping[str, Any]) -> Profi
     expected = (request.get("target"), request.get("variant"), split)
     got = (logged.environment, logged.variant, logged.split)
     if got != expected:
-        names = ("environment {}, variant {}, split {}".format(*parts) for parts in (expected, got))
-        raise XpError("{} is of another environment: expected {}; got {}".format(file, *names))
+        raise XpError(
+            f"{file} is of another environment, variant or split: expected {expected}; got {got}"
+        )
     return logged.profile()
 
 
