@@ -264,8 +264,8 @@ class Api:
             raise TooLong(text)
         if status in (401, 403):
             raise XpError(
-                f"{self.url} refuses the key ({status}): {text}\nset {section}.key to the variable that holds one, now"
-                f" {self._endpoint.key}",
+                f"{self.url} refuses the key ({status}): {text}\nset {section}.key to the variable that holds the"
+                f" right one; it is {self._endpoint.key or 'null'}",
                 ExitCode.SECRET,
             )
         if status == 404:

@@ -266,9 +266,11 @@ class Episode:
                 answer = text if self._attempt.reads_thinking() else syntax.plain(text).strip()
                 self._take_plain(valid_text(answer), results, messages)
             if is_cut and self._status not in (EpisodeStatus.ONGOING, EpisodeStatus.TRUNCATED):
-                given = given[: len(messages)]
-                is_finished = self._is_finished and given and complete[: len(given)] == given
-                self._status = EpisodeStatus.FINISHED if is_finished else EpisodeStatus.TRUNCATED
+                answered = given[: len(messages)]
+                is_complete = complete[: len(answered)] == answered
+                self._status = EpisodeStatus.TRUNCATED
+                if self._is_finished and given and is_complete:
+                    self._status = EpisodeStatus.FINISHED
         except EnvFault as fault:
             self._void(fault)
         turn = Turn(text, calls, tuple(results), tuple(messages), 0.0)

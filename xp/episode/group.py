@@ -99,8 +99,8 @@ def load_group_fn(name: str) -> tuple[Callable[..., Any], bool]:
         signature.bind([], **({"task": {}} if wants_task else {}))
     except TypeError as error:
         raise XpError(
-            f"group_reward_fn {name} must take the list of the group's episodes, and may take `task`: {error}; it is"
-            f" {function.__name__}{signature}"
+            f"group_reward_fn {name} must take the list of the group's episodes, and may take `task`: {error}; its"
+            f" parameters are {signature}"
         ) from None
     return function, wants_task
 
