@@ -22,6 +22,7 @@ from xp.errors import ExitCode, XpError
 from xp.planning.stages import prepare_config
 from xp.tasks import picture_files
 from xp.tasks import prepare as stage
+from xp.tasks.inspect import prune
 from xp.tasks.load import load_tasks
 from xp.tasks.picture_files import FILE, SETTLED_S, STATES
 from xp.tasks.prepare import prepare
@@ -232,6 +233,19 @@ def test_each_member_has_states_of_its_own(home: Path, monkeypatch: pytest.Monke
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == 2
     assert num_read == 2
+
+
+def test_a_pruned_set_leaves_no_states_of_its_pictures(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xp.tasks.picture_files.SETTLED_S", -1.0)
+    prepared(home)
+    made = prepared(home).path
+    states = made.with_name(made.name + STATES)
+    assert states.is_file()
+    prune(made.parent, (), is_dry=False)
+    assert not made.exists()
+    assert not states.exists()
 
 
 @pytest.mark.parametrize(
