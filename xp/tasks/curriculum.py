@@ -222,7 +222,7 @@ def load_weights_fn(name: str) -> WeightsFn:
 
     def fault_of(weights: Sequence[float]) -> str:
         if min(weights) < 0 or max(weights) <= 0:
-            return "numbers of at least 0, and one above 0"
+            return "numbers of at least 0 for each, and one above 0"
         return ""
 
     return load_estimate("curriculum", name, "tasks", fault_of)
