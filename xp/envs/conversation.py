@@ -153,7 +153,7 @@ class ConversationSession(ABC):
             )
         num_before = len(before.messages)
         messages = request.messages[num_before + 1 :]
-        is_longer = messages and request.messages[:num_before] == before.messages
+        is_longer = messages and _read(request.messages[:num_before]) == _read(before.messages)
         if not is_longer or any(message["role"] == "assistant" for message in messages):
             raise ProtocolError(
                 "the environment rewrote the conversation, which no trainer's tokens can follow"
@@ -179,6 +179,12 @@ class ConversationSession(ABC):
             return self._episode.result()
         finally:
             question.cancel()
+
+
+def _read(messages: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """What a chat template reads of messages; a package may write an empty value in one request alone."""
+    keys = ("role", "content", "tool_calls")
+    return [[message.get(key) or None for key in keys] for message in messages]
 
 
 def messages_of(
