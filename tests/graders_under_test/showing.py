@@ -25,6 +25,22 @@ def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     }
 
 
+class FirstBoard:
+    """Adds a picture beside the rows to each prompt; any answer is right."""
+
+    def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
+        del env_config, extras
+
+    def init(self, prompt: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], Any]:
+        text = {"type": "text", "text": prompt[-1]["content"]}
+        content = [{"type": "image", "image": "shown/0.png"}, text]
+        return [*prompt[:-1], {"role": "user", "content": content}], {}
+
+    def step(self, text: str) -> Mapping[str, Any]:
+        del text
+        return {"observations": [], "reward": 1.0, "done": True}
+
+
 class TwoBoards:
     """Two turns: whatever the first answer is, another board follows; the reward is that of the second."""
 

@@ -52,6 +52,16 @@ async def trl_reward_later(completions: Any, answer: Sequence[str], **_: Any) ->
     return trl_reward(completions, answer)
 
 
+def loads_slowly(answer: str, row: Mapping[str, Any]) -> float:
+    """A grader with a limit, which is called once when its process starts."""
+    del answer, row
+    time.sleep(5)
+    return 1.0
+
+
+vars(loads_slowly).update(limit_s=9.0)
+
+
 class AlarmedSteps:
     def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
         del env_config

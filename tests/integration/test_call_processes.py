@@ -86,6 +86,15 @@ def test_a_grader_with_signals_scores_a_right_answer_in_each_form(
     assert [(one.reward, one.void_reason) for one in results] == [(1.0, None), (0.0, None)]
 
 
+def test_a_grader_that_is_not_ready_in_time_is_a_fault_and_no_wrong_answer() -> None:
+    config = with_limits(graded("loads_slowly"), create_timeout_s=1.0)
+    with opened(config) as provider:
+        result = settled(provider, config, "1", 1)
+    assert (result.status, result.reward) == (EpisodeStatus.VOID, None)
+    assert "EnvUnavailable" in str(result.void_reason)
+    assert "create_timeout_s" in str(result.void_reason)
+
+
 FAULTS = (
     "SIGSEGV ended it",
     "it ended with code 3",

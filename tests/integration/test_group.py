@@ -83,7 +83,7 @@ def impossible(episodes: Any, weather: str) -> None: ...
     ("name", "reason"),
     [
         ("no.such:thing", "cannot be loaded"),
-        ("impossible", "unknown parameters weather; `task` alone may follow"),
+        ("impossible", r"and may take `task`: missing a required argument: 'weather'"),
     ],
 )
 def test_a_function_that_cannot_score_is_refused_when_it_is_loaded(name: str, reason: str) -> None:

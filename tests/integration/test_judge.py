@@ -20,11 +20,12 @@ from tests.support.played_groups import play, scored
 from tests.support.tables import rows
 from xp.__main__ import main
 from xp.composition import compose
+from xp.envs.base import Message
 from xp.envs.judges import COST, JudgeFault
 from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
 from xp.episode.mixture import without_judge_key
-from xp.episode.outcome import EpisodeStatus
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
 from xp.errors import XpError
 from xp.planning.episode import episode_secrets
 from xp.spec.judge import JudgeScoring, JudgeSpec
@@ -199,6 +200,25 @@ def test_a_judge_that_fails_makes_void_and_never_0(scoring: JudgeScoring) -> Non
         sum("judge: JudgeFault: stub gave no verdict" in str(one.void_reason) for one in outcomes)
         == 3
     )
+
+
+def test_answers_to_prompts_of_their_own_are_compared_with_these(server: ChatServer) -> None:
+    """With env.prompt=live, the episodes of a group may have different questions."""
+    result = EpisodeResult(EpisodeStatus.FINISHED, 0.0, (), 1, 0, 0)
+    dialogues = [
+        [Message(role="user", content=f"Argue for {side}."), Message(role="assistant", content="a")]
+        for side in ("left", "right")
+    ]
+    group = [GroupEpisode(result, messages, ()) for messages in dialogues]
+    spec = config(server, JudgeScoring.GROUPWISE)
+    with closing(Judge(spec, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as judge:
+        judge.score(TASK, group)
+    data = data_of(server.requests[0])
+    assert data["task"] == []
+    assert sorted(answer[0]["content"] for answer in data["answers"]) == [
+        "Argue for left.",
+        "Argue for right.",
+    ]
 
 
 def test_requests_answers_and_costs_are_on_record_and_answered_from_there(

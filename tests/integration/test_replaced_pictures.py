@@ -19,8 +19,10 @@ from xp.envs.builtin.shapes_mini import drawn, puzzle
 from xp.envs.pictures import digests_of
 from xp.errors import ExitCode, XpError
 from xp.planning.stages import prepare_config
+from xp.tasks import prepare as stage
+from xp.tasks.inspect import prune
 from xp.tasks.load import load_tasks
-from xp.tasks.picture_files import FILE
+from xp.tasks.picture_files import FILE, STATES
 from xp.tasks.prepare import prepare
 from xp.tasks.store import TaskSet
 
@@ -109,6 +111,43 @@ def test_a_stage_refuses_tasks_whose_pictures_were_replaced(home: Path) -> None:
     assert raised.value.code is ExitCode.TASKS
 
 
+def test_a_picture_that_a_grader_adds_to_the_prompt_belongs_to_the_set(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{number}?", "answer": "1"} for number in range(NUM_ROWS)]
+    (home / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    grader = "env.grader=tests.graders_under_test.showing:FirstBoard"
+    monkeypatch.setattr("tests.integration.test_replaced_pictures.WORDS", (*WORDS, grader))
+    before = prepared(home)
+    digest = json.loads((before.path / FILE).read_text())["first_board"]["shown/0.png"]
+    assert pictures_of(before) == [digest] * NUM_ROWS
+    replace_picture(home, 0, "another")
+    after = prepared(home)
+    assert "other pictures than the files of its rows now (shown/0.png)" in capsys.readouterr().err
+    assert pictures_of(after)[0] != digest
+
+
+def test_a_picture_that_is_replaced_between_two_parts_of_a_preparation_is_not_mixed_in(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "digests_of_rows", killed)
+        with pytest.raises(Killed):
+            prepared(home)
+    replace_picture(home, 2, "another")
+    with pytest.raises(XpError, match=r"shown/2\.png of task graded/train/2 changed while"):
+        prepared(home)
+    pictures = pictures_of(prepared(home))
+    replace_picture(home, 2, "2")
+    assert pictures_of(prepared(home))[2] != pictures[2]
+
+
 def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:
     asked: list[Any] = []
 
@@ -126,6 +165,19 @@ def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:
         assert main(["eval", *words]) == 0
         assert len(asked) == 2 * NUM_ROWS
     assert len(list((home / "outputs/evaluations").glob("*/eval.json"))) == 2
+
+
+def test_a_pruned_set_leaves_no_states_of_its_pictures(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xp.tasks.picture_files.SETTLED_S", -1.0)
+    prepared(home)
+    made = prepared(home).path
+    states = made.with_name(made.name + STATES)
+    assert states.is_file()
+    prune(made.parent, (), is_dry=False)
+    assert not made.exists()
+    assert not states.exists()
 
 
 def bundle_of(home: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[set[str], str]:

@@ -94,7 +94,7 @@ class Fault:
 
 def main(fault: Fault, config: str) -> int:
     sys.meta_path.insert(0, WithoutPandas())
-    fault.before(xp.tasks.prepare, "find_whole", "start")
+    fault.before(xp.tasks.prepare, "prove", "start")
     fault.before(xp.tasks.prepare, "_build", "locked")
     fault.before(xp.tasks.fetch.Fetcher, "run", "planned")
     fault.after(

@@ -18,10 +18,10 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.support.fake_session import call
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, generator, request, train_config
+from tools.tiny_model.scripted_play import Player
+from tools.tiny_model.scripted_play import play as detect
 from xp.composition import compose
 from xp.envs.builtin.mystery import generate_case
-from xp.envs.builtin.scripted_play import Player
-from xp.envs.builtin.scripted_play import play as detect
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.planning.episode import episode_config

@@ -19,6 +19,7 @@ from xp.envs.conversation import ConversationSession, ModelRequest
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 USER = {"role": "user", "content": "Where?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
 SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
 LOOK: dict[str, Any] = {"function": {"name": "look", "description": "Looks.", "parameters": SCHEMA}}
 
@@ -69,6 +70,8 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
             [{"role": "user", "content": "d"}, {"role": "user", "content": "e"}],
         ):
             said.append(await ask(*history))
+            # A package may leave an empty value out, and write it in the next request.
+            history = [{"content": None, **message} for message in history]
             history += [said[-1], *replies]
         said.append(await ask(*history))
         return 0.5
@@ -105,6 +108,8 @@ SAID = {"role": "assistant", "content": "Ada"}
         ([USER, SAID, USER], "b", "a second seat"),
         ([USER, SAID], "a", "rewrote the conversation"),
         ([USER, USER, {"role": "user", "content": [{"image": 1}]}], "a", "a text as content"),
+        ([USER], "a", "rewrote the conversation"),
+        ([SYSTEM, SAID, USER], "a", "rewrote the conversation"),
     ],
 )
 def test_a_conversation_that_no_tokens_can_follow_is_a_fault(
@@ -117,6 +122,18 @@ def test_a_conversation_that_no_tokens_can_follow_is_a_fault(
 
     session = begun(play)
     with pytest.raises(ProtocolError, match=text):
+        session.answer("Ada")
+    session.close()
+
+
+def test_tools_that_change_within_a_conversation_are_a_fault() -> None:
+    async def play(ask: Ask) -> float:
+        await ask(USER)
+        await ask(USER, {"role": "assistant", "content": "Ada"}, USER, tools=())
+        return 1.0
+
+    session = begun(play)
+    with pytest.raises(ProtocolError, match="changed its tools"):
         session.answer("Ada")
     session.close()
 

@@ -100,7 +100,7 @@ def test_usual_columns_are_found(
 def test_two_columns_that_may_be_the_prompt_are_not_guessed_among(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '{"instruction": "a", "input": "b", "output": "c"}')
     with pytest.raises(
-        XpError, match=r"instruction and input may both be the prompt\n.*env\.columns\.prompt=instr"
+        XpError, match=r"instruction and input may be the prompt\n.*env\.columns\.prompt=instr"
     ):
         load_rows(str(file), {})
     assert load_rows(str(file), {"prompt": "input"})[0]["train"][0]["prompt"] == "b"

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, episode_of, steady
+from tests.support.fake_session import (
+    RULES,
+    TASK,
+    FakeSession,
+    Sessions,
+    TakingSession,
+    call,
+    episode_of,
+    steady,
+)
 from tests.support.sections import replace, reward_rule
 from xp.envs.base import Message, ToolCrashed, ToolResult, ToolSpec
 from xp.episode.episode import NUDGE, Episode
@@ -268,6 +277,11 @@ def test_a_complete_final_call_in_a_cut_turn_finishes_the_episode(rule: ToolCall
         is EpisodeStatus.FINISHED
     )
     assert episode.settle().reward == 1.0
+
+
+def test_a_cut_message_whose_call_ended_the_episode_is_its_end() -> None:
+    episode = episode_of(TakingSession(steady), RULES)
+    assert episode.step(call("win"), is_cut=True).status is EpisodeStatus.FINISHED
 
 
 def test_after_a_cut_turn_the_last_turn_decides() -> None:

@@ -62,9 +62,15 @@ def lost(retry_after_s: float | None = None) -> ResponseLost:
     ],
 )
 def test_which_faults_are_retried_after_which_wait(
-    rule: RetryRule, fault: EnvFault, attempt: int, left_s: float, wait_s: float | None
+    rule: RetryRule,
+    fault: EnvFault,
+    attempt: int,
+    left_s: float,
+    wait_s: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert rule.wait_s(fault, attempt, left_s, jitter=lambda: 0.5) == (
+    monkeypatch.setattr("random.random", lambda: 0.5)
+    assert rule.wait_s(fault, attempt, left_s) == (
         None if wait_s is None else pytest.approx(wait_s)
     )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from tools.tiny_model.scripted_play import Player, play, transcript
 from xp.envs.builtin.mystery import Game, generate_case
 
 
@@ -29,3 +32,12 @@ def test_investigating_is_truthful_and_earns_nothing() -> None:
     assert game.interview("Zoe") == "Nobody of that name is here."
     assert game.search("moon") == "There is no such room here."
     assert (game.reward, game.is_over) == (0.0, False)
+
+
+def test_a_transcript_ends_with_the_accusation() -> None:
+    case = generate_case("train", 1)
+    steps = play(case, Player.DILIGENT, random.Random(0))
+    assert [(step.tool, step.arguments) for step in steps] == case.solution()
+    messages = transcript(case, steps)
+    assert [message["role"] for message in messages[:3]] == ["user", "assistant", "tool"]
+    assert messages[-1]["tool_calls"][0]["function"]["name"] == "accuse"

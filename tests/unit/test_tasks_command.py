@@ -107,7 +107,7 @@ def test_a_directory_of_others_is_no_task_set_and_stays(
     assert file.read_text() == "years of work"
     assert [path.name for path in (tmp_path / "tasks").iterdir() if path.is_dir()] == [name]
     assert not (tmp_path / "tasks" / f".{name}.lock").exists()
-    with pytest.raises(XpError, match="no task set whose key"):
+    with pytest.raises(XpError, match="no task sets whose key"):
         main(["show", name], tmp_path)
 
 

@@ -15,7 +15,7 @@ from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.manifest import read_manifest
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow, read_rows, schema, write_rows
-from xp.tasks.store import TaskSet, find_whole, open_verified
+from xp.tasks.store import TaskSet, open_verified
 
 
 def build(root: Path, **behaviour: object) -> tuple[FakeWorld, PrepareConfig, TaskSet]:
@@ -88,9 +88,13 @@ def test_a_set_that_is_missing_damaged_or_misnamed_is_refused(
     assert "tasks.parquet is missing" in refusal(path)
 
 
-def test_a_set_that_lacks_more_than_is_permitted_is_not_recognised(tmp_path: Path) -> None:
+def test_a_set_that_lacks_more_than_is_permitted_is_not_recognised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     world = FakeWorld(tmp_path, splits={"train": 10, "test": 10}, failing=["train/3"])
     task_set = prepare(world.config(allow_missing_fraction=0.1), {}, tmp_path)
     assert open_verified(task_set.path).num_tasks("train") == 9
-    assert find_whole(task_set.path, 0.1) is not None
-    assert find_whole(task_set.path, 0.0) is None
+    prepare(world.config(allow_missing_fraction=0.1), {}, tmp_path)
+    assert "recognised" in capsys.readouterr().out
+    with pytest.raises(XpError, match="could not be prepared"):
+        prepare(world.config(allow_missing_fraction=0.0), {}, tmp_path)

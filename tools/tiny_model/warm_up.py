@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tools.tiny_model.scripted_play import Player, play, transcript
 from tools.tiny_model.tokenizer import END, render
 from xp.envs.builtin.mystery import ROOMS, SUSPECTS, WEAPONS, generate_case
-from xp.envs.builtin.scripted_play import Player, play, transcript
 
 if TYPE_CHECKING:
     import torch

@@ -226,11 +226,11 @@ class Describer(Protocol):
 
 
 @runtime_checkable
-class RowProvider(Protocol):
-    """A provider whose tasks are rows, which may name files of pictures."""
+class PictureNamer(Protocol):
+    """A provider whose tasks' prompts may have pictures from files beside its rows."""
 
-    def row(self, task: Task) -> Mapping[str, Any]:
-        """The row of a task that exists."""
+    def picture_paths(self, task: Task) -> list[str]:
+        """Paths of the pictures that the prompt of an existing task is made of, as they are written. Raises EnvFault."""
 
 
 @runtime_checkable

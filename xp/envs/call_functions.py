@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from xp.envs.call_processes import CallProcesses
-from xp.envs.child_process import Child, ChildProcess
+from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig
 from xp.envs.forks import Loop, serve_forks
-from xp.envs.pythons import path_for
 from xp.lib.load import load_object
 
 PROGRAM: Final = "xp.envs.call_functions"
@@ -44,7 +41,7 @@ class CalledFunctions:
     def __init__(self, config: EnvConfig) -> None:
         self._limits = config.limits
         self._processes = CallProcesses(
-            _OwnVariables(PROGRAM, config, {}),
+            ChildProcess(PROGRAM, config, {}, is_trusted=True),
             config.limits.create_timeout_s,
             "the reward function",
         )
@@ -56,15 +53,6 @@ class CalledFunctions:
 
     def close(self) -> None:
         self._processes.close()
-
-
-class _OwnVariables(ChildProcess):
-    """A child with all variables of this process, as its other code has them."""
-
-    def _start(self) -> Child:
-        variables = {**os.environ, "PYTHONPATH": path_for(sys.executable)}
-        limit_gb = self._config.limits.memory_gb
-        return Child(self._program, self._config, limit_gb, variables, sys.executable)
 
 
 if __name__ == "__main__":

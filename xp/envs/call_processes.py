@@ -120,7 +120,8 @@ class CallProcesses:
 
     def call(self, verb: str, argument: Any, limit_s: float, what: str) -> Any:
         """Calls a function, again if an earlier call may have ended the process; raises as `CallProcess.ask` does."""
-        for is_new in (False, True):
+        is_new = False
+        while True:
             worker = self.take(is_new=is_new)
             try:
                 return worker.ask(verb, argument, limit_s, what)
@@ -129,7 +130,7 @@ class CallProcesses:
                     raise
             finally:
                 self.give(worker)
-        raise AssertionError
+            is_new = True
 
     def take(self, *, is_new: bool = False) -> CallProcess:
         """A free process, or a new one; waits where there may be no more. The caller must `give` it back.
@@ -194,10 +195,17 @@ class CallProcesses:
     def _forked(self, child: Child) -> CallProcess:
         parent_end, child_end = multiprocessing.Pipe()
         try:
-            number = child.ask("fork", 0, None, self._start_s, self.what, child_end.fileno())
+            number = self._prepare(child, "fork", child_end.fileno())
         finally:
             child_end.close()
         return CallProcess(child, parent_end, number)
+
+    def _prepare(self, child: Child, verb: str, handle: int | None = None) -> Any:
+        """Asks for what precedes a call; raises EnvUnavailable if it takes too long, since nothing was called."""
+        try:
+            return child.ask(verb, 0, None, self._start_s, f"{self.what} at its start", handle)
+        except DeadlineExceeded as fault:
+            raise EnvUnavailable(f"{fault} (env.limits.create_timeout_s)") from None
 
     def _ready_child(self) -> Child:
         """The child that is forked; one whose modules cannot be forked is replaced by one without them."""
@@ -206,8 +214,7 @@ class CallProcesses:
             if child is self._loaded:
                 return child
             if self._can_fork:
-                pending = child.ask("load", 0, None, self._start_s, self.what)
-                self._can_fork, self._most = pending
+                self._can_fork, self._most = self._prepare(child, "load")
                 if not self._can_fork:
                     child.end("its modules cannot be forked")
                     child = self._process.child()

@@ -10,17 +10,29 @@ from typing import Any, Final
 from xp.envs import wire
 from xp.envs.base import NotOffered, ProtocolError, SessionLost
 from xp.envs.config import EnvConfig
-from xp.envs.transport import Repeat, Transport
+from xp.envs.transport import Repeat, Transport, deadline_in
 
 PAGE: Final = 512
 """Number of tasks in one request."""
 PARALLEL: Final = 16
-MAX_SPREAD: Final = 4
-"""Largest ratio of a range's length to the tasks needed from it at which the whole range is fetched."""
+MAX_GAP: Final = 8
+"""Largest number of tasks that are fetched in vain between two that are needed."""
 
 
 BorrowedSession = Callable[[float], AbstractAsyncContextManager[str | None]]
 """Context manager of a session's id for one request, until a deadline; None if the server needs no session."""
+
+
+def parts_of(indices: Sequence[int]) -> list[range]:
+    """Ranges that have all indices, each for one request."""
+    parts: list[range] = []
+    for index in sorted(set(indices)):
+        last = parts[-1] if parts else range(0)
+        if parts and index - last.stop <= MAX_GAP and index - last.start < PAGE:
+            parts[-1] = range(last.start, index + 1)
+        else:
+            parts.append(range(index, index + 1))
+    return parts
 
 
 class Catalog:
@@ -41,9 +53,8 @@ class Catalog:
     async def env(self) -> str:
         """The environment's path segment, requested once."""
         if self._env is None:
-            self._env = (
-                self._config.variant.lower() if self._config.variant else await self._find_env()
-            )
+            variant = (self._config.variant or "").lower()
+            self._env = variant or await self._find_env()
         return self._env
 
     async def version(self) -> str:
@@ -77,11 +88,15 @@ class Catalog:
             raise ValueError(
                 f"{self._config.name}: split {split} has {total} tasks; {outside[0]} is not one of them"
             )
-        unique = sorted(set(indices))
-        if unique[-1] - unique[0] < MAX_SPREAD * len(unique):
-            by_index = await self._range(split, unique[0], unique[-1] + 1)
-        else:
-            by_index = await self._each(split, unique)
+        slots = asyncio.Semaphore(PARALLEL)
+
+        async def fetched(part: range) -> Mapping[int, Mapping[str, Any]]:
+            async with slots:
+                return await self._range(split, part)
+
+        by_index: dict[int, Mapping[str, Any]] = {}
+        for specs in await asyncio.gather(*map(fetched, parts_of(indices))):
+            by_index.update(specs)
         return [by_index[index] for index in indices]
 
     async def listed(self, split: str) -> list[Mapping[str, Any]] | None:
@@ -93,30 +108,13 @@ class Catalog:
             return None
         return wire.task_specs(reply, f"POST {path}")
 
-    async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
+    async def _range(self, split: str, part: range) -> dict[int, Mapping[str, Any]]:
         path = f"/{await self.env()}/task_range"
-        by_index: dict[int, Mapping[str, Any]] = {}
-        for first in range(start, stop, PAGE):
-            last = min(first + PAGE, stop)
-            reply = await self._json("POST", path, {"split": split, "start": first, "stop": last})
-            specs = wire.task_specs(reply, f"POST {path}")
-            if len(specs) != last - first:
-                raise ProtocolError(
-                    f"POST {path}: not the {last - first} tasks that were asked for"
-                )
-            by_index.update(enumerate(specs, start=first))
-        return by_index
-
-    async def _each(self, split: str, indices: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        path = f"/{await self.env()}/task"
-        slots = asyncio.Semaphore(PARALLEL)
-
-        async def one(index: int) -> Mapping[str, Any]:
-            async with slots:
-                reply = await self._json("POST", path, {"split": split, "index": index})
-            return wire.mapping(wire.mapping(reply, path).get("task"), f"POST {path}: task")
-
-        return dict(zip(indices, await asyncio.gather(*map(one, indices)), strict=True))
+        bounds = {"split": split, "start": part.start, "stop": part.stop}
+        specs = wire.task_specs(await self._json("POST", path, bounds), f"POST {path}")
+        if len(specs) != len(part):
+            raise ProtocolError(f"POST {path}: not the {len(part)} tasks that were asked for")
+        return dict(zip(part, specs, strict=True))
 
     async def _find_env(self) -> str:
         """Name of the server's only environment, or of the one with the name of the target's last part."""
@@ -137,7 +135,7 @@ class Catalog:
         return last
 
     async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        deadline = asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
+        deadline = deadline_in(self._config.limits.create_timeout_s)
         async with self._session(deadline) as sid:
             text = await self._transport.request(
                 method, path, deadline=deadline, body=body, sid=sid, repeat=Repeat.QUESTION

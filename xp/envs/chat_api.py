@@ -263,13 +263,10 @@ class Api:
         if status == 400 and is_too_long(reply):
             raise TooLong(text)
         if status in (401, 403):
-            key = self._endpoint.key
-            if key:
-                source = f"it is read from {key}"
-            else:
-                source = f"give {section}.key=VARIABLE, the variable that holds one"
             raise XpError(
-                f"{self.url} refuses the key ({status}): {text}\n{source}", ExitCode.SECRET
+                f"{self.url} refuses the key ({status}): {text}\nset {section}.key to the variable that holds the"
+                f" right one; it is {self._endpoint.key or 'null'}",
+                ExitCode.SECRET,
             )
         if status == 404:
             fix = f"; is {section}.url right up to /v1, and does it serve {section}.name?"
@@ -311,13 +308,11 @@ class Api:
             ) from None
         usage = value.get("usage")
         counts = usage if isinstance(usage, dict) else {}
-        read, written = (counts.get(name) for name in ("prompt_tokens", "completion_tokens"))
-        return Answer(
-            message,
-            read if is_count(read) else None,
-            written if is_count(written) else None,
-            is_cut=choice.get("finish_reason") == CUT,
+        read, written = (
+            counts[name] if is_count(counts.get(name)) else None
+            for name in ("prompt_tokens", "completion_tokens")
         )
+        return Answer(message, read, written, is_cut=choice.get("finish_reason") == CUT)
 
 
 TEXT_PARTS: Final = ("text", "output_text")

@@ -33,12 +33,21 @@ class ChildProcess:
         program: module that runs a `xp.envs.rpc_server`.
         config: configuration of the environment.
         environ: variables, of which the child gets those in `xp.lib.secrets.environment` and the declared secrets.
+        is_trusted: whether it gets all variables of this process instead, as its other code has them.
     """
 
-    def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        program: str,
+        config: EnvConfig,
+        environ: Mapping[str, str],
+        *,
+        is_trusted: bool = False,
+    ) -> None:
         self._program = program
         self._config = config
         self._environ = environ
+        self._is_trusted = is_trusted
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._child: Child | None = None
@@ -55,8 +64,11 @@ class ChildProcess:
 
     def _start_by(self, python: str) -> Child:
         """Starts the child with an interpreter, which must have pydantic and the program's imports."""
-        plain, hidden = inherited({**os.environ, **self._environ}, tuple(self._config.secrets))
-        env = {**plain, **hidden, **HASH_SEED, "PYTHONPATH": path_for(python)}
+        env = dict(os.environ)
+        if not self._is_trusted:
+            plain, hidden = inherited({**env, **self._environ}, tuple(self._config.secrets))
+            env = {**plain, **hidden, **HASH_SEED}
+        env["PYTHONPATH"] = path_for(python)
         return Child(self._program, self._config, self._config.limits.memory_gb, env, python)
 
     def number(self) -> int:

@@ -27,7 +27,3 @@ class EpisodeConfig(JsonFile):
 
     SORTS_KEYS = True
     members: Mapping[str, EnvConfig]
-
-    def max_sessions(self) -> int:
-        """The smallest limit of any member on concurrent sessions."""
-        return min(member.limits.max_sessions for member in self.members.values())

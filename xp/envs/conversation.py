@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 from xp.envs.base import (
     DeadlineExceeded,
     Message,
-    Picture,
     ProtocolError,
     SessionLost,
     ToolResult,
@@ -21,7 +20,7 @@ from xp.envs.base import (
 )
 from xp.envs.loop import run
 from xp.envs.messages import ReadPicture, chat_call, chat_messages
-from xp.envs.pictures import joined, parts_of
+from xp.envs.pictures import joined, parts_of, separated
 
 T = TypeVar("T")
 
@@ -152,17 +151,19 @@ class ConversationSession(ABC):
             raise ProtocolError(
                 "a second seat asks for the trained model: give it an endpoint by options.seats"
             )
-        messages = request.messages[len(before.messages) + 1 :]
-        if not messages or any(message["role"] == "assistant" for message in messages):
+        num_before = len(before.messages)
+        messages = request.messages[num_before + 1 :]
+        is_longer = messages and _read(request.messages[:num_before]) == _read(before.messages)
+        if not is_longer or any(message["role"] == "assistant" for message in messages):
             raise ProtocolError(
                 "the environment rewrote the conversation, which no trainer's tokens can follow"
             )
-        parts: list[str | Picture] = []
-        for number, observed in enumerate(messages_of(messages, self.read_picture)):
-            if number:
-                parts.append("\n\n")
-            parts += parts_of(observed)
-        text, pictures = joined(parts)
+        if request.tools != before.tools:
+            raise ProtocolError(
+                "the environment changed its tools within a conversation, which no trainer's prompt can follow"
+            )
+        observed = map(parts_of, messages_of(messages, self.read_picture))
+        text, pictures = joined(separated(observed, "\n\n"))
         is_users = all(message["role"] == "user" for message in messages)
         return ToolResult(text, awaits_reply=is_users, pictures=tuple(pictures))
 
@@ -178,6 +179,12 @@ class ConversationSession(ABC):
             return self._episode.result()
         finally:
             question.cancel()
+
+
+def _read(messages: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """What a chat template reads of messages; a package may write an empty value in one request alone."""
+    keys = ("role", "content", "tool_calls")
+    return [[message.get(key) or None for key in keys] for message in messages]
 
 
 def messages_of(

@@ -30,7 +30,16 @@ from xp.envs.hosted import HostedSession
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.messages import ReadPicture
-from xp.envs.rows import Rows, checked, line_of, load_rows, messages_of, name_of, reader_of
+from xp.envs.rows import (
+    Rows,
+    checked,
+    line_of,
+    load_rows,
+    messages_of,
+    name_of,
+    picture_paths,
+    reader_of,
+)
 from xp.errors import XpError
 from xp.lib.data_files import Row, is_set
 from xp.lib.digest import plain, text_digest
@@ -83,11 +92,17 @@ class GradedProvider(IndexedProvider):
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        return self._session(self.row(task))
+        return self._session(self._rows()[task.split][task.index])
 
-    def row(self, task: Task) -> Row:
-        """See xp.envs.base.RowProvider."""
-        return self._rows()[task.split][task.index]
+    def picture_paths(self, task: Task) -> list[str]:
+        """See xp.envs.base.PictureNamer; the prompt of a grader with steps is made by its `init`."""
+        row = self._rows()[task.split][task.index]
+        if self._session_of is GradedSession:
+            return picture_paths(row)
+        limit_s = self._config.limits.create_timeout_s
+        what = f"{self._processes.what} at its beginning"
+        paths: list[str] = self._processes.call("picture_paths", dict(row), limit_s, what)
+        return paths
 
     def close(self) -> None:
         self._is_closed = True

@@ -17,8 +17,17 @@ from xp.envs.base import EnvFault, Message, Picture, ProtocolError, ToolResult, 
 from xp.envs.config import EnvConfig
 from xp.envs.forks import Loop, serve_forks
 from xp.envs.messages import ReadPicture, chat_messages
-from xp.envs.pictures import joined, parts_of
-from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of, reader_of
+from xp.envs.pictures import joined, parts_of, separated
+from xp.envs.rows import (
+    ANSWER,
+    PROMPT,
+    VERL_ANSWER,
+    PictureNotes,
+    Rows,
+    attribute,
+    messages_of,
+    reader_of,
+)
 from xp.envs.rpc_server import to_stderr
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import Row, named_columns, value_at
@@ -74,10 +83,8 @@ def grader_of(config: EnvConfig) -> Any:
 def rows_of(grader: Any, config: EnvConfig) -> Callable[[], Any] | None:
     """The method of a grader that returns its tasks; None if it has none."""
     if inspect.isclass(grader) and not _has_steps(grader):
-        owner = grader(**config.grader_args)
-    else:
-        owner = grader
-    return getattr(owner, "rows", None)
+        grader = grader(**config.grader_args)
+    return getattr(grader, "rows", None)
 
 
 def _check_call(grader: Any, config: EnvConfig) -> None:
@@ -92,10 +99,7 @@ def _check_call(grader: Any, config: EnvConfig) -> None:
         raise XpError(
             f"environment {config.name}: env.grader_args: {error}; {config.grader}{signature}"
         ) from None
-    if inspect.isclass(grader):
-        names = ["answer"]
-    else:
-        names = list(signature.parameters)
+    names = ["answer"] if inspect.isclass(grader) else list(signature.parameters)
     marks = {
         "solution_str": GraderForm.VERL,
         "completions": GraderForm.TRL,
@@ -137,30 +141,23 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
             return str(error)
         return None
 
-    different = {repr(row.get(ANSWER)): row for rows in splits.values() for row in rows}
-    with ThreadPoolExecutor(NUM_LIMITED) as pool:
-        faults = dict(zip(different, pool.map(fault, different.values()), strict=True))
-    rows = [
-        (f"row {at} of split {split}", row)
+    rows = {
+        f"row {at} of split {split}": row
         for split, rows in splits.items()
         for at, row in enumerate(rows, start=1)
-    ]
-    lines = [
-        f"{place}: {faults[repr(row.get(ANSWER))]}"
-        for place, row in rows
-        if faults[repr(row.get(ANSWER))]
-    ]
+    }
+    answers = {place: repr(row.get(ANSWER)) for place, row in rows.items()}
+    different = {answers[place]: row for place, row in rows.items()}
+    with ThreadPoolExecutor(NUM_LIMITED) as pool:
+        faults = dict(zip(different, pool.map(fault, different.values()), strict=True))
+    lines = [f"{place}: {faults[answer]}" for place, answer in answers.items() if faults[answer]]
     if not lines:
         return f"{len(rows)} of {len(rows)} right answers score 1"
+    columns = named_columns([next(iter(rows.values()))])
     raise XpError(
-        "\n".join(
-            [
-                f"rows {name}: {len(lines)} of {len(rows)} right answers do not score 1",
-                *lines[:MOST_NAMED],
-                "",
-            ]
-        )
-        + f"the columns are {named_columns([rows[0][1]])}; set env.columns.answer=COLUMN to the one with the right answer"
+        f"rows {name}: {len(lines)} of {len(rows)} right answers do not score 1\n"
+        + "\n".join(lines[:MOST_NAMED])
+        + f"\nthe columns are {columns}; set env.columns.answer=COLUMN to the one with the right answer"
     )
 
 
@@ -174,18 +171,22 @@ def reads_thinking(grader: Any, config: EnvConfig) -> bool:
     return config.grader_form is not GraderForm.XP or is_conversation(grader)
 
 
-def conversations_of(config: EnvConfig) -> Begin:
-    """Function that begins a conversation on a row; raises XpError as `grader_of` does."""
+def conversations_of(config: EnvConfig, read: ReadPicture | None) -> Begin:
+    """Function that begins a conversation on a row; raises XpError as `grader_of` does.
+
+    Args:
+        config: the environment.
+        read: reads the pictures of a grader with steps. None means that they are refused.
+    """
     grader = grader_of(config)
     if grader is None:
-        return _stepped(config, lambda row: _registered(config, row))
+        return _stepped(lambda row: _registered(config, row), read)
     if not inspect.isclass(grader):
         return _graded(partial(_called, grader, config), config)
     kind: Any = grader
     if _has_steps(grader):
         return _stepped(
-            config,
-            lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row)),
+            lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row)), read
         )
     return _graded(kind(**config.grader_args).grade, config)
 
@@ -241,12 +242,11 @@ def _verdict(result: Any) -> ToolResult:
         result, entries = result[0], dict(result[1])
     elif isinstance(result, Mapping):
         entries = dict(result)
-        keys = [key for key in ("score", "reward") if key in entries]
-        if not keys:
+        if not entries.keys() & {"score", "reward"}:
             raise ProtocolError(
                 f"the grader's mapping has no score and no reward, only {', '.join(map(str, entries))}"
             )
-        result = entries.pop(keys[0])
+        result = entries.pop("score" if "score" in entries else "reward")
     number = _number(result)
     if number is None:
         raise ProtocolError(NO_REWARD)
@@ -254,9 +254,8 @@ def _verdict(result: Any) -> ToolResult:
     return ToolResult("", number, finished=True, metrics=metrics_of(entries))
 
 
-def _stepped(config: EnvConfig, make: Callable[[Row], Any]) -> Begin:
+def _stepped(make: Callable[[Row], Any], read: ReadPicture | None) -> Begin:
     """Conversations with SkyRL-Gym's BaseTextEnv: `init(prompt)`, then `step(text)` until `done`."""
-    read = reader_of(config.images, config.rows, os.environ)
 
     def begin(row: Row) -> GraderConversation:
         env = make(row)
@@ -304,16 +303,8 @@ def _step(output: Mapping[str, Any], action: str, read: ReadPicture | None = Non
             f"step() of the grader rewrote the model's message (postprocessed_action={str(rewritten)!r:.80}), which no"
             " trainer's tokens can follow: take what you need of it in step(), and return no postprocessed_action"
         )
-    parts: list[str | Picture] = []
-    for number, message in enumerate(output["observations"]):
-        if number:
-            parts.append("\n\n")
-        if isinstance(message["content"], list | tuple) and read is not None:
-            (observed,) = chat_messages([{**message, "role": "user"}], read)
-            parts += parts_of(observed)
-        else:
-            parts.append(str(message["content"]))
-    text, shown = joined(parts)
+    observed = [_parts_of_observation(message, read) for message in output["observations"]]
+    text, shown = joined(separated(observed, "\n\n"))
     is_done = bool(output["done"])
     return ToolResult(
         text,
@@ -322,6 +313,14 @@ def _step(output: Mapping[str, Any], action: str, read: ReadPicture | None = Non
         awaits_reply=not is_done,
         pictures=tuple(shown),
     )
+
+
+def _parts_of_observation(
+    message: Mapping[str, Any], read: ReadPicture | None
+) -> list[str | Picture]:
+    if isinstance(message["content"], list | tuple) and read is not None:
+        return parts_of(chat_messages([{**message, "role": "user"}], read)[0])
+    return [str(message["content"])]
 
 
 def _number(reward: Any) -> float | None:
@@ -378,9 +377,17 @@ class GraderHandler:
         finally:
             self.close(number, None)
 
+    def picture_paths(self, _: int, row: Row) -> list[str]:
+        """Paths of the pictures that a conversation begins with."""
+        notes = PictureNotes()
+        conversations_of(self._config, notes)(row).close()
+        return notes.paths
+
     def open(self, conversation: int, row: Any) -> list[Any]:
         if self._begin is None:
-            self._begin = conversations_of(self._config)
+            config = self._config
+            read = reader_of(config.images, config.rows, os.environ)
+            self._begin = conversations_of(config, read)
         begun = self._begin(row)
         self._conversations[conversation] = begun
         return list(begun.opening)

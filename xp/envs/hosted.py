@@ -170,9 +170,7 @@ class PackageProcess(ChildProcess):
                 lacks = child.ask(
                     "start", 0, self._hosted, START_S, f"the start of {self._package}"
                 )
-            except OSError as error:
-                raise XpError(f"{where}: {python}: {error.strerror}", ExitCode.RUNTIME) from error
-            except ResponseLost as error:
+            except (OSError, ResponseLost) as error:
                 raise XpError(f"{where}: {python}: {error}", ExitCode.RUNTIME) from error
             if lacks is None:
                 return child

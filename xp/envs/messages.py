@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
@@ -25,12 +26,8 @@ ROLES: Final = {
 
 def role_of(message: Any) -> str | None:
     """Role of a message in the words of chat completions. None means that it has none of them."""
-    if isinstance(message, Mapping):
-        role = message.get("role")
-    else:
-        role = None
-    if isinstance(role, str):
-        return ROLES.get(role.lower())
+    if isinstance(message, Mapping) and isinstance(message.get("role"), str):
+        return ROLES.get(message["role"].lower())
     return None
 
 
@@ -101,32 +98,21 @@ def _order_results(messages: list[Message]) -> None:
     """Sorts the results after each turn by its calls, in place."""
     for at, turn in enumerate(messages):
         places = {call["id"]: place for place, call in enumerate(turn.get("tool_calls", ()))}
-        results = (
-            list(takewhile(lambda message: message["role"] == "tool", messages[at + 1 :]))
-            if places
-            else []
-        )
-        messages[at + 1 : at + 1 + len(results)] = sorted(
-            results, key=lambda result: places.get(result.get("tool_call_id", ""), len(places))
-        )
+        if places:
+            rest = messages[at + 1 :]
+            results = list(takewhile(lambda message: message["role"] == "tool", rest))
+            messages[at + 1 : at + 1 + len(results)] = sorted(
+                results, key=lambda result: places.get(result.get("tool_call_id", ""), len(places))
+            )
 
 
 def with_text_arguments(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages with the arguments of calls as JSON text, as chat completions and some chat templates have them."""
-    copies = [dict(message) for message in messages]
+    copies = [copy.deepcopy(dict(message)) for message in messages]
     for message in copies:
-        if "tool_calls" in message:
-            message["tool_calls"] = [
-                {
-                    **call,
-                    "function": {
-                        **function,
-                        "arguments": json.dumps(function["arguments"], ensure_ascii=False),
-                    },
-                }
-                for call in message["tool_calls"]
-                for function in [call["function"]]
-            ]
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
     return copies
 
 
@@ -156,8 +142,6 @@ def _content(
                 f"message {number}: expected a text as content, got {text!r:.80}{fix}"
             )
         parts.append(str.__str__(text))
-    if not any(isinstance(part, dict) for part in parts):
-        return "\n".join(map(str, parts)), []
     return joined(parts, between="\n")
 
 

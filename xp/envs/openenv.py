@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -35,12 +35,11 @@ from xp.envs.loop import run
 from xp.envs.messages import ReadPicture
 from xp.envs.pictures import (
     PictureStore,
-    decoded,
     joined,
-    of_result,
-    parts_of,
+    kept,
+    separated,
     store_of,
-    with_pictures,
+    with_each_text,
 )
 from xp.envs.process_bound import (
     SLACK_S,
@@ -50,9 +49,9 @@ from xp.envs.process_bound import (
     ServerSession,
 )
 from xp.envs.retry import AtCapacity
-from xp.envs.rows import load_rows, messages_of, reader_of
+from xp.envs.rows import load_rows, messages_of, picture_paths, reader_of
 from xp.envs.target import Target, openenv_target, origin
-from xp.envs.transport import Repeat, raise_for_status, translated, until
+from xp.envs.transport import Repeat, deadline_in, raise_for_status, translated, until
 from xp.errors import XpError
 from xp.lib.data_files import Row, value_at
 from xp.lib.digest import digest_of
@@ -138,28 +137,20 @@ def parts_of_observation(
     if fields.keys() >= {"tool_name", "result"}:
         return _mcp_parts(fields["result"], what, store, is_result=is_result)
     shown: list[str | Picture] = []
-    for name, value in list(fields.items()) if store is not None else ():
-        if isinstance(value, str) and value.startswith(PICTURE_URI):
-            data = value.partition(",")[2]
-            assert store is not None
-            shown.append(of_result(data, store) if is_result else store.keep(decoded(data)))
-            del fields[name]
-    if shown:
-        rest = [text_of(fields)] if fields else []
-        return [*rest, *shown]
-    return [text_of(fields)]
+    if store is not None:
+        for name, value in list(fields.items()):
+            if isinstance(value, str) and value.startswith(PICTURE_URI):
+                shown.append(kept(value.partition(",")[2], store, is_result=is_result))
+                del fields[name]
+    match list(fields.values()):
+        case [] if shown:
+            return shown
+        case [str(text)]:
+            return [text, *shown]
+    return [json.dumps(fields, ensure_ascii=False), *shown]
 
 
 PICTURE_URI: Final = "data:image/"
-
-
-def text_of(fields: Mapping[str, Any]) -> str:
-    """The only text of an observation's fields, or else the fields as JSON."""
-    if len(fields) == 1:
-        text = next(iter(fields.values()))
-        if isinstance(text, str):
-            return text
-    return json.dumps(fields, ensure_ascii=False)
 
 
 def refusal(error: Any, what: str) -> ToolResult:
@@ -169,11 +160,11 @@ def refusal(error: Any, what: str) -> ToolResult:
     message = str(detail.get("message"))[:MAX_ERROR_CHARS]
     if code == "VALIDATION_ERROR":
         # Whatever the form of the server's errors, the model is at fault, and gets the message.
-        entries = [entry for entry in _list(detail.get("errors")) if isinstance(entry, Mapping)]
-        errors = [
-            f"{'.'.join(map(str, _list(entry.get('loc'))))}: {entry.get('msg')}"
-            for entry in entries
-        ]
+        errors = []
+        for entry in _list(detail.get("errors")):
+            if isinstance(entry, Mapping):
+                place = ".".join(map(str, _list(entry.get("loc"))))
+                errors.append(f"{place}: {entry.get('msg')}")
         return ToolResult(f"{message}: {'; '.join(errors)[:MAX_ERROR_CHARS]}", is_call_error=True)
     if code == "CAPACITY_REACHED":
         raise AtCapacity(f"{what}: {message}", detail.get("max_sessions"))
@@ -191,20 +182,17 @@ def _mcp_parts(
 ) -> list[str | Picture]:
     if not (isinstance(result, Mapping) and isinstance(result.get("content"), list)):
         return [result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)]
-    parts: list[str | Picture] = []
-    for number, value in enumerate(result["content"]):
-        block = wire.mapping(value, what)
-        if number:
-            parts.append("\n")
-        if block.get("type") == "image" and store is not None:
-            parts += wire.block_parts([block], what, store, is_result=is_result)
-        else:
-            parts.append(_block_text(block, what))
-    return parts
+    blocks = [_block_part(block, what, store, is_result=is_result) for block in result["content"]]
+    return list(separated(([part] for part in blocks), "\n"))
 
 
-def _block_text(block: Mapping[str, Any], what: str) -> str:
-    """Text of a block or of its embedded resource; raises ProtocolError for an image or another file."""
+def _block_part(
+    value: Any, what: str, store: PictureStore | None, *, is_result: bool
+) -> str | Picture:
+    """A picture, or the text of a block or of its embedded resource; raises ProtocolError for another file."""
+    block = wire.mapping(value, what)
+    if block.get("type") == "image" and store is not None:
+        return wire.block_parts([block], what, store, is_result=is_result)[0]
     resource = block.get("resource")
     text = (resource if isinstance(resource, Mapping) else block).get("text")
     if not isinstance(text, str):
@@ -362,7 +350,7 @@ class OpenEnvCore(ServerCore):
 
     async def schema(self) -> Any:
         if self._schema is None:
-            deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+            deadline = deadline_in(self.limits.create_timeout_s)
             body = await self.transport.request(
                 "GET", "/schema", deadline=deadline, repeat=Repeat.QUESTION
             )
@@ -377,7 +365,7 @@ class OpenEnvCore(ServerCore):
         Args:
             show: makes the messages from the answer to the reset.
         """
-        deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+        deadline = deadline_in(self.limits.create_timeout_s)
         attempt = 0
         while True:
             attempt += 1
@@ -424,7 +412,7 @@ class OpenEnvCore(ServerCore):
         if step is not None:
             return (step,)
         if self._mcp_tools is None:
-            deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+            deadline = deadline_in(self.limits.create_timeout_s)
             question = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
             kind, data = await socket.ask("mcp", question, deadline)
             if kind != "mcp" or not isinstance(data, Mapping):
@@ -433,16 +421,14 @@ class OpenEnvCore(ServerCore):
         return self._mcp_tools
 
     async def call(self, socket: Socket, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        is_step = step_tool(await self.schema(), "GET /schema") is not None
-        if (
-            is_step and name != STEP
-        ):  # An environment with MCP tools answers, and may score, such a call itself.
-            return ToolResult(f"{name!r} is no tool here, only {STEP}", is_call_error=True)
-        if is_step:
-            action = arguments
-        else:
+        if step_tool(await self.schema(), "GET /schema") is None:
+            # The environment answers, and may score, a call of a tool that it lacks.
             action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
-        deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
+        elif name == STEP:
+            action = dict(arguments)
+        else:
+            return ToolResult(f"{name!r} is no tool here, only {STEP}", is_call_error=True)
+        deadline = deadline_in(self.limits.call_timeout_s)
         return self._result(await socket.ask("step", action, deadline), f"step {name}")
 
     async def end(self, socket: Socket) -> None:
@@ -492,17 +478,14 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
             raise XpError(
                 f"environment {config.name}: an OpenEnv environment needs rows, the prompts of its tasks"
             )
-        super().__init__(
-            config, environ, openenv_target(config, environ) if config.target else None
-        )
-        self._rows = load_rows(config.rows, config.columns, has_pictures=config.images is not None)[
-            0
-        ]
+        target = openenv_target(config, environ) if config.target else None
+        super().__init__(config, environ, target)
+        has_pictures = config.images is not None
+        self._rows, _ = load_rows(config.rows, config.columns, has_pictures=has_pictures)
 
     def version(self) -> str:
-        rows = digest_of(
-            {split: [dict(row) for row in rows] for split, rows in self._rows.items()}
-        )[:16]
+        content = {split: list(map(dict, rows)) for split, rows in self._rows.items()}
+        rows = digest_of(content)[:16]
         if self._config.serve is not None:
             return f"{source_version(self._config.serve)}, rows {rows}"
         schema = run(self._core().schema(), self._config.limits.create_timeout_s + SLACK_S)
@@ -521,9 +504,9 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         show = partial(opening, spec["row"], where, read=read, store=store)
         return OpenEnvSession(core, *self._in_slot(core, lambda: core.open(spec[RESET], show)))
 
-    def row(self, task: Task) -> Row:
-        """See xp.envs.base.RowProvider."""
-        return self._rows[task.split][task.index // self._config.num_seeds]
+    def picture_paths(self, task: Task) -> list[str]:
+        """See xp.envs.base.PictureNamer."""
+        return picture_paths(self._rows[task.split][task.index // self._config.num_seeds])
 
     def _size(self, split: str) -> int:
         return len(self._rows[split]) * self._config.num_seeds
@@ -603,22 +586,16 @@ def opening(
             "write {observation}, {metadata} or {metadata.NAME} into the prompt; a row that sets its task itself has"
             ' the column reset ("reset": {})'
         )
-    return [_filled(message, shown) for message in messages]
 
-
-def _filled(message: Message, shown: Callable[[re.Match[str]], list[str | Picture]]) -> Message:
-    """A message with texts and pictures in place of its placeholders."""
-    parts: list[str | Picture] = []
-    for part in parts_of(message):
-        if not isinstance(part, str):
-            parts.append(part)
-            continue
+    def filled(text: str) -> Iterator[str | Picture]:
         end = 0
-        for placeholder in PLACEHOLDER.finditer(part):
-            parts += [part[end : placeholder.start()], *shown(placeholder)]
+        for placeholder in PLACEHOLDER.finditer(text):
+            yield text[end : placeholder.start()]
+            yield from shown(placeholder)
             end = placeholder.end()
-        parts.append(part[end:])
-    return with_pictures(message, parts)
+        yield text[end:]
+
+    return [with_each_text(message, filled) for message in messages]
 
 
 class OpenEnvSession(ServerSession[OpenEnvCore]):

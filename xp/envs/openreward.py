@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 from xp.envs import wire
 from xp.envs.base import (
-    DeadlineExceeded,
     EnvFault,
     Message,
     NotOffered,
@@ -29,7 +28,7 @@ from xp.envs.loop import run
 from xp.envs.pictures import PictureStore, store_of
 from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, ServerSession
 from xp.envs.target import Target, remote_target, served_target
-from xp.envs.transport import Repeat
+from xp.envs.transport import Repeat, deadline_in
 
 T = TypeVar("T")
 PING_EVERY_S: Final = 10.0
@@ -37,8 +36,6 @@ CLOSE_S: Final = 10.0
 MOST_MISSES: Final = 3
 """Pings in a row to which the server answers that it has no such session, until it is lost: a server that is moved or
 restored knows its sessions again after a while. The SDK's client waits for five."""
-END_AGAIN_S: Final = 60.0
-"""Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 
 
 class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
@@ -185,7 +182,6 @@ class OpenRewardCore(ServerCore):
         self._open: set[LiveSession] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
-        self._draining = asyncio.Event()
         self._has_messages = True
 
     async def open(self, task: Task) -> LiveSession:
@@ -194,7 +190,7 @@ class OpenRewardCore(ServerCore):
         A creation without an answer may have executed; the next attempt creates another session.
         """
         env = await self.catalog.env()
-        deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+        deadline = deadline_in(self.limits.create_timeout_s)
         attempt = 0
         while True:
             attempt += 1
@@ -213,16 +209,13 @@ class OpenRewardCore(ServerCore):
         sid: str | None = None
         try:
             sid = await self.mint(deadline, progress, overrides=self.transport.target.overrides)
-            source = (
-                {"task_spec": dict(task.spec)}
-                if task.spec
-                else {"split": task.split, "index": task.index}
-            )
-            if self._toolset is None:
-                toolset = {}
+            body: dict[str, Any] = {"env_name": env}
+            if task.spec:
+                body["task_spec"] = dict(task.spec)
             else:
-                toolset = {"toolset_name": self._toolset}
-            body = {"env_name": env, **source, **toolset}
+                body |= {"split": task.split, "index": task.index}
+            if self._toolset is not None:
+                body["toolset_name"] = self._toolset
             await self.transport.request(
                 "POST",
                 "/create",
@@ -234,12 +227,9 @@ class OpenRewardCore(ServerCore):
             )
             live = LiveSession(sid, env, asyncio.get_running_loop().time())
             live.prompt = await self._prompt(live, deadline)
-        except BaseException as error:
-            is_answered = isinstance(error, EnvFault) and not isinstance(
-                error, (ResponseLost, DeadlineExceeded)
-            )
-            for name in {sid or "", *progress} - {""}:
-                self._later(self._tear_down(name) if is_answered else self._end_unanswered(name))
+        except BaseException:
+            for name in filter(None, {sid, *progress}):
+                self._later(self._tear_down(name))
             raise
         return live
 
@@ -260,22 +250,20 @@ class OpenRewardCore(ServerCore):
             progress=progress,
             repeat=repeat,
         )
-        if text:
-            reply = wire.parse_json(text, "POST /create_session")
-        else:
-            reply = None
-        sid = reply.get("sid") if isinstance(reply, dict) else None
-        name = wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
+        what = "POST /create_session"
+        reply = wire.parse_json(text, what) if text else None
+        names = [*progress[-1:], reply.get("sid") if isinstance(reply, dict) else None]
+        name = wire.string(next(filter(None, reversed(names)), None), what)
         if not name.isprintable():
             raise ProtocolError(
-                f"POST /create_session: the session's id {name[:60]!r} cannot be sent in a header"
+                f"{what}: the session's id {name[:60]!r} cannot be sent in a header"
             )
         return name
 
     async def call(self, live: LiveSession, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         what = f"POST /{live.env}/call"
         body = {"name": name, "input": dict(arguments)}
-        deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
+        deadline = deadline_in(self.limits.call_timeout_s)
         work = self.transport.stream(
             f"/{live.env}/call", deadline=deadline, body=body, sid=live.sid, progress=[]
         )
@@ -307,7 +295,7 @@ class OpenRewardCore(ServerCore):
                 for dialogue in dialogues
             ]
         }
-        deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
+        deadline = deadline_in(self.limits.call_timeout_s)
         work = self.transport.stream(
             f"/{live.env}/score_group", deadline=deadline, body=body, sid=live.sid, progress=[]
         )
@@ -317,12 +305,15 @@ class OpenRewardCore(ServerCore):
 
     async def _listed(self, live: LiveSession) -> tuple[Any, str]:
         """The answer of `/task_tools`, and its path."""
-        deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+        deadline = deadline_in(self.limits.create_timeout_s)
         path = f"/{live.env}/task_tools"
-        work = self.transport.request(
+        body = await self._guarded(live, self._get(live, path, deadline))
+        return wire.parse_json(body, path), path
+
+    async def _get(self, live: LiveSession, path: str, deadline: float) -> bytes:
+        return await self.transport.request(
             "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
         )
-        return wire.parse_json(await self._guarded(live, work), path), path
 
     def close_soon(self, live: LiveSession) -> asyncio.Task[None]:
         """Ends the session on the server in the background."""
@@ -337,7 +328,6 @@ class OpenRewardCore(ServerCore):
         if self._keeper is not None:
             self._keeper.cancel()
             self._keeper = None
-        self._draining.set()
         if self._closing:
             await asyncio.wait(self._closing, timeout=2 * CLOSE_S)
         await self.transport.close()
@@ -358,15 +348,11 @@ class OpenRewardCore(ServerCore):
         if self._has_messages:
             path = f"/{live.env}/messages"
             with suppress(SessionLost):
-                body = await self.transport.request(
-                    "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
-                )
+                body = await self._get(live, path, deadline)
                 return wire.messages(wire.parse_json(body, path), path, self._pictures)
         # Servers before 0.1.157 have no /messages; if the session is lost instead, this request fails with that.
         path = f"/{live.env}/prompt"
-        body = await self.transport.request(
-            "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
-        )
+        body = await self._get(live, path, deadline)
         self._has_messages = False
         return wire.prompt(wire.parse_json(body, path), path, self._pictures)
 
@@ -404,7 +390,7 @@ class OpenRewardCore(ServerCore):
                 self._later(self._ping(live))
 
     async def _ping(self, live: LiveSession) -> None:
-        deadline = asyncio.get_running_loop().time() + PING_EVERY_S
+        deadline = deadline_in(PING_EVERY_S)
         try:
             await self.transport.request(
                 "POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.NOTICE
@@ -423,15 +409,8 @@ class OpenRewardCore(ServerCore):
         except EnvFault:
             pass  # The next call reports an outage, if it is not over by then.
 
-    async def _end_unanswered(self, sid: str) -> None:
-        """Ends a session that the server may still create: now, and again later, or when the provider closes."""
-        await self._tear_down(sid)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._draining.wait(), END_AGAIN_S)
-        await self._tear_down(sid)
-
     async def _tear_down(self, sid: str) -> None:
-        deadline = asyncio.get_running_loop().time() + CLOSE_S
+        deadline = deadline_in(CLOSE_S)
         for path in ("/delete", "/delete_session"):
             with suppress(EnvFault):
                 await self.transport.request(

@@ -7,12 +7,13 @@ import base64
 import binascii
 import hashlib
 import io
+import itertools
 import os
 import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -182,9 +183,7 @@ def _opened(data: bytes) -> tuple[Any, str]:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image: Any = Image.open(io.BytesIO(data), formats=tuple(FORMATS))
         if image.width * image.height > MAX_PIXELS:
-            raise PictureFault(
-                f"an image with more than {MAX_PIXELS:,} pixels, which is not decoded"
-            )
+            raise Image.DecompressionBombError
         # PIL calls the JPEG of a camera with several pictures MPO.
         media_type = FORMATS.get(str(image.format), "image/jpeg")
         image = ImageOps.exif_transpose(image)
@@ -197,8 +196,6 @@ def _opened(data: bytes) -> tuple[Any, str]:
         raise PictureFault(
             f"an image with more than {MAX_PIXELS:,} pixels, which is not decoded"
         ) from None
-    except PictureFault:
-        raise
     except Exception as error:  # PIL's decoders raise many classes for damaged files
         raise PictureFault(f"a damaged image ({type(error).__name__}: {error!s:.80})") from None
     return image, media_type
@@ -222,7 +219,11 @@ def picture_data(value: Any, folders: Sequence[Path] = ()) -> bytes:
     if isinstance(value, str):
         return _data_in_text(value, folders)
     if isinstance(value, Mapping):
-        return _data_in_mapping(value, folders)
+        key, source = _source_in(value)
+        if isinstance(source, str) and key == "data":
+            return decoded(source)
+        if source is not None and key != "data":
+            return picture_data(source, folders)
     if hasattr(value, "save") and hasattr(value, "mode"):
         written = io.BytesIO()
         image = value if value.mode in PNG_MODES else value.convert("RGB")
@@ -251,17 +252,13 @@ def _data_in_text(text: str, folders: Sequence[Path]) -> bytes:
 
 def path_of(value: Any) -> str | None:
     """The path that `picture_data` reads for a picture. None means that it reads no file."""
-    if isinstance(value, str):
-        is_file = not value.lower().startswith(("data:", *REMOTE))
-        return value if is_file else None
-    if not isinstance(value, Mapping):
-        return None
-    for key in PICTURE_KEYS[:-2]:
-        if value.get(key) is not None:
-            return path_of(value[key])
-    if isinstance(value.get("data"), str):
-        return None
-    return path_of(value.get("path"))
+    if isinstance(value, Mapping):
+        key, source = _source_in(value)
+        if key != "data":
+            return path_of(source)
+    elif isinstance(value, str) and not value.lower().startswith(("data:", *REMOTE)):
+        return value
+    return None
 
 
 def files_named(text: str, folders: Sequence[Path]) -> list[Path]:
@@ -298,15 +295,12 @@ def _data_in_file(text: str, folders: Sequence[Path]) -> bytes:
     return contents.pop()
 
 
-def _data_in_mapping(value: Mapping[Any, Any], folders: Sequence[Path]) -> bytes:
-    for key in PICTURE_KEYS[:-2]:
+def _source_in(value: Mapping[Any, Any]) -> tuple[str, Any]:
+    """The first key of a picture's value that has one, and what it has; two empty values if there is none."""
+    for key in PICTURE_KEYS:
         if value.get(key) is not None:
-            return picture_data(value[key], folders)
-    if isinstance(value.get("data"), str):
-        return decoded(value["data"])
-    if value.get("path") is not None:
-        return picture_data(value["path"], folders)
-    raise PictureFault(f"expected an image, got {value!r:.60}")
+            return key, value[key]
+    return "", None
 
 
 def decoded(text: str) -> bytes:
@@ -317,12 +311,21 @@ def decoded(text: str) -> bytes:
         raise PictureFault("an image that is not base64") from None
 
 
-def of_result(data: str, store: PictureStore) -> str | Picture:
-    """A picture of a tool's result in base64, or a text that says why it is none: the tool's error, not the model's."""
+def kept(data: str, store: PictureStore, *, is_result: bool) -> str | Picture:
+    """A picture in base64, in the store; raises PictureFault.
+
+    Args:
+        data: the base64.
+        store: the store.
+        is_result: whether it is of a tool's result: a text then says why it is no picture, the tool's error and not the
+            model's.
+    """
     try:
         return store.keep(decoded(data))
     except PictureFault as fault:
-        return f"[image left out: {fault}]"
+        if is_result:
+            return f"[image left out: {fault}]"
+        raise
 
 
 PNG_MODES: Final = ("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA")
@@ -391,6 +394,33 @@ def with_pictures(message: Message, parts: Iterable[str | Picture]) -> Message:
     return changed
 
 
+def separated(groups: Iterable[Iterable[str | Picture]], between: str) -> Iterator[str | Picture]:
+    """The parts of all groups, with a text between two groups."""
+    for number, group in enumerate(groups):
+        if number:
+            yield between
+        yield from group
+
+
+def with_each_picture(message: Message, change: Callable[[Picture], str | Picture]) -> Message:
+    """A message with a text or another picture in place of each picture."""
+    parts = parts_of(message)
+    return with_pictures(
+        message, [part if isinstance(part, str) else change(part) for part in parts]
+    )
+
+
+def with_each_text(message: Message, split: Callable[[str], Iterable[str | Picture]]) -> Message:
+    """A message with texts and pictures in place of each text."""
+    parts: list[str | Picture] = []
+    for part in parts_of(message):
+        if isinstance(part, str):
+            parts += split(part)
+        else:
+            parts.append(part)
+    return with_pictures(message, parts)
+
+
 def pictures_of(messages: Iterable[Mapping[str, Any]]) -> list[Picture]:
     """All pictures of the messages, in their order."""
     return [picture for message in messages for picture in message.get("pictures", ())]
@@ -442,15 +472,14 @@ def without(message: Message, reason: str, *, but: int = 0) -> Message:
         reason: why they are left out.
         but: number of first pictures that stay.
     """
-    parts: list[str | Picture] = []
-    num_pictures = 0
-    for part in parts_of(message):
-        if isinstance(part, str):
-            parts.append(part)
-            continue
-        num_pictures += 1
-        parts.append(part if num_pictures <= but else f"[image left out: {reason}]")
-    return with_pictures(message, parts)
+    numbers = itertools.count()
+
+    def kept_or_text(picture: Picture) -> str | Picture:
+        if next(numbers) < but:
+            return picture
+        return f"[image left out: {reason}]"
+
+    return with_each_picture(message, kept_or_text)
 
 
 def checked(messages: Sequence[Message], *, is_on: bool) -> Sequence[Message]:

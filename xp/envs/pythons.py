@@ -66,11 +66,9 @@ def bound_memory(memory_gb: float | None) -> None:
 
         size = int(memory_gb * 1e9)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        if hard == resource.RLIM_INFINITY:
-            limit = size
-        else:
-            limit = min(size, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        if hard != resource.RLIM_INFINITY:
+            size = min(size, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 def stacks_within(memory_gb: float) -> int:
@@ -83,8 +81,6 @@ def stacks_within(memory_gb: float) -> int:
         import resource
 
         soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-        if soft == resource.RLIM_INFINITY:
-            size = USUAL_STACK
-        else:
+        if soft != resource.RLIM_INFINITY:
             size = soft
     return max(1, int(memory_gb * 1e9 / size))

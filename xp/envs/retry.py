@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -64,13 +63,7 @@ class RetryRule:
     waited_out: tuple[type[EnvFault], ...] = ()
     """Faults that are retried until the deadline, with any number of attempts."""
 
-    def wait_s(
-        self,
-        fault: EnvFault,
-        attempt: int,
-        left_s: float,
-        jitter: Callable[[], float] = random.random,
-    ) -> float | None:
+    def wait_s(self, fault: EnvFault, attempt: int, left_s: float) -> float | None:
         """Seconds to wait before the next attempt. None means no further attempt.
 
         Args:
@@ -82,14 +75,12 @@ class RetryRule:
             return None
         if attempt >= MAX_ATTEMPTS and not self.should_continue(fault):
             return None
-        backoff = backoff_s(attempt, jitter)
+        wait = backoff_s(attempt)
         requested_s = fault.retry_after_s
-        if requested_s is not None and isinstance(fault, self.waited_out):
-            requested_s = min(requested_s, MAX_RETRY_AFTER_S)
-        if requested_s is None:
-            wait = backoff
-        else:
-            wait = requested_s + min(backoff, 0.1 * requested_s + 0.05)
+        if requested_s is not None:
+            if isinstance(fault, self.waited_out):
+                requested_s = min(requested_s, MAX_RETRY_AFTER_S)
+            wait = requested_s + min(wait, 0.1 * requested_s + 0.05)
         return wait if wait < left_s else None
 
     def should_continue(self, fault: EnvFault) -> bool:
@@ -99,9 +90,9 @@ class RetryRule:
         )
 
 
-def backoff_s(attempt: int, jitter: Callable[[], float] = random.random) -> float:
+def backoff_s(attempt: int) -> float:
     """Seconds to wait after the given number of attempts, from 1: doubled each time, with jitter of up to half."""
-    return min(CAP_S, BASE_S * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
+    return min(CAP_S, BASE_S * 2.0 ** min(attempt - 1, 16)) * (0.5 + random.random())
 
 
 def retry_after_s(header: str | None, now: float) -> float | None:

@@ -17,7 +17,11 @@ from xp.envs.pictures import (
     parts_of,
     picture_data,
     store_of,
+    with_each_text,
     with_pictures,
+)
+from xp.envs.pictures import (
+    path_of as path_of_picture,
 )
 from xp.errors import XpError
 from xp.lib.data_files import (
@@ -131,13 +135,11 @@ def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str
                 f"rows {name}: there is no column {columns[column]}; the columns are {named_columns(some)}"
             )
         elif some and column == PROMPT:
-            if present:
-                which = f"{' and '.join(present)} may both be the prompt"
-            else:
-                which = "none is called prompt"
+            which = " and ".join(present) or "none"
+            example = [*present, *(name for name in some[0] if name != ANSWER), "COLUMN"][0]
             raise XpError(
-                f"rows {name}: the columns are {named_columns(some)}, and {which}\nset the one that is the prompt, for example"
-                f" env.columns.prompt={(present or [name for name in some[0] if name != ANSWER] or ['COLUMN'])[0]}"
+                f"rows {name}: the columns are {named_columns(some)}, and {which} may be the prompt\nset the one that is"
+                f" the prompt, for example env.columns.prompt={example}"
             )
     return chosen
 
@@ -194,7 +196,7 @@ def messages_of(row: Row, read: ReadPicture | None = None) -> list[Message]:
         read: reads a picture. None means that columns are not read, and parts are refused.
     """
     prompt = row[PROMPT]
-    given = [_of_user(prompt)] if isinstance(prompt, str) else prompt
+    given = [Message(role="user", content=prompt)] if isinstance(prompt, str) else prompt
     if read is None:
         return chat_messages(given)
     return with_column(given, row, read)
@@ -214,7 +216,7 @@ def with_column(given: Any, row: Row, read: ReadPicture) -> list[Message]:
     Raises:
         ProtocolError: as `chat_messages` does, and for other numbers of places and pictures.
     """
-    column = list(_pictures_in(row))
+    column = _pictures_in(row)
     rest = iter(column)
 
     def next_or_own(part: Any) -> Picture:
@@ -255,23 +257,18 @@ def _at_marks(message: Message, pictures: Iterator[Picture]) -> Message:
     """A message with the next pictures in place of the marks in its text."""
     if not num_unclosed(message["content"], "image"):
         return message
-    parts: list[str | Picture] = []
-    for part in parts_of(message):
-        if not isinstance(part, str):
-            parts.append(part)
-            continue
+
+    def split(part: str) -> Iterator[str | Picture]:
         first, *others = part.split(PICTURE_MARK_IN_TEXT)
-        parts.append(first)
+        yield first
         for text in others:
-            parts += [next(pictures), text]
-    return with_pictures(message, parts)
+            yield next(pictures)
+            yield text
+
+    return with_each_text(message, split)
 
 
-def _of_user(text: str) -> Message:
-    return Message(role="user", content=text)
-
-
-def _pictures_in(row: Row) -> Iterator[Any]:
+def _pictures_in(row: Row) -> list[Any]:
     """The values of a row's pictures, as they are written; a number is how many there are, or an index."""
     columns = []
     for name in ("images", "image"):
@@ -284,20 +281,15 @@ def _pictures_in(row: Row) -> Iterator[Any]:
             columns.append(pictures)
     if len(columns) > 1 and columns[0] != columns[1]:
         raise PictureFault("its columns `images` and `image` have other pictures; keep one of them")
-    for pictures in columns[:1]:
-        yield from pictures
+    return columns[0] if columns else []
 
 
 def folders_of(source: str | Mapping[str, str] | None) -> list[Path]:
     """Folders of the files of rows, for paths of pictures beside them. A run's own copy of the file has none there."""
-    if source is None:
-        names: list[str] = []
-    elif isinstance(source, str):
-        names = [source]
-    else:
-        names = list(source.values())
+    if isinstance(source, str):
+        source = {DEFAULT_SPLIT: source}
     folders = []
-    for name in names:
+    for name in (source or {}).values():
         path = path_in(name)
         folder = path_of(name) if path is None and not is_set(name) else path
         if folder is not None:
@@ -322,6 +314,26 @@ def reader_of(
     folders = folders_of(source)
     keep = store.keep
     return lambda value: keep(picture_data(value, folders))
+
+
+class PictureNotes:
+    """Reads no picture, and notes the paths of those that it is asked for."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    def __call__(self, value: Any) -> Picture:
+        path = path_of_picture(value)
+        if path is not None:
+            self.paths.append(path)
+        return named(value)
+
+
+def picture_paths(row: Row) -> list[str]:
+    """The paths of a row's pictures, as they are written; raises ProtocolError as `messages_of` does."""
+    notes = PictureNotes()
+    messages_of(row, notes)
+    return notes.paths
 
 
 def _prompt_fault(row: Any, *, has_pictures: bool) -> str:
@@ -349,13 +361,8 @@ def _by_split(rows: Sequence[Row], column: str) -> Rows:
     splits: dict[str, list[Row]] = {}
     for row in rows:
         value = value_at(row, column)
-        if value is None or value != value:
-            name = ""
-        else:
-            name = str(value).strip()
+        name = "" if value is None or value != value else str(value).strip()
         if name.lower() in (DEFAULT_SPLIT, *HELD_OUT_SPLITS):
             name = name.lower()
-        else:
-            name = name
         splits.setdefault(name or DEFAULT_SPLIT, []).append(row)
     return splits

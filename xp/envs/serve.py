@@ -57,18 +57,14 @@ def main(
         # Not any port of the system: a replacement of this server must find the same one free.
         listener = socket.create_server((HOST, port or free_port()), backlog=1024)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError):
-            lacks = error.name
-        else:
-            lacks = None
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
         report({"error": f"{type(error).__name__}: {error}", "lacks": lacks})
         raise SystemExit(1) from error
     report({"port": listener.getsockname()[1], "pid": os.getpid(), "places": calls.places})
-    if memory_gb is None:
-        room = BLOCKING_CALLS
-    else:
-        room = stacks_within(memory_gb * STACKS)
-    _run(app, listener, ThreadPoolExecutor(min(BLOCKING_CALLS, room)))
+    num_threads = BLOCKING_CALLS
+    if memory_gb is not None:
+        num_threads = min(num_threads, stacks_within(memory_gb * STACKS))
+    _run(app, listener, ThreadPoolExecutor(num_threads))
 
 
 def _app(kind: str, serve: str, calls: WatchedCalls) -> App:
@@ -163,10 +159,7 @@ def openenv_app(target: Any) -> Any:
         raise TypeError(f"{target!r} is neither an app nor a class of openenv's Environment")
     environment: Any = target
     action, observation = _models(environment)
-    if environment.SUPPORTS_CONCURRENT_SESSIONS:
-        sessions = MAX_SESSIONS
-    else:
-        sessions = 1
+    sessions = MAX_SESSIONS if environment.SUPPORTS_CONCURRENT_SESSIONS else 1
     return create_fastapi_app(environment, action, observation, max_concurrent_envs=sessions)
 
 

@@ -36,10 +36,7 @@ class Slots:
     """Reason why no more sessions were opened. None means that the measurement was complete."""
 
     def __str__(self) -> str:
-        if self.fault:
-            more = f"; no more: {self.fault}"
-        else:
-            more = ", which was the most that was tried"
+        more = f"; no more: {self.fault}" if self.fault else ", which was the most that was tried"
         if not self.num_idle:
             return f"no session{more}"
         keys = f"preparation.concurrency={self.at_once} env.limits.max_sessions={self.num_idle}"
@@ -104,11 +101,10 @@ def measure_slots(
     finally:
         for session in sessions:
             session.close()
+    reason = None
     if faults:
         reason = f"{type(faults[0]).__name__}: {faults[0]}"
-    else:
-        reason = None
-    if reason is None and num_idle < len(sessions):
+    elif num_idle < len(sessions):
         reason = f"{len(sessions) - num_idle} of {len(sessions)} idle sessions were lost"
     at_once = min(size for size, rate in rates.items() if rate >= ENOUGH * max(rates.values()))
     return Slots(num_idle, at_once, rates[at_once], reason)

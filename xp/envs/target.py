@@ -140,14 +140,10 @@ def origin(url: str) -> str:
     """scheme://host:port of a URL, with the default port added."""
     with suppress(ValueError):
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname:
-            if ":" in parts.hostname:
-                host = f"[{parts.hostname}]"
-            else:
-                host = parts.hostname
-            return (
-                f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-            )
+        port = {"http": 80, "https": 443}.get(parts.scheme)
+        if port is not None and parts.hostname:
+            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+            return f"{parts.scheme}://{host}:{parts.port or port}"
     raise XpError("the address of an environment is not an http(s) URL with a legal host and port")
 
 

@@ -119,10 +119,7 @@ def _fault(error: BaseException, what: str) -> EnvFault | None:
             )
         case aiohttp.WSServerHandshakeError() if error.status in (429, *GATEWAY):
             # A session ends with its connection, so a new attempt finds no remains.
-            if error.headers:
-                header = error.headers.get("Retry-After")
-            else:
-                header = None
+            header = error.headers.get("Retry-After") if error.headers else None
             return Refused(f"{what}: {error.status}", retry_after_s(header, time.time()))
         case aiohttp.ClientResponseError():
             return ProtocolError(f"{what}: not HTTP ({type(error).__name__})")
@@ -169,13 +166,9 @@ async def _detail(response: aiohttp.ClientResponse) -> str:
         value = json.loads(await response.content.read(MAX_ERROR_BYTES))
     except (aiohttp.ClientError, ValueError, RecursionError):
         return ""
-    if isinstance(value, dict):
-        detail = value.get("detail")
-    else:
-        detail = None
-    if detail is not None:
-        return valid_text(str(detail))[:300]
-    return ""
+    if not isinstance(value, dict) or value.get("detail") is None:
+        return ""
+    return valid_text(str(value["detail"]))[:300]
 
 
 async def read_result(
@@ -430,6 +423,11 @@ def _encoded(body: Mapping[str, Any], path: str) -> bytes:
         raise ProtocolError(
             f"{path}: the request cannot be written as JSON ({type(error).__name__})"
         ) from None
+
+
+def deadline_in(seconds: float) -> float:
+    """A deadline on the running loop's clock."""
+    return asyncio.get_running_loop().time() + seconds
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from xp.envs.base import (
     ToolSpec,
 )
 from xp.envs.messages import chat_messages
-from xp.envs.pictures import OFF, PictureStore, decoded, joined, of_result, parts_of
+from xp.envs.pictures import OFF, PictureStore, joined, kept, parts_of
 from xp.lib.text import valid_value
 
 T = TypeVar("T")
@@ -124,13 +124,7 @@ def messages(value: Any, what: str, store: PictureStore | None = None) -> list[M
         for block in listed(message.get("blocks"), what, "blocks"):
             match mapping(block, what):
                 case {"type": "tool_call"}:
-                    calls.append(
-                        {
-                            "id": block.get("id"),
-                            "name": block.get("name"),
-                            "arguments": block.get("input"),
-                        }
-                    )
+                    calls.append({**block, "arguments": block.get("input")})
                 case {"type": "tool_result"}:
                     content = _content(block.get("blocks"), what, store)
                     call_id = block.get("tool_call_id")
@@ -244,9 +238,7 @@ def _one_block(
             raise ProtocolError(f"{what}: an image ({mime}): xp gives a model text alone; {OFF}")
         if not isinstance(data, str):
             refuse(what, "data of an image", data)
-        if is_result:
-            return of_result(data, store)
-        return store.keep(decoded(data))
+        return kept(data, store, is_result=is_result)
     return refuse(what, "type of a block", kind)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
 
-from xp.errors import ExitCode, XpError
-from xp.lib.load import call_fault, is_number, load_function
+from xp.errors import XpError
+from xp.lib.load import load_estimate
 from xp.lib.nested import grouped
 from xp.spec import AdvantageScale, Algorithm, Estimator
 
@@ -52,12 +52,8 @@ def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> 
         rewards: of all episodes. None means void.
         groups: name of each episode's group.
     """
-    flat = {
-        group
-        for group, valid in of_groups(rewards, groups).items()
-        if len(valid) > 1 and not differ(valid)
-    }
-    return [group in flat for group in groups]
+    valid = of_groups(rewards, groups)
+    return [len(valid.get(group, ())) > 1 and not differ(valid[group]) for group in groups]
 
 
 def of_groups(rewards: Sequence[float | None], groups: Sequence[str]) -> dict[str, list[float]]:
@@ -103,16 +99,12 @@ def over_batch_std(episodes: Sequence[Valid]) -> list[float]:
     if len(episodes) < 2:
         return [0.0] * len(episodes)
     scale = stdev(episode.reward for episode in episodes) + STD_EPSILON
-    return [reward / scale for reward in centred(episodes)]
+    return over(episodes, divisor=lambda _: scale)
 
 
 def centred(episodes: Sequence[Valid]) -> list[float]:
     """Rewards minus the mean of their group."""
-    groups = of_groups(
-        [episode.reward for episode in episodes], [episode.group for episode in episodes]
-    )
-    means = {group: fmean(rewards) for group, rewards in groups.items()}
-    return [episode.reward - means[episode.group] for episode in episodes]
+    return over(episodes, divisor=lambda _: 1.0)
 
 
 RULES: Mapping[tuple[Estimator, AdvantageScale], AdvantageFn] = {
@@ -156,12 +148,11 @@ def estimator_of(algorithm: Algorithm, *, by_std: bool) -> AdvantageFn:
 
 def over(episodes: Sequence[Valid], *, divisor: Divisor) -> list[float]:
     """Rewards minus the mean of their group, which is 0 for a single one, divided by a number of the group."""
-    groups = of_groups(
-        [episode.reward for episode in episodes], [episode.group for episode in episodes]
-    )
+    groups = grouped((episode.group, episode.reward) for episode in episodes)
+    means = {group: fmean(rewards) for group, rewards in groups.items()}
     divisors = {group: divisor(rewards) for group, rewards in groups.items()}
     return [
-        reward / divisors[of.group] for of, reward in zip(episodes, centred(episodes), strict=True)
+        (episode.reward - means[episode.group]) / divisors[episode.group] for episode in episodes
     ]
 
 
@@ -208,23 +199,4 @@ def of_valid(
 
 def load_advantage_fn(name: str) -> AdvantageFn:
     """Loads the function `package.module:function`, with checks of its results; raises XpError if it does not exist."""
-    function = load_function("advantage_fn", name)
-
-    def checked(episodes: Sequence[Valid]) -> list[float]:
-        """Calls the user's function; raises XpError, which stops the run, unless it gives one finite number per
-        episode."""
-        try:
-            advantages = list(function(episodes))
-        except Exception as error:
-            raise XpError(
-                f"advantage_fn {name} raised {call_fault(error)}", ExitCode.STAGE_FAILED
-            ) from error
-        if len(advantages) != len(episodes) or not all(map(is_number, advantages)):
-            raise XpError(
-                f"advantage_fn {name} gave {advantages!r:.200} for {len(episodes)} episodes; it must give one finite"
-                " number for each",
-                ExitCode.STAGE_FAILED,
-            )
-        return [float(advantage) for advantage in advantages]
-
-    return checked
+    return load_estimate("advantage_fn", name, "episodes")

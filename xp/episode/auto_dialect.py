@@ -50,15 +50,14 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
     for identity, values in product(
         ("call00001", f"functions.{TOOL.name}:0"), (ARGUMENTS, json.dumps(ARGUMENTS))
     ):
-        if dialects:
-            turn = ""
-        else:
-            turn = _rendered_call(tokenizer, arguments, identity, values)
-        dialects += [
+        turn = _rendered_call(tokenizer, arguments, identity, values)
+        dialects = [
             dialect
             for dialect, syntax in SYNTAX.items()
             if syntax.read(turn, lambda: (TOOL,)) == expected
         ]
+        if dialects:
+            break
     if len(dialects) > 1 and Dialect.LLAMA_JSON in dialects:
         dialects.remove(
             Dialect.LLAMA_JSON

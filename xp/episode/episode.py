@@ -75,10 +75,7 @@ class Episode:
         """True if the model must read the session's own prompt, after `start`."""
         self._describe = describe
         self._metadata: Mapping[str, Any] = {}
-        if self.is_live or not prepared:
-            expected = None
-        else:
-            expected = prepared
+        expected = None if self.is_live else prepared or None
         self._attempt = Attempt(
             open_session,
             rules.limits.retries_per_episode,
@@ -123,13 +120,11 @@ class Episode:
     @property
     def undelivered(self) -> tuple[int, ...]:
         """Numbers of the turns that a program never got, once the episode is settled."""
-        results = (
-            result
-            for turn in self._turns
-            for result in turn.results
-            if isinstance(result, TakenResult)
-        )
-        return tuple(number for result in results for number in result.undelivered)
+        numbers: list[int] = []
+        for result in self._results():
+            if isinstance(result, TakenResult):
+                numbers += result.undelivered
+        return tuple(numbers)
 
     @property
     def num_sampled(self) -> int:
@@ -175,20 +170,18 @@ class Episode:
                 return Reply((), self._status)
             began = time.monotonic()
             self._start()
-            is_on = self._status is EpisodeStatus.ONGOING
-            if is_on:
+            turn = Turn(text, (), (), (), 0.0)
+            if self._status is EpisodeStatus.ONGOING:
                 turn = self._take(text, calls, is_cut)
-            else:
-                turn = Turn(text, (), (), (), 0.0)
             self._turns.append(replace(turn, elapsed_s=time.monotonic() - began))
             if self._status is EpisodeStatus.ONGOING and len(self._turns) >= self._rules.max_turns:
                 self._status = EpisodeStatus.TRUNCATED
-            is_over = self._status is not EpisodeStatus.ONGOING
-            if is_over:
+            if self.is_over:
                 self._leave()
                 self._attempt.close()  # Frees its slot for the next episode before the trainer settles this one.
-            if is_over or turn.follows is None:
-                return Reply(() if is_over else turn.messages, self._status)
+                return Reply((), self._status)
+            if turn.follows is None:
+                return Reply(turn.messages, self._status)
             schemas = json.dumps(tool_schemas(self._attempt.tools()), ensure_ascii=False)
             return Reply(turn.messages, self._status, turn.follows, schemas)
 
@@ -257,44 +250,27 @@ class Episode:
         messages: list[Message] = []
         try:
             syntax = syntax_of(self._rules.dialect)
-            if parsed is None:
-                calls = syntax.read(text, self._attempt.tools)
-            else:
-                calls = parsed
-            if (
-                calls
-                and parsed is None
-                and self._attempt.takes_answer()
-                and not self._attempt.tools()
-            ):
-                calls = ()  # The whole text is the answer: a task may ask for the text of a call.
-            # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
+            calls = self._read_calls(text) if parsed is None else parsed
+            complete = calls
             if is_cut and parsed is None:
+                # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
                 complete = syntax.read(f"{text}x", self._attempt.tools)
-            else:
-                complete = calls
+            given = calls
             if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST:
-                processed_calls = calls[:1]
-            else:
-                processed_calls = calls
+                given = calls[:1]
             if self._attempt.takes_messages():
-                messages += self._take_message(text, processed_calls, is_cut, results)
-            elif processed_calls:
-                self._take_calls(processed_calls, results, messages)
+                messages += self._take_message(text, given, is_cut, results)
+            elif given:
+                self._take_calls(given, results, messages)
             else:
-                if self._attempt.reads_thinking():
-                    answer = text
-                else:
-                    answer = syntax.plain(text).strip()
+                answer = text if self._attempt.reads_thinking() else syntax.plain(text).strip()
                 self._take_plain(valid_text(answer), results, messages)
             if is_cut and self._status not in (EpisodeStatus.ONGOING, EpisodeStatus.TRUNCATED):
-                processed = processed_calls[: len(messages)]
-                has_ended_it = (
-                    self._is_finished
-                    and bool(processed_calls)
-                    and complete[: len(processed)] == processed
-                )
-                self._status = EpisodeStatus.FINISHED if has_ended_it else EpisodeStatus.TRUNCATED
+                answered = given[: len(messages)]
+                is_complete = complete[: len(answered)] == answered
+                self._status = EpisodeStatus.TRUNCATED
+                if self._is_finished and given and is_complete:
+                    self._status = EpisodeStatus.FINISHED
         except EnvFault as fault:
             self._void(fault)
         turn = Turn(text, calls, tuple(results), tuple(messages), 0.0)
@@ -307,6 +283,13 @@ class Episode:
             # As for a new prompt of too many tokens: a text would take a part of its question away.
             self._status = EpisodeStatus.TRUNCATED
         return replace(turn, messages=tuple(self._bounded(messages, room, most)))
+
+    def _read_calls(self, text: str) -> tuple[ParsedCall, ...]:
+        """The calls of a turn. Without tools the whole text is the answer: a task may ask for the text of a call."""
+        calls = syntax_of(self._rules.dialect).read(text, self._attempt.tools)
+        if calls and self._attempt.takes_answer() and not self._attempt.tools():
+            return ()
+        return calls
 
     def _num_pictures_before(self, number: int, follows: int | None) -> int:
         """Pictures of the conversation that a turn's reply continues; 0 for a new prompt.
@@ -382,10 +365,7 @@ class Episode:
         if len(read) < len(calls):
             self._num_malformed += len(calls) - len(read)
             read = []
-        if read:
-            content = syntax.before_calls(text)
-        else:
-            content = syntax.plain(text).strip()
+        content = syntax.before_calls(text) if read else syntax.plain(text).strip()
         message = Message(role="assistant", content=valid_text(content))
         if read:
             message["tool_calls"] = [
@@ -491,21 +471,20 @@ class Episode:
                 )
         return messages, calls
 
-    def _read_messages(self) -> list[Message]:
-        """The messages that the model was given."""
-        replies = [message for turn in self._turns for message in turn.messages]
-        return [*self.opening, *replies]
-
     def _picture_counts(self) -> Mapping[str, float]:
         if self._rules.images is None:
             return {}
+        replies = [message for turn in self._turns for message in turn.messages]
         return {
-            "read": float(len(pictures_of(self._read_messages()))),
+            "read": float(len(pictures_of([*self.opening, *replies]))),
             "left_out": float(self._num_pictures_left_out),
         }
 
+    def _results(self) -> list[ToolResult]:
+        return [result for turn in self._turns for result in turn.results]
+
     def _ended(self) -> EndedEpisode:
-        results = [result for turn in self._turns for result in turn.results]
+        results = self._results()
         result = EpisodeResult(
             status=self._status,
             reward=None,

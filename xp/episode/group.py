@@ -91,24 +91,18 @@ def load_group_fn(name: str) -> tuple[Callable[..., Any], bool]:
     """A function of `env.group_reward_fn`, and whether it has a parameter `task`; raises XpError."""
     try:
         function = load_object(name)
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise XpError(f"group_reward_fn {name} cannot be loaded: {error}") from error
-    needed = [
-        parameter.name
-        for parameter in parameters[1:]
-        if parameter.default is parameter.empty and parameter.name != "task"
-    ]
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not parameters or parameters[0].kind not in positional:
+    wants_task = "task" in list(signature.parameters)[1:]
+    try:
+        signature.bind([], **({"task": {}} if wants_task else {}))
+    except TypeError as error:
         raise XpError(
-            f"group_reward_fn {name} must take the list of the group's episodes as its first argument"
-        )
-    if needed:
-        raise XpError(
-            f"group_reward_fn {name} has unknown parameters {', '.join(needed)}; `task` alone may follow"
-        )
-    return function, any(parameter.name == "task" for parameter in parameters[1:])
+            f"group_reward_fn {name} must take the list of the group's episodes, and may take `task`: {error}; its"
+            f" parameters are {signature}"
+        ) from None
+    return function, wants_task
 
 
 def dialogue(episode: GroupEpisode, dialect: Dialect | str) -> list[Message]:

@@ -45,8 +45,9 @@ def write_prose(text: str, is_before_call: bool) -> str:
     is."""
     if MESSAGE in text:
         return f"{text}{NEXT}" if is_before_call else text
-    channel, end = ("commentary", NEXT) if is_before_call else ("final", "")
-    return f"<|channel|>{channel}{MESSAGE}{text}{end}"
+    if is_before_call:
+        return f"<|channel|>commentary{MESSAGE}{text}{NEXT}"
+    return f"<|channel|>final{MESSAGE}{text}"
 
 
 def _messages(text: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, Final
 from urllib.parse import unquote
@@ -66,6 +66,8 @@ def allowed_types(branch: Schema) -> frozenset[str]:
         return frozenset(_type_of(value) for value in values)
     named = branch.get("type")
     kinds = TYPES.intersection(name for name in (named, *_listed(named)) if isinstance(name, str))
+    if "number" in kinds:
+        return kinds | {"integer"}
     if kinds:
         return kinds
     implied = {"properties": "object", "items": "array", "prefixItems": "array"}
@@ -82,7 +84,7 @@ def allows(branch: Schema, value: Any) -> bool:
             value == known and isinstance(value, bool) == isinstance(known, bool)
             for known in values
         )
-    return _is_of(_type_of(value), allowed_types(branch))
+    return _type_of(value) in allowed_types(branch)
 
 
 def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
@@ -125,9 +127,7 @@ def _merged(first: Schema, other: Schema) -> Schema | None:
         both["required"] = [*_listed(first["required"]), *_listed(other["required"])]
     if "type" in first and "type" in other:
         kinds, others = (allowed_types({"type": branch["type"]}) for branch in (first, other))
-        both["type"] = sorted(
-            kind for kind in kinds | others if _is_of(kind, kinds) and _is_of(kind, others)
-        )
+        both["type"] = sorted(kinds & others)
     values = allowed_values(first)
     if values is not None and allowed_values(other) is not None:
         both["enum"] = [value for value in values if allows(other, value)]
@@ -139,10 +139,6 @@ def _merged(first: Schema, other: Schema) -> Schema | None:
 
 def _type_of(value: Any) -> str:
     return next(name for kind, name in _OF_TYPE if isinstance(value, kind))
-
-
-def _is_of(kind: str, kinds: Set[str]) -> bool:
-    return kind in kinds or (kind == "integer" and "number" in kinds)
 
 
 def _target(reference: Any, root: Schema) -> Any:

@@ -19,10 +19,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import EnvFault, Message, Task
+from xp.envs.base import EnvFault, Message, Picture, Task
 from xp.envs.chat_api import Api, DialogueFails, TooLong
 from xp.envs.judges import COST, JudgeCall, JudgeFault, usage_of_judges
-from xp.envs.pictures import PictureStore, parts_of, with_pictures
+from xp.envs.pictures import PictureStore, with_each_picture
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
 from xp.episode.sized_pictures import MAX_KEPT
@@ -149,10 +149,19 @@ class Judge:
 
     def score(self, task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
         """Scores between 0 and 1, index-aligned; raises JudgeFault, also if the endpoint does not answer."""
-        parts = [self._parts(episode) for episode in episodes]
-        return self.score_answers(
-            parts[0][0], [answer for _, answer in parts], self.rubric(task), task.id
-        )
+        openings: list[list[Message]] = []
+        answers: list[list[Message]] = []
+        for episode in episodes:
+            messages = dialogue(episode, self._dialect)
+            turns = own_turns(messages, episode.outcome.num_turns) or [len(messages)]
+            openings.append(messages[: turns[0]])
+            answers.append(messages[turns[0] :])
+        if any(opening != openings[0] for opening in openings):
+            # With env.prompt=live, each episode may have another question, which belongs to its answer.
+            answers = [[*pair[0], *pair[1]] for pair in zip(openings, answers, strict=True)]
+            openings = [[]]
+        texts = [_as_text(answer) for answer in answers]
+        return self.score_answers(openings[0], texts, self.rubric(task), task.id)
 
     def score_answers(
         self, opening: Any, answers: Sequence[Any], rubric: str, about: str
@@ -229,8 +238,8 @@ class Judge:
             forward = won.get((left, other), 0.5)
             backward = 1 - won.get((other, left), 0.5)
             share = forward if forward == backward else 0.5
-            wins[left], wins[other] = wins[left] + share, wins[other] + 1 - share
-            for at in (left, other):
+            for at, part in ((left, share), (other, 1 - share)):
+                wins[at] += part
                 turned[at] += forward != backward
         others = max(1, len(answers) - 1)
         return [sum_ / others for sum_ in wins], [
@@ -336,15 +345,9 @@ class Judge:
     ) -> str:
         """The text of an answer, from the record if it has one."""
         model = self.config.model
-        settings = [
-            self._api.url if model.url else "",
-            model.name,
-            model.temperature,
-            model.max_tokens,
-            model.seed,
-        ]
+        url = self._api.url if model.url else ""
         name = digest_of([about, messages, attempt])
-        digest = digest_of([*settings, name])
+        digest = digest_of([url, model.name, model.temperature, model.max_tokens, model.seed, name])
         known = self._log.known(digest)
         if known is not None:
             return known
@@ -354,31 +357,25 @@ class Judge:
         read = answer.prompt_tokens
         written = answer.completion_tokens
         # Without counts the cost is not known, whatever the prices.
-        if read is None or written is None:
-            priced = ""
-        else:
-            priced = model.name
-        call = JudgeCall(priced, read or 0, written or 0)
+        is_counted = read is not None and written is not None
+        call = JudgeCall(model.name if is_counted else "", read or 0, written or 0)
         calls.append(call)
         cost = usage_of_judges([call], self._prices).get(COST)
-        line = {
-            "digest": digest,
-            "at": time.time(),
-            "task": about,
-            "model": model.name,
-            "messages": messages,
-        }
-        counts = {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
-        self._log.write({**line, "answer": text, "is_cut": answer.is_cut, **counts})
+        self._log.write(
+            {
+                "digest": digest,
+                "at": time.time(),
+                "task": about,
+                "model": model.name,
+                "messages": messages,
+                "answer": text,
+                "is_cut": answer.is_cut,
+                "prompt_tokens": read,
+                "completion_tokens": written,
+                "cost_usd": cost,
+            }
+        )
         return text
-
-    def _parts(self, episode: GroupEpisode) -> tuple[list[Message], Any]:
-        """The conversation that the model was given, and its answer: the text of its only turn, or the dialogue."""
-        messages = dialogue(episode, self._dialect)
-        places = own_turns(messages, episode.outcome.num_turns) or [len(messages)]
-        answer = messages[places[0] :]
-        is_text = len(answer) == 1 and "tool_calls" not in answer[0]
-        return messages[: places[0]], answer[0]["content"] if is_text else answer
 
 
 def rubric_of(rubric: str, row: Mapping[str, Any]) -> str:
@@ -393,20 +390,26 @@ def rubric_of(rubric: str, row: Mapping[str, Any]) -> str:
     return text
 
 
+def _as_text(answer: Sequence[Message]) -> Any:
+    """The text of an answer of one turn without calls, else its messages."""
+    if len(answer) == 1 and "tool_calls" not in answer[0]:
+        return answer[0]["content"]
+    return answer
+
+
 def _with_names(value: Any, digests: list[str]) -> Any:
     """A text, a message or a list of them with names in place of pictures, whose digests are added to the list."""
     if isinstance(value, list | tuple):
         return [_with_names(member, digests) for member in value]
     if not isinstance(value, Mapping) or not value.get("pictures"):
         return value
+
+    def name(picture: Picture) -> str:
+        digests.append(picture["sha256"])
+        return f"[image {len(digests)}]"
+
     message: Any = value
-    parts = []
-    for part in parts_of(message):
-        if not isinstance(part, str):
-            digests.append(part["sha256"])
-            part = f"[image {len(digests)}]"
-        parts.append(part)
-    return with_pictures(message, parts)
+    return with_each_picture(message, name)
 
 
 def _verdict(answer: str, check: str) -> Mapping[str, Any]:

@@ -50,10 +50,7 @@ def parse_llama_json(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
         tools: called only if the turn has an object with a name.
     """
     objects = list(_objects(without_thinking(text, _OBJECTS)))
-    if objects:
-        names = {tool.name for tool in tools()}
-    else:
-        names = set()
+    names = {tool.name for tool in tools()} if objects else set()
     if not any(has_arguments and name in names for _, name, has_arguments in objects):
         return ()
     return with_calls(
@@ -72,9 +69,8 @@ def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     plain = without_thinking(text, _LISTS)
     begin = _LIST.search(plain)
     if begin is None:
-        names = set()
-    else:
-        names = {tool.name for tool in tools()}
+        return ()
+    names = {tool.name for tool in tools()}
     calls: list[ParsedCall] = []
     called: set[str] = set()
     num_failed = 0

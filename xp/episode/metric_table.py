@@ -57,34 +57,20 @@ PARTS: Final = {"<n>": r"(\d+)", "<threshold>": r"([-+.e\d]+)", "<name>": r"(.+)
 
 def find(name: str) -> Metric | None:
     """The metric of a metric's name as it is in metrics.jsonl, or of a family's own (`reward/avg_pass_at_<n>`)."""
-    if name.startswith("evaluation/"):
-        name = name.split("/", 2)[-1]
-    metric = _of_run(name)
-    if metric is not None or "/" not in name:
-        return metric
-    return _of_run(name.split("/", 1)[1])
+    return _parts(name)[0]
 
 
 def title_of_metric(name: str) -> str:
     """Short name of a metric for people; a plugin's metric without an entry is its own name in words."""
-    prefix = ""
-    if name.startswith("evaluation/"):
-        _, when, name = name.split("/", 2) if name.count("/") > 1 else ("", "", name)
-        prefix = f"Held-out {when}: "
-    metric = _of_run(name)
-    env = ""
-    if metric is None and "/" in name:
-        env, _, rest = name.partition("/")
-        metric, name = (_of_run(rest), rest) if _of_run(rest) is not None else (None, name)
+    metric, prefix, name = _parts(name)
     if metric is None:
         return prefix + name.replace("_", " ").replace("/", ": ")
-    match = _pattern(metric.name).fullmatch(name)
     title = metric.title
-    for part, value in zip(
-        re.findall("<.+?>", metric.name), match.groups() if match else (), strict=False
-    ):
-        title = title.replace(part, value)
-    return f"{prefix}{f'{env}: ' if env else ''}{title}"
+    match = _pattern(metric.name).fullmatch(name)
+    if match is not None:
+        for part, value in zip(re.findall("<.+?>", metric.name), match.groups(), strict=True):
+            title = title.replace(part, value)
+    return prefix + title
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -97,6 +83,20 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(
                 f"the metric {name} is not in xp/episode/metrics.toml{nearest(name, [metric.name for metric in METRICS])}"
             )
+
+
+def _parts(name: str) -> tuple[Metric | None, str, str]:
+    """A metric, its evaluation and its member of the mixture in words, and its name without these."""
+    prefix = ""
+    if name.startswith("evaluation/"):
+        when, _, name = name.removeprefix("evaluation/").partition("/")
+        prefix = f"Held-out {when}: "
+    metric = _of_run(name)
+    env, _, rest = name.partition("/")
+    of_env = _of_run(rest)
+    if metric is None and of_env is not None:
+        return of_env, f"{prefix}{env}: ", rest
+    return metric, prefix, name
 
 
 def _of_run(name: str) -> Metric | None:

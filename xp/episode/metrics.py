@@ -46,13 +46,10 @@ def episode_metrics(
         pass_threshold: smallest reward that is a pass; part of that metric's name unless it is 1.
     """
     metrics = _metrics(played, group_size, pass_threshold)
-    names = sorted({episode.env for episode in played})
-    if len(names) > 1:
-        for name in names:
-            of_env = _metrics(
-                [episode for episode in played if episode.env == name], group_size, pass_threshold
-            )
-            metrics |= {f"{name}/{key}": value for key, value in of_env.items()}
+    by_env = grouped((episode.env, episode) for episode in played)
+    for env, episodes in sorted(by_env.items()) if len(by_env) > 1 else ():
+        of_env = _metrics(episodes, group_size, pass_threshold)
+        metrics |= {f"{env}/{key}": value for key, value in of_env.items()}
     return metrics
 
 
@@ -84,60 +81,52 @@ def _metrics(
     played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float
 ) -> dict[str, float]:
     scored = [episode for episode in played if episode.outcome.reward is not None]
+    outcomes = [episode.outcome for episode in played]
+    valid = [episode.outcome for episode in scored]
     rewards = [_reward(episode) for episode in scored]
-    positive = [reward for reward in rewards if reward > 0]
     groups = _groups(played, group_size)
+    step_rewards = [reward for outcome in valid for reward in outcome.step_rewards]
+    num_trained = sum(episode.num_tokens for episode in played)
     metrics = {
         "episodes/num": float(len(played)),
-        "episodes/void": _share(played, EpisodeStatus.VOID),
-        "episodes/truncated": _share(played, EpisodeStatus.TRUNCATED),
-        "episodes/finished": _share(played, EpisodeStatus.FINISHED),
-        "episodes/malformed": _mean(
-            [float(episode.outcome.num_malformed > 0) for episode in played]
-        ),
-        "episodes/tokens": _mean([float(episode.num_tokens) for episode in played]),
-        "environment/turns": _mean([float(episode.outcome.num_turns) for episode in played]),
-        "environment/total_reward": sum(
-            (sum(episode.outcome.step_rewards) for episode in scored), 0.0
-        ),
-        "environment/num_rewards": float(
-            sum(len(episode.outcome.step_rewards) for episode in scored)
-        ),
+        **{
+            f"episodes/{status}": _mean([outcome.status is status for outcome in outcomes])
+            for status in (EpisodeStatus.VOID, EpisodeStatus.TRUNCATED, EpisodeStatus.FINISHED)
+        },
+        "episodes/malformed": _mean([outcome.num_malformed > 0 for outcome in outcomes]),
+        "episodes/tokens": _mean([episode.num_tokens for episode in played]),
+        "environment/turns": _mean([outcome.num_turns for outcome in outcomes]),
+        "environment/total_reward": sum(step_rewards, 0.0),
+        "environment/num_rewards": float(len(step_rewards)),
     }
-    num_trained = sum(episode.num_tokens for episode in played)
     num_sampled = sum(episode.num_sampled or episode.num_tokens for episode in played)
     if num_sampled > num_trained:
         metrics["episodes/trained_share"] = num_trained / num_sampled
-    metrics |= _means("reward_fn", [episode.outcome.metrics for episode in scored])
+    metrics |= _means("reward_fn", [outcome.metrics for outcome in valid])
     # Without the cost, if that of one episode is unknown.
-    judges = total_usage([episode.outcome.judges for episode in scored])
+    judges = total_usage([outcome.judges for outcome in valid])
     metrics |= {f"judges/{name}": value for name, value in judges.items()}
-    metrics |= _means("group", [episode.outcome.group for episode in scored])
-    metrics |= _means("grader", [episode.outcome.grader for episode in scored])
-    metrics |= _means("pictures", [episode.outcome.pictures for episode in played])
-    if scored:
-        metrics |= {
-            "reward/avg_raw_reward": fmean(rewards),
-            "reward/mean_positive_reward": _mean(positive),
-            pass_name(group_size, pass_threshold): _mean(
-                [
-                    float(
-                        max(episode.outcome.task_reward or 0.0 for episode in group)
-                        >= pass_threshold
-                    )
-                    for group in groups
-                ]
-            ),
-        }
-        if group_size > 1:
-            equal = [float(len(set(map(_reward, group))) == 1) for group in groups]
-            metrics["reward/groups_without_variance"] = _mean(equal)
+    metrics |= _means("group", [outcome.group for outcome in valid])
+    metrics |= _means("grader", [outcome.grader for outcome in valid])
+    metrics |= _means("pictures", [outcome.pictures for outcome in outcomes])
+    if not scored:
+        return metrics
+    best = [max(episode.outcome.task_reward or 0.0 for episode in group) for group in groups]
+    passes = [reward >= pass_threshold for reward in best]
+    metrics["reward/avg_raw_reward"] = fmean(rewards)
+    metrics["reward/mean_positive_reward"] = _mean([reward for reward in rewards if reward > 0])
+    metrics[pass_name(group_size, pass_threshold)] = _mean(passes)
+    if group_size > 1:
+        equal = [len(set(map(_reward, group))) == 1 for group in groups]
+        metrics["reward/groups_without_variance"] = _mean(equal)
     penalties = [
         _reward(episode) - episode.outcome.unpenalized
         for episode in scored
         if episode.outcome.unpenalized is not None
     ]
-    return metrics | ({"reward/overlong_penalty": fmean(penalties)} if penalties else {})
+    if penalties:
+        metrics["reward/overlong_penalty"] = fmean(penalties)
+    return metrics
 
 
 def pass_name(group_size: int, pass_threshold: float) -> str:
@@ -173,10 +162,6 @@ def _groups(played: Sequence[EpisodeFacts], group_size: int) -> list[list[Episod
 def _reward(facts: EpisodeFacts) -> float:
     assert facts.outcome.reward is not None  # scored episodes only
     return facts.outcome.reward
-
-
-def _share(played: Sequence[EpisodeFacts], status: EpisodeStatus) -> float:
-    return _mean([float(episode.outcome.status is status) for episode in played])
 
 
 def _mean(values: Sequence[float]) -> float:

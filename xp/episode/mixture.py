@@ -97,10 +97,7 @@ class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
         rules = self._config.members[row.env]
         rewards = self._rewards[row.env]
         # Not from the task set: a description may include the answer, which trainers' datasets never have.
-        if rewards.wants_task:
-            describe = partial(description, provider, task)
-        else:
-            describe = None
+        describe = partial(description, provider, task) if rewards.wants_task else None
         return Episode(task, lambda: provider.open(task), rules, rewards, row.messages, describe)
 
     def scores_groups(self, env: str) -> bool:
@@ -135,7 +132,7 @@ class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
 
     def max_sessions(self) -> int:
         """The smallest limit of any member on concurrent sessions."""
-        return self._config.max_sessions()
+        return min(member.limits.max_sessions for member in self._config.members.values())
 
     def catalog_names(self) -> Mapping[str, str]:
         """Member -> its name in the OpenReward catalog, for members that have one."""
@@ -148,9 +145,8 @@ class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
 
     def allowed_origins(self) -> frozenset[str]:
         """Origins beside the catalog's that may receive the API key, over all members."""
-        return frozenset(
-            origin for member in self._config.members.values() for origin in member.allowed_origins
-        )
+        origins = (member.allowed_origins for member in self._config.members.values())
+        return frozenset().union(*origins)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -167,10 +163,7 @@ class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
 
 def without_judge_key(member: EnvConfig, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The variables without the judge's key, unless the environment has it as a secret of its own."""
-    if member.judge is None:
-        key = None
-    else:
-        key = member.judge.model.key_variable
+    key = None if member.judge is None else member.judge.model.key_variable
     if key is None or key in (*member.secrets, *member.secret_overrides.values()):
         return environ
     return {name: value for name, value in environ.items() if name != key}

@@ -360,21 +360,15 @@ def load_processor(place: str | Path, tokenizer: Any) -> Any:
     """
     from transformers import AutoProcessor
 
+    processor = None
+    fault = "reads text alone"
     try:
         with _without_videos():
             processor = AutoProcessor.from_pretrained(place, backend="pil")
     except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise XpError(
-            f"model.images: {place} has no processor of pictures ({reason}); choose a model that reads pictures, or set"
-            " model.images=null",
-            ExitCode.PLAN,
-        ) from None
-    if not hasattr(processor, "image_processor"):
-        raise XpError(
-            f"model.images: {place} reads text alone; choose a model that reads pictures, or set model.images=null",
-            ExitCode.PLAN,
-        )
+        fault = f"has no processor of pictures ({' '.join(str(error).split())[:200]})"
+    if processor is None or not hasattr(processor, "image_processor"):
+        raise XpError(f"model.images: {place} {fault}; {OTHER}", ExitCode.PLAN)
     processor.tokenizer = tokenizer
     return processor
 

@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from os.path import commonprefix
 from typing import Any, Final
 
 from xp.envs.base import Message, Picture, Session, ToolSpec
-from xp.envs.pictures import digests_of, parts_of, with_pictures
+from xp.envs.pictures import digests_of, parts_of, separated, with_pictures
 from xp.episode.dialects import syntax_of
 from xp.lib.digest import digest_of
 from xp.lib.text import counted, valid_value
@@ -96,10 +97,8 @@ def session_messages(template: str | None, session: Session) -> list[Message]:
     Args:
         template: system prompt, as in `opening_messages`.
     """
-    if template is not None and _PLACEHOLDER.search(template):
-        tools = session.tools()
-    else:
-        tools = ()
+    needs_tools = template is not None and _PLACEHOLDER.search(template)
+    tools = session.tools() if needs_tools else ()
     return opening_messages(template, session.prompt(), tools)
 
 
@@ -124,12 +123,7 @@ def _excerpts(*values: object) -> list[str]:
         value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
         for value in values
     ]
-    pairs = enumerate(zip(*texts, strict=False))
-    start = max(
-        0,
-        next((at for at, (first, other) in pairs if first != other), min(map(len, texts)))
-        - MAX_EXCERPT // 2,
-    )
+    start = max(0, len(commonprefix(texts)) - MAX_EXCERPT // 2)  # noqa: RUF071 - these are no paths
     end = start + MAX_EXCERPT
     return [
         repr("..." * (start > 0) + text[start:end] + "..." * (end < len(text))) for text in texts
@@ -155,11 +149,9 @@ def with_tools(
     """The first messages as texts, with the tools at the end of the system message, which is added if there is none."""
     syntax = syntax_of(dialect)
     result = list[Message]()
-    for is_environments, group in groupby(
-        messages, lambda message: message["role"] in ("tool", "user")
-    ):
+    for _, group in groupby(messages, lambda message: message["role"] in ("tool", "user")):
         part = list(group)
-        if is_environments and any(message["role"] == "tool" for message in part):
+        if any(message["role"] == "tool" for message in part):
             part = as_user(part)
         for message in part:
             calls = [call["function"] for call in message.get("tool_calls", ())]
@@ -171,28 +163,25 @@ def with_tools(
                 message = Message({**message, "content": content})
                 del message["tool_calls"]
             result.append(message)
-    messages = result
     if not schemas:
-        return messages
+        return result
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
     text = _SYSTEM.replace("{form}", syntax.form).replace("{tools}", lines, 1)
-    if messages and messages[0]["role"] == "system":
-        system = Message({**messages[0], "content": f"{messages[0]['content']}\n\n{text}"})
-        return [system, *messages[1:]]
-    return [Message(role="system", content=text), *messages]
+    if result and result[0]["role"] == "system":
+        system = Message({**result[0], "content": f"{result[0]['content']}\n\n{text}"})
+        return [system, *result[1:]]
+    return [Message(role="system", content=text), *result]
 
 
 def as_user(messages: Sequence[Message]) -> list[Message]:
     """The environment's messages as one user message, since some templates lack the role `tool` or refuse two in a
     row."""
-    parts: list[str | Picture] = []
-    for number, message in enumerate(messages):
-        if number:
-            parts.append("\n")
+    if not messages:
+        return []
+    groups: list[list[str | Picture]] = []
+    for message in messages:
+        parts = parts_of(message)
         if message["role"] == "tool":
-            parts += ["<tool_response>\n", *parts_of(message), "\n</tool_response>"]
-        else:
-            parts += parts_of(message)
-    if messages:
-        return [with_pictures(Message(role="user", content=""), parts)]
-    return []
+            parts = ["<tool_response>\n", *parts, "\n</tool_response>"]
+        groups.append(parts)
+    return [with_pictures(Message(role="user", content=""), separated(groups, "\n"))]

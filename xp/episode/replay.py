@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -115,19 +116,17 @@ class Attempt:
         return self._persist(_leave, deadline, "the final state")
 
     def takes_messages(self) -> bool:
-        return self._persist(lambda session: isinstance(session, MessageTaker), float("inf"))
+        return self._persist(lambda session: isinstance(session, MessageTaker))
 
     def takes_answer(self) -> bool:
-        return self._persist(lambda session: session.takes_answer, float("inf"))
+        return self._persist(lambda session: session.takes_answer)
 
     def reads_thinking(self) -> bool:
         """True if the session takes the model's whole text as an answer, thinking included."""
-        return self._persist(
-            lambda session: getattr(session, "reads_thinking", False), float("inf")
-        )
+        return self._persist(lambda session: getattr(session, "reads_thinking", False))
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        return self._persist(lambda session: session.tools(), float("inf"))
+        return self._persist(lambda session: session.tools())
 
     def close(self) -> None:
         session = self._session
@@ -136,7 +135,9 @@ class Attempt:
             with suppress(Exception):
                 session.close()
 
-    def _persist(self, act: Callable[[Session], T], deadline: float, call: str = "opening") -> T:
+    def _persist(
+        self, act: Callable[[Session], T], deadline: float = math.inf, call: str = "opening"
+    ) -> T:
         """Acts on the session; after a fault on a new one, while retries and time are left."""
         while True:
             if time.monotonic() > deadline:
@@ -204,12 +205,7 @@ def _valid(result: ToolResult) -> ToolResult:
         type(result.finished), "__bool__"
     ):  # A text such as "false" would count as true.
         raise ProtocolError(f"finished is {result.finished!r:.60}, not True or False")
-    text = valid_text(result.text)
-    metrics = metrics_of(result.metrics)
-    is_valid = text == result.text and metrics == result.metrics
-    if is_valid:
-        return result
-    return replace(result, text=text, metrics=metrics)
+    return replace(result, text=valid_text(result.text), metrics=metrics_of(result.metrics))
 
 
 def _as_fault(act: Callable[[], T]) -> T:

@@ -209,10 +209,7 @@ def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: Reward) 
     rewards = [*step_rewards]
     if not finished and rule.nonterminal is not None:
         rewards.append(rule.nonterminal)
-    if rewards:
-        reward = REDUCTIONS[rule.reduction](rewards)
-    else:
-        reward = 0.0
+    reward = REDUCTIONS[rule.reduction](rewards) if rewards else 0.0
     if not math.isfinite(reward):
         raise OverflowError(f"the {rule.reduction} of the step rewards is {reward}")
     if rule.minimum is not None:
@@ -274,32 +271,28 @@ def _scored(
     task: Task, episodes: Sequence[GroupEpisode], sources: Mapping[RewardStep, GroupSource]
 ) -> list[EpisodeResult]:
     """The results of valid episodes after some steps; each source reads the rewards after the step before it."""
+    results = [episode.outcome for episode in episodes]
     for step, source in sources.items():
-        episodes = [
-            replace(episode, outcome=_with_own_reward(episode.outcome)) for episode in episodes
-        ]
-        size = len(episodes)
-        try:
-            scores = source.score(task, episodes)
-            results = [
-                _with_usage(
-                    _with_score(step, source, episode.outcome, value, entries), scores.judges, size
-                )
-                for episode, value, entries in zip(
-                    episodes, scores.values, scores.entries, strict=True
-                )
-            ]
-        except Exception as error:
-            usage = error.usage if isinstance(error, JudgeFault) else {}
-            reason = f"{source.name}: {type(error).__name__}: {error}"
-            return [
-                _void(_with_usage(episode.outcome, usage, size), reason) for episode in episodes
-            ]
-        episodes = [
+        results = [_with_own_reward(result) for result in results]
+        group = [
             replace(episode, outcome=result)
             for episode, result in zip(episodes, results, strict=True)
         ]
-    return [episode.outcome for episode in episodes]
+        usage: Mapping[str, float] = {}
+        reason = ""
+        try:
+            scores = source.score(task, group)
+            usage = scores.judges
+            given = zip(results, scores.values, scores.entries, strict=True)
+            results = [_with_score(step, source, *score) for score in given]
+        except Exception as error:
+            if isinstance(error, JudgeFault):
+                usage = error.usage
+            reason = f"{source.name}: {type(error).__name__}: {error}"
+        results = [_with_usage(result, usage, len(results)) for result in results]
+        if reason:
+            return [_void(result, reason) for result in results]
+    return results
 
 
 def _with_score(
@@ -310,9 +303,8 @@ def _with_score(
     entries: Mapping[str, float],
 ) -> EpisodeResult:
     assert result.reward is not None  # valid episodes only
-    if source.weight is None:
-        reward = value
-    else:
+    reward = value
+    if source.weight is not None:
         reward = result.reward + source.weight * value
     check_bound(reward, source.name)
     return _after(result, step, reward, group={**result.group, **entries})

@@ -76,14 +76,12 @@ def shaped_reward(
                 f"reward_fn {shape.name}: {type(error).__name__}: {error}"
             ) from error
         reward += shape.weight * value
-        metrics |= (
-            entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], value, entries)
-        )
+        if len(shapes) > 1:
+            function = shape.name.partition(":")[2]
+            entries = {f"{function}/{name}": entry for name, entry in entries.items()}
+            entries[function] = value
+        metrics |= entries
     return reward, metrics
-
-
-def _under(function: str, reward: float, entries: Mapping[str, float]) -> dict[str, float]:
-    return {function: reward} | {f"{function}/{name}": value for name, value in entries.items()}
 
 
 ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls", "tokens")
@@ -120,10 +118,7 @@ def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
 
 def numbers_of(result: Any) -> tuple[float, dict[str, float]]:
     """The reward and the metrics that a function gave for one episode; raises ValueError."""
-    if isinstance(result, Mapping):
-        entries = result
-    else:
-        entries = {REWARD: result}
+    entries = result if isinstance(result, Mapping) else {REWARD: result}
     if REWARD not in entries:
         raise ValueError(f"it gave no {REWARD!r} among {sorted(map(str, entries))[:5]}")
     for name, value in entries.items():

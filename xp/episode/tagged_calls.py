@@ -144,10 +144,7 @@ def value_of(text: str, options: Sequence[Schema]) -> Any:
         options: branches of the value's schema. Where one of them allows any text, the others come first.
     """
     stripped = text.strip()
-    if stripped in _PYTHON:
-        value = _PYTHON[stripped]
-    else:
-        value = read_json(stripped)
+    value = _PYTHON[stripped] if stripped in _PYTHON else read_json(stripped)
     listed = [branch for branch in options if allowed_values(branch) is not None]
     for candidate in (text, stripped, *(() if isinstance(value, MalformedCall) else (value,))):
         if any(allows(branch, candidate) for branch in listed):

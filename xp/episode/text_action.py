@@ -64,8 +64,8 @@ def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
         return MalformedCall(
             f"an action needs an environment with exactly one tool; this one has: {present}"
         )
-    tool = tools[0]
-    root = tools[0].parameters
+    (tool,) = tools
+    root = tool.parameters
     declared = properties(root)
     needed = required(root)
     if body.startswith("{"):

@@ -11,12 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import cached_property
+from itertools import count
 from typing import Any, Final
 
 from xp.envs.base import Message, Picture, ToolSpec
 from xp.envs.call_data import THINK_CLOSE, THINK_OPEN
 from xp.envs.messages import call_id, with_text_arguments
-from xp.envs.pictures import OFF, digests_of, parts_of, pictures_of, with_pictures
+from xp.envs.pictures import (
+    OFF,
+    digests_of,
+    parts_of,
+    pictures_of,
+    with_each_picture,
+    with_pictures,
+)
 from xp.episode.picture_reader import PictureReader
 from xp.episode.prompt import as_user, tool_schemas, with_tools
 from xp.episode.turn_ends import (
@@ -130,15 +138,11 @@ class ChatTokens:
         with suppress(TemplateFault):
             prompt = str(self._render([ASKED], tokenize=False, add_generation_prompt=True))
             before, _, _ = str(self._render(plain_turn(), tokenize=False)).partition(TURN)
-            is_open = prompt.rstrip().endswith(THINK_OPEN)
-            if before.startswith(prompt) or not is_open:
-                start = prompt
-            else:
-                start = prompt.rstrip()
-            written = before.removeprefix(start)
-            if before.startswith(start) and THINK_CLOSE in written:
+            if not before.startswith(prompt) and prompt.rstrip().endswith(THINK_OPEN):
+                prompt = prompt.rstrip()
+            written = before.removeprefix(prompt)
+            if before.startswith(prompt) and THINK_CLOSE in written:
                 return written
-            return ""
         return ""
 
     def digest(self) -> str:
@@ -173,12 +177,10 @@ class ChatTokens:
 
     def prompt_length(self, messages: Sequence[Message], tools: str, limit: int) -> int | None:
         """Number of tokens of the prompt; None if it is far above the limit, which its beginning shows."""
-        if beginnings(num_characters(messages) + len(tools), limit):
+        size = size_of_beginning(limit)
+        if num_characters(messages) + len(tools) > size:
             text = self.rendered(messages, tools)
-            if any(
-                is_far_over(len(self._ids(text[:size])), limit)
-                for size in beginnings(len(text), limit)
-            ):
+            if is_far_over(len(self._ids(text[:size])), limit):
                 return None
         return len(self.prompt(messages, tools))
 
@@ -251,10 +253,8 @@ class ChatTokens:
     def text(self, ids: Sequence[int]) -> str:
         """Text of the policy's turn, without the token that ends the turn."""
         if ids and ids[-1] in self.end_ids:
-            ids_of_text = ids[:-1]
-        else:
-            ids_of_text = ids
-        text: str = self.tokenizer.decode(ids_of_text, skip_special_tokens=False)
+            ids = ids[:-1]
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
     def turn(self, text: str, *, is_call: bool) -> list[int]:
@@ -298,9 +298,11 @@ class ChatTokens:
             room: number of tokens left for the response.
             messages: as in `reply`, like `last_id`.
         """
-        sizes = beginnings(num_characters(messages), room)
-        if any(is_far_over(len(self._reply(cut(messages, size), last_id)), room) for size in sizes):
-            return None
+        size = size_of_beginning(room)
+        if num_characters(messages) > size:
+            beginning = self._reply(cut(messages, size), last_id)
+            if is_far_over(len(beginning), room):
+                return None
         ids = self.reply(messages, last_id=last_id)
         return ids if len(ids) < room else None
 
@@ -355,10 +357,9 @@ class ChatTokens:
 
         def is_there(ids: Sequence[int]) -> bool:
             # A token has at least one byte; the last token of a text may extend beyond it.
-            if texts:
-                end = self.tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False)
-            else:
-                end = ""
+            if not texts:
+                return False
+            end = self.tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False)
             return any(text in end for text in texts)
 
         return is_there
@@ -455,23 +456,21 @@ def behind_results(messages: Sequence[Message]) -> list[Message]:
     """The messages with the pictures of tools' results in a user message behind them."""
     moved: list[Message] = []
     parts: list[str | Picture] = []
-    number = 0
+    numbers = count(1)
+
+    def move(picture: Picture) -> str:
+        number = next(numbers)
+        parts.extend([f"\n[image {number}]" if parts else f"[image {number}]", picture])
+        return f"[image {number}, below]"
+
     for message, following in zip(messages, [*messages[1:], None], strict=True):
         if message["role"] == "tool":
-            texts: list[str | Picture] = []
-            for part in parts_of(message):
-                if isinstance(part, str):
-                    texts.append(part)
-                    continue
-                number += 1
-                texts.append(f"[image {number}, below]")
-                parts += [f"\n[image {number}]" if parts else f"[image {number}]", part]
-            message = with_pictures(message, texts)
+            message = with_each_picture(message, move)
         moved.append(message)
         is_last = following is None or following["role"] != "tool"
         if parts and is_last:
             moved.append(with_pictures(Message(role="user", content=""), parts))
-            parts = []
+            parts.clear()
     return moved
 
 
@@ -482,20 +481,14 @@ def _calls_of(results: Sequence[Message]) -> Dialogue:
     )
 
 
-_FIRST: Final = 16
-"""Characters of the first beginning per token of the budget; most texts have three to five characters per token."""
-_GROWTH: Final = 4
+_PER_TOKEN: Final = 16
+"""Characters of a beginning per token of the budget; most texts have three to five characters per token."""
 _MARGIN: Final = 64
 
 
-def beginnings(total: int, room: int) -> list[int]:
-    """Growing numbers of characters below `total` for which to tokenize the beginning; none for a short text."""
-    sizes = []
-    size = _FIRST * max(room, _MARGIN)
-    while size < total:
-        sizes.append(size)
-        size *= _GROWTH
-    return sizes
+def size_of_beginning(room: int) -> int:
+    """Characters of a longer text that are tokenized first, to see whether it is far too long."""
+    return _PER_TOKEN * max(room, _MARGIN)
 
 
 def is_far_over(num_tokens: int, room: int) -> bool:

@@ -184,14 +184,7 @@ def call_of(value: Any) -> ParsedCall:
     arguments = next((value[key] for key in ARGUMENT_KEYS if key in value), None)
     if isinstance(arguments, str):
         # Some models write the arguments as a JSON string, as in OpenAI's API.
-        if arguments.strip() in ("", "null"):
-            inner = None
-        else:
-            inner = read_json(arguments)
-        if isinstance(inner, MalformedCall):
-            arguments = arguments
-        else:
-            arguments = inner
+        arguments = read_json(arguments) if arguments.strip() else None
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):

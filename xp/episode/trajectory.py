@@ -68,16 +68,15 @@ class Trajectory:
     """Further data of an adapter, as JSON values."""
 
     def to_line(self) -> bytes:
-        digests = {
+        # `asdict` copies every message and takes five times as long.
+        value = {
+            "schema_version": SCHEMA_VERSION,
+            **vars(self),
+            "outcome": vars(self.outcome),
+            "tokens": self.tokens and vars(self.tokens),
             TOOLS: tools_digest(self.tools),
             PROMPT: None if self.prompt is None else text_digest(self.prompt),
         }
-        nested = {
-            "outcome": vars(self.outcome),
-            "tokens": None if self.tokens is None else vars(self.tokens),
-        }
-        # `asdict` copies every message and takes five times as long.
-        value = {"schema_version": SCHEMA_VERSION, **vars(self), **nested, **digests}
         # A lone surrogate from a model is written as its JSON escape.
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
@@ -203,10 +202,7 @@ def read_trajectories(path: Path) -> list[Mapping[str, Any]]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict):
-            version = record.get("schema_version")
-        else:
-            version = None
+        version = record.get("schema_version") if isinstance(record, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(
                 f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}"
@@ -238,10 +234,7 @@ def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
         else:
             result = _result(next(results, None))
             entries.append({**entry, "name": call.name, "arguments": call.arguments, **result})
-    if turn.messages and not turn.calls:
-        place = {"message": start}
-    else:
-        place = {}
+    place = {"message": start} if turn.messages and not turn.calls else {}
     # An answer, what a whole message got, or the score of the state that was left.
     entries += [{"turn": number, **place, "answer": True, **_result(result)} for result in results]
     return entries

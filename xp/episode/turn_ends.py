@@ -109,10 +109,7 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
 
     two_calls = calling_turn(NAMES)
     inner, is_there, _ = after(two_calls, CALL).partition(TURN)
-    if is_there:
-        between = {*special.findall(inner)} - named.keys()
-    else:
-        between = set()
+    between = {*special.findall(inner)} - named.keys() if is_there else set()
 
     def end_of(turn: Dialogue, answer: Dialogue, known: Collection[str]) -> tuple[str, bool, int]:
         """The token that ends a turn, whether it opens the answer as well, and its place after the turn."""
@@ -153,10 +150,7 @@ def _named_ids(tokenizer: Any) -> list[int]:
     with suppress(OSError, ValueError, XpError):
         file = cached_file(tokenizer.name_or_path, "generation_config.json")
         config = json_of(Path(file), ExitCode.RUNTIME)
-        if isinstance(config, dict):
-            ids = config.get("eos_token_id")
-        else:
-            ids = None
+        ids = config.get("eos_token_id") if isinstance(config, dict) else None
         named += ids if isinstance(ids, list) else [ids]
     return [number for number in named if type(number) is int and 0 <= number <= MAX_ID]
 

@@ -15,7 +15,7 @@ from xp.envs.base import EnvFault
 from xp.envs.loop import current_loop, run
 from xp.envs.pictures import text_of
 from xp.envs.target import Target, api_target
-from xp.envs.transport import Repeat, Transport
+from xp.envs.transport import Repeat, Transport, deadline_in
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 
@@ -89,7 +89,7 @@ class Uploader:
         for batch in batches(
             rollout_events(record, self._run_name, self._environments.get(record.env))
         ):
-            deadline = asyncio.get_running_loop().time() + REQUEST_S
+            deadline = deadline_in(REQUEST_S)
             # Each event has its own id, so that the API recognises repeated events.
             await self._transport.request(
                 "POST",

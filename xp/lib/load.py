@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from numbers import Real
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.lib.loaded_code import watch
 
 
@@ -45,6 +45,40 @@ def load_function(key: str, name: str) -> Callable[..., Any]:
     if not callable(function):
         raise XpError(f"{key} {name} cannot be loaded: it is not a function but {function!r:.100}")
     return function  # type: ignore[no-any-return]
+
+
+def load_estimate(
+    key: str, name: str, noun: str, fault_of: Callable[[Sequence[float]], str] = lambda _: ""
+) -> Callable[[Sequence[Any]], list[float]]:
+    """Loads a function of the user's that gives one finite number for each entry of a list, and checks that it does.
+
+    Args:
+        key: as of `load_function`, like `name` and the XpError.
+        noun: the entries, for messages.
+        fault_of: what else is wrong with the numbers; empty if nothing is.
+
+    The function that is returned raises XpError(STAGE_FAILED), which stops the run.
+    """
+    function = load_function(key, name)
+
+    def checked(entries: Sequence[Any]) -> list[float]:
+        try:
+            numbers = list(function(entries))
+        except Exception as error:
+            raise XpError(
+                f"{key} {name} raised {call_fault(error)}", ExitCode.STAGE_FAILED
+            ) from error
+        fault = "one finite number for each"
+        if len(numbers) == len(entries) and all(map(is_number, numbers)):
+            fault = fault_of(numbers)
+        if fault:
+            raise XpError(
+                f"{key} {name} gave {numbers!r:.200} for {len(entries)} {noun}; it must give {fault}",
+                ExitCode.STAGE_FAILED,
+            )
+        return [float(number) for number in numbers]
+
+    return checked
 
 
 def call_fault(error: Exception) -> str:

@@ -19,7 +19,7 @@ from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.held_out import HeldOutRecord
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest
 from xp.tasks.picture_files import FILE as PICTURES
-from xp.tasks.picture_files import Digests, pictures_text
+from xp.tasks.picture_files import Digests
 from xp.tasks.request import canonical_request, identities, request_key
 from xp.tasks.row import TaskRow, write_rows
 from xp.tasks.selection import Block
@@ -123,7 +123,7 @@ def merge(
         content_digest = write_rows(temporary, _rows(config, blocks, work, tallies, overlap))
     if pictures:
         with replacing(directory / PICTURES) as temporary:
-            temporary.write_text(pictures_text(pictures), encoding="utf-8")
+            temporary.write_text(json.dumps(pictures, indent=1, sort_keys=True), encoding="utf-8")
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
         counts.setdefault(env, {})[purpose] = Count(
@@ -134,10 +134,7 @@ def merge(
             len(tally.prompts),
         )
         if not tally.tasks:
-            if tally.overlapping:
-                why = ALL_HELD_OUT
-            else:
-                why = "every one of them failed"
+            why = ALL_HELD_OUT if tally.overlapping else "every one of them failed"
             raise XpError(f"env {env}: no task is left for {purpose}: {why}", ExitCode.TASKS)
     manifest = Manifest(
         key=request_key(config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.episode.metrics import EpisodeFacts
-from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
-from xp.lib.load import call_fault, is_number, load_function
+from xp.lib.load import load_estimate
 from xp.lib.nested import grouped
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, SelectionSpec
@@ -175,8 +174,7 @@ class Curriculum:
         drawn = {}
         for name, member in self._members.items():
             generator = random.Random(f"{self._spec.seed}/{name}/{step}")
-            first_unseen = step - self._spec.training.max_staleness
-            histories = [self._history(row, first_unseen) for row in member.rows]
+            histories = [self._history(row, step) for row in member.rows]
             if member.weigh is None:
                 threshold = self._spec.evaluation.pass_threshold
                 pools = _pools(histories, member.selection, threshold)
@@ -193,7 +191,8 @@ class Curriculum:
         num_tasks = sum(len(member.rows) for member in self._members.values())
         return StepDraw(step, tuple(task_ids), _metrics(numbers, num_tasks))
 
-    def _history(self, row: TaskRow, first_unseen: int) -> TaskHistory:
+    def _history(self, row: TaskRow, step: int) -> TaskHistory:
+        first_unseen = step - self._spec.training.max_staleness
         groups = self._groups.get(row.task_id, ())
         seen = tuple(group for group in groups if group.step < first_unseen)
         return TaskHistory(row.env, row.task_id, row.split, row.index, seen)
@@ -220,26 +219,13 @@ def row_of_view(columns: Mapping[str, Any], spec: RunSpec) -> TaskRow:
 
 def load_weights_fn(name: str) -> WeightsFn:
     """Loads a curriculum `package.module:function`, with checks of its results; raises XpError if it does not exist."""
-    function = load_function("curriculum", name)
 
-    def checked(tasks: Sequence[TaskHistory]) -> list[float]:
-        """Calls the user's function; raises XpError, which stops the run, unless it gives one weight per task."""
-        try:
-            weights = list(function(tasks))
-        except Exception as error:
-            raise XpError(
-                f"curriculum {name} raised {call_fault(error)}", ExitCode.STAGE_FAILED
-            ) from error
-        is_legal = len(weights) == len(tasks) and all(map(is_number, weights))
-        if not is_legal or min(weights) < 0 or max(weights) <= 0:
-            raise XpError(
-                f"curriculum {name} gave {weights!r:.200} for {len(tasks)} tasks; it must give one finite number of at"
-                " least 0 for each, and one above 0",
-                ExitCode.STAGE_FAILED,
-            )
-        return [float(weight) for weight in weights]
+    def fault_of(weights: Sequence[float]) -> str:
+        if min(weights) < 0 or max(weights) <= 0:
+            return "numbers of at least 0 for each, and one above 0"
+        return ""
 
-    return checked
+    return load_estimate("curriculum", name, "tasks", fault_of)
 
 
 def pass_rate(groups: Iterable[PlayedGroup], threshold: float) -> float | None:
@@ -257,10 +243,7 @@ def num_solved(groups: Iterable[PlayedGroup], threshold: float) -> int:
     """Number of the latest groups in a row whose valid episodes have all passed."""
     number = 0
     for share in _pass_shares(groups, threshold):
-        if share == 1:
-            number += 1
-        else:
-            number = 0
+        number = number + 1 if share == 1 else 0
     return number
 
 
@@ -277,9 +260,8 @@ def _pass_shares(groups: Iterable[PlayedGroup], threshold: float) -> list[float]
 def _member(spec: RunSpec, name: str, rows: Sequence[TaskRow]) -> _DrawnMember:
     selection = spec.env.members[name].train
     assert selection.curriculum is not None
-    if selection.curriculum == BY_PASS_RATE:
-        weigh = None
-    else:
+    weigh = None
+    if selection.curriculum != BY_PASS_RATE:
         weigh = load_weights_fn(selection.curriculum)
     # The first epoch of the fixed order.
     order = schedule(rows, len(rows), seed=spec.seed, shuffle=spec.training.shuffle)
@@ -291,12 +273,11 @@ def _pools(
 ) -> dict[str, list[int]]:
     """Positions of the tasks by what is known of them; each task is in one pool."""
     lowest, highest = selection.curriculum_bounds
-    pools: dict[str, list[int]] = {
-        name: [] for name in ("untried", "below", "in_bounds", "above", "forgotten")
-    }
+    names = ("untried", "below", "in_bounds", "above", "forgotten")
+    pools: dict[str, list[int]] = {name: [] for name in names}
+    forget = selection.curriculum_forget
     for position, task in enumerate(histories):
         rate = pass_rate(task.groups, threshold)
-        forget = selection.curriculum_forget
         if rate is None:
             name = "untried"
         elif forget is not None and num_solved(task.groups, threshold) >= forget:
@@ -308,10 +289,10 @@ def _pools(
         else:
             name = "in_bounds"
         pools[name].append(position)
-    # The one that was not tried for the longest time is next.
-    for name, members in (("outside", ("below", "above")), ("forgotten", ("forgotten",))):
-        positions = sorted(position for member in members for position in pools[member])
-        pools[name] = sorted(positions, key=lambda position: histories[position].groups[-1].step)
+    pools["outside"] = sorted(pools["below"] + pools["above"])
+    for name in ("outside", "forgotten"):
+        # The one that was not tried for the longest time is next.
+        pools[name].sort(key=lambda position: histories[position].groups[-1].step)
     return pools
 
 
@@ -325,16 +306,13 @@ def _from_pools(
     tried, a preference for them would train on these few alone. Forgotten tasks come last.
     """
     drawn: list[int] = []
-    within: list[int] = []
-    untried: list[int] = []
-    outside: list[int] = []
-    forgotten: list[int] = []
+    within, untried, outside, forgotten = [deque[int]() for _ in range(4)]
     while len(drawn) < number:
         if not (within or untried or outside or forgotten):
-            within = generator.sample(pools["in_bounds"], len(pools["in_bounds"]))
-            untried = list(pools["untried"])
-            outside = list(pools["outside"])
-            forgotten = list(pools["forgotten"])
+            within.extend(generator.sample(pools["in_bounds"], len(pools["in_bounds"])))
+            untried.extend(pools["untried"])
+            outside.extend(pools["outside"])
+            forgotten.extend(pools["forgotten"])
         is_exploration = generator.random() < exploration
         is_untried = generator.random() * (len(within) + len(untried)) < len(untried)
         if is_exploration:
@@ -344,7 +322,7 @@ def _from_pools(
         else:
             queues = (within, untried, outside, forgotten)
         queue = next(filter(None, queues))
-        drawn.append(queue.pop(0))
+        drawn.append(queue.popleft())
     return drawn
 
 
@@ -365,14 +343,10 @@ def _by_weight(weights: Sequence[float], number: int, generator: random.Random) 
 
 
 def _metrics(numbers: Counter[str], num_tasks: int) -> dict[str, float]:
-    metrics = {
-        f"curriculum/{pool}": numbers[pool] / num_tasks
-        for pool in ("untried", "below", "in_bounds", "above")
-        if pool in numbers
-    }
+    shares = {pool: number / num_tasks for pool, number in numbers.items() if pool != "outside"}
     if "forgotten" in numbers:
-        metrics["curriculum/forgotten"] = float(numbers["forgotten"])
-    return metrics
+        shares["forgotten"] = float(numbers["forgotten"])  # a number of tasks
+    return {f"curriculum/{pool}": share for pool, share in shares.items()}
 
 
 def _call(draw: Callable[[], StepDraw]) -> StepDraw:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from queue import Empty, SimpleQueue
 
@@ -87,9 +88,7 @@ class Fetcher:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._keep_finished()
         failed = {failure.task_id: failure for failure in self.failures}
-        order = (
-            (block.task_id(index) for block in blocks for index in block.indices) if failed else ()
-        )
+        order = (block.task_id(index) for block in blocks for index in block.indices)
         return tuple(failed[task_id] for task_id in order if task_id in failed)
 
     def _keep_finished(self) -> None:
@@ -126,9 +125,8 @@ class Fetcher:
     def _list(self, block: Block, indices: Sequence[int]) -> dict[int, Task]:
         member = self.config.members[block.env]
         provider = self.providers[block.env]
-        tasks = {
-            task.index: task for task in ask(member, lambda: provider.tasks(block.split, indices))
-        }
+        listed = ask(member, partial(provider.tasks, block.split, indices))
+        tasks = {task.index: task for task in listed}
         if tasks.keys() != set(indices):
             raise unreachable(
                 member, f"it listed {len(tasks)} of the {len(indices)} tasks of {block.split}"
@@ -165,10 +163,7 @@ class Fetcher:
         num_failed = len(self.failures)
         done = self._num_known + self._num_fetched + num_failed
         rate = self._num_fetched / max(time.monotonic() - self._began, 1e-3)
-        if rate:
-            left = f", {(self.bar.total - done) / rate:.0f} s left"
-        else:
-            left = ""
+        left = f", {(self.bar.total - done) / rate:.0f} s left" if rate else ""
         self.bar.show(
             done, f"{rate:.0f}/s" + (f", {num_failed} failed" if num_failed else ""), left
         )

@@ -72,10 +72,9 @@ class HeldOutRecord:
 
 def overlap_label(num_trained_on: int, num_held_out: int) -> str:
     """Label of a result that is not measured on unseen tasks only; empty if it is."""
+    which = f"{num_trained_on:,} of {num_held_out:,}"
     if num_trained_on == num_held_out:
         which = "all"
-    else:
-        which = f"{num_trained_on:,} of {num_held_out:,}"
     return f"{which} evaluation tasks are trained on as well"
 
 
@@ -90,14 +89,11 @@ def evaluation_only(record: HeldOutRecord | None) -> str:
     Args:
         record: record of any task set of the environment. None means that its splits are not known yet.
     """
-    if record is None:
-        what = "the environment is"
-    else:
-        what = f"the environment has only {named(record.splits)}, which is"
+    what = "the environment is"
+    split = "NAME"
     if record is not None and record.splits:
+        what = f"the environment has only {named(record.splits)}, which is"
         split = record.splits[0]
-    else:
-        split = "NAME"
     return (
         f"nothing to train on: {what} for evaluation only\nplay it by `python -m xp eval` with the same words and"
         f" model=NAME, or set env.train.split={split}, which trains on it all the same"

@@ -16,6 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.atomic import try_lock
 from xp.tasks.config import Purpose
 from xp.tasks.manifest import Manifest, read_manifest
+from xp.tasks.picture_files import STATES
 from xp.tasks.prompt_lengths import SUFFIX
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet, open_verified, writing_below
@@ -45,10 +46,7 @@ class StoreEntry:
 
 def list_sets(store: Path) -> list[StoreEntry]:
     """All directories of the store, the newest first."""
-    if store.is_dir():
-        sets = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()]
-    else:
-        sets = []
+    sets = [_look_at(path) for path in sorted(store.glob("*")) if path.is_dir()]
     return sorted(sets, key=lambda listed: -listed.modified)
 
 
@@ -78,13 +76,9 @@ def find_set(store: Path, key: str) -> Path:
     ]
     matching = [name for name in names if name.startswith(key)]
     if len(matching) != 1:
-        if matching:
-            what = f"{len(matching)} task sets"
-        else:
-            what = "no task set"
         legal = ", ".join(matching or names) or "none"
         raise XpError(
-            f"{store} holds {what} whose key begins with {key!r}; there are: {legal}",
+            f"{store} holds {len(matching) or 'no'} task sets whose key begins with {key!r}; there are: {legal}",
             ExitCode.TASKS,
         )
     return store / matching[0]
@@ -148,4 +142,5 @@ def prune(store: Path, keep: Sequence[str], *, is_dry: bool) -> list[StoreEntry]
             removed.append(listed)
             if not is_dry:
                 shutil.rmtree(listed.path)
+                listed.path.with_name(listed.path.name + STATES).unlink(missing_ok=True)
     return removed

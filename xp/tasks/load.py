@@ -80,31 +80,20 @@ def within_limit(
     lengths = count_tokens(directory, rows, chat.digest(), length)
     fitting = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]
     if not fitting:
-        if lengths:
-            shortest = f"the shortest has {min(lengths.values())}"
-        else:
-            shortest = f"all have more than {2 * max_tokens}"
+        shortest = min(lengths.values(), default=f"more than {2 * max_tokens}")
         raise XpError(
-            f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens} ({shortest});"
-            " raise it",
+            f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens} (the shortest has"
+            f" {shortest} tokens); raise it",
             ExitCode.TASKS,
         )
-    if len(lengths) == len(rows):
-        longest = str(max(lengths.values()))
-    else:
+    longest = str(max(lengths.values()))
+    if len(lengths) < len(rows):
         longest = f"more than {2 * max_tokens}"
-    shortest = str(min(lengths.values()))
-    if rows[0].purpose is Purpose.TRAIN:
-        purpose = "training"
-    else:
-        purpose = "held-out"
-    if shortest == longest:
-        sizes = longest
-    else:
-        sizes = f"{shortest} to {longest}"
+    purpose = "training" if rows[0].purpose is Purpose.TRAIN else "held-out"
     left_out = f"{len(rows) - len(fitting)} left out as longer than {max_tokens}"
     print(
-        f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {sizes} tokens, {left_out}",
+        f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {min(lengths.values())} to {longest} tokens,"
+        f" {left_out}",
         flush=True,
     )
     return fitting
@@ -146,33 +135,25 @@ def check_unchanged(
         with closing(load_provider(member.env, environ)) as provider:
             for split in dict.fromkeys(row.split for row in env_rows):
                 size = ask(member, partial(provider.num_tasks, split), is_known=True)
-                there = [row for row in env_rows if row.split == split and row.index < size]
-                tasks = ask(
-                    member,
-                    partial(provider.tasks, split, [row.index for row in there]),
-                    is_known=True,
-                )
+                of_split = [row for row in env_rows if row.split == split]
+                missing += [row for row in of_split if row.index >= size]
+                there = [row for row in of_split if row.index < size]
+                indices = [row.index for row in there]
+                tasks = ask(member, partial(provider.tasks, split, indices), is_known=True)
                 now = {task.index: hash_task(task) for task in tasks}
-                missing += [row for row in env_rows if row.split == split and row.index >= size]
                 described_anew += [row for row in there if now.get(row.index) != row.task_hash]
-            every = -(-len(described_anew) // MOST_OPENED) or 1
-            if member.env.prompt is PromptSource.LIVE:
-                compared = []
-            else:
+            compared: list[TaskRow] = []
+            if member.env.prompt is PromptSource.PREPARED:
+                every = -(-len(described_anew) // MOST_OPENED) or 1
                 compared = described_anew[::every]
             other = missing or [
                 row for row in compared if _prompt(member, provider, row) != row.messages
             ]
         if other:
             env = member.env
-            source = (
-                env.target
-                or (name_of(env.rows) if env.rows else None)
-                or env.grader
-                or env.provider
-            )
+            source = env.target or (env.rows and name_of(env.rows)) or env.grader
             raise XpError(
-                f"environment {name} ({source}) has other tasks than those that were prepared:"
+                f"environment {name} ({source or env.provider}) has other tasks than those that were prepared:"
                 f" {len(missing) + len(described_anew)} of {len(env_rows)} differ, such as {other[0].task_id}\n"
                 f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
                 " whose prepare stage fetches the tasks again\n"

@@ -16,13 +16,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import Picture, Provider, RowProvider, Task
-from xp.envs.pictures import PictureFault, digests_of, files_named, named, path_of, picture_data
-from xp.envs.rows import folders_of, messages_of
+from xp.envs.base import PictureNamer, Provider, Task
+from xp.envs.pictures import PictureFault, digests_of, files_named, picture_data
+from xp.envs.rows import folders_of
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import json_of
+from xp.lib.text import first_of
 from xp.tasks.config import MemberConfig, PrepareConfig
+from xp.tasks.questions import ask
 from xp.tasks.selection import Block
 from xp.tasks.shards import WorkDirectory
 
@@ -59,9 +61,9 @@ def digests_of_rows(
     work: WorkDirectory,
     providers: Mapping[str, Provider],
 ) -> Digests:
-    """The pictures that the rows of finished shards name, as their files are now.
+    """The pictures that the tasks of finished shards are made of, as their files are now.
 
-    A grader that writes the prompt itself may leave pictures of its row out; they are left out here too.
+    A grader that writes the prompt itself may leave pictures of its row out, and take others; so it is done here.
 
     Raises:
         PictureChanged: a file is another one than when its task was fetched, maybe by an earlier command.
@@ -70,13 +72,15 @@ def digests_of_rows(
     for block in blocks:
         folders = _folders(config.members[block.env])
         provider = providers[block.env]
-        if not folders or not isinstance(provider, RowProvider):
+        if not folders or not isinstance(provider, PictureNamer):
             continue
+        member = config.members[block.env]
         now = cache(partial(_digest, folders=folders))
         of_member = shown.setdefault(block.env, {})
         for index, entry in work.read(block).items():
             digests = digests_of(entry.messages)
-            for name in names_in(provider.row(Task(block.env, block.split, index))):
+            task = Task(block.env, block.split, index)
+            for name in ask(member, partial(provider.picture_paths, task)):
                 digest = now(name)
                 if digest in digests:
                     of_member[name] = digest
@@ -97,25 +101,6 @@ def _is_younger(name: str, folders: Sequence[Path], begun_ns: int) -> bool:
     except (PictureFault, OSError, ValueError, RuntimeError):
         return False
     return any(max(stat.st_mtime_ns, stat.st_ctime_ns) >= begun_ns for stat in stats)
-
-
-def names_in(row: Mapping[str, Any]) -> list[str]:
-    """The paths of a row's pictures, as they are written; raises ProtocolError as `messages_of` does."""
-    names: list[str] = []
-
-    def note(value: Any) -> Picture:
-        path = path_of(value)
-        if path is not None:
-            names.append(path)
-        return named(value)
-
-    messages_of(row, note)
-    return names
-
-
-def pictures_text(digests: Digests) -> str:
-    """Content of the set's file."""
-    return json.dumps(digests, indent=1, sort_keys=True) + "\n"
 
 
 def changed_pictures(directory: Path, config: PrepareConfig) -> list[str]:
@@ -144,9 +129,7 @@ def changed_pictures(directory: Path, config: PrepareConfig) -> list[str]:
 
 def few(names: Sequence[str]) -> str:
     """The first names, for a message."""
-    if len(names) <= MOST_NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    return first_of(names, MOST_NAMED)
 
 
 class _States:
@@ -158,11 +141,11 @@ class _States:
 
     def __init__(self, directory: Path) -> None:
         self._file = directory.with_name(directory.name + STATES)
-        self._known: dict[str, dict[str, dict[str, Any]]] = {}
-        """Member -> path -> `state` and `sha256`."""
+        self._known: dict[str, Any] = {}
+        """Member and path -> state and sha256."""
         self._is_new = False
-        with suppress(OSError, ValueError, TypeError, AttributeError):  # or a file of another form
-            self._known = _known_states(json.loads(self._file.read_bytes()))
+        with suppress(OSError, ValueError, TypeError):  # or a file of another form
+            self._known = dict(json.loads(self._file.read_bytes()))
 
     def digest(self, member: str, name: str, folders: Sequence[Path]) -> str | None:
         """sha256 of the file of a member's path now. None means that it is not there, or is refused."""
@@ -171,16 +154,16 @@ class _States:
             state = [_state(file) for file in files]
         except (PictureFault, OSError, ValueError, RuntimeError):
             return None
-        of_member = self._known.setdefault(member, {})
-        known = of_member.get(name)
-        if known is not None and known["state"] == state:
-            return str(known["sha256"])
-        digest = _digest(name, folders)
+        key = f"{member}/{name}"
+        match self._known.pop(key, None):
+            case [known, str(digest)] if known == state:
+                self._known[key] = [state, digest]
+                return digest
         self._is_new = True
-        of_member.pop(name, None)
-        if digest is not None and not _is_young(state):
-            of_member[name] = {"state": state, "sha256": digest}
-        return digest
+        now = _digest(name, folders)
+        if now is not None and not _is_young(state):
+            self._known[key] = [state, now]
+        return now
 
     def keep(self) -> None:
         """Writes what was read anew."""
@@ -189,27 +172,15 @@ class _States:
                 write_atomically(self._file, json.dumps(self._known, sort_keys=True))
 
 
-def _known_states(content: Any) -> dict[str, dict[str, dict[str, Any]]]:
-    """The entries of a file of states that have its form; raises AttributeError or TypeError for another form."""
-    return {
-        member: {
-            name: entry
-            for name, entry in names.items()
-            if entry.keys() == {"state", "sha256"} and isinstance(entry["sha256"], str)
-        }
-        for member, names in content.items()
-    }
-
-
 def _state(file: Path) -> list[Any]:
     stat = file.stat()
     # A copy may keep size and time of change; nothing sets the time of the inode's change.
-    return [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+    return [str(file), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 def _is_young(state: Sequence[Sequence[Any]]) -> bool:
-    last_ns: int = max(max(mtime_ns, ctime_ns) for _, _, mtime_ns, ctime_ns, _ in state)
-    return time.time() - last_ns / 1e9 < SETTLED_S
+    last_ns = max(max(of_file[-2:]) for of_file in state)
+    return bool(time.time() - last_ns / 1e9 < SETTLED_S)
 
 
 def _digest(name: str, folders: Sequence[Path]) -> str | None:

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from xp.tasks.picture_files import PictureChanged, changed_pictures, digests_of_
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import SelectedTasks, cut_into_blocks, select_tasks
-from xp.tasks.store import BrokenSet, TaskSet, find_whole, prove, writing_below
+from xp.tasks.store import BrokenSet, TaskSet, prove, writing_below
 from xp.tasks.training_length import steps_of
 
 
@@ -46,7 +46,9 @@ def prepare(
         XpError: see docs/exit-codes.md; no incomplete set is left.
     """
     path = root / config.store / request_key(config)
-    task_set = find_whole(path, config.preparation.allow_missing_fraction)
+    task_set = None
+    with suppress(BrokenSet, OSError):
+        task_set = prove(path)
     if task_set is not None and _lacking(config, task_set, environ) is None:
         print(f"prepare: {_size(task_set)} recognised in {path}", flush=True)
         print_held_out(task_set.manifest)
@@ -82,7 +84,7 @@ def _build(
     except BrokenSet as error:
         set_aside(path, str(error))
     work = WorkDirectory(path.with_name(f"{path.name}.work"))
-    work.prove_writable()
+    work.path.mkdir(parents=True, exist_ok=True)  # before any request
     start = time.monotonic()
     with work.dropped_if_unused(), _providers(config, environ) as providers:
         for name, provider in providers.items():
@@ -197,10 +199,7 @@ def main(argv: list[str]) -> int:
         return ExitCode.CONFIG
     try:
         with stopping():
-            if len(argv) == 2:
-                reader = config_of(Path(argv[1]), Reader.from_json)
-            else:
-                reader = None
+            reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
             variables = {
                 server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE)),
                 pictures.VARIABLE: str(PictureStore.of_stage().directory),

@@ -77,8 +77,9 @@ def _logged_profile(file: Path, split: str, request: Mapping[str, Any]) -> Profi
     expected = (request.get("target"), request.get("variant"), split)
     got = (logged.environment, logged.variant, logged.split)
     if got != expected:
-        names = ("environment {}, variant {}, split {}".format(*parts) for parts in (expected, got))
-        raise XpError("{} is of another environment: expected {}; got {}".format(file, *names))
+        raise XpError(
+            f"{file} is of another environment, variant or split: expected {expected}; got {got}"
+        )
     return logged.profile()
 
 
@@ -94,13 +95,12 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
     Raises:
         XpError: the evaluation does not exist, is not complete, or is of another environment or split.
     """
+    logged = outputs / LOGGED_ROOM / f"{name}.json"
+    directory = outputs / ROOM / name
     if "/" in name:
-        logged = Path(name)
-    else:
-        logged = outputs / LOGGED_ROOM / f"{name}.json"
+        logged = directory = Path(name)
     if logged.suffix == ".json" and logged.is_file():
         return _logged_profile(logged, split, request)
-    directory = Path(name) if "/" in name else outputs / ROOM / name
     if not (directory / RECORD).is_file():
         raise XpError(
             f"env.train.profile: there is no evaluation {name} in {directory.parent}: python -m xp tasks profile makes one,"

@@ -37,10 +37,7 @@ class Lengths:
     def of(numbers: Sequence[int | None], limit: int) -> Lengths:
         """Figures of these lengths. None means far above the limit, not counted."""
         known = [number for number in numbers if number is not None]
-        if len(known) == len(numbers):
-            longest = str(max(known))
-        else:
-            longest = f"over {2 * limit}"
+        longest = str(max(known)) if len(known) == len(numbers) else f"over {2 * limit}"
         too_long = sum(number is None or number > limit for number in numbers) / len(numbers)
         return Lengths(
             len(numbers), sum(known) / len(known) if known else math.inf, longest, too_long
@@ -94,10 +91,7 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     except Exception as error:  # A chat template may raise anything; training reports its fault.
         fault = f"the chat template of {reader.place} renders no prompt ({type(error).__name__})"
         return PromptLengths({}, f"{fault}: {later}")
-    if len(rows) == total:
-        which = ""
-    else:
-        which = f", of {len(rows)} of {total} tasks, evenly taken"
+    which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.place}{which}; training leaves out prompts over {limit}"
     groups = grouped(((row.env, row.purpose), lengths.get(row.task_id)) for row in rows)
     return PromptLengths(

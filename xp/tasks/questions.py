@@ -98,16 +98,16 @@ class ProviderSplits:
         if not isinstance(provider, Lister) or (size > MOST_LISTED and not is_graded):
             return None
         tasks = ask(self._member, partial(provider.listed, split))
-        if tasks is not None and len(tasks) != size:
+        if tasks is None:
+            return None
+        if len(tasks) != size:
             raise unreachable(
                 self._member, f"it counts {size} tasks in {split}, and lists {len(tasks)}"
             )
-        if tasks is not None and is_graded:  # A row's prompt is all that a model reads of it.
+        if is_graded:  # A row's prompt is all that a model reads of it.
             prompts = [prompt_keys(messages_of(task.spec, named))[0] for task in tasks]
             if len(set(prompts)) > 1:
                 return prompts
-        if tasks is None:
-            return None
         return [hash_task(task) for task in tasks]
 
 

@@ -133,13 +133,10 @@ def _canonical_rule(held_out: HeldOutSpec, train: tuple[str, ...]) -> dict[str, 
 
 def identities(config: PrepareConfig) -> dict[str, str]:
     """Member -> identity of its environment; two members on one environment share their held-out tasks."""
-    names = ("provider", "target", "serve", "variant", "source")
+    names = ("provider", "target", "serve", "variant", "source", "options")
     members = canonical_request(config)["members"]
     return {
-        member: digest_of(
-            [request[name] for name in names]
-            + ([request["options"]] if "options" in request else [])
-        )
+        member: digest_of([request.get(name) for name in names])
         for member, request in members.items()
     }
 
@@ -196,38 +193,36 @@ def _scoring(env: EnvConfig) -> dict[str, Any]:
     }
     if env.provider in ("harbor", "harness", "inspect", "verifiers"):
         code[f"code of {env.target or env.provider}"] = source_digest(env) or ""
-    keys: dict[str, Any] = {
-        "serve": env.serve,
-        "env_class": env.env_class,
-        "reward_fn": functions or None,
-    }
-    keys |= {"group_reward_fn": env.group_reward_fn, "group_score_weight": env.group_score_weight}
-    if env.judge is None:
-        judge = None
-    else:
+    judge = None
+    if env.judge is not None:
         judge = env.judge.model_dump(mode="json")
-    if judge is not None:
         judge["model"] = {
             name: judge["model"][name] for name in ("name", "temperature", "max_tokens")
         }
-    keys |= {
+    rule = env.reward.model_dump(mode="json")
+    keys = {
+        "serve": env.serve,
+        "env_class": env.env_class,
+        "reward_fn": functions or None,
+        "group_reward_fn": env.group_reward_fn,
+        "group_score_weight": env.group_score_weight,
         "judge": judge,
         "grader": env.grader,
         "grader_form": env.grader_form,
         "grader_args": dict(env.grader_args),
+        **{f"reward.{key}": value for key, value in rule.items()},
+        "overrides": {**env.overrides, **env.secret_overrides} or None,
+        # Judges among them.
+        "options": {key: value for key, value in env.options.items() if key != "prices"},
     }
-    keys |= {f"reward.{key}": value for key, value in env.reward.model_dump(mode="json").items()}
-    keys["overrides"] = {**env.overrides, **env.secret_overrides} or None
-    keys["options"] = {
-        key: value for key, value in env.options.items() if key != "prices"
-    }  # judges among them
     return {f"env.{key}": value for key, value in keys.items()} | code
 
 
 def _named(env: EnvConfig) -> list[str]:
     """The local code that an environment names."""
     rows = [name for name in names_of(env.rows) if not is_data(name)]
-    named = [name for name in (env.serve, env.provider, env.grader, *rows) if name and ":" in name]
+    names = [env.serve, env.provider, env.grader, *rows]
+    named = [name for name in names if name is not None and ":" in name]
     if env.python is not None and env.serve is not None and not is_found(env.serve):
         named.remove(env.serve)
     if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target)):
@@ -295,18 +290,12 @@ def _version_in(code: bytes) -> str | None:
     except (SyntaxError, ValueError):
         return None
     for statement in statements:
-        target = (
-            statement.targets[0]
-            if isinstance(statement, ast.Assign)
-            else getattr(statement, "target", None)
-        )
-        value = getattr(statement, "value", None)
-        if (
-            isinstance(target, ast.Name)
-            and target.id == VERSION_NAME
-            and isinstance(value, ast.Constant)
-        ):
-            return str(value.value)
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(name), *_], value=ast.Constant(version))
+                | ast.AnnAssign(target=ast.Name(name), value=ast.Constant(version))
+            ) if name == VERSION_NAME:
+                return str(version)
     return None
 
 

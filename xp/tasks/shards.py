@@ -54,13 +54,6 @@ class WorkDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def prove_writable(self) -> None:
-        """Raises XpError if the directory is not writable, before any network request."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path / "probe") as temporary:
-            temporary.write_text("xp\n")
-        (self.path / "probe").unlink()
-
     def begin(self, stamp: Mapping[str, Any]) -> None:
         """Keeps an earlier builder's shards with the same stamp (request and environment versions), removes others."""
         self.path.mkdir(parents=True, exist_ok=True)

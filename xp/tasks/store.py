@@ -71,17 +71,6 @@ def prove(path: Path) -> TaskSet:
     return TaskSet(path, manifest)
 
 
-def find_whole(path: Path, allow_missing_fraction: float) -> TaskSet | None:
-    """The set at `path` if it is valid and lacks at most the allowed share of tasks; never raises for its content."""
-    try:
-        task_set = prove(path)
-    except (BrokenSet, OSError):
-        return None
-    if task_set.manifest.missing_fraction() <= allow_missing_fraction:
-        return task_set
-    return None
-
-
 def open_verified(path: Path) -> TaskSet:
     """The verified set at `path`; raises XpError(TASKS) if it is missing or damaged."""
     try:

@@ -99,10 +99,6 @@ class InspectSession(ConversationSession):
                 "the task asked the trained model for more than the next message of the conversation (a scorer's judge,"
                 " a critique): give a judge a model of its own by options.roles"
             )
-        if request.tools != before.tools:
-            raise ProtocolError(
-                "the task changed its tools within a conversation, which no trainer's prompt can follow"
-            )
         return super()._observed(before, request)
 
     def _end(self, episode: EvalSample) -> ToolResult:

@@ -95,10 +95,7 @@ def ready(
 def right_answers(row: Mapping[str, Any]) -> list[Any]:
     """The right answers of a row; raises ValueError if it has none, or an empty one."""
     right = row.get("answer")
-    if isinstance(right, (list, tuple)):
-        answers = list(right)
-    else:
-        answers = [right]
+    answers = list(right) if isinstance(right, list | tuple) else [right]
     for entry in answers or [None]:
         is_nan = isinstance(entry, float) and not math.isfinite(entry)
         if is_nan or not isinstance(entry, str | Number) or not str(entry).strip():
@@ -120,13 +117,10 @@ def none(answer: str, row: Mapping[str, Any]) -> float:  # noqa: ARG001
 @ready()
 def exact(answer: str, right: Any) -> bool:
     """The whole answer, apart from case, white space, marks around it and a full stop; or the number of a number."""
-    if isinstance(right, (int, float)):
-        value = _value(str(right))
-    else:
-        value = None
-    return plain(answer) == plain(str(right)) or (
-        value is not None and _value(plain(answer)) == value
-    )
+    if plain(answer) == plain(str(right)):
+        return True
+    value = _value(plain(answer))
+    return isinstance(right, int | float) and value is not None and value == _value(str(right))
 
 
 @ready()
@@ -255,7 +249,9 @@ def final_part(text: str, *, only_box: bool = False) -> str | None:
     opened = list[int]()
     for mark in _MARKS.finditer(text):
         if mark[0].startswith("#"):
-            begin, end = (begin, end) if only_box else (mark.end(), -1)
+            if not only_box:
+                begin = mark.end()
+                end = -1
         elif mark[0] == "}":
             if opened:
                 start = opened.pop()
@@ -322,8 +318,6 @@ def _number_of(text: str, *, is_right: bool = False) -> Fraction | None:
     numerals = _numerals(text if part is None else part)
     if is_part:
         numerals = _EQUALS.split(numerals)[-1]
-    else:
-        numerals = numerals
     numbers = list(_NUMBER.finditer(numerals))
     if not numbers or (is_right and part is None and len(numbers) > 1):
         return None

@@ -48,6 +48,17 @@ class Case:
     def weapon(self) -> str:
         return self.weapons[self.rooms.index(self.room)]
 
+    def solution(self) -> list[tuple[str, dict[str, str]]]:
+        """Tools and arguments of a detective who asks in the order of the prompt until nothing is open."""
+        suspects = self.suspects[: self.suspects.index(self.culprit) + 1]
+        rooms = self.rooms[: self.rooms.index(self.room) + 1]
+        accusation = {"suspect": self.culprit, "weapon": self.weapon, "room": self.room}
+        return [
+            *(("interview", {"suspect": suspect}) for suspect in suspects),
+            *(("search", {"room": room}) for room in rooms),
+            ("accuse", accusation),
+        ]
+
     @property
     def prompt(self) -> str:
         """Text that the detective reads; nothing in it depends on the answer."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,7 +9,6 @@ from openreward.environments import Environment, JSONObject, Server, TextBlock, 
 from pydantic import BaseModel, ConfigDict, Field
 
 from xp.envs.builtin.mystery import Game, generate_case
-from xp.envs.builtin.scripted_play import Player, play
 
 TASKS_VERSION: Final = "1"
 """Version of the splits, the prompts and the tools. Raise it with any change of them, here or in mystery.py."""
@@ -67,21 +65,7 @@ class WhodunitMini(Environment):  # type: ignore[misc]
 
     @classmethod
     def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        return [_task(split, index) for index in range(NUM_TASKS[split])]
-
-    @classmethod
-    async def num_tasks(cls, split: str) -> int:
-        return NUM_TASKS[split]
-
-    @classmethod
-    async def get_task(cls, split: str, index: int) -> JSONObject:
-        return _task(split, range(NUM_TASKS[split])[index])
-
-    @classmethod
-    async def get_task_range(
-        cls, split: str, start: int | None = None, stop: int | None = None
-    ) -> list[JSONObject]:
-        return [_task(split, index) for index in range(NUM_TASKS[split])[start:stop]]
+        return [{"split": split, "index": index} for index in range(NUM_TASKS[split])]
 
     def get_prompt(self) -> Sequence[TextBlock]:
         return [TextBlock(text=self._game.case.prompt)]
@@ -105,19 +89,14 @@ class WhodunitMini(Environment):  # type: ignore[misc]
     def solve(messages: Sequence[dict[str, Any]], task: JSONObject) -> tuple[str, dict[str, str]]:
         """The next call of a detective who asks until nothing is open (sft.data=solve)."""
         case = generate_case(str(task["split"]), int(str(task["index"])))
-        step = play(case, Player.DILIGENT, random.Random(0))[
-            sum(message["role"] == "assistant" for message in messages)
-        ]
-        return step.tool, step.arguments
+        num_turns = sum(message["role"] == "assistant" for message in messages)
+        call: tuple[str, dict[str, str]] = case.solution()[num_turns]
+        return call
 
     def _output(self, text: str) -> ToolOutput:
         return ToolOutput(
             blocks=[TextBlock(text=text)], reward=self._game.reward, finished=self._game.is_over
         )
-
-
-def _task(split: str, index: int) -> JSONObject:
-    return {"split": split, "index": index}
 
 
 if __name__ == "__main__":
