@@ -467,7 +467,10 @@ def _states(
     teacher = teacher_shape(spec)
     if teacher is not None and not spec.backend.parallel.offload_reference:
         ranks = batch.training if strategy is Strategy.FSDP2 else 1
-        states["teacher"] = float(_width(spec) * weights_of(teacher).total / ranks)
+        distill = loaded_teacher(spec)
+        assert distill is not None
+        media = _media_of(distill.teacher, spec.outputs, distill.revision)
+        states["teacher"] = float(_width(spec) * (weights_of(teacher).total + media) / ranks)
     return states
 
 
