@@ -170,6 +170,14 @@ def test_a_picture_of_another_number_of_tokens_in_the_engine_makes_the_episode_v
     assert "the engine has 5 tokens for an image" in str(outcomes[2].void_reason)
 
 
+def test_a_row_that_such_a_picture_begins_is_not_trained_on(store: Path) -> None:
+    model = vision_model("qwen2_vl", store / "model")
+    shown = [("", "a"), ("", "c"), ("", "")]
+    played = play(model, store, shown, renderer=OtherRenderer(), rewrites=True)
+    assert played.output["stop_reasons"] == ["void"] * 8 + ["stop"] * 4
+    assert played.batch["loss_mask"].any(-1).tolist() == [False] * 8 + [True] * 4
+
+
 ROWS = 6
 SMALL = (
     *("backend=skyrl", "hardware=cpu", "env=graded", "env.grader=number", "model=hf"),

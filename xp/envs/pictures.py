@@ -221,8 +221,8 @@ def picture_data(value: Any, folders: Sequence[Path] = ()) -> bytes:
         return bytes(value)
     if isinstance(value, str):
         return _data_in_text(value, folders)
-    if isinstance(value, Mapping):
-        return _data_in_mapping(value, folders)
+    if isinstance(value, Mapping) and _value_in(value) is not None:
+        return picture_data(_value_in(value), folders)
     if hasattr(value, "save") and hasattr(value, "mode"):
         written = io.BytesIO()
         image = value if value.mode in PNG_MODES else value.convert("RGB")
@@ -251,17 +251,11 @@ def _data_in_text(text: str, folders: Sequence[Path]) -> bytes:
 
 def path_of(value: Any) -> str | None:
     """The path that `picture_data` reads for a picture. None means that it reads no file."""
-    if isinstance(value, str):
-        is_file = not value.lower().startswith(("data:", *REMOTE))
-        return value if is_file else None
-    if not isinstance(value, Mapping):
+    if isinstance(value, Mapping):
+        return path_of(_value_in(value))
+    if not isinstance(value, str) or value.lower().startswith(("data:", *REMOTE)):
         return None
-    for key in PICTURE_KEYS[:-2]:
-        if value.get(key) is not None:
-            return path_of(value[key])
-    if isinstance(value.get("data"), str):
-        return None
-    return path_of(value.get("path"))
+    return value
 
 
 def files_named(text: str, folders: Sequence[Path]) -> list[Path]:
@@ -298,15 +292,14 @@ def _data_in_file(text: str, folders: Sequence[Path]) -> bytes:
     return contents.pop()
 
 
-def _data_in_mapping(value: Mapping[Any, Any], folders: Sequence[Path]) -> bytes:
+def _value_in(part: Mapping[Any, Any]) -> Any:
+    """The value of a picture in a part of a message, or in a value of `datasets`. None means that there is none."""
     for key in PICTURE_KEYS[:-2]:
-        if value.get(key) is not None:
-            return picture_data(value[key], folders)
-    if isinstance(value.get("data"), str):
-        return decoded(value["data"])
-    if value.get("path") is not None:
-        return picture_data(value["path"], folders)
-    raise PictureFault(f"expected an image, got {value!r:.60}")
+        if part.get(key) is not None:
+            return part[key]
+    if isinstance(part.get("data"), str):
+        return f"data:;base64,{part['data']}"
+    return part.get("path")
 
 
 def decoded(text: str) -> bytes:

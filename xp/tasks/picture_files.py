@@ -80,23 +80,13 @@ def digests_of_rows(
                 digest = now(name)
                 if digest in digests:
                     of_member[name] = digest
-                elif _is_younger(name, folders, work.begun_ns()):
+                elif _last_change_ns(_states(name, folders)) >= work.begun_ns():
                     raise PictureChanged(
                         f"env {block.env}: the picture {name} of task {block.task_id(index)} changed while the tasks were"
                         " prepared\nrun the same command again, which fetches them again",
                         ExitCode.TASKS,
                     )
     return {member: names for member, names in shown.items() if names}
-
-
-def _is_younger(name: str, folders: Sequence[Path], begun_ns: int) -> bool:
-    """Returns whether a file of this path changed after a time in nanoseconds."""
-    try:
-        files = files_named(name, folders)
-        stats = [file.stat() for file in files]
-    except (PictureFault, OSError, ValueError, RuntimeError):
-        return False
-    return any(max(stat.st_mtime_ns, stat.st_ctime_ns) >= begun_ns for stat in stats)
 
 
 def names_in(row: Mapping[str, Any]) -> list[str]:
@@ -166,10 +156,8 @@ class _States:
 
     def digest(self, member: str, name: str, folders: Sequence[Path]) -> str | None:
         """sha256 of the file of a member's path now. None means that it is not there, or is refused."""
-        try:
-            files = files_named(name, folders)
-            state = [_state(file) for file in files]
-        except (PictureFault, OSError, ValueError, RuntimeError):
+        state = _states(name, folders)
+        if not state:
             return None
         of_member = self._known.setdefault(member, {})
         known = of_member.get(name)
@@ -178,7 +166,7 @@ class _States:
         digest = _digest(name, folders)
         self._is_new = True
         of_member.pop(name, None)
-        if digest is not None and not _is_young(state):
+        if digest is not None and time.time() - _last_change_ns(state) / 1e9 >= SETTLED_S:
             of_member[name] = {"state": state, "sha256": digest}
         return digest
 
@@ -201,15 +189,23 @@ def _known_states(content: Any) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
+def _states(name: str, folders: Sequence[Path]) -> list[list[Any]]:
+    """The state of each file of this path; empty if there is none, or it is refused."""
+    try:
+        return [_state(file) for file in files_named(name, folders)]
+    except (PictureFault, OSError, ValueError, RuntimeError):
+        return []
+
+
 def _state(file: Path) -> list[Any]:
     stat = file.stat()
     # A copy may keep size and time of change; nothing sets the time of the inode's change.
     return [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
-def _is_young(state: Sequence[Sequence[Any]]) -> bool:
-    last_ns: int = max(max(mtime_ns, ctime_ns) for _, _, mtime_ns, ctime_ns, _ in state)
-    return time.time() - last_ns / 1e9 < SETTLED_S
+def _last_change_ns(states: Sequence[Sequence[Any]]) -> int:
+    """When one of the files was changed last, in nanoseconds; 0 without any."""
+    return max((max(mtime, ctime) for _, _, mtime, ctime, _ in states), default=0)
 
 
 def _digest(name: str, folders: Sequence[Path]) -> str | None:
