@@ -442,6 +442,16 @@ def test_its_update_takes_pictures_of_one_family() -> None:
 
 
 @needs_checkouts
+def test_its_network_with_pictures_divides_a_sequence() -> None:
+    """Over context-parallel ranks, and over those of tensor parallelism."""
+    assert has(
+        slime("slime_plugins/models/qwen3_5_vl.py"),
+        "cp_group = mpu.get_context_parallel_group()",
+        "tensor_parallel.scatter_to_sequence_parallel_region(embeddings)",
+    )
+
+
+@needs_checkouts
 def test_its_example_with_pictures_has_one_row_in_a_micro_batch() -> None:
     """Its README asks for it, and its script does it; no code of Slime checks it, and its training of text packs rows."""
     example = slime("examples/geo3k_vlm")

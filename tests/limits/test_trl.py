@@ -140,6 +140,11 @@ def test_micro_batches_count_episodes() -> None:
         )
 
 
+def test_rows_of_episodes_are_not_packed() -> None:
+    for file in ("grpo_config.py", "grpo_trainer.py"):
+        assert lacks(TRL / "trainer" / file, r"\bpacking\b|padding_free|pack_dataset")
+
+
 def trainer_of(directory: Path, adapters: Any, model: Any = None, **options: Any) -> Any:
     """TRL's trainer of a tiny network, or of this model, with new adapters."""
     from datasets import Dataset

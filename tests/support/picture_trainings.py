@@ -1,4 +1,4 @@
-"""Overrides of small trainings with pictures, and their metrics."""
+"""Overrides of small trainings with pictures, their metrics, and what their episodes read."""
 
 from __future__ import annotations
 
@@ -29,3 +29,13 @@ def steps_of(outputs: Path, stage: str = "train") -> list[dict[str, Any]]:
     (run,) = (outputs / "runs").iterdir()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["stage"] == stage]
+
+
+def played(run: Path) -> dict[tuple[int, str, int], Any]:
+    """The messages of each training episode, pictures included, in the last attempt that played it."""
+    episodes = {}
+    for file in sorted(run.glob("attempt_*/train/trajectories/train.jsonl")):
+        for text in file.read_text().splitlines():
+            record = json.loads(text)
+            episodes[record["step"], record["index"], record["sample"]] = record["messages"]
+    return episodes

@@ -59,6 +59,7 @@ def play(
     name: str = "model",
     rewrites: bool = False,
     joins: bool = True,
+    words: Sequence[str] = (),
 ) -> Played:
     """Two turns of two episodes of each task, and SkyRL's batch of them.
 
@@ -71,10 +72,11 @@ def play(
         name: of the model on those servers.
         rewrites: see Gallery.
         joins: whether SkyRL's batch is made.
+        words: further overrides.
     """
     store = PictureStore(directory / "pictures")
     gallery: Any = Gallery(store, shown, rewrites=rewrites)
-    config = train_config(*LIMITS, f"model.path={model}")
+    config = train_config(*LIMITS, f"model.path={model}", *words)
     chat = seeing_chat(model, store)
     assert chat.pictures is not None
     pictures = SkyRLPictures(chat.pictures, renderer, name)

@@ -106,6 +106,26 @@ def test_adapters_are_on_language_layers_alone(store: Path) -> None:
     assert gap(model, play(model, store, SHOWN).batch, **settings) < TOLERANCE
 
 
+def test_a_teacher_in_the_references_place_reads_the_pictures_of_each_row(store: Path) -> None:
+    """SkyRL's trainer gives both networks the pixels; the advantages are the differences of their log-probabilities."""
+    model = vision_model("qwen2_vl", store / "model")
+    teacher = vision_model("qwen2_vl", store / "teacher", spread=0.06)
+    words = ("algorithm=opd", f"algorithm.distill.teacher={teacher}", "training.kl_coef=0")
+    played = play(model, store, SHOWN, words=words)
+    skyrl = played.trainer
+    skyrl.ref_model = teacher
+    skyrl.dispatch.empty_cache = lambda *_: None
+    skyrl.tracker.compared = lambda *_: None
+    places = {"policy": model, "ref": teacher}
+    skyrl._execute_forward_pass = lambda role, batch, **_: update_logprobs(places[role], batch, 2)
+    batch = skyrl.fwd_logprobs_values_reward(played.batch)
+    advantages = skyrl.compute_advantages_and_returns(batch)["advantages"]
+    is_policys = batch["loss_mask"] > 0
+    own = update_logprobs(teacher, played.batch, 1) - batch["rollout_logprobs"]
+    assert (advantages - own)[is_policys].abs().max() < TOLERANCE
+    assert own[is_policys].abs().max() > 100 * TOLERANCE
+
+
 class PlaceholderEngine(CpuEngine):
     """Samples a placeholder of a picture in each first turn of a prompt with one."""
 
@@ -148,6 +168,14 @@ def test_a_picture_of_another_number_of_tokens_in_the_engine_makes_the_episode_v
     outcomes = [episode.episode.settle() for episode in played.episodes]
     assert outcomes[0].status is EpisodeStatus.FINISHED
     assert "the engine has 5 tokens for an image" in str(outcomes[2].void_reason)
+
+
+def test_a_row_that_such_a_picture_begins_is_not_trained_on(store: Path) -> None:
+    model = vision_model("qwen2_vl", store / "model")
+    shown = [("", "a"), ("", "c"), ("", "")]
+    played = play(model, store, shown, renderer=OtherRenderer(), rewrites=True)
+    assert played.output["stop_reasons"] == ["void"] * 8 + ["stop"] * 4
+    assert played.batch["loss_mask"].any(-1).tolist() == [False] * 8 + [True] * 4
 
 
 ROWS = 6

@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ pytest.importorskip("trl")
 
 from tests.support.embedded_default import xp
 from tests.support.launching import ROOT
+from tests.support.picture_trainings import played
 from tests.support.resuming import SMALL as LOST
 from tests.support.resuming import STEPS, lose_once, process_with
 from tests.support.view_server import served
@@ -193,16 +193,6 @@ def test_a_killed_run_ends_with_the_bits_of_an_unbroken_one(
     after = played(whole)
     assert sorted({step for step, *_ in after}) == [*range(1, STEPS + 1)]
     assert before == after
+    assert all(messages[0]["pictures"] for messages in after.values())
     weights = "model/model.safetensors"
     assert (killed / weights).read_bytes() == (whole / weights).read_bytes()
-
-
-def played(run: Path) -> dict[tuple[int, str, int], Any]:
-    """The messages of each training episode, pictures included, in the last attempt that played it."""
-    episodes = {}
-    for file in sorted(run.glob("attempt_*/train/trajectories/train.jsonl")):
-        for text in file.read_text().splitlines():
-            record = json.loads(text)
-            assert record["messages"][0]["pictures"]
-            episodes[record["step"], record["index"], record["sample"]] = record["messages"]
-    return episodes

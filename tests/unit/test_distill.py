@@ -173,3 +173,15 @@ def test_the_plan_counts_a_loaded_teacher(tmp_path: Path) -> None:
     times = [duration(compose([*TRL, *words])) for words in ((), OPD, opd)]
     plain_s, unknown_s, taught_s = (time.high for time in times if time is not None)
     assert taught_s - plain_s == pytest.approx((unknown_s - plain_s) * 7.6156 / 1.5437, rel=1e-4)
+
+
+def test_the_plan_counts_a_teachers_part_for_pictures(tmp_path: Path) -> None:
+    vision = {"depth": 2, "embed_dim": 64, "mlp_ratio": 4, "patch_size": 14}
+    seeing = {**NETWORK, "vision_config": vision}
+    sizes = []
+    for name, network in (("blind", NETWORK), ("seeing", seeing)):
+        teacher = teacher_of(tmp_path / name, network)
+        spec = compose([*TRL, "algorithm=opd", f"algorithm.distill.teacher={teacher}"])
+        sizes.append(estimate(spec).training["teacher"])
+    # Two bytes of each weight of the layers, on four accelerators.
+    assert sizes[1] - sizes[0] == 2 * 2 * (4 * 64**2 + 2 * 64 * 256) / 4

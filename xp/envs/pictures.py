@@ -218,12 +218,8 @@ def picture_data(value: Any, folders: Sequence[Path] = ()) -> bytes:
         return bytes(value)
     if isinstance(value, str):
         return _data_in_text(value, folders)
-    if isinstance(value, Mapping):
-        key, source = _source_in(value)
-        if isinstance(source, str) and key == "data":
-            return decoded(source)
-        if source is not None and key != "data":
-            return picture_data(source, folders)
+    if isinstance(value, Mapping) and _value_in(value) is not None:
+        return picture_data(_value_in(value), folders)
     if hasattr(value, "save") and hasattr(value, "mode"):
         written = io.BytesIO()
         image = value if value.mode in PNG_MODES else value.convert("RGB")
@@ -253,12 +249,10 @@ def _data_in_text(text: str, folders: Sequence[Path]) -> bytes:
 def path_of(value: Any) -> str | None:
     """The path that `picture_data` reads for a picture. None means that it reads no file."""
     if isinstance(value, Mapping):
-        key, source = _source_in(value)
-        if key != "data":
-            return path_of(source)
-    elif isinstance(value, str) and not value.lower().startswith(("data:", *REMOTE)):
-        return value
-    return None
+        return path_of(_value_in(value))
+    if not isinstance(value, str) or value.lower().startswith(("data:", *REMOTE)):
+        return None
+    return value
 
 
 def files_named(text: str, folders: Sequence[Path]) -> list[Path]:
@@ -295,12 +289,14 @@ def _data_in_file(text: str, folders: Sequence[Path]) -> bytes:
     return contents.pop()
 
 
-def _source_in(value: Mapping[Any, Any]) -> tuple[str, Any]:
-    """The first key of a picture's value that has one, and what it has; two empty values if there is none."""
-    for key in PICTURE_KEYS:
-        if value.get(key) is not None:
-            return key, value[key]
-    return "", None
+def _value_in(part: Mapping[Any, Any]) -> Any:
+    """The value of a picture in a part of a message, or in a value of `datasets`. None means that there is none."""
+    for key in PICTURE_KEYS[:-2]:
+        if part.get(key) is not None:
+            return part[key]
+    if isinstance(part.get("data"), str):
+        return f"data:;base64,{part['data']}"
+    return part.get("path")
 
 
 def decoded(text: str) -> bytes:

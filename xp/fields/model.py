@@ -138,8 +138,8 @@ def _no_pictures(spec: RunSpec) -> str | None:
             "vLLM could sample the token of a picture, since it refuses biases together with guessed tokens; set"
             " backend.engine.speculative=null, or model.images=null"
         )
-    if spec.algorithm.distill is not None:
-        return "the teacher reads text alone; set algorithm.distill=null, or model.images=null"
+    if spec.algorithm.distill is not None and spec.algorithm.distill.url is not None:
+        return "xp gives a teacher's server no pictures; set either algorithm.distill.url=null, or model.images=null"
     return None
 
 
@@ -162,8 +162,6 @@ def _no_skyrl_pictures(spec: RunSpec) -> str | None:
     family = family_without_grid(spec)
     if family is not None:
         return f"SkyRL's batches have pictures as patches with a grid, and those of {family} are others; use backend=trl"
-    if spec.algorithm.distill is not None:
-        return "xp gives a teacher no pictures; set algorithm.distill=null, or model.images=null"
     return None
 
 
@@ -453,7 +451,6 @@ MODEL = (
             refuse=_no_pictures,
             proof={
                 "xp gives": OWN,
-                "the teacher reads text": OWN,
                 "a pass over": OWN,
                 "Not tried": OWN,
                 "guessed tokens": "engines::guessed_tokens_have_no_min_p",

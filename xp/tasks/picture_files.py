@@ -84,23 +84,13 @@ def digests_of_rows(
                 digest = now(name)
                 if digest in digests:
                     of_member[name] = digest
-                elif _is_younger(name, folders, work.begun_ns()):
+                elif _last_change_ns(_states(name, folders)) >= work.begun_ns():
                     raise PictureChanged(
                         f"env {block.env}: the picture {name} of task {block.task_id(index)} changed while the tasks were"
                         " prepared\nrun the same command again, which fetches them again",
                         ExitCode.TASKS,
                     )
     return {member: names for member, names in shown.items() if names}
-
-
-def _is_younger(name: str, folders: Sequence[Path], begun_ns: int) -> bool:
-    """Returns whether a file of this path changed after a time in nanoseconds."""
-    try:
-        files = files_named(name, folders)
-        stats = [file.stat() for file in files]
-    except (PictureFault, OSError, ValueError, RuntimeError):
-        return False
-    return any(max(stat.st_mtime_ns, stat.st_ctime_ns) >= begun_ns for stat in stats)
 
 
 def changed_pictures(directory: Path, config: PrepareConfig) -> list[str]:
@@ -149,10 +139,8 @@ class _States:
 
     def digest(self, member: str, name: str, folders: Sequence[Path]) -> str | None:
         """sha256 of the file of a member's path now. None means that it is not there, or is refused."""
-        try:
-            files = files_named(name, folders)
-            state = [_state(file) for file in files]
-        except (PictureFault, OSError, ValueError, RuntimeError):
+        state = _states(name, folders)
+        if not state:
             return None
         key = f"{member}/{name}"
         match self._known.pop(key, None):
@@ -172,15 +160,27 @@ class _States:
                 write_atomically(self._file, json.dumps(self._known, sort_keys=True))
 
 
+def _states(name: str, folders: Sequence[Path]) -> list[list[Any]]:
+    """The state of each file of this path; empty if there is none, or it is refused."""
+    try:
+        return [_state(file) for file in files_named(name, folders)]
+    except (PictureFault, OSError, ValueError, RuntimeError):
+        return []
+
+
 def _state(file: Path) -> list[Any]:
     stat = file.stat()
     # A copy may keep size and time of change; nothing sets the time of the inode's change.
     return [str(file), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
-def _is_young(state: Sequence[Sequence[Any]]) -> bool:
-    last_ns = max(max(of_file[-2:]) for of_file in state)
-    return bool(time.time() - last_ns / 1e9 < SETTLED_S)
+def _is_young(states: Sequence[Sequence[Any]]) -> bool:
+    return bool(time.time() - _last_change_ns(states) / 1e9 < SETTLED_S)
+
+
+def _last_change_ns(states: Sequence[Sequence[Any]]) -> int:
+    """When one of the files was changed last, in nanoseconds; 0 without any."""
+    return max((max(mtime, ctime) for *_, mtime, ctime in states), default=0)
 
 
 def _digest(name: str, folders: Sequence[Path]) -> str | None:

@@ -442,7 +442,10 @@ def _states(case: Case, stage: PipelineStage) -> Sizes:
     teacher = teacher_shape(spec)
     if teacher is not None and not spec.backend.parallel.offload_reference:
         ranks = batch.training if strategy is Strategy.FSDP2 else 1
-        states["teacher"] = float(case.width * weights_of(teacher).total / ranks)
+        distill = loaded_teacher(spec)
+        assert distill is not None
+        media = _media_of(distill.teacher, spec.outputs, distill.revision)
+        states["teacher"] = float(case.width * (weights_of(teacher).total + media) / ranks)
     return states
 
 

@@ -30,6 +30,13 @@ class Conversation:
         self.num_prompt_pictures = len(self.pictures)
         """Number of the pictures of the prompt."""
 
+    @classmethod
+    def filling(cls, end_id: int) -> Conversation:
+        """A row without meaning, of which nothing is trained: losses need a token of a response."""
+        row = cls([end_id])
+        row.append_env_tokens([end_id])
+        return row
+
     def append_policy_tokens(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Appends the policy's tokens."""
         self.completion_ids += ids

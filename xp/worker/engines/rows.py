@@ -148,12 +148,25 @@ async def play_turns(
 
 def check_pictures(chat: ChatTokens, rows: Iterable[Conversation], episode: Episode) -> None:
     """Makes an episode void whose tokens have another number of placeholders than the pixels of its pictures."""
-    if chat.pictures is None:
-        return
     for row in rows:
-        fault = chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures)
+        fault = _fault_of(chat, row)
         if fault is not None:
             episode.void(fault)
+
+
+def trainable(chat: ChatTokens, row: Conversation) -> Conversation:
+    """A row, or one without meaning in its place if its placeholders are not those of its pictures: its episode is
+    void, and the networks of some trainers would stop at it."""
+    if _fault_of(chat, row) is None:
+        return row
+    return Conversation.filling(chat.end_id)
+
+
+def _fault_of(chat: ChatTokens, row: Conversation) -> str | None:
+    """The sentence about placeholders that are not those of the row's pictures. None means that they are."""
+    if chat.pictures is None:
+        return None
+    return chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures)
 
 
 def tokens_of(rows: Sequence[Conversation]) -> Tokens:

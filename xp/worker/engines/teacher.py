@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from xp.envs.chat_api import Api, DialogueFails, TooLong
+from xp.episode.picture_reader import PictureReader
 from xp.errors import ExitCode, XpError
 from xp.lib.models.vocabulary import vocabulary_fault
 from xp.spec import Distill
 from xp.spec.judge import Endpoint, LimitName
+from xp.spec.model import Images
 from xp.worker.places import teacher_place
 
 CONCURRENCY: Final = 32
@@ -42,6 +44,23 @@ def check_teacher(rule: Distill, tokenizer: Any, environ: Mapping[str, str]) -> 
     fault = vocabulary_fault(policy.get_vocab(), AutoTokenizer.from_pretrained(teacher).get_vocab())
     if fault is not None:
         raise XpError(f"algorithm.distill.teacher={teacher}: {fault}")
+
+
+def check_teachers_pictures(rule: Distill, reader: PictureReader) -> None:
+    """Raises XpError(CONFIG) if a loaded teacher reads other tensors of pictures than the policy, (PLAN) if it reads none.
+
+    Args:
+        rule: the distillation.
+        reader: the pictures as the policy reads them.
+    """
+    teacher = teacher_place(rule)
+    images = Images(max_pixels=reader.max_pixels, per_episode=reader.per_episode)
+    tokenizer = reader.processor.tokenizer
+    if PictureReader.load(teacher, reader.store, images, tokenizer).digest() != reader.digest():
+        raise XpError(
+            f"algorithm.distill.teacher={teacher}: its processor makes other tensors of pictures than the policy's; choose a"
+            " teacher with the policy's processor, or set model.images=null"
+        )
 
 
 class TeacherApi(Api):

@@ -35,7 +35,7 @@ from xp.lib.nested import grouped
 from xp.spec import RunSpec, Sampling
 from xp.worker.engines.completions import biases
 from xp.worker.engines.conversation import Conversation
-from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of
+from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of, trainable
 from xp.worker.media import placeholder_ids
 from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed, is_cut
@@ -280,9 +280,9 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
                 await self._client.finish_session(play.session)
             play.token_rows.leave_out(episode.undelivered)
             play.seconds = time.monotonic() - began
-        first = play.token_rows.all[0]
-        if not first.completion_ids:  # SkyRL needs a token
-            first.append_env_tokens([self.chat.end_id])
+        for row in play.token_rows.all:
+            if not row.completion_ids:  # SkyRL needs a token
+                row.append_env_tokens([self.chat.end_id])
 
     async def _write(
         self,
@@ -375,18 +375,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         }
 
     def _rows(self, plays: Sequence[_Play]) -> list[tuple[_Play, Conversation]]:
-        """Each row with its episode. With pictures, those of a void episode are replaced by rows without meaning: the
-        model refuses a row whose placeholders are not those of its pictures."""
-        pairs = [(play, row) for play in plays for row in play.token_rows.all]
-        if self._pictures is None:
-            return pairs
-        filling = Conversation([self.chat.end_id])
-        filling.append_env_tokens([self.chat.end_id])
-        is_void = [play.episode.settle().status is EpisodeStatus.VOID for play, _ in pairs]
-        return [
-            (play, filling if void else row)
-            for (play, row), void in zip(pairs, is_void, strict=True)
-        ]
+        """Each row with its episode."""
+        return [(play, trainable(self.chat, row)) for play in plays for row in play.token_rows.all]
 
     def _rewards(self, play: _Play, row: Conversation) -> list[float]:
         """The settled reward on a row's last token; XpTrainer adds the penalty for length later: dynamic sampling must

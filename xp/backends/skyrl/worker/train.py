@@ -19,13 +19,14 @@ from xp.backends.skyrl.worker.config import (
     SkyRLTrainStageConfig,
 )
 from xp.backends.skyrl.worker.process import prepare_process
+from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import replacing
 from xp.lib.reading import config_of
 from xp.spec.backend import Placement
 from xp.tasks.row import TaskRow
-from xp.worker.engines.teacher import check_teacher
+from xp.worker.engines.teacher import check_teacher, check_teachers_pictures
 from xp.worker.places import teacher_place
 from xp.worker.program import run_stage
 from xp.worker.skyrl_names import warm_up_too_long
@@ -41,7 +42,8 @@ def main(argv: Sequence[str]) -> None:
     prepare(config_of(path, SkyRLTrainStageConfig.from_json))
     program = TrainingProgram.begin(path, SkyRLTrainStageConfig.from_json)
     config = program.config
-    write_views(program)
+    chat = policy_chat(config, config.start_model, program.stage)
+    write_views(program, chat)
 
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.experiment import train_in_task
@@ -50,7 +52,9 @@ def main(argv: Sequence[str]) -> None:
     distill = config.spec.algorithm.distill
     if distill is not None:
         reference = teacher_place(distill)
-        check_teacher(distill, config.start_model, os.environ)
+        check_teacher(distill, chat.tokenizer, os.environ)
+        if chat.pictures is not None:
+            check_teachers_pictures(distill, chat.pictures)
     cfg = native_config(config, config.start_model, reference)
     check_warm_up(cfg, config.num_steps * config.updates_per_rollout)
     run_in_ray(
@@ -81,11 +85,10 @@ def prepare(common: SkyRLStageConfig) -> None:
         cpu_torch.prepare_process()
 
 
-def write_views(program: TrainingProgram[SkyRLTrainStageConfig]) -> None:
+def write_views(program: TrainingProgram[SkyRLTrainStageConfig], chat: ChatTokens) -> None:
     """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
     config = program.config
     check_adapters(config.start_model, config.spec)
-    chat = policy_chat(config, config.start_model, program.stage)
     view = Path(config.paths[TRAIN_DATA])
     write_view(program.view(config.start_model, chat, view), view)
     if config.evaluation is not None:

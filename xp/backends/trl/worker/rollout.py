@@ -23,6 +23,7 @@ from xp.tasks.curriculum import FILE, Curriculum, StepDraw
 from xp.tasks.row import TaskRow
 from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.play import EpisodePlay, Rollout, sample_numbers
+from xp.worker.engines.rows import trainable
 from xp.worker.played import record
 
 
@@ -207,27 +208,12 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             for number, rollout in enumerate(rollouts)
             for row in rollout.conversations[1:]
         ]
-        rows = [(number, self._with_pixels(row)) for number, row in rows]
+        rows = [(number, trainable(self._process.chat, row)) for number, row in rows]
         longest = max(self._ranks.gather([len(rows) - len(rollouts)]))[0]
         training = self._config.spec.training
         part = lcm(training.group_size, max(1, len(rollouts) // training.micro_batch_size))
-        filling = self._filling()
+        filling = Conversation.filling(self._process.chat.end_id)
         return rows + [(0, filling)] * (len(rollouts) + ceil(longest / part) * part - len(rows))
-
-    def _filling(self) -> Conversation:
-        """A row without meaning."""
-        filling = Conversation([self._process.chat.end_id])
-        filling.append_env_tokens([self._process.chat.end_id])
-        return filling
-
-    def _with_pixels(self, row: Conversation) -> Conversation:
-        """The row, or one without meaning if its placeholders are not those of its pictures, whose episode is void:
-        TRL would leave out the pictures of all rows."""
-        reader = self._process.chat.pictures
-        if reader is None:
-            return row
-        ids = [*row.prompt_ids, *row.completion_ids]
-        return row if reader.fault(ids, row.pictures) is None else self._filling()
 
     def _begun(self, play: EpisodePlay) -> None:
         """Hook before episodes are played."""

@@ -162,6 +162,7 @@ def make_trainer(
     from xp.backends.trl.worker.guard import GuardedTrainer
     from xp.backends.trl.worker.rollout import trl_rows
     from xp.backends.trl.worker.teacher import Teacher
+    from xp.worker.engines.teacher import check_teachers_pictures
 
     # First, since under FSDP2 only one rank reads the weights, by the process group.
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
@@ -188,6 +189,8 @@ def make_trainer(
         args.ddp_find_unused_parameters = True
     policy = config.spec.model
     distill = config.spec.algorithm.distill
+    if distill is not None and chat.pictures is not None:
+        check_teachers_pictures(distill, chat.pictures)
     of_dtype = getattr(torch, policy.dtype.value)
     # They write their part of a checkpoint before it is sealed.
     if isinstance(rollouts, TrainerCallback):
