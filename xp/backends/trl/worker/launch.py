@@ -52,8 +52,6 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
         running(server, config.start_model, server_devices, log)
     )
     os.environ["CUDA_VISIBLE_DEVICES"] = devices
-    # Otherwise TRL's client would use the shell's proxy for this machine.
-    os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
 
 
 def launch_processes(config_file: str, program: str, path: str) -> None:
