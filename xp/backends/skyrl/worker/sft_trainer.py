@@ -48,6 +48,7 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
     log = SftLog(updates, sft_cfg.num_steps)
     trainer = XpSftTrainer(sft_cfg, cfg, log, config.spec.model)
     trainer.setup()
+    updates.start()
     trainer.train()
     trainer.shutdown()
     save = partial(save_policy, trainer, cfg.generator.inference_engine.model_dtype)

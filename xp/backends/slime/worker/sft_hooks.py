@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -108,14 +109,20 @@ class SftMetrics:
         self._before: float | None = None
         self._after: float | None = None
         self._learning_rate = math.nan
+        """Rate of the current update. NaN means that there was none yet."""
+        self._began: float | None = None
+        """When the first update began, until its metrics come."""
 
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
         if step_key != "train/step":
             return
         number = int(metrics[step_key])
-        if self._before is not None and self._updates.start_loss is None:
-            self._updates.begin(number, self._before)
+        if self._began is not None:
+            if self._before is not None:
+                self._updates.begin(number, self._before)
+            self._updates.start(self._began)
+            self._began = None
         # Slime counts a filler as one token.
         loss = float(metrics["train/loss"]) * factor(0)
         is_last = number + 1 == self._num_updates
@@ -134,8 +141,10 @@ class SftMetrics:
 
         def train_one_step(*parts: Any, **named: Any) -> Any:
             args, rollout_id, _, _, model, optimizer, scheduler, *_ = parts
-            if self._held_out and self._before is None:
-                self._before = held_out_loss(args, model, self._held_out)
+            if math.isnan(self._learning_rate):
+                if self._held_out:
+                    self._before = held_out_loss(args, model, self._held_out)
+                self._began = time.monotonic()
             self._learning_rate = float(scheduler.get_lr(optimizer.param_groups[0]))
             result = native(*parts, **named)
             if self._held_out and rollout_id + 1 == self._num_updates:
