@@ -140,35 +140,6 @@ class SlotCache:
         self.lengths[index] = prefix.length
 
 
-class TokenCache:
-    """The tokens of each slot, for a model that computes them all again.
-
-    Args:
-        count: largest number of concurrent episodes.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.lengths = torch.zeros(count, dtype=torch.long)
-        """Tokens in each slot; those behind are of an episode before."""
-        self._tokens: list[list[int]] = [[] for _ in range(count)]
-
-    def tokens(self, slot: int) -> list[int]:
-        return self._tokens[slot][: int(self.lengths[slot])]
-
-    def append(self, slot: int, ids: Sequence[int]) -> None:
-        self._tokens[slot] = [*self.tokens(slot), *ids]
-        self.lengths[slot] += len(ids)
-
-    def prefix(self, slot: int, length: int) -> list[int]:
-        return self._tokens[slot][:length]
-
-    def fill(self, slots: Sequence[int], prefix: Sequence[int]) -> None:
-        """Sets the beginning of these slots."""
-        for slot in slots:
-            self._tokens[slot] = list(prefix)
-            self.lengths[slot] = len(prefix)
-
-
 AttentionMaskInterface.register(UNEVALUATED, lambda *, mask_function, **_: mask_function)
 
 
@@ -191,7 +162,10 @@ def masks(rule: Any, model: Any, positions: torch.Tensor, width: int) -> Any:
         width: number of columns of the cache.
     """
     if isinstance(rule, dict):
-        return {kind: masks(own, model, positions, width) for kind, own in rule.items()}
+        return {
+            kind: masks(rule_of_kind, model, positions, width)
+            for kind, rule_of_kind in rule.items()
+        }
     row = torch.tensor(0)
     is_seen = rule(row, row, positions[:, None, :, None], torch.arange(width))
     if model.config._attn_implementation != "eager":

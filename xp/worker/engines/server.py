@@ -36,7 +36,7 @@ LEAVE_S = 120.0
 deadline of their own."""
 HEALTH = "/health"
 URL = "XP_TRL_SERVER"
-"""Variable with the URL of the server of a training; its key is in guarded.KEY."""
+"""Variable with the URL of the server of a training; its key is in key_check.KEY."""
 
 
 class RunningServer(NamedTuple):
