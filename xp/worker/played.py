@@ -54,14 +54,16 @@ class PlayedEpisode:
 
     def played(self) -> EpisodeFacts:
         """The fields that the metrics need."""
-        outcome = self.episode.settle()
-        read = self.tokens.prompt + self.tokens.observed
         episode = self.episode
-        generated = self.tokens.generated
-        times = episode.started_at, episode.elapsed_s
-        sampled = episode.num_sampled
         return EpisodeFacts(
-            self.task.env, self.task.task_id, outcome, generated, read, *times, sampled
+            self.task.env,
+            self.task.task_id,
+            episode.settle(),
+            self.tokens.generated,
+            self.tokens.prompt + self.tokens.observed,
+            episode.started_at,
+            episode.elapsed_s,
+            episode.num_sampled,
         )
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:

@@ -39,21 +39,19 @@ def deciding(stage: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         }
     effective = {name: value for name, value in spec.items() if name not in WITHOUT_EFFECT}
     if stage == "train":
+        del effective["sft"]
         evaluation = {name: effective["evaluation"][name] for name in DURING_TRAINING}
-        return {name: value for name, value in effective.items() if name != "sft"} | {
-            "evaluation": evaluation
-        }
+        return effective | {"evaluation": evaluation}
     if stage not in ("sft", "evaluate"):
         return effective
     of_episodes = (*Sampling.model_fields, "max_void_fraction", "initial_checkpoint")
     effective["training"] = {name: effective["training"][name] for name in of_episodes}
+    del effective["algorithm"]
     if stage == "sft":
         effective["evaluation"] = {"pass_threshold": effective["evaluation"]["pass_threshold"]}
-    if stage == "sft":
-        without = {"algorithm"}
     else:
-        without = {"algorithm", "sft"}
-    return {name: value for name, value in effective.items() if name not in without}
+        del effective["sft"]
+    return effective
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically, write_json
 from xp.lib.digest import digest_of, text_digest
 from xp.lib.load import import_large
+from xp.lib.progress import evaluation_bar
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, Sampling
 from xp.tasks.config import Purpose
@@ -55,8 +56,6 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[EpisodeFacts]:
-    from tqdm import tqdm
-
     spec = config.spec
     chat = policy_chat(config, model, stage)
     episodes = evaluated_episodes(spec.evaluation, held_out_tasks(config, stage, chat))
@@ -71,12 +70,8 @@ def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[Ep
         ) as open_engine,
     ):
         rollouts = EpisodePlay(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
-        ended = (
-            rollout.record
-            for rollout in tqdm(
-                rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode"
-            )
-        )
+        bar = evaluation_bar(f"evaluate {name}", len(numbered), rollouts)
+        ended = (rollout.record for rollout in bar)
         settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)
         return record(settled, recorder, config.places.run, f"evaluate/{name}", 0)
 
@@ -133,15 +128,9 @@ class RunEvaluation:
             return
         model = self._config.models[name]
         # A checkpoint's step is not known here; what the run trained has that of the last update.
-        if model == places.model:
-            trained = last_step(self._metrics)
-        else:
-            trained = None
-        metrics = MetricsFile(self._metrics, "evaluate", places.attempt)
-        metrics.write(
-            trained or 0,
-            evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks),
-        )
+        step = last_step(self._metrics) if model == places.model else None
+        metrics = evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks)
+        MetricsFile(self._metrics, "evaluate", places.attempt).write(step or 0, metrics)
         run = Path(places.run).name
         rules = read_manifest(self._tasks).held_out
         about = {

@@ -167,10 +167,9 @@ def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversat
     limit = sampling.max_prompt_tokens
     try:
         length = chat.prompt_length(reply.messages, reply.tools, limit)
-        is_short = length is not None and length <= limit
-        if is_short:
-            ids = chat.prompt(reply.messages, reply.tools)
-            return Conversation(ids, pictures=digests_of(reply.messages))
-        return None
+        if length is None or length > limit:
+            return None
+        ids = chat.prompt(reply.messages, reply.tools)
+        return Conversation(ids, pictures=digests_of(reply.messages))
     except TemplateFault:
         return None

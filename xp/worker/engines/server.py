@@ -105,13 +105,8 @@ def with_adapters(server: VLLMServer, model: str) -> tuple[VLLMServer, str, str]
     adapters = adapters_of(model)
     if adapters is None:
         return server, model, MODEL
-    lora = (
-        "--enable-lora",
-        "--max-lora-rank",
-        str(rank_in_engine(adapters)),
-        "--lora-modules",
-        f"{MODEL}={adapters}",
-    )
+    rank = str(rank_in_engine(adapters))
+    lora = ("--enable-lora", "--max-lora-rank", rank, "--lora-modules", f"{MODEL}={adapters}")
     return replace(server, arguments=(*server.arguments, *lora)), base_of(adapters), "base"
 
 

@@ -27,7 +27,7 @@ from xp.backends.trl.worker.means import (
     update_means,
     weigh_metrics,
 )
-from xp.backends.trl.worker.resumed_weights import has_own_loader, load_whole
+from xp.backends.trl.worker.resumed_weights import WholeCheckpoints
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.episode.advantages import AdvantageFn, of_valid
@@ -56,7 +56,7 @@ def _shards(model: Any) -> dict[str, torch.Tensor]:
     return shards
 
 
-class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
+class GuardedTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """Checks each update with its log, after the gradient's norm is known and before the optimizer's step.
 
     Args:
@@ -147,11 +147,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         Raises:
             XpError: the checkpoint has no shards of this rank.
         """
-        network = self.model if model is None else model
-        if has_own_loader(self, network):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        else:
-            load_whole(network, Path(resume_from_checkpoint))
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
         if not self.args.sync_ref_model:
             return
         file = self._reference_file(Path(resume_from_checkpoint))
