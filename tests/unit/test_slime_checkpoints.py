@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.sections import run_spec
-from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, seal_exports, whole
+from xp.backends.slime.worker.checkpoints import TRACKER, Checkpoints
 from xp.backends.slime.worker.train import critic_role
 from xp.errors import XpError
 from xp.lib.verified import DIGESTS
 from xp.worker.publish import check_there
+
+
+def checkpoints_in(root: Path, critic: Path | None = None) -> Checkpoints:
+    return Checkpoints(root / "checkpoints", root / "exports", critic)
 
 
 def checkpoint(
@@ -39,16 +43,16 @@ def test_a_restart_continues_from_the_newest_whole_checkpoint(tmp_path: Path) ->
         checkpoint(tmp_path, rollout_id, **options)
     tracker = tmp_path / "checkpoints" / TRACKER
     tracker.write_text("14")
-    assert whole(tmp_path / "checkpoints") == [4, 9]
-    assert choose_latest(tmp_path / "checkpoints") == 9
+    assert checkpoints_in(tmp_path).whole() == [4, 9]
+    assert checkpoints_in(tmp_path).choose_latest() == 9
     assert tracker.read_text() == "9"
 
 
 def test_without_a_whole_checkpoint_a_run_starts_from_the_model(tmp_path: Path) -> None:
-    assert choose_latest(tmp_path / "checkpoints") is None
+    assert checkpoints_in(tmp_path).choose_latest() is None
     checkpoint(tmp_path, 4, has_position=False)
     (tmp_path / "checkpoints" / TRACKER).write_text("4")
-    assert choose_latest(tmp_path / "checkpoints") is None
+    assert checkpoints_in(tmp_path).choose_latest() is None
     assert not (tmp_path / "checkpoints" / TRACKER).exists()
 
 
@@ -58,8 +62,8 @@ def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays
     for rollout_id in (4, 9, 14):
         checkpoint(tmp_path, rollout_id)
     checkpoint(tmp_path, 19, has_position=False)
-    prune(tmp_path / "checkpoints", tmp_path / "exports", keep=2)
-    assert whole(tmp_path / "checkpoints") == [9, 14]
+    checkpoints_in(tmp_path).prune(keep=2)
+    assert checkpoints_in(tmp_path).whole() == [9, 14]
     assert sorted(path.name for path in (tmp_path / "exports").iterdir()) == ["14", "19", "9"]
     assert (tmp_path / "checkpoints/iter_0000019").is_dir()
     assert not (tmp_path / "checkpoints/iter_0000004").exists()
@@ -70,12 +74,12 @@ def test_an_export_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
         checkpoint(tmp_path, rollout_id, has_position=rollout_id == 4)
         (tmp_path / f"exports/{rollout_id}/config.json").write_text("{}")
     export = tmp_path / "exports/4"
-    seal_exports(tmp_path / "checkpoints", tmp_path / "exports", [2, 0])
+    checkpoints_in(tmp_path).seal_exports([2, 0])
     check_there(str(export))
     assert json.loads((export / "generation_config.json").read_text()) == {"eos_token_id": [2, 0]}
     assert not (tmp_path / "exports/9" / DIGESTS).exists()
     (export / "config.json").write_text("[]")
-    seal_exports(tmp_path / "checkpoints", tmp_path / "exports", [2, 0])
+    checkpoints_in(tmp_path).seal_exports([2, 0])
     with pytest.raises(XpError, match=r"not the one that was published: config\.json"):
         check_there(str(export))
 
@@ -90,14 +94,14 @@ def test_a_checkpoint_with_a_critic_is_whole_and_pruned_with_both(tmp_path: Path
         (critic / f"iter_{rollout_id:07d}/metadata.json").touch()
     for folder in (policy, critic):
         (folder / TRACKER).write_text("14")
-    assert whole(policy, critic) == [4, 9]
-    assert choose_latest(policy, critic) == 9
+    assert checkpoints_in(tmp_path, critic).whole() == [4, 9]
+    assert checkpoints_in(tmp_path, critic).choose_latest() == 9
     assert [(folder / TRACKER).read_text() for folder in (policy, critic)] == ["9", "9"]
-    prune(policy, tmp_path / "exports", 1, critic)
+    checkpoints_in(tmp_path, critic).prune(1)
     assert [path.name for path in sorted(critic.glob("iter_*"))] == ["iter_0000009"]
     assert not (policy / "iter_0000004").exists()
     (critic / "iter_0000009/metadata.json").unlink()
-    assert choose_latest(policy, critic) is None
+    assert checkpoints_in(tmp_path, critic).choose_latest() is None
     assert not (policy / TRACKER).exists()
     assert not (critic / TRACKER).exists()
 

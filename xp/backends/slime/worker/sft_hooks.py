@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.checkpoints import prune
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig, config_at
 from xp.backends.slime.worker.means import factor
 from xp.backends.slime.worker.models import set_yarn
@@ -58,9 +57,7 @@ def log_rollout(
     """Slime's custom rollout log function. True means that Slime logs nothing of its own. Removes old checkpoints."""
     del rollout_id, samples, extra_metrics, rollout_time
     config = config_at(getattr(args, WORKER_ATTRIBUTE))
-    checkpoints = Path(config.root, config.checkpoints)
-    exports = Path(config.root, config.exports)
-    prune(checkpoints, exports, config.spec.training.keep_checkpoints)
+    config.checkpoints_in(Path(config.root)).prune(config.spec.training.keep_checkpoints)
     return True
 
 

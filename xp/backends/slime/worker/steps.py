@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
 from xp.backends.slime.worker.rollout_process import (
@@ -75,15 +74,10 @@ def log_rollout(
             "metrics": metrics | all_tokens(judged or played),
         }
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
-    if config.critic_checkpoints is None:
-        critic = None
-    else:
-        critic = worker.path(config.critic_checkpoints)
-    checkpoints = worker.path(config.checkpoints)
-    exports = worker.path(config.exports)
+    checkpoints = config.checkpoints_in(Path(config.root))
     chat = worker.chat()
-    seal_exports(checkpoints, exports, chat.end_ids, critic, chat.template)
-    prune(checkpoints, exports, training.keep_checkpoints, critic)
+    checkpoints.seal_exports(chat.end_ids, chat.template)
+    checkpoints.prune(training.keep_checkpoints)
     return True
 
 
