@@ -11,11 +11,12 @@ from xp.envs.base import PROMPT_LENGTH, Message
 from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import Tokens
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault, TooManyPictures
 from xp.episode.trajectory import Trajectory, trajectory
 from xp.episode.upload import Recorder
 from xp.lib.nested import grouped
+from xp.spec import Algorithm
 from xp.tasks.row import TaskRow
 
 
@@ -78,6 +79,12 @@ class PlayedEpisode:
             tokens=self.tokens,
             prompt=self.prompt,
         )
+
+
+def is_left_out(outcome: EpisodeResult, algorithm: Algorithm) -> bool:
+    """Returns whether an episode is not trained on: a void one, and by `mask_truncated` a truncated one."""
+    is_truncated = outcome.status is EpisodeStatus.TRUNCATED
+    return outcome.status is EpisodeStatus.VOID or (is_truncated and algorithm.mask_truncated)
 
 
 def with_group_rewards(

@@ -43,6 +43,13 @@ class Conversation:
         self.mask += [0] * len(ids)
 
 
+def filling(end_id: int) -> Conversation:
+    """A row without meaning and without a trained token, where a trainer needs a row with a response."""
+    row = Conversation([end_id])
+    row.append_env_tokens([end_id])
+    return row
+
+
 @dataclass(frozen=True)
 class RolloutTurn:
     """The policy's output of one turn."""

@@ -11,7 +11,7 @@ from xp.episode.outcome import Reply, Tokens
 from xp.episode.play import RunBlocking, WrittenTurn, play
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.spec import Sampling
-from xp.worker.engines.conversation import Conversation
+from xp.worker.engines.conversation import Conversation, filling
 from xp.worker.token_budget import reply_ids
 
 WriteTurn = Callable[[Conversation, Sequence[int]], Awaitable[tuple[Sequence[int], bool]]]
@@ -34,6 +34,12 @@ class Rows:
         """Row of each turn, and the positions of its tokens in the completion."""
         self._num_pictures: list[int] = []
         """Pictures of the row up to each turn."""
+
+    def begin_with(self, ids: list[int] | None, episode: Episode) -> None:
+        """Replaces the first conversation by the prompt of the episode's session. None means that there is none."""
+        if ids is not None:
+            self.current = Conversation(ids, pictures=digests_of(episode.opening))
+            self.all = [self.current]
 
     def end_turn(self, num_tokens: int) -> None:
         """Notes that the policy has ended a turn, with the last tokens of the current row."""
@@ -154,6 +160,15 @@ def check_pictures(chat: ChatTokens, rows: Iterable[Conversation], episode: Epis
         fault = chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures)
         if fault is not None:
             episode.void(fault)
+
+
+def trainable(chat: ChatTokens, row: Conversation) -> Conversation:
+    """A row, or one without meaning in its place if its placeholders are not those of its pictures, at which a
+    trainer's model would stop: its episode is void."""
+    if chat.pictures is None:
+        return row
+    fault = chat.pictures.fault([*row.prompt_ids, *row.completion_ids], row.pictures)
+    return row if fault is None else filling(chat.end_id)
 
 
 def tokens_of(rows: Sequence[Conversation]) -> Tokens:

@@ -82,13 +82,3 @@ class SlimePictures:
     def train_inputs(self, row: Conversation) -> dict[str, Any] | None:
         """Slime's `multimodal_train_inputs` of a row: `pixel_values` and `image_grid_thw`. None means no pictures."""
         return self.reader.pixels(row.pictures) or None
-
-    def trainable(self, row: Conversation, end_id: int) -> Conversation:
-        """A row, or one without meaning in its place if its placeholders are not those of its pictures: its episode is
-        void, and Slime's model would stop at it."""
-        if self.reader.fault([*row.prompt_ids, *row.completion_ids], row.pictures) is None:
-            return row
-        filling = Conversation([end_id])
-        # Slime's loss misreads a response of length 0.
-        filling.append_env_tokens([end_id])
-        return filling

@@ -27,7 +27,7 @@ from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.spec import Sampling
 from xp.worker.engines.conversation import Conversation
-from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of
+from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of, trainable
 from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
 from xp.worker.token_budget import evaluation_sampling, is_cut
 
@@ -145,9 +145,8 @@ def _trained(worker: Worker, rows: Sequence[Conversation], *, evaluation: bool) 
     pictures = worker.pictures
     if pictures is None or evaluation:
         return [TrainedRow(row, None) for row in rows]
-    end_id = worker.chat().end_id
-    trainable = [pictures.trainable(row, end_id) for row in rows]
-    return [TrainedRow(row, pictures.train_inputs(row)) for row in trainable]
+    shown = [trainable(worker.chat(), row) for row in rows]
+    return [TrainedRow(row, pictures.train_inputs(row)) for row in shown]
 
 
 def _fill(
@@ -253,9 +252,7 @@ async def _converse(
 
     try:
         if episode.is_live:
-            ids = await opening
-            if ids is not None:
-                rows.all[0] = rows.current = Conversation(ids, pictures=digests_of(episode.opening))
+            rows.begin_with(await opening, episode)
         try:
             await play_turns(rows, episode, chat, limits, write, run)
         except PictureMismatch as fault:

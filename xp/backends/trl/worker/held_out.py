@@ -150,9 +150,8 @@ class HeldOutEvaluation:
                 keeper.begin()
             self._ranks.wait()
             if keeper.rule.keep_best:
-                trainer.save_model(
-                    str(keeper.staged)
-                )  # only adapters, if these are trained; all ranks must call it
+                # Only adapters, if these are trained; all ranks must call it.
+                trainer.save_model(str(keeper.staged))
             self._ranks.wait()
             if is_main:
                 chat = self._process.chat
@@ -180,9 +179,7 @@ def share_of(
     """
     share = tasks[ranks.number :: ranks.count]
     numbered = [(row, sample) for sample in range(samples) for row in share]
-    is_short = len(share) < math.ceil(len(tasks) / ranks.count)
-    if is_short:
-        extra = [(tasks[0], samples + number) for number in range(samples)]
-    else:
-        extra = []
-    return [*numbered, *extra], len(numbered)
+    num_counted = len(numbered)
+    if len(share) < math.ceil(len(tasks) / ranks.count):
+        numbered += [(tasks[0], samples + number) for number in range(samples)]
+    return numbered, num_counted
