@@ -182,11 +182,12 @@ class TransformersEngine(ModelEngine):
         tokens = torch.tensor([[turn.ids[-1]] for turn in self._active])
         count = int(slots.max()) + 1
         if 2 * len(slots) <= count:
-            return self._forward(slots, tokens)
+            return self._forward(slots, tokens, torch.ones_like(slots))
         # Most slots are active: computing the others with padding is cheaper than copying the cache of the active ones.
         padded = torch.full((count, 1), self._padding)
         padded[slots] = tokens
-        return self._forward(slots, padded, is_padded=True)
+        ones = torch.ones(count, dtype=torch.long)
+        return self._forward(slots, padded, ones, is_padded=True)
 
     def _replied(self) -> torch.Tensor | None:
         """Logits after the environments' replies since the last step."""
@@ -268,7 +269,7 @@ class TransformersEngine(ModelEngine):
         self,
         slots: torch.Tensor,
         ids: torch.Tensor,
-        lengths: torch.Tensor | None = None,
+        lengths: torch.Tensor,
         *,
         is_padded: bool = False,
     ) -> torch.Tensor:
@@ -277,31 +278,27 @@ class TransformersEngine(ModelEngine):
         Args:
             slots: slots that get tokens.
             ids: tokens, a row for each of these slots.
-            lengths: number of tokens of each row without padding. None means one.
+            lengths: number of tokens of each row without padding.
             is_padded: whether the rows are those of all slots up to the last.
         """
         count = len(ids)
         positions = self._cache.aim(None if is_padded else slots, count, ids.shape[1])
-        if lengths is None:
-            columns = torch.zeros(count, dtype=torch.long)
-        else:
-            columns = lengths - 1
-        kept, places = (
-            (columns[:1], columns) if lengths is None else columns.unique(return_inverse=True)
-        )
-        ends = positions[torch.arange(count), columns]
+        rows = torch.arange(count)
+        kept, places = (lengths - 1).unique(return_inverse=True)
+        chosen = slots if is_padded else rows
+        last_position = int(positions[rows, lengths - 1][chosen].max())
         output = self._model(
             input_ids=ids,
             attention_mask=masks(self._mask_rule, self._model, positions, self._cache.width),
             # Padding may be beyond the model's last position.
-            position_ids=positions.clamp(max=int((ends[slots] if is_padded else ends).max())),
+            position_ids=positions.clamp(max=last_position),
             past_key_values=self._cache.cache,
             use_cache=True,
             logits_to_keep=kept,
         )
-        self._cache.lengths[slots] += 1 if lengths is None else lengths
-        logits: torch.Tensor = output.logits[torch.arange(count), places]
-        return (logits[slots] if is_padded else logits).float()
+        self._cache.lengths[slots] += lengths[chosen]
+        logits: torch.Tensor = output.logits[rows, places]
+        return logits[chosen].float()
 
 
 class RecomputingEngine(ModelEngine):

@@ -66,9 +66,9 @@ class HeldOutEvaluation:
 
     def is_due(self, step: int) -> bool:
         """Returns whether the policy is evaluated after this rollout step. 0 means before the training."""
-        every = self._process.config.spec.evaluation.every
         if step == 0:
             return BEFORE in self._due
+        every = self._config.spec.evaluation.every
         return every is not None and step % every == 0
 
     def play(self, engine: EngineOf, step: int, trainer: Any) -> None:
@@ -108,10 +108,9 @@ class HeldOutEvaluation:
         common = self._config
         spec = self._config.spec
         file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
+        opened = engine(evaluation_sampling(spec), evaluation_seed(spec))
         with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
-            played = self._play(
-                engine(evaluation_sampling(spec), evaluation_seed(spec)), recorder, name, 0
-            )
+            played = self._play(opened, recorder, name, 0)
         self._whole.add(name, played, writes=self._ranks.is_main)
 
     def _play(
