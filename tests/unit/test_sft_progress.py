@@ -59,6 +59,18 @@ def test_the_time_of_the_first_update_is_without_the_start(tmp_path: Path) -> No
     assert read_metrics(file, "sft")[0]["time/update_s"] < 50
 
 
+def test_a_resumed_fine_tuning_that_had_ended_writes_no_other_last_line(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    updates = Updates(MetricsFile(file, "sft", 1), 1, 10.0)
+    updates.end(1, 2.0, 1.0, 1e-5, is_last=True)
+    updates.finish(1, None)
+    again = Updates(MetricsFile(file, "sft", 2), 1, 10.0)
+    again.begin(1, 1.5)
+    again.finish(1, 1.5)
+    (line,) = read_metrics(file, "sft")
+    assert line["training/loss"] == 2.0
+
+
 @pytest.mark.parametrize("held_out", [[], [Example([1, 2], [0, 1])]])
 def test_the_first_update_on_slime_has_its_own_time(
     held_out: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -66,8 +78,9 @@ def test_the_first_update_on_slime_has_its_own_time(
     """Slime reports an update's metrics after it; the held-out loss before it is known only then."""
     monkeypatch.setattr(sft_hooks, "held_out_loss", lambda *_: 2.0)
     file = tmp_path / "metrics.jsonl"
-    places = SimpleNamespace(metrics=file.name, attempt=1)
-    config: Any = SimpleNamespace(num_steps=3, root=str(tmp_path), places=places)
+    config: Any = SimpleNamespace(
+        num_steps=3, root="", metrics_file=lambda stage, _: MetricsFile(file, stage, 1)
+    )
     metrics = sft_hooks.SftMetrics(lambda *_: None, config, held_out, 10.0)
     step = metrics.around(lambda *_: time.sleep(0.2))
     optimizer = SimpleNamespace(param_groups=[{}])

@@ -329,7 +329,12 @@ class Updates:
         self._bar.update(update - self._bar.n)
 
     def finish(self, update: int, held_out_loss: float | None) -> None:
-        """Writes the last update, with the held-out loss after it. None means that nothing is held out."""
+        """Writes the last update, with the held-out loss after it. None means that nothing is held out.
+
+        Does nothing in a resumed fine-tuning that had made all updates: their lines are there.
+        """
+        if not self._last:
+            return
         if self._bar is not None:
             self._bar.close()
         if held_out_loss is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Self
 
+from xp.episode.metrics_file import MetricsFile
 from xp.lib.codec import JsonFile
 from xp.spec import RunSpec, Sampling
 from xp.worker.places import RunPaths, policy_start, reference_place
@@ -67,6 +69,10 @@ class StageConfig(JsonFile):
     @property
     def stage_dir(self) -> str:
         return self.places.stage(self.stage)
+
+    def metrics_file(self, stage: str, root: Path = Path()) -> MetricsFile:
+        """The run's metrics, for lines of a stage; `root` is the outputs root."""
+        return MetricsFile(root / self.places.metrics, stage, self.places.attempt)
 
     @property
     def upload_as(self) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import RECORD, evaluation_record, read_evaluation
 from xp.episode.metrics import EpisodeFacts, check_health, void_reasons
-from xp.episode.metrics_file import MetricsFile, last_step
+from xp.episode.metrics_file import last_step
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.errors import ExitCode, XpError
@@ -90,6 +90,7 @@ class RunEvaluation:
     def __init__(self, config: EvaluateConfig, episodes: Path, root: Path = Path()) -> None:
         self.samples_per_task = config.spec.evaluation.samples_per_task
         self._config = config
+        self._root = root
         self._stage = root / config.stage_dir
         self._metrics = root / config.places.metrics
         self._tasks = root / config.places.tasks
@@ -130,7 +131,7 @@ class RunEvaluation:
         # A checkpoint's step is not known here; what the run trained has that of the last update.
         step = last_step(self._metrics) if model == places.model else None
         metrics = evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks)
-        MetricsFile(self._metrics, "evaluate", places.attempt).write(step or 0, metrics)
+        self._config.metrics_file("evaluate", self._root).write(step or 0, metrics)
         run = Path(places.run).name
         rules = read_manifest(self._tasks).held_out
         about = {
@@ -206,13 +207,11 @@ def evaluated_while_training(
         XpError: (UNHEALTHY) too many episodes are void.
     """
     spec = config.spec
-    places = config.places
     check_health(played, spec.training.max_void_fraction)
-    metrics = evaluation_metrics(
-        "during", played, spec.evaluation.pass_threshold, root / places.tasks
-    )
+    tasks = root / config.places.tasks
+    metrics = evaluation_metrics("during", played, spec.evaluation.pass_threshold, tasks)
     if writes:
-        MetricsFile(root / places.metrics, STAGE, places.attempt).write(step, metrics)
+        config.metrics_file(STAGE, root).write(step, metrics)
     return metrics[METRIC]
 
 

@@ -23,7 +23,6 @@ from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import advantage_rule
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.worker.best import BestKeeper
 from xp.worker.publish import publish
@@ -48,8 +47,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     ):
         hide_other_directories()
         choose_latest(Path(cfg.trainer.ckpt_path))
-        metrics = MetricsFile(Path(config.places.metrics), "train", config.places.attempt)
-        log = SkyRLStepLog(config, metrics, recorder)
+        log = SkyRLStepLog(config, config.metrics_file("train"), recorder)
         evaluation = None
         eval_config = evaluation_config(config)
         if eval_config is not None:

@@ -14,7 +14,6 @@ from xp.backends.slime.worker.means import factor
 from xp.backends.slime.worker.models import set_yarn
 from xp.backends.slime.worker.sft import EXAMPLE
 from xp.backends.slime.worker.text_network import adapt, whole_exports
-from xp.episode.metrics_file import MetricsFile
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.sft import (
     HELD_OUT_FILE,
@@ -98,11 +97,8 @@ class SftMetrics:
         self._native = native
         self._num_updates = config.num_steps
         self._held_out = held_out
-        self._updates = Updates(
-            MetricsFile(Path(config.root, config.places.metrics), PHASE, config.places.attempt),
-            config.num_steps,
-            tokens,
-        )
+        file = config.metrics_file(PHASE, Path(config.root))
+        self._updates = Updates(file, config.num_steps, tokens)
         self._before: float | None = None
         self._after: float | None = None
         self._learning_rate = math.nan

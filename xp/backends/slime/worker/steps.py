@@ -22,7 +22,6 @@ from xp.backends.slime.worker.rollout_process import (
     worker_of,
 )
 from xp.episode.metrics import all_tokens, check_health, episode_metrics
-from xp.episode.metrics_file import MetricsFile
 from xp.lib.atomic import write_atomically
 from xp.worker.best import BestKeeper
 from xp.worker.engines.evaluate import evaluated_while_training
@@ -67,7 +66,7 @@ def log_rollout(
             len(judged) // training.group_size - training.prompts_per_step
         )
     if args.debug_rollout_only:
-        metrics_file(config).write(rollout_id + 1, metrics)
+        config.metrics_file("train", Path(config.root)).write(rollout_id + 1, metrics)
     else:
         half = {
             "began": time.time() - rollout_time,
@@ -133,8 +132,3 @@ def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float
 def half_of(config: WorkerConfig, rollout_id: int) -> Path:
     """File in which the rollout's half of a step waits for the training's half."""
     return Path(config.root, config.stage_dir, "steps", f"{rollout_id}.json")
-
-
-def metrics_file(config: WorkerConfig) -> MetricsFile:
-    """The run's, for lines of training."""
-    return MetricsFile(Path(config.root, config.places.metrics), "train", config.places.attempt)

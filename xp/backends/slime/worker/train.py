@@ -28,7 +28,6 @@ from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
@@ -89,8 +88,7 @@ def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
     """Runs the rest of the training after the checkpoint `latest`; returns the rollout id of its last step."""
     stop = None
     if latest is not None:
-        metrics = MetricsFile(root / config.places.metrics, "train", config.places.attempt)
-        metrics.continue_after(latest + 1)
+        config.metrics_file("train", root).continue_after(latest + 1)
         keeper = BestKeeper.of(config, root)
         if keeper is not None:
             stop = keeper.stop(latest + 1)

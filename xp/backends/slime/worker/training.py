@@ -20,7 +20,7 @@ from xp.backends.slime.worker.metric_names import (
     RATE,
 )
 from xp.backends.slime.worker.models import local_model, set_yarn
-from xp.backends.slime.worker.steps import half_of, metrics_file
+from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.text_network import adapt, whole_exports
 from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
@@ -87,7 +87,7 @@ class CapturedLog(StepLog):
 
     def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:
         root = Path(config.root)
-        super().__init__(config, metrics_file(config), root=root)
+        super().__init__(config, config.metrics_file("train", root), root=root)
         self._native = native
         self._config = config
         self._updates: list[dict[str, float]] = []

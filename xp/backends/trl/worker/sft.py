@@ -23,7 +23,6 @@ from xp.backends.trl.worker.process import (
     quiet_trainer,
     stay_here,
 )
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.picture_reader import PictureReader
 from xp.lib.load import import_large
 from xp.lib.models.files import local_directory
@@ -76,9 +75,7 @@ def train(program: SftProgram[TRLSftConfig], ranks: Ranks) -> None:
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
     config = program.config
-    metrics = None
-    if ranks.is_main:
-        metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
+    metrics = config.metrics_file(PHASE) if ranks.is_main else None
     tokens = tokens_of_update(program.trained, config.spec.sft.batch_size)
     updates = Updates(metrics, program.num_updates, tokens)
     trainer = make_trainer(program, ranks, updates)

@@ -30,7 +30,6 @@ from xp.backends.trl.worker.process import (
     stay_here,
 )
 from xp.episode.advantages import advantage_rule
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.lib.load import import_large
 from xp.lib.loopback import free_port
@@ -84,8 +83,8 @@ def main(argv: Sequence[str]) -> None:
     curriculum = curriculum_of(config.spec, tasks, config.num_steps, decide_together(ranks))
     start.ended("imports and tasks")
     with open_stage(path.parent, config, os.environ, ranks.suffix) as (mix, recorder):
-        metrics = MetricsFile(Path(config.places.metrics), "train", config.places.attempt)
-        log = TRLStepLog(config, metrics if ranks.is_main else None, start)
+        metrics = config.metrics_file("train") if ranks.is_main else None
+        log = TRLStepLog(config, metrics, start)
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
         held_out = None
         eval_config = evaluation_config(config)
