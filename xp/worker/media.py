@@ -244,7 +244,8 @@ def _replace(directory: Path, media: Mapping[str, Any]) -> None:
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
-    files = sorted(directory.glob("model*.safetensors"))
+    all_files = sorted(directory.glob("*.safetensors"))
+    files = [file for file in all_files if not file.name.startswith("adapter_")]
     missing = dict(media)
     for file in files:
         with safe_open(file, framework="pt") as weights:

@@ -163,15 +163,18 @@ class TransformersEngine(ModelEngine):
         """Frees its slot."""
         heapq.heappush(self._free, self._slots.pop(number))
 
-    def _logits(self) -> torch.Tensor:
+    def step(self, is_live: bool) -> None:
         before = torch.get_num_threads()
         # The operations of a small model take less time than waking another thread.
         if self._model.config.get_text_config().hidden_size <= SMALL:
             torch.set_num_threads(1)
         try:
-            parts = [self._decoded(), self._replied(), self._begun()]
+            super().step(is_live)
         finally:
             torch.set_num_threads(before)
+
+    def _logits(self) -> torch.Tensor:
+        parts = [self._decoded(), self._replied(), self._begun()]
         return torch.cat([part for part in parts if part is not None])
 
     def _decoded(self) -> torch.Tensor | None:
