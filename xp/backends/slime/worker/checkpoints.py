@@ -30,15 +30,15 @@ class Checkpoints:
     """Value of --save and --load."""
     exports: Path
     """Directory of the Hugging Face exports, `<exports>/<rollout id>`."""
-    critic: Path | None = None
+    critic_directory: Path | None = None
     """Directory of the critic's. None means that there is no critic."""
 
     @property
     def directories(self) -> tuple[Path, ...]:
         """Those of the policy's and of the critic's checkpoints."""
-        if self.critic is None:
+        if self.critic_directory is None:
             return (self.directory,)
-        return (self.directory, self.critic)
+        return (self.directory, self.critic_directory)
 
     def whole(self) -> list[int]:
         """Rollout ids with a complete checkpoint, oldest first."""

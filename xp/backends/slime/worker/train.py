@@ -68,8 +68,8 @@ def main(argv: Sequence[str]) -> None:
     chat = write_views(program, model)
     checkpoints = config.checkpoints_in(root)
     latest = checkpoints.choose_latest()
-    if checkpoints.critic is not None:
-        roles = critic_role(training, checkpoints.critic, is_resumed=latest is not None)
+    if checkpoints.critic_directory is not None:
+        roles = critic_role(training, checkpoints.critic_directory, is_resumed=latest is not None)
         write_atomically(path.parent / ROLES, json.dumps(roles) + "\n")
     if latest is None:
         config = config.from_the_start()
