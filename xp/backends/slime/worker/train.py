@@ -119,7 +119,7 @@ def write_views(program: TrainingProgram[SlimeTrainConfig], model: Path) -> Chat
     config = program.config
     chat = policy_chat(config, model, program.stage)
     view = program.stage / TASK_VIEW
-    _write(map(slime_line, program.view(model, chat, view)), view)
+    write_view(program.view(model, chat, view), view)
     if config.evaluation is not None:
         held_out = held_out_tasks(config, program.stage, chat)
         write_episodes(held_out, config.spec.evaluation, program.stage / HELD_OUT_VIEW)
@@ -150,6 +150,11 @@ def slime_line(row: TaskRow) -> dict[str, Any]:
             "index": row.index,
         },
     }
+
+
+def write_view(rows: Iterable[TaskRow], path: Path) -> None:
+    """Writes the JSONL file of these rows."""
+    _write(map(slime_line, rows), path)
 
 
 def write_episodes(rows: Sequence[TaskRow], evaluation: Evaluation, path: Path) -> None:
