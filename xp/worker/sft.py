@@ -331,10 +331,9 @@ class Updates:
     def finish(self, update: int, held_out_loss: float | None) -> None:
         """Writes the last update, with the held-out loss after it. None means that nothing is held out.
 
-        Does nothing in a resumed fine-tuning that had made all updates: their lines are there.
+        A resumed fine-tuning that had made all updates writes none: their lines are there.
         """
-        if not self._last:
-            return
+        has_updated = bool(self._last)
         if self._bar is not None:
             self._bar.close()
         if held_out_loss is not None:
@@ -344,5 +343,5 @@ class Updates:
                 f"sft: loss of the held-out episodes {before}, {held_out_loss:.4f} after the last",
                 flush=True,
             )
-        if self._metrics is not None:
+        if self._metrics is not None and has_updated:
             self._metrics.write(update, {**self._last, **self._costs()})
