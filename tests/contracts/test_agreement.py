@@ -5,7 +5,6 @@ TRL's adapter is held against the bare Episode here, the others' in tests/traine
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from tests.support.tiny import ScriptedModel, tokenizer_and_model
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
+from xp.worker.played import is_left_out
 
 
 def rollout_of(
@@ -99,18 +99,14 @@ def test_trls_adapter_agrees_with_the_bare_episode(script: Script) -> None:
     "stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"]
 )
 def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...]) -> None:
-    from xp.backends.trl.worker.rollout import Rollouts
-
     tokenizer, _ = tokenizer_and_model()
     limit = len(tokenizer("It was the bu", add_special_tokens=False)["input_ids"])
     script = Script("is cut", ("It was the bu",), stop=stop)
     rollout = rollout_of(script, FakeMix(RULES), limit)
-    own: Any = SimpleNamespace(
-        _config=SimpleNamespace(spec=run_spec(algorithm__mask_truncated=True))
-    )
+    algorithm = run_spec(algorithm__mask_truncated=True).algorithm
     assert len(rollout.conversation.completion_ids) == limit
     assert rollout.outcome.status is (EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED)
-    assert Rollouts._is_masked(own, rollout) is not bool(stop)
+    assert is_left_out(rollout.outcome, algorithm) is not bool(stop)
 
 
 @pytest.mark.parametrize("places", [4, 1])

@@ -29,6 +29,10 @@ def while_it_works(argv):
 def compiles(argv):
     print(*(os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR")))
 
+def writes_on_a_full_disk(argv):
+    with open("/dev/full", "w") as file:
+        file.write("words")
+
 code = run_stage(globals()[sys.argv[1]], [])
 print(code, flush=True)
 if sys.argv[2:]:
@@ -51,6 +55,15 @@ def test_term_is_told_without_a_traceback() -> None:
     assert (done.stdout, done.stderr) == (
         f"{int(ExitCode.TERMINATED)}\n",
         "xp: this stage was stopped\n",
+    )
+
+
+def test_a_full_disk_without_a_files_name_is_that_of_the_outputs() -> None:
+    done = ended("writes_on_a_full_disk")
+    assert done.stdout == f"{int(ExitCode.RESOURCE)}\n"
+    assert done.stderr == (
+        f"xp: the disk of {Path.cwd()} is full; make room and resume the run"
+        " (OSError: [Errno 28] No space left on device)\n"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from xp.spec import LoraSpec
+from xp.spec import DType, LoraSpec
 
 SMALL: dict[str, Any] = {
     "vocab_size": 128,
@@ -93,10 +93,12 @@ def adapted(start: str, targets: tuple[str, ...] | None = None, dropout: float =
     import torch
     from peft import get_peft_model
 
+    from tests.support.sections import run_spec
     from xp.backends.trl.worker.lora import start_policy
 
     lora = LoraSpec(rank=4, alpha=8.0, dropout=dropout, target_modules=targets)
-    model = get_peft_model(*start_policy(start, lora, torch.float32)).eval()
+    policy = run_spec(model__lora=lora, model__dtype=DType.FLOAT32).model
+    model = get_peft_model(*start_policy(start, policy)).eval()
     for name, parameter in model.named_parameters():
         if "lora_B" in name or "lora_embedding_B" in name:
             torch.nn.init.normal_(parameter, std=0.05)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import train_config
-from tests.support.sections import with_keys, with_model
+from tests.support.sections import run_spec, with_keys, with_model
 from tests.support.tiny import leave_model, tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
 from xp.backends.trl.control.render import checkpoint
@@ -27,6 +27,7 @@ from xp.backends.trl.worker.train import make_trainer
 from xp.composition import compose
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
+from xp.spec import DType
 from xp.worker.adapters import load_policy
 from xp.worker.places import RunPaths
 
@@ -44,6 +45,8 @@ OVERRIDES = (
 )
 IN_BFLOAT16 = (*OVERRIDES, "model.dtype=bfloat16", "training.learning_rate=1e-4")
 """Updates that are smaller than the rounding of most weights."""
+
+POLICY = run_spec(model__dtype=DType.BFLOAT16).model
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +69,7 @@ def run(base: Path) -> tuple[Any, Any]:
         patch.chdir(base)
         trainer = started(Path("runs/lora"), IN_BFLOAT16)
         trainer.train()
-        publish_policy(trainer, chat(), Path("runs/lora/model"), "bfloat16", Ranks())
+        publish_policy(trainer, chat(), Path("runs/lora/model"), POLICY, Ranks(), "none")
     return trainer, (compose(list(IN_BFLOAT16)), RunPaths("runs/lora", 1, "tasks"))
 
 
@@ -194,7 +197,7 @@ def test_training_goes_on_with_the_adapters_of_its_start(capfd: pytest.CaptureFi
     trainer.train()
     # The reference of the KL penalty is the start with its adapters.
     assert trainer.state.log_history[0]["kl"] == 0.0
-    publish_policy(trainer, chat(), Path("runs/more/model"), "bfloat16", Ranks())
+    publish_policy(trainer, chat(), Path("runs/more/model"), POLICY, Ranks(), "none")
     assert torch.equal(
         logprobs(policy.eval()), logprobs(load_policy("runs/more/model", "bfloat16"))
     )

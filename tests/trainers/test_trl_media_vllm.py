@@ -12,14 +12,14 @@ from typing import Any, Final
 import pytest
 
 from tests.support.http_server import Reply, Request, http_server
-from tests.support.sections import sampling_of
+from tests.support.sections import run_spec, sampling_of
 from tests.support.tiny_media import FAMILIES, media_model
 from xp.backends.trl.worker.colocated import ColocatedEngine, set_vllm_arguments
 from xp.backends.trl.worker.generation import send_text_alone
 from xp.backends.trl.worker.lora import check_targets, merged_weights, start_policy
 from xp.errors import XpError
 from xp.lib.models.weights import tensors_of
-from xp.spec import LoraSpec
+from xp.spec import DType, LoraSpec
 from xp.spec.model import Images
 from xp.worker.engines.completions import CompletionClient
 from xp.worker.engines.conversation import GenerationRequest, Opening
@@ -68,10 +68,9 @@ def trl_generation(model: Any) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trl_sends_the_text_under_the_names_that_vllm_takes(family: str, tmp_path: Path) -> None:
-    import torch
 
     start = media_model(family, tmp_path / family)
-    model, _ = start_policy(str(start), None, torch.float32)
+    model, _ = start_policy(str(start), run_spec().model)
     frozen = media_names(model)
     generation = trl_generation(model)
     everything = {in_vllm(family, name) for name, _ in generation._iter_named_params()}
@@ -86,11 +85,12 @@ def test_trl_sends_the_text_under_the_names_that_vllm_takes(family: str, tmp_pat
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_adapters_are_merged_into_the_same_names(family: str, tmp_path: Path) -> None:
-    import torch
     from peft import get_peft_model
 
     start = media_model(family, tmp_path / family)
-    base, adapters = start_policy(str(start), LORA, torch.float32)
+    base, adapters = start_policy(
+        str(start), run_spec(model__lora=LORA, model__dtype=DType.FLOAT32).model
+    )
     plain = {name for name, _ in base.named_parameters()}
     frozen = media_names(base)
     model = get_peft_model(base, adapters)

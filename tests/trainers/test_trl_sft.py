@@ -58,7 +58,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     )
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
-    monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
+    monkeypatch.setattr("xp.backends.trl.worker.lora.loaded_dtype", lambda _: torch.float64)
     program = SftProgram(config, tmp_path, ChatTokens(tokenizer), samples(), [])
     trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
     loss, norm = expected_loss(
@@ -87,7 +87,7 @@ def test_the_held_out_loss_is_the_mean_over_the_tokens_of_the_mask(
     )
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
-    monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
+    monkeypatch.setattr("xp.backends.trl.worker.lora.loaded_dtype", lambda _: torch.float64)
     program = SftProgram(config, tmp_path, ChatTokens(tokenizer), samples(), samples())
     trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
     loss, _ = expected_loss(

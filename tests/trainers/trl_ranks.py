@@ -139,13 +139,8 @@ def main(path: str, result: str, *, has_rows: bool) -> None:
             f"uneven_{name}": value for name, value in uneven(config, trainer, chat, ranks).items()
         }
         found["health"] = health(config, trainer, chat, ranks)
-    publish_policy(
-        trainer,
-        chat,
-        Path(config.places.model),
-        config.spec.model.dtype.value,
-        ranks,
-    )
+    target = Path(config.places.model)
+    publish_policy(trainer, chat, target, config.spec.model, ranks, config.start_model)
     if ranks.is_main:
         Path(result).write_text(json.dumps(found))
     leave_group(ranks)

@@ -82,17 +82,10 @@ class Scripted(EpisodeEngine):
 
     is_generating = False
 
-    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
-        self._write(number)
-
-    def continue_with(self, number: int, reply: Sequence[int]) -> None:
-        self.conversations[number].append_env_tokens(reply)
-        self._write(number)
-
     def step(self, is_live: bool) -> None:
         raise AssertionError
 
-    def _write(self, number: int) -> None:
+    def _begin_turn(self, number: int) -> None:
         text, end = next(self._turns[number])
         ids = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], end]
         self.conversations[number].append_policy_tokens(ids, [-0.5] * len(ids))

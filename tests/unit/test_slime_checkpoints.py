@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.sections import run_spec
-from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, seal_exports, whole
+from xp.backends.slime.worker.checkpoints import TRACKER, Checkpoints
 from xp.backends.slime.worker.train import critic_role
 from xp.errors import XpError
 from xp.lib.verified import DIGESTS
 from xp.worker.publish import check_there
+
+
+def checkpoints_in(root: Path, critic: Path | None = None) -> Checkpoints:
+    return Checkpoints(root / "checkpoints", root / "exports", critic)
 
 
 def checkpoint(
@@ -39,8 +43,8 @@ def test_a_restart_continues_from_the_newest_whole_checkpoint(tmp_path: Path) ->
         checkpoint(tmp_path, rollout_id, **options)
     tracker = tmp_path / "checkpoints" / TRACKER
     tracker.write_text("14")
-    assert whole(tmp_path / "checkpoints") == [4, 9]
-    assert choose_latest(tmp_path / "checkpoints") == 9
+    assert checkpoints_in(tmp_path).whole() == [4, 9]
+    assert checkpoints_in(tmp_path).choose_latest() == 9
     assert tracker.read_text() == "9"
 
 
@@ -50,8 +54,8 @@ def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays
     for rollout_id in (4, 9, 14):
         checkpoint(tmp_path, rollout_id)
     checkpoint(tmp_path, 19, has_position=False)
-    prune(tmp_path / "checkpoints", tmp_path / "exports", keep=2)
-    assert whole(tmp_path / "checkpoints") == [9, 14]
+    checkpoints_in(tmp_path).prune(keep=2)
+    assert checkpoints_in(tmp_path).whole() == [9, 14]
     assert sorted(path.name for path in (tmp_path / "exports").iterdir()) == ["14", "19", "9"]
     assert (tmp_path / "checkpoints/iter_0000019").is_dir()
     assert not (tmp_path / "checkpoints/iter_0000004").exists()
@@ -62,12 +66,12 @@ def test_an_export_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
         checkpoint(tmp_path, rollout_id, has_position=rollout_id == 4)
         (tmp_path / f"exports/{rollout_id}/config.json").write_text("{}")
     export = tmp_path / "exports/4"
-    seal_exports(tmp_path / "checkpoints", tmp_path / "exports", [2, 0])
+    checkpoints_in(tmp_path).seal_exports([2, 0])
     check_there(str(export))
     assert json.loads((export / "generation_config.json").read_text()) == {"eos_token_id": [2, 0]}
     assert not (tmp_path / "exports/9" / DIGESTS).exists()
     (export / "config.json").write_text("[]")
-    seal_exports(tmp_path / "checkpoints", tmp_path / "exports", [2, 0])
+    checkpoints_in(tmp_path).seal_exports([2, 0])
     with pytest.raises(XpError, match=r"not the one that was published: config\.json"):
         check_there(str(export))
 
@@ -82,15 +86,16 @@ def test_a_checkpoint_with_a_critic_is_whole_and_pruned_with_both(tmp_path: Path
         (place / "metadata.json").touch()
     for folder in folders:
         (folder / TRACKER).write_text("14")
-    assert whole(*folders) == [4, 9]
-    assert choose_latest(*folders) == 9
+    assert checkpoints_in(tmp_path, folders[1]).whole() == [4, 9]
+    assert checkpoints_in(tmp_path, folders[1]).choose_latest() == 9
     assert [(folder / TRACKER).read_text() for folder in folders] == ["9", "9"]
-    prune(folders[0], tmp_path / "exports", 1, folders[1])
-    assert [path.name for path in folders[1].glob("iter_*")] == ["iter_0000009"]
+    checkpoints_in(tmp_path, folders[1]).prune(1)
+    assert [path.name for path in sorted(folders[1].glob("iter_*"))] == ["iter_0000009"]
     assert not (folders[0] / "iter_0000004").exists()
     (folders[1] / "iter_0000009/metadata.json").unlink()
-    assert choose_latest(*folders) is None
-    assert not [folder for folder in folders if (folder / TRACKER).exists()]
+    assert checkpoints_in(tmp_path, folders[1]).choose_latest() is None
+    assert not (folders[0] / TRACKER).exists()
+    assert not (folders[1] / TRACKER).exists()
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])

@@ -21,6 +21,7 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.spec import DType
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
@@ -166,7 +167,8 @@ def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(
     trainer = SimpleNamespace(
         is_fsdp_enabled=is_sharded, accelerator=Accelerator(cpu=True), model=model
     )
-    publish_policy(trainer, ChatTokens(tokenizer), tmp_path / "model", "float32", Ranks())
+    policy: Any = SimpleNamespace(dtype=DType.FLOAT32, train_vision=False)
+    publish_policy(trainer, ChatTokens(tokenizer), tmp_path / "model", policy, Ranks(), "none")
     published = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     prompt = torch.tensor([[10, 11]])
     for end in ChatTokens(tokenizer).end_ids:

@@ -94,9 +94,9 @@ class RecordingEngine(ColocatedEngine):
         self.requests: list[tuple[int, GenerationRequest]] = []
         self._number = 0
 
-    def _request_turn(self, number: int) -> None:
+    def _begin_turn(self, number: int) -> None:
         self._number = number
-        super()._request_turn(number)
+        super()._begin_turn(number)
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
         self.requests.append((self._number, request))

@@ -129,7 +129,6 @@ def play_theirs(bench: Bench, store: pictures.PictureStore, rows: list[Any]) -> 
     from trl import GRPOConfig, GRPOTrainer
 
     from xp.backends.trl.worker.lora import start_policy
-    from xp.backends.trl.worker.train import loaded_dtype
     from xp.envs.builtin.graders import number
     from xp.envs.pictures import digests_of, parts_of
     from xp.episode.picture_reader import load_processor
@@ -159,7 +158,7 @@ def play_theirs(bench: Bench, store: pictures.PictureStore, rows: list[Any]) -> 
         texts = [completion[-1]["content"] for completion in completions]
         return [number(text, {"answer": right}) for text, right in zip(texts, answer, strict=True)]
 
-    model, _ = start_policy(config.start_model, None, loaded_dtype(config))
+    model, _ = start_policy(config.start_model, config.spec.model)
     trainer = timed(GRPOTrainer, found)(
         model=model,
         args=GRPOConfig(**{**config.grpo, "max_completion_length": bench.max_tokens}),

@@ -17,19 +17,31 @@ from urllib.parse import urlsplit
 
 HOST = "127.0.0.1"
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
+NO_PROXY = ("no_proxy", "NO_PROXY")
+"""Variables with the hosts that need no proxy; a library that knows both reads one of them alone."""
 ONE_MACHINE = "XP_ONE_MACHINE"
 """Variable that is set for a job on this machine only: no process has to be reachable from another machine."""
 
 
 def variables() -> dict[str, str]:
-    """Variables that libraries read: the interface of gloo and NCCL, the address of vLLM's and Slime's servers."""
+    """Variables that libraries read: the interface of gloo and NCCL, the address of vLLM's and Slime's servers, and that
+    requests to this machine, which may have a key, are not sent to the shell's proxy."""
     interface = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     return {
+        **dict.fromkeys(NO_PROXY, _without_proxy()),
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "VLLM_HOST_IP": HOST,
         "SLIME_HOST_IP": HOST,
     }
+
+
+def _without_proxy() -> str:
+    """The shell's hosts that need no proxy, and this machine."""
+    hosts = ",".join(os.environ.get(name, "") for name in NO_PROXY).split(",")
+    if "*" in hosts:
+        return "*"
+    return ",".join(filter(None, dict.fromkeys([*hosts, HOST])))
 
 
 def stay() -> None:

@@ -5,13 +5,15 @@ A weight in bfloat16 has eight significant bits, so a sum of a weight and its up
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import json_of
-from xp.worker.media import has_media, load_network
+from xp.spec import LoraSpec
+from xp.worker.media import has_media, is_named, load_network
 
 ADAPTER: Final = "adapter"
 """Directory in that of a merged model, with the adapters."""
@@ -54,18 +56,14 @@ def load_policy(directory: str | Path, dtype: str) -> Any:
     """
     import torch
 
-    adapters = adapters_of(directory)
     of_dtype = getattr(torch, dtype)
+    adapters = adapters_of(directory)
     if adapters is None:
-        base = str(directory)
-    else:
-        base = base_of(adapters)
-    model = load_network(base, of_dtype)
-    if adapters is None:
-        return model
+        return load_network(directory, of_dtype)
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(model, str(adapters)).get_base_model()
+    base = load_network(base_of(adapters), of_dtype)
+    return PeftModel.from_pretrained(base, str(adapters)).get_base_model()
 
 
 def merge_adapters(directory: Path, dtype: str) -> None:
@@ -120,21 +118,14 @@ def check_names(model: Any, targets: Sequence[str], others: Collection[str] = ()
         of_text = model.get_decoder()
     else:
         of_text = model
-    layers = {end for name, _ in of_text.named_modules() for end in _ends(name)}
+    layers = [name for name, _ in of_text.named_modules()]
     for target in targets:
-        if target not in layers and target not in others:
+        if target not in others and not any(is_named(layer, [target]) for layer in layers):
             raise XpError(
                 f"model.lora.target_modules: {target} is no layer of this model; set names of its layers, or null for"
                 " every linear layer but the head",
                 ExitCode.PLAN,
             )
-
-
-def _ends(name: str) -> Iterator[str]:
-    """The ends of a layer's path: `a.b.c`, `b.c`, `c`."""
-    parts = name.split(".")
-    for start in range(len(parts)):
-        yield ".".join(parts[start:])
 
 
 def number_of(adapted: Any) -> int:
@@ -144,3 +135,24 @@ def number_of(adapted: Any) -> int:
         for name, parameter in adapted.named_parameters()
         if adapted.prefix in name
     )
+
+
+def print_adapters(
+    check: Callable[[Any, LoraSpec], int | None], directory: str, settings: str
+) -> None:
+    """Prints one line of JSON: `adapters`, their number of parameters, or `fault`, why there are none.
+
+    Args:
+        check: a trainer's function that makes the adapters on the network of transformers' configuration.
+        directory: with the checkpoint's config.json; no weights are read.
+        settings: model.lora as JSON.
+    """
+    from transformers import AutoConfig
+
+    answer: dict[str, int | str | None]
+    try:
+        lora = LoraSpec(**json.loads(settings))
+        answer = {"adapters": check(AutoConfig.from_pretrained(directory), lora)}
+    except XpError as error:
+        answer = {"fault": str(error)}
+    print(json.dumps(answer), flush=True)

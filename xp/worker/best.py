@@ -112,14 +112,11 @@ class BestKeeper:
         patience = self.rule.patience
         if best is None or patience is None or not self._metrics.is_file():
             return None
-        later = [
-            line["step"]
-            for line in read_metrics(self._metrics, STAGE)
-            if best.step < line["step"] <= step
-        ]
-        if len(later) < patience:
+        lines = read_metrics(self._metrics, STAGE)
+        num_later = sum(best.step < line["step"] <= step for line in lines)
+        if num_later < patience:
             return None
         return EarlyStop(
-            f"training stops at step {step}: the last {len(later)} evaluations were not better than that of step"
+            f"training stops at step {step}: the last {num_later} evaluations were not better than that of step"
             f" {best.step} ({best.reward:.3f}), and evaluation.patience is {patience}"
         )

@@ -116,20 +116,17 @@ def play(
     ):
 
         def played(row: TaskRow) -> tuple[TaskRow, Episode]:
-            return row, _played(solvers[row.env], row, mix)
+            episode = mix.episode(row)
+            syntax = syntax_of(mix.dialect(row.env))
+            play_script(solvers[row.env], episode, lambda: mix.description(row), syntax)
+            if mix.scores_groups(row.env):
+                mix.score_group([episode]).result()
+            return row, episode
 
         for row, episode in pool.map(played, rows):
             writer.write(
                 trajectory(episode, run=run, phase=PHASE, step=0, sample=0, tools=row.tools)
             )
-
-
-def _played(solve: Solve, row: TaskRow, mix: EnvironmentMixture) -> Episode:
-    episode = mix.episode(row)
-    play_script(solve, episode, lambda: mix.description(row), syntax_of(mix.dialect(row.env)))
-    if mix.scores_groups(row.env):
-        mix.score_group([episode]).result()
-    return episode
 
 
 def play_script(
@@ -319,20 +316,18 @@ def rendered(
             counts[f"that the chat template does not render ({fault.reason})"] += 1
             continue
         if example is None:
-            limit = spec.sft.max_tokens
-            counts[
-                "longer than "
-                + ("the token budget of training" if limit is None else f"{limit} tokens")
-            ] += 1
+            limit = "the token budget of training"
+            if spec.sft.max_tokens is not None:
+                limit = f"{spec.sft.max_tokens} tokens"
+            counts[f"longer than {limit}"] += 1
         elif not any(example.mask):
             counts[f"without a token to train on in the first {len(example.ids)}"] += 1
         else:
             # Not the hash by which evaluations choose their tasks: the chosen ones would all be on one side.
-            share = (
-                int.from_bytes(hashlib.sha256(f"sft/{demonstration.task_id}".encode()).digest()[:7])
-                / 2**56
-            )
-            (held_out if share < spec.sft.held_out_fraction else trained).append(example)
+            name = f"sft/{demonstration.task_id}"
+            share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7]) / 2**56
+            side = held_out if share < spec.sft.held_out_fraction else trained
+            side.append(example)
     return trained, held_out
 
 
@@ -375,19 +370,15 @@ def example_of(
     example = Example(
         [*prompt], [0] + [int(is_all)] * (len(prompt) - 1), pictures=digests_of(opening)
     )
+    keeps_thinking = rule.thinking is Thinking.KEEP
+    no_thinking = "" if demonstration.is_own else chat.no_thinking
     for number, at in enumerate(positions):
-        keeps_thinking = rule.thinking is Thinking.KEEP
-        text = text_of(
-            demonstration.messages[at]["content"],
-            demonstration.turns[at],
-            syntax,
-            demonstration.tools,
-            thinking=keeps_thinking,
-        )
-        no_thinking = "" if demonstration.is_own else chat.no_thinking
+        calls = demonstration.turns[at]
+        content = demonstration.messages[at]["content"]
+        text = text_of(content, calls, syntax, demonstration.tools, thinking=keeps_thinking)
         ids = chat.turn(
             after_prompt(chat.text(example.ids[-16:]), text, no_thinking),
-            is_call=bool(demonstration.turns[at]),
+            is_call=bool(calls),
         )
         if is_limited and len(ids) > limits.next_turn(len(example.ids) - len(prompt)):
             return None
@@ -421,17 +412,15 @@ def _check_is_rendered(messages: Sequence[Message], text: str) -> None:
     Earlier turns of the assistant are not compared: some templates leave out their thinking.
     """
     for message in messages:
-        at = 0
-        name = message.get("name", "")
-        for word in (
-            re.findall(r"\w+", message["content"]) if message["role"] != "assistant" else ()
-        ):
-            place_of_word = text.find(word, at)
-            if place_of_word < 0:
-                raise TemplateFault(f"it leaves out a text of the role {message['role']}")
-            at = place_of_word + len(word)
-        if message["role"] != "tool" and name not in text:
-            raise TemplateFault(f"it leaves out the name of the role {message['role']}")
+        role = message["role"]
+        end = 0
+        for word in re.findall(r"\w+", message["content"]) if role != "assistant" else ():
+            start = text.find(word, end)
+            if start < 0:
+                raise TemplateFault(f"it leaves out a text of the role {role}")
+            end = start + len(word)
+        if role != "tool" and message.get("name", "") not in text:
+            raise TemplateFault(f"it leaves out the name of the role {role}")
 
 
 def after_prompt(prompt: str, text: str, no_thinking: str = "") -> str:
@@ -462,9 +451,7 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
 
     Otherwise the calls are written in that dialect, after the text if it has no calls in any dialect (an API's).
     """
-    if thinking:
-        content = content
-    else:
+    if not thinking:
         content = without_thinking(content, None, *syntax.thinking)
     expected = tuple(ToolCall(name, arguments) for name, arguments in calls)
     specs = specs_of(tools)

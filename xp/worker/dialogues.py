@@ -81,10 +81,7 @@ def of_messages(
     """
     if is_set(source):
         splits = rows_of_hub(source)
-        if "train" in splits or len(splits) != 1:
-            split = "train"
-        else:
-            split = next(iter(splits))
+        split = next(iter(splits)) if len(splits) == 1 else "train"
         if split not in splits:
             raise XpError(
                 f"{source} has no split train, but {', '.join(splits)}; give a file of the one to train on"
@@ -116,9 +113,7 @@ def _demonstration(
     texts = [message["content"] for message in messages]
     check_is_text(row, texts, has_pictures=read is not None)
     tools = row.get("tools") or row.get("functions") or "[]"
-    if isinstance(tools, str):
-        tools = tools
-    else:
+    if not isinstance(tools, str):
         tools = json.dumps(tools)
     try:
         specs_of(tools)
@@ -126,10 +121,9 @@ def _demonstration(
         raise ValueError(
             f"expected `tools` as a list of JSON Schemas in OpenAI's form; got {tools:.80}"
         ) from None
-    if row.get("loss_mask") is None:
+    mask = row.get("loss_mask")
+    if mask is None:
         mask = [None] * len(messages)
-    else:
-        mask = row["loss_mask"]
     if not isinstance(mask, list) or len(mask) != len(messages):
         raise ValueError(
             f"`loss_mask` must have a 0 or 1 for each of the {len(messages)} messages; got {mask!r:.80}"
@@ -159,7 +153,8 @@ def _demonstration(
                 (call["function"]["name"], call["function"]["arguments"]) for call in calls
             ]
             call_ids = {call["id"] for call in calls}
-            trained |= {at} if is_on and is_trained else set()
+            if is_on and is_trained:
+                trained.add(at)
         elif message["role"] == "tool" and message.get("tool_call_id") not in call_ids:
             raise ValueError(f"message {at}: a tool's result answers no call of the turn before it")
     if not turns:
@@ -172,14 +167,8 @@ def _demonstration(
 
 def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The messages of a row in the form of chat completions, before they are checked."""
-    given = next(
-        (
-            row[key]
-            for key in ("messages", "conversations", "conversation")
-            if row.get(key) is not None
-        ),
-        None,
-    )
+    columns = ("messages", "conversations", "conversation")
+    given = next((row[key] for key in columns if row.get(key) is not None), None)
     if given is not None:
         if not isinstance(given, list):
             raise TypeError(f"expected a list of {{role, content}}, got {given!r:.80}")

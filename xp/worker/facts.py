@@ -35,29 +35,25 @@ from xp.worker.stage import StageConfig
 FILE: Final = "facts.json"
 """File of a train stage's directory."""
 PACKAGES: Final = (
-    *(
-        "torch",
-        "trl",
-        "skyrl",
-        "slime",
-        "megatron-core",
-        "transformer-engine",
-        "vllm",
-        "sglang",
-        "transformers",
-    ),
-    *(
-        "tokenizers",
-        "accelerate",
-        "peft",
-        "datasets",
-        "flash-attn",
-        "ray",
-        "tinker",
-        "numpy",
-        "openreward",
-        "openenv-core",
-    ),
+    "torch",
+    "trl",
+    "skyrl",
+    "slime",
+    "megatron-core",
+    "transformer-engine",
+    "vllm",
+    "sglang",
+    "transformers",
+    "tokenizers",
+    "accelerate",
+    "peft",
+    "datasets",
+    "flash-attn",
+    "ray",
+    "tinker",
+    "numpy",
+    "openreward",
+    "openenv-core",
 )
 FIXED: Final = ("model.", "teacher.", "tokenizer", "chat_template", "tasks.")
 """Beginnings of the facts that a resumed training must keep; others may change, which is printed."""
@@ -82,14 +78,14 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
     """
     if os.environ.get("RANK", "0") != "0":
         return
-    is_slime = config.spec.backend.name is BackendName.SLIME
-    converted = DEQUANTIZED if is_slime else ()
+    converted = DEQUANTIZED if config.spec.backend.name is BackendName.SLIME else ()
     check_weights(local_directory(str(model), Path()), converted=converted)
     facts = dict(_facts(config, model, stage, chat))
     distill = config.spec.algorithm.distill
     if distill is not None and distill.url is None:
-        check_weights(local_directory(teacher_place(distill), Path()), allows_quantized=True)
-        of_teacher = model_facts(local_directory(teacher_place(distill), Path()))
+        teacher = local_directory(teacher_place(distill), Path())
+        check_weights(teacher, allows_quantized=True)
+        of_teacher = model_facts(teacher)
         facts |= {name.replace("model", "teacher"): value for name, value in of_teacher}
     earlier = [
         file
@@ -97,9 +93,8 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
         if file.parent != stage
     ]
     if earlier:
-        before: Facts = json_of(
-            min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR
-        )
+        first = min(earlier, key=lambda file: (len(str(file)), str(file)))
+        before: Facts = json_of(first, ExitCode.RUN_DIR)
         changed = list(differing(before, facts))
         refused = [line for line in changed if line.startswith(FIXED) and NOT_RECORDED not in line]
         if refused:
@@ -139,9 +134,8 @@ def check_weights(
 def differing(before: Facts, after: Facts) -> Iterator[str]:
     """One line for each fact that is not the same: `name: before -> after`."""
     for name in dict.fromkeys([*before, *after]):
-        first = before.get(name)
-        if first != (second := after.get(name)):
-            yield f"{name}: {_short(first)} -> {_short(second)}"
+        if before.get(name) != after.get(name):
+            yield f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
 
 
 def _short(value: str | None) -> str:
@@ -202,10 +196,8 @@ def model_facts(directory: Path | None) -> Iterator[tuple[str, str]]:
         {file for pattern in PARTS["weights (*.safetensors)"] for file in directory.glob(pattern)}
     )
     if files:
-        yield (
-            "model.weights",
-            digest_of({file.name: _weights_digest(file, blobs) for file in files}),
-        )
+        digests = {file.name: _weights_digest(file, blobs) for file in files}
+        yield "model.weights", digest_of(digests)
     yield "model.config", file_digest(directory / "config.json")
 
 

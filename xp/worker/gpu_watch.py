@@ -38,14 +38,12 @@ class GpuWatch:
         if not (rollout or update):
             return {}
         memory, shares = zip(*rollout, *update, strict=True)
+        metrics = {"gpu/memory_gb": max(memory), "gpu/utilization": fmean(shares)}
         if rollout:
-            phases = {"gpu/memory_rollout_gb": rollout, "gpu/memory_update_gb": update}
-        else:
-            phases = {}
-        by_phase = {
-            name: max(value for value, _ in samples) for name, samples in phases.items() if samples
-        }
-        return {"gpu/memory_gb": max(memory), **by_phase, "gpu/utilization": fmean(shares)}
+            metrics["gpu/memory_rollout_gb"] = max(value for value, _ in rollout)
+            if update:
+                metrics["gpu/memory_update_gb"] = max(value for value, _ in update)
+        return metrics
 
     def rollout_ended(self) -> None:
         """Ends a step's rollout; what follows is its update."""

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from xp.lib.codec import JsonFile
 from xp.lib.models.files import missing_parts
 from xp.lib.reading import config_of
 from xp.worker.program import run_stage
-from xp.worker.publish import link_or_copy
+from xp.worker.publish import link_or_copy, made_beside
 
 SOURCES: Final = "hub.json"
 """Manifest of a fetched model: its hub's name, commit, and the name of each file in Hugging Face's cache."""
@@ -64,9 +62,7 @@ def main(argv: Sequence[str]) -> None:
             f"{config.name} at {config.commit[:12]} has no {missing[0]}; {WAY_OUT}",
             ExitCode.RUNTIME,
         )
-    config.target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{config.target.name}-", dir=config.target.parent))
-    try:
+    with made_beside(config.target) as unfinished:
         sources = {}
         for file in sorted(file for file in snapshot.iterdir() if file.is_file()):
             source = file.resolve()  # a link into the cache's blobs
@@ -74,11 +70,8 @@ def main(argv: Sequence[str]) -> None:
             link_or_copy(source, unfinished / file.name)
         manifest = {"name": config.name, "commit": config.commit, "files": sources}
         (unfinished / SOURCES).write_text(json.dumps(manifest, indent=1) + "\n")
-        unfinished.chmod(0o755)
         if not (config.target / SOURCES).is_file():  # else another run was faster
             unfinished.rename(config.target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     print(f"model: {config.target}, {config.name} at {config.commit[:12]}", flush=True)
 
 

@@ -60,16 +60,13 @@ def make_scheduler(
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             """Sets the next update's rate too: the checkpoint's rate belongs to the earlier length."""
             super().load_state_dict(state_dict)
-            rates = zip(self.base_lrs, self.lr_lambdas, strict=True)
-            self._last_lr = [rate * factor(self.last_epoch) for rate, factor in rates]
+            pairs = zip(self.base_lrs, self.lr_lambdas, strict=True)
+            self._last_lr = [rate * factor(self.last_epoch) for rate, factor in pairs]
             for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
                 group["lr"] = rate
 
     factor = partial(learning_rate_factor, schedule, warmup_updates, num_updates)
+    rates = [group["lr"] for group in optimizer.param_groups]
     return Schedule(
-        optimizer,
-        [
-            partial(factor, minimum=min_learning_rate / group["lr"])
-            for group in optimizer.param_groups
-        ],
+        optimizer, [partial(factor, minimum=min_learning_rate / rate) for rate in rates]
     )

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ PLACEHOLDER: Final = re.compile(
 SOUND: Final = re.compile(r"(^|[._])(audio|speech|sound)")
 """What names of weights of parts for sound have."""
 INDEX: Final = "model.safetensors.index.json"
-SHARD: Final = "model-media.safetensors"
 
 
 def has_media(config: Any) -> bool:
@@ -96,16 +95,20 @@ def text_names(model: Any) -> set[str]:
     return {name for name, weight in model.named_parameters() if id(weight) in weights}
 
 
+def without_adapters(model: Any) -> Any:
+    """The network in a model with adapters of peft's; another model itself."""
+    if hasattr(model, "peft_config"):
+        return model.get_base_model()
+    return model
+
+
 def media_names(model: Any) -> set[str]:
     """Names of the parameters outside the text network; empty for a model of text alone.
 
     Args:
         model: the network, with adapters or without.
     """
-    if hasattr(model, "peft_config"):
-        base = model.get_base_model()
-    else:
-        base = model
+    base = without_adapters(model)
     if not has_media(base.config):
         return set()
     return {name for name, _ in base.named_parameters()} - text_names(base)
@@ -149,14 +152,16 @@ def placeholder_ids(config: Any) -> list[int]:
     """
     if not has_media(config):
         return []
-    if isinstance(config, Mapping):
-        values = config
-    else:
-        values = config.to_dict()
+    values = config if isinstance(config, Mapping) else config.to_dict()
     ids = {values[key] for key in values if PLACEHOLDER.fullmatch(key)}
     # Older files of Gemma 3 leave it out, whose tokens of pictures are all in it.
     size = text_part(values).get("vocab_size", math.inf)
     return sorted(token for token in ids if isinstance(token, int) and 0 <= token < size)
+
+
+def is_named(layer: str, targets: Collection[str]) -> bool:
+    """Returns whether one of the names is a layer's path or the end of it, as in peft's `target_modules`."""
+    return any(layer == target or layer.endswith(f".{target}") for target in targets)
 
 
 def text_layers(model: Any, names: tuple[str, ...] | None) -> str | list[str] | None:
@@ -176,10 +181,7 @@ def text_layers(model: Any, names: tuple[str, ...] | None) -> str | list[str] | 
     prefix = next(name for name, module in model.named_modules() if module is decoder)
     layers = []
     for name, module in decoder.named_modules():
-        is_target = isinstance(module, nn.Linear)
-        if names is not None:
-            is_target = any(name == target or name.endswith(f".{target}") for target in names)
-        if is_target:
+        if isinstance(module, nn.Linear) if names is None else is_named(name, names):
             layers.append(f"{prefix}.{name}")
     # A name that matches no layer is peft's to report.
     return layers or list(names or ())
@@ -234,46 +236,29 @@ def restore_media(
         media = {name: weight for name, weight in media.items() if not is_of_vision(name)}
     if not media:
         return
-    single = directory / "model.safetensors"
-    if single.is_file():
-        _replace(single, media)
-        return
-    _remove(directory, set(media))
-    _add_media(directory, media)
+    _replace(directory, media)
 
 
-def _replace(file: Path, media: Mapping[str, Any]) -> None:
-    """Writes a file of weights again, with these in place of its own or beside them."""
-    from safetensors.torch import load_file, save_file
-
-    weights = {**load_file(file), **media}
-    written = file.with_name(f".{file.name}.part")
-    save_file(weights, written, metadata={"format": "pt"})
-    written.rename(file)
-
-
-def _remove(directory: Path, names: set[str]) -> None:
-    """Rewrites the files that have one of these weights."""
+def _replace(directory: Path, media: Mapping[str, Any]) -> None:
+    """Writes weights in place of those of these names; the last file gets those that no file has."""
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
-    for file in sorted(directory.glob("*.safetensors")):
+    all_files = sorted(directory.glob("*.safetensors"))
+    files = [file for file in all_files if not file.name.startswith("adapter_")]
+    missing = dict(media)
+    for file in files:
         with safe_open(file, framework="pt") as weights:
-            present = set(weights.keys())
-        if present.isdisjoint(names):
-            continue
-        contents = load_file(file)
-        file.unlink()
-        staying = {name: contents[name] for name in present - names}
-        if staying:
-            save_file(staying, file, metadata={"format": "pt"})
-
-
-def _add_media(directory: Path, media: Mapping[str, Any]) -> None:
-    from safetensors.torch import save_file
-
-    save_file(dict(media), directory / SHARD, metadata={"format": "pt"})
-    _write_index(directory)
+            present = missing.keys() & weights.keys()
+        replaced = {name: missing.pop(name) for name in present}
+        if file == files[-1]:
+            replaced |= missing
+        if replaced:
+            written = file.with_name(f".{file.name}.part")
+            save_file({**load_file(file), **replaced}, written, metadata={"format": "pt"})
+            written.rename(file)
+    if len(files) > 1:
+        _write_index(directory, files)
 
 
 def text_names_of(start: Path) -> set[str]:
@@ -316,16 +301,13 @@ def pickled_weights(directory: Path) -> dict[str, Any]:
     return weights
 
 
-def _write_index(directory: Path) -> None:
+def _write_index(directory: Path, files: Sequence[Path]) -> None:
     from safetensors import safe_open
 
     places: dict[str, str] = {}
-    total_bytes = 0
-    for file in sorted(directory.glob("*.safetensors")):
-        if file.name.startswith("adapter_"):
-            continue
-        total_bytes += file.stat().st_size
+    for file in files:
         with safe_open(file, framework="pt") as weights:
             places |= dict.fromkeys(weights.keys(), file.name)
+    total_bytes = sum(file.stat().st_size for file in files)
     index = {"metadata": {"total_size": total_bytes}, "weight_map": places}
     (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from xp.worker.media import media_names
+from xp.worker.media import media_names, without_adapters
 
 
 def free_media_inputs(model: Any) -> None:
@@ -18,7 +18,7 @@ def free_media_inputs(model: Any) -> None:
     Args:
         model: the network, with adapters or without.
     """
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    base = without_adapters(model)
     of_media = set()
     for part in _frozen_parts(base, media_names(model)):
         part.get_input_embeddings = _no_first_layer

@@ -41,12 +41,14 @@ class Nodes:
         """Variables that `here` reads, and gloo's interface, since a machine's name often resolves to 127.0.1.1
         locally."""
         interface = os.environ.get(INTERFACE) or interface_of(local_address(self.address))
-        named = {
+        variables = {
             COUNT: str(self.count),
             NUMBER: str(self.number),
             MAIN: f"{self.address}:{self.port}",
         }
-        return named | ({INTERFACE: interface} if interface else {})
+        if interface:
+            variables[INTERFACE] = interface
+        return variables
 
 
 def use_rays_interface() -> None:
@@ -73,15 +75,10 @@ def interface_of(address: str) -> str | None:
     """Name of the network interface with this address; None if there is none."""
     import psutil
 
-    interfaces = psutil.net_if_addrs().items()
-    return next(
-        (
-            name
-            for name, addresses in interfaces
-            if any(node.address == address for node in addresses)
-        ),
-        None,
-    )
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(node.address == address for node in addresses):
+            return name
+    return None
 
 
 def free_port(address: str) -> int:

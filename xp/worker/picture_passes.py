@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from xp.episode.picture_reader import PictureReader
+from xp.worker.media import without_adapters
 
 ROWS: Final = "token_type_ids"
 """Argument of a forward pass that has the numbers of the rows, [rows, 1]; TRL cuts it with them."""
@@ -74,7 +75,7 @@ def seeing_nothing(
         trains: whether the vision part is trained; all ranks then also reduce its gradients together.
         is_due: whether a forward pass has no pictures of its own.
     """
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    base = without_adapters(model)
 
     def see(_: Any, __: Any, embedded: torch.Tensor) -> torch.Tensor:
         if not is_due():

@@ -11,11 +11,12 @@ from xp.envs.base import PROMPT_LENGTH, Message
 from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import Tokens
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault, TooManyPictures
 from xp.episode.trajectory import Trajectory, trajectory
 from xp.episode.upload import Recorder
 from xp.lib.nested import grouped
+from xp.spec import Algorithm
 from xp.tasks.row import TaskRow
 
 
@@ -54,14 +55,16 @@ class PlayedEpisode:
 
     def played(self) -> EpisodeFacts:
         """The fields that the metrics need."""
-        outcome = self.episode.settle()
-        read = self.tokens.prompt + self.tokens.observed
         episode = self.episode
-        generated = self.tokens.generated
-        times = episode.started_at, episode.elapsed_s
-        sampled = episode.num_sampled
         return EpisodeFacts(
-            self.task.env, self.task.task_id, outcome, generated, read, *times, sampled
+            self.task.env,
+            self.task.task_id,
+            episode.settle(),
+            self.tokens.generated,
+            self.tokens.prompt + self.tokens.observed,
+            episode.started_at,
+            episode.elapsed_s,
+            episode.num_sampled,
         )
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
@@ -76,6 +79,12 @@ class PlayedEpisode:
             tokens=self.tokens,
             prompt=self.prompt,
         )
+
+
+def is_left_out(outcome: EpisodeResult, algorithm: Algorithm) -> bool:
+    """Returns whether an episode is not trained on: a void one, and by `mask_truncated` a truncated one."""
+    is_truncated = outcome.status is EpisodeStatus.TRUNCATED
+    return outcome.status is EpisodeStatus.VOID or (is_truncated and algorithm.mask_truncated)
 
 
 def with_group_rewards(

@@ -26,8 +26,7 @@ CACHES = {
 """Variables of compiled code -> directory below `cache` of the outputs root, so that a container or a new machine does
 not compile again. Each program names its entries by its version and the shapes (docs.vllm.ai, torch.compile)."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_RESOURCE_ERRNOS = (1, 13, 27, 28, 30, 122)
-"""EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT."""
+REFUSED = (errno.EPERM, errno.EACCES, errno.EFBIG, errno.EROFS)
 
 
 def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
@@ -59,30 +58,27 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
             f"the environment failed: {type(fault).__name__}: {fault}", ExitCode.ENVIRONMENT
         )
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
-            return _tell(
-                f"{error.strerror}: {error.filename}; make room or permit writing there",
-                ExitCode.RESOURCE,
-            )
-        if _reports_full_disk(error):
-            what = f"{type(error).__name__}: {error}"
-            return _tell(
-                f"the disk of {Path.cwd()} is full; make room and resume the run ({what})",
-                ExitCode.RESOURCE,
-            )
+        message = _writing_fault(error)
+        if message is not None:
+            return _tell(message, ExitCode.RESOURCE)
         traceback.print_exc()
         return ExitCode.INTERNAL
     return ExitCode.OK
 
 
-def _reports_full_disk(error: Exception) -> bool:
-    """Returns whether safetensors failed because of a full disk.
-
-    Its only error type has the system's error number in its text.
-    """
-    return type(error).__name__ == "SafetensorError" and any(
-        f"(os error {number})" in str(error) for number in FULL
-    )
+def _writing_fault(error: Exception) -> str | None:
+    """The message about a disk that is full or refuses to be written. None means another fault."""
+    number = getattr(error, "errno", None)
+    place = getattr(error, "filename", None) or Path.cwd()
+    if type(error).__name__ == "SafetensorError":
+        # Its only type of error has the system's number in its text.
+        number = next((full for full in FULL if f"(os error {full})" in str(error)), None)
+    if number in FULL:
+        what = f"{type(error).__name__}: {error}"
+        return f"the disk of {place} is full; make room and resume the run ({what})"
+    if isinstance(error, OSError) and number in REFUSED:
+        return f"{error.strerror}: {place}; permit writing there"
+    return None
 
 
 def _tell(message: str, code: ExitCode) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -54,14 +56,23 @@ def seal(directory: Path, end_ids: Sequence[int], template: str | None = None) -
         install_template(directory, template)
     if (directory / "config.json").is_file():
         file = directory / "generation_config.json"
-        if file.is_file():
-            config = json_of(file, ExitCode.RUN_DIR)
-        else:
-            config = {}
+        config = json_of(file, ExitCode.RUN_DIR) if file.is_file() else {}
         # With this mark, transformers may take the ends of config.json instead.
         config.pop("_from_model_config", None)
         write_json(file, {**config, "eos_token_id": list(end_ids)})
     write_digests(directory)
+
+
+@contextmanager
+def made_beside(target: Path) -> Iterator[Path]:
+    """Context manager: yields an empty directory beside the target, which the block renames; else it is removed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    unfinished.chmod(0o755)
+    try:
+        yield unfinished
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

@@ -280,10 +280,14 @@ class Updates:
         """Loss of the held-out episodes before the first update of this process. None means that it is not measured
         yet."""
 
+    def start(self, began: float | None = None) -> None:
+        """Sets when the first update of this process began, by time.monotonic. None means now."""
+        self._began = began or time.monotonic()
+
     def begin(self, update: int, held_out_loss: float) -> None:
         """Takes the held-out loss before an update; that before the first one of all is a line of its own."""
         self.start_loss = held_out_loss
-        self._began = time.monotonic()
+        self.start()
         self._start = "before" if update == 0 else f"after update {update}"
         if update == 0 and self._metrics is not None:
             self._metrics.write(0, {HELD_OUT_LOSS: held_out_loss, **self._costs()})
@@ -325,7 +329,11 @@ class Updates:
         self._bar.update(update - self._bar.n)
 
     def finish(self, update: int, held_out_loss: float | None) -> None:
-        """Writes the last update, with the held-out loss after it. None means that nothing is held out."""
+        """Writes the last update, with the held-out loss after it. None means that nothing is held out.
+
+        A resumed fine-tuning that had made all updates writes none: their lines are there.
+        """
+        has_updated = bool(self._last)
         if self._bar is not None:
             self._bar.close()
         if held_out_loss is not None:
@@ -335,5 +343,5 @@ class Updates:
                 f"sft: loss of the held-out episodes {before}, {held_out_loss:.4f} after the last",
                 flush=True,
             )
-        if self._metrics is not None:
+        if self._metrics is not None and has_updated:
             self._metrics.write(update, {**self._last, **self._costs()})

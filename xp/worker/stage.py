@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Self
 
+from xp.episode.metrics_file import MetricsFile
 from xp.lib.codec import JsonFile
 from xp.spec import RunSpec, Sampling
 from xp.worker.places import RunPaths, policy_start, reference_place
@@ -39,21 +41,19 @@ def deciding(stage: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         }
     effective = {name: value for name, value in spec.items() if name not in WITHOUT_EFFECT}
     if stage == "train":
+        del effective["sft"]
         evaluation = {name: effective["evaluation"][name] for name in DURING_TRAINING}
-        return {name: value for name, value in effective.items() if name != "sft"} | {
-            "evaluation": evaluation
-        }
+        return effective | {"evaluation": evaluation}
     if stage not in ("sft", "evaluate"):
         return effective
     of_episodes = (*Sampling.model_fields, "max_void_fraction", "initial_checkpoint")
     effective["training"] = {name: effective["training"][name] for name in of_episodes}
+    del effective["algorithm"]
     if stage == "sft":
         effective["evaluation"] = {"pass_threshold": effective["evaluation"]["pass_threshold"]}
-    if stage == "sft":
-        without = {"algorithm"}
     else:
-        without = {"algorithm", "sft"}
-    return {name: value for name, value in effective.items() if name not in without}
+        del effective["sft"]
+    return effective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,10 @@ class StageConfig(JsonFile):
     @property
     def stage_dir(self) -> str:
         return self.places.stage(self.stage)
+
+    def metrics_file(self, stage: str, root: Path = Path()) -> MetricsFile:
+        """The run's metrics, for lines of a stage; `root` is the outputs root."""
+        return MetricsFile(root / self.places.metrics, stage, self.places.attempt)
 
     @property
     def upload_as(self) -> str | None:

@@ -108,9 +108,9 @@ class StepLog:
         self._num_updates = 0
         if self._file is not None:
             if TOKENS in line:
-                self._tokens = line[TOKENS] + (
-                    self._tokens_before(step) if self._tokens is None else self._tokens
-                )
+                if self._tokens is None:
+                    self._tokens = self._tokens_before(step)
+                self._tokens += line[TOKENS]
                 line = {**line, TOKENS: self._tokens}
             self._file.write(step, {**line, **self.gpus.metrics()})
             self._watch.line(step, line)
@@ -122,17 +122,10 @@ class StepLog:
 
     def _tokens_before(self, step: int) -> float:
         """Tokens of the steps before this one, by the lines of earlier attempts."""
-        lines = read_metrics(self._metrics, "train")
-        return float(
-            next(
-                (
-                    line[TOKENS]
-                    for line in reversed(lines)
-                    if line["step"] < step and line.get(TOKENS)
-                ),
-                0.0,
-            )
-        )
+        for line in reversed(read_metrics(self._metrics, "train")):
+            if line["step"] < step and line.get(TOKENS):
+                return float(line[TOKENS])
+        return 0.0
 
     def unpause(self) -> None:
         """Leaves the time since the last step, of a start or an evaluation, out of the bar's."""

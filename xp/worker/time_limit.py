@@ -36,11 +36,10 @@ def check_time(config: StageConfig, step: int, root: Path = Path()) -> None:
     attempt = config.places.attempt
     if limit is None or step == 0 or step % every:
         return
-    trained = (
-        line for line in metrics_lines(root / config.places.metrics) if line["stage"] == "train"
-    )
     lines = grouped(
-        (line["attempt"], line) for line in trained if line.get("time/step_s") is not None
+        (line["attempt"], line)
+        for line in metrics_lines(root / config.places.metrics)
+        if line["stage"] == "train" and line.get("time/step_s") is not None
     )
     if not lines:
         return

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from typing import Final
 from xp.lib.reading import config_of
 from xp.lib.verified import damaged
 from xp.worker.program import run_stage
+from xp.worker.publish import made_beside
 
 MANIFEST: Final = "manifest.json"
 SHIPPED: Final = Path(__file__).with_name("tiny")
@@ -33,14 +33,10 @@ MODELS: Final = {PLACE: SHIPPED, VISION_PLACE: VISION_SHIPPED}
 def main(argv: Sequence[str]) -> None:
     """Copies the model into a sibling directory and renames it into place."""
     target = config_of(Path(argv[0]), lambda text: Path(json.loads(text)["target"]))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    with made_beside(target) as unfinished:
         shutil.copytree(MODELS[str(target)], unfinished, dirs_exist_ok=True)
         unfinished.chmod(0o755)
         publish(unfinished, target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     print(f"model: {target}, copied from xp", flush=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -68,30 +67,19 @@ def have_same_weights(first: Path, second: Path) -> bool:
     from safetensors import safe_open
 
     with ExitStack() as opened:
-        files = [
-            [
+        tensors: list[dict[str, Any]] = []
+        for directory in (first, second):
+            files = [
                 opened.enter_context(safe_open(file, "pt"))
                 for file in directory.glob("*.safetensors")
             ]
-            for directory in (first, second)
-        ]
-        first_tensors, second_tensors = (_by_name(model_files) for model_files in files)
-        common = first_tensors.keys() & second_tensors.keys()
+            tensors.append({name: file for file in files for name in file.keys()})  # noqa: SIM118
+        common = tensors[0].keys() & tensors[1].keys()
         for name in common:
-            tensor = first_tensors[name].get_tensor(name)
-            other = second_tensors[name].get_tensor(name)
+            tensor, other = (file_of[name].get_tensor(name) for file_of in tensors)
             if not torch.equal(tensor.to(other.dtype), other):
                 return False
         return bool(common)
-
-
-def _by_name(files: Iterable[Any]) -> dict[str, Any]:
-    """Tensor's name -> the opened safetensors file that has it."""
-    tensors = {}
-    for file in files:
-        for name in file.keys():  # noqa: SIM118
-            tensors[name] = file
-    return tensors
 
 
 def never_filled(num_kept: int, needed: int, num_groups: int) -> XpError:

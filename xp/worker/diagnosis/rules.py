@@ -109,10 +109,9 @@ def equal_groups(history: History) -> Finding | None:
     ):
         return None
     is_ever = all(value == 1 for _, value in shares)
+    never = ""
     if is_ever and len({reward for _, reward in rewards}) == 1:
         never = " and no reward has varied so far"
-    else:
-        never = ""
     mean = f"(mean reward {latest(rewards, 1) or 0:.3f})"
     text = f"{share:.0%} of the tasks have the same reward in all their episodes {mean}{never}"
     return Severity.BROKEN if is_ever else Severity.ALARM, shares[-1][0], text
@@ -288,18 +287,22 @@ def _all_updates(history: History) -> int | None:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    *(
-        void,
-        engine_gap,
-        malformed,
-        no_tool_call,
-        collapse,
-        equal_groups,
-        saturated,
-        hacked,
-        memorised,
-    ),
-    *(entropy, kl, gradient, truncation, warm_up, unused_tool, waiting),
+    void,
+    engine_gap,
+    malformed,
+    no_tool_call,
+    collapse,
+    equal_groups,
+    saturated,
+    hacked,
+    memorised,
+    entropy,
+    kl,
+    gradient,
+    truncation,
+    warm_up,
+    unused_tool,
+    waiting,
 )
 """The rules, in the order of their report: causes come before their consequences."""
 

@@ -60,10 +60,6 @@ class RolloutTurn:
     is_cut: bool
     """True if a token limit ended the turn (xp.worker.token_budget.is_cut)."""
 
-    @property
-    def last_id(self) -> int | None:
-        return self.ids[-1] if self.ids else None
-
 
 Deliver = Callable[[RolloutTurn | BaseException], None]
 """Function that receives each finished turn, or the engine's exception; called from any thread."""
@@ -120,13 +116,20 @@ class EpisodeEngine(ABC):
         """Returns whether `step()` must be called again before other events; never for a server."""
         return False
 
-    @abstractmethod
     def begin(self, number: int, conversation: Conversation | None = None) -> None:
         """Begins the next turn of a conversation: of the opening's prompt, or of another one in its place."""
+        if conversation is not None:
+            self.conversations[number] = conversation
+        self._begin_turn(number)
 
-    @abstractmethod
     def continue_with(self, number: int, reply: Sequence[int]) -> None:
         """Appends the reply, up to the next turn's beginning, and begins the next turn."""
+        self.conversations[number].append_env_tokens(reply)
+        self._begin_turn(number)
+
+    @abstractmethod
+    def _begin_turn(self, number: int) -> None:
+        """Begins the next turn of a conversation."""
 
     def end(self, number: int) -> None:  # noqa: B027 - not every engine has places
         """Ends a conversation and frees its place."""
@@ -193,18 +196,7 @@ class RequestEngine(EpisodeEngine):
     def submit(self, request: GenerationRequest, done: Done) -> None:
         """Generates an answer, concurrently with other requests."""
 
-    def begin(self, number: int, conversation: Conversation | None = None) -> None:
-        """Requests the next turn."""
-        if conversation is not None:
-            self.conversations[number] = conversation
-        self._request_turn(number)
-
-    def continue_with(self, number: int, reply: Sequence[int]) -> None:
-        """Requests the next turn."""
-        self.conversations[number].append_env_tokens(reply)
-        self._request_turn(number)
-
-    def _request_turn(self, number: int) -> None:
+    def _begin_turn(self, number: int) -> None:
         conversation = self.conversations[number]
         words, limit = self._next_turn(number)
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])

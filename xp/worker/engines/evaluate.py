@@ -18,13 +18,14 @@ from typing import Any
 from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import RECORD, evaluation_record, read_evaluation
 from xp.episode.metrics import EpisodeFacts, check_health, void_reasons
-from xp.episode.metrics_file import MetricsFile, last_step
+from xp.episode.metrics_file import last_step
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically, write_json
 from xp.lib.digest import digest_of, text_digest
 from xp.lib.load import import_large
+from xp.lib.progress import evaluation_bar
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, Sampling
 from xp.tasks.config import Purpose
@@ -55,8 +56,6 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[EpisodeFacts]:
-    from tqdm import tqdm
-
     spec = config.spec
     chat = policy_chat(config, model, stage)
     episodes = evaluated_episodes(spec.evaluation, held_out_tasks(config, stage, chat))
@@ -71,12 +70,8 @@ def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[Ep
         ) as open_engine,
     ):
         rollouts = EpisodePlay(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
-        ended = (
-            rollout.record
-            for rollout in tqdm(
-                rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode"
-            )
-        )
+        bar = evaluation_bar(f"evaluate {name}", len(numbered), rollouts)
+        ended = (rollout.record for rollout in bar)
         settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)
         return record(settled, recorder, config.places.run, f"evaluate/{name}", 0)
 
@@ -95,6 +90,7 @@ class RunEvaluation:
     def __init__(self, config: EvaluateConfig, episodes: Path, root: Path = Path()) -> None:
         self.samples_per_task = config.spec.evaluation.samples_per_task
         self._config = config
+        self._root = root
         self._stage = root / config.stage_dir
         self._metrics = root / config.places.metrics
         self._tasks = root / config.places.tasks
@@ -133,15 +129,9 @@ class RunEvaluation:
             return
         model = self._config.models[name]
         # A checkpoint's step is not known here; what the run trained has that of the last update.
-        if model == places.model:
-            trained = last_step(self._metrics)
-        else:
-            trained = None
-        metrics = MetricsFile(self._metrics, "evaluate", places.attempt)
-        metrics.write(
-            trained or 0,
-            evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks),
-        )
+        step = last_step(self._metrics) if model == places.model else None
+        metrics = evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks)
+        self._config.metrics_file("evaluate", self._root).write(step or 0, metrics)
         run = Path(places.run).name
         rules = read_manifest(self._tasks).held_out
         about = {
@@ -217,13 +207,11 @@ def evaluated_while_training(
         XpError: (UNHEALTHY) too many episodes are void.
     """
     spec = config.spec
-    places = config.places
     check_health(played, spec.training.max_void_fraction)
-    metrics = evaluation_metrics(
-        "during", played, spec.evaluation.pass_threshold, root / places.tasks
-    )
+    tasks = root / config.places.tasks
+    metrics = evaluation_metrics("during", played, spec.evaluation.pass_threshold, tasks)
     if writes:
-        MetricsFile(root / places.metrics, STAGE, places.attempt).write(step, metrics)
+        config.metrics_file(STAGE, root).write(step, metrics)
     return metrics[METRIC]
 
 

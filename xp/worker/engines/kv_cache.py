@@ -57,14 +57,9 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
                 pad(self.keys, (0, 0, 0, more)),
                 pad(self.values, (0, 0, 0, more)),
             )
-        if slots.rows is None:
-            rows = torch.arange(slots.num_rows)
-        else:
-            rows = slots.rows
-        self.keys[rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
-        self.values[rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
-        which: Any = slice(slots.num_rows) if slots.rows is None else slots.rows
-        return self.keys[which, :, : slots.width], self.values[which, :, : slots.width]
+        self.keys[slots.rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
+        self.values[slots.rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
+        return self.keys[slots.read, :, : slots.width], self.values[slots.read, :, : slots.width]
 
     def prefix(self, slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.keys[slot, :, :length].clone(), self.values[slot, :, :length].clone()
@@ -100,11 +95,12 @@ class SlotCache:
         self.cache = Cache(layer_class_to_replicate=partial(SlotLayer, self))
         self.lengths = torch.zeros(count, dtype=torch.long)
         """Tokens in each slot."""
-        self.rows: torch.Tensor | None = None
-        """Slots of this forward pass. None means the first `num_rows` ones, whose buffers are read in place."""
-        self.num_rows = 0
+        self.rows = torch.zeros(0, dtype=torch.long)
+        """Slots of this forward pass."""
+        self.read: Any = self.rows
+        """The same, or a slice where they are the first ones, whose buffers are read in place."""
         self.width = 0
-        """Number of slots of this forward pass, and of columns for attention."""
+        """Number of columns for attention."""
         self.columns = torch.zeros(0, 0, dtype=torch.long)
         """Column of each new token, [rows, new tokens]."""
 
@@ -116,12 +112,9 @@ class SlotCache:
             num_rows: number of rows.
             new: number of tokens per row, with padding.
         """
-        if rows is None:
-            lengths = self.lengths[:num_rows]
-        else:
-            lengths = self.lengths[rows]
-        self.rows = rows
-        self.num_rows = num_rows
+        self.rows = torch.arange(num_rows) if rows is None else rows
+        self.read = slice(num_rows) if rows is None else rows
+        lengths = self.lengths[self.rows]
         self.columns = lengths[:, None] + torch.arange(new)
         self.width = int(lengths.max()) + new
         while self.width > self.capacity:
@@ -138,35 +131,6 @@ class SlotCache:
         for layer, pair in zip(self.cache.layers, prefix.layers, strict=True):
             layer.fill(index, pair, prefix.length)
         self.lengths[index] = prefix.length
-
-
-class TokenCache:
-    """The tokens of each slot, for a model that computes them all again.
-
-    Args:
-        count: largest number of concurrent episodes.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.lengths = torch.zeros(count, dtype=torch.long)
-        """Tokens in each slot; those behind are of an episode before."""
-        self._tokens: list[list[int]] = [[] for _ in range(count)]
-
-    def tokens(self, slot: int) -> list[int]:
-        return self._tokens[slot][: int(self.lengths[slot])]
-
-    def append(self, slot: int, ids: Sequence[int]) -> None:
-        self._tokens[slot] = [*self.tokens(slot), *ids]
-        self.lengths[slot] += len(ids)
-
-    def prefix(self, slot: int, length: int) -> list[int]:
-        return self._tokens[slot][:length]
-
-    def fill(self, slots: Sequence[int], prefix: Sequence[int]) -> None:
-        """Sets the beginning of these slots."""
-        for slot in slots:
-            self._tokens[slot] = list(prefix)
-            self.lengths[slot] = len(prefix)
 
 
 AttentionMaskInterface.register(UNEVALUATED, lambda *, mask_function, **_: mask_function)
@@ -191,7 +155,10 @@ def masks(rule: Any, model: Any, positions: torch.Tensor, width: int) -> Any:
         width: number of columns of the cache.
     """
     if isinstance(rule, dict):
-        return {kind: masks(own, model, positions, width) for kind, own in rule.items()}
+        return {
+            kind: masks(rule_of_kind, model, positions, width)
+            for kind, rule_of_kind in rule.items()
+        }
     row = torch.tensor(0)
     is_seen = rule(row, row, positions[:, None, :, None], torch.arange(width))
     if model.config._attn_implementation != "eager":

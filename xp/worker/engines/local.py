@@ -65,6 +65,8 @@ def local_engine(
         return
     log = logs / f"{name.value}.log"
     devices, _ = server.split_devices(settings.num_accelerators, 0)
+    adapters = adapters_of(model)
+    base = model if adapters is None else base_of(adapters)
     kind: Callable[..., CompletionClient]
     if name is EngineName.VLLM:
         settings, base, served_as = server.with_adapters(settings, model)
@@ -75,20 +77,16 @@ def local_engine(
             kind = partial(PictureClient, pictures=pictures)
     else:
         arguments = settings.arguments
-        adapters = adapters_of(model)
         kind = sglang.SGLangClient
-        if adapters is not None and not devices:  # it would pin their memory
-            raise XpError(
-                "SGLang takes a model's adapters on accelerators alone; set vllm", ExitCode.PLAN
-            )
         if adapters is not None:
+            if not devices:  # it would pin their memory
+                raise XpError(
+                    "SGLang takes a model's adapters on accelerators alone; set vllm", ExitCode.PLAN
+                )
             arguments = (*arguments, "--lora-paths", f"{MODEL}={adapters}")
-            model = base_of(adapters)
             kind = sglang.AdapterClient
-        running = sglang.running(arguments, model, devices, log, python)
-    adapters = adapters_of(model)
-    config = config_of(model if adapters is None else base_of(adapters), Path())
-    never = placeholder_ids(config or {})
+        running = sglang.running(arguments, base, devices, log, python)
+    never = placeholder_ids(config_of(base, Path()) or {})
     with running as served:
         client = kind(served.url, sampling, chat.end_ids, str(log), key=served.key, never=never)
         yield lambda opening: ServerEngine(client, opening, seed, chat.holds_one_of(sampling.stop))

@@ -246,10 +246,7 @@ class EpisodePlay:
         # A prepared episode's session opens while the model generates the first turn.
         opening = self._pool.submit(partial(self._open, number))
         if episode.is_live:
-            ids = await Ended(opening)
-            if ids is not None:
-                pictures = digests_of(episode.opening)
-                rows = self._rows[number] = Rows(Conversation(ids, pictures=pictures))
+            rows.begin_with(await Ended(opening), episode)
         write = partial(self._write, number, opening)
         try:
             await play_turns(rows, episode, self._chat, sampling, write, self._in_thread)

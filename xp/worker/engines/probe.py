@@ -36,10 +36,8 @@ def is_answering(url: str, key: str | None, timeout_s: float = PROBE_S) -> bool:
 
 def tail(log: Path) -> str:
     """The end of a server's log, on one line."""
-    if log.is_file():
-        lines = log.read_text(errors="replace").splitlines()[-5:]
-    else:
-        lines = []
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    lines = text.splitlines()[-5:]
     return f"the end of {log}: " + " | ".join(lines)
 
 

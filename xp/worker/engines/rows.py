@@ -35,6 +35,12 @@ class Rows:
         self._num_pictures: list[int] = []
         """Pictures of the row up to each turn."""
 
+    def begin_with(self, ids: list[int] | None, episode: Episode) -> None:
+        """Replaces the first conversation by the prompt of the episode's session. None means that there is none."""
+        if ids is not None:
+            self.current = Conversation(ids, pictures=digests_of(episode.opening))
+            self.all = [self.current]
+
     def end_turn(self, num_tokens: int) -> None:
         """Notes that the policy has ended a turn, with the last tokens of the current row."""
         end = len(self.current.completion_ids)
@@ -180,10 +186,9 @@ def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversat
     limit = sampling.max_prompt_tokens
     try:
         length = chat.prompt_length(reply.messages, reply.tools, limit)
-        is_short = length is not None and length <= limit
-        if is_short:
-            ids = chat.prompt(reply.messages, reply.tools)
-            return Conversation(ids, pictures=digests_of(reply.messages))
-        return None
+        if length is None or length > limit:
+            return None
+        ids = chat.prompt(reply.messages, reply.tools)
+        return Conversation(ids, pictures=digests_of(reply.messages))
     except TemplateFault:
         return None

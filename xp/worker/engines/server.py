@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
@@ -36,7 +36,7 @@ LEAVE_S = 120.0
 deadline of their own."""
 HEALTH = "/health"
 URL = "XP_TRL_SERVER"
-"""Variable with the URL of the server of a training; its key is in guarded.KEY."""
+"""Variable with the URL of the server of a training; its key is in key_check.KEY."""
 
 
 class RunningServer(NamedTuple):
@@ -105,13 +105,8 @@ def with_adapters(server: VLLMServer, model: str) -> tuple[VLLMServer, str, str]
     adapters = adapters_of(model)
     if adapters is None:
         return server, model, MODEL
-    lora = (
-        "--enable-lora",
-        "--max-lora-rank",
-        str(rank_in_engine(adapters)),
-        "--lora-modules",
-        f"{MODEL}={adapters}",
-    )
+    rank = str(rank_in_engine(adapters))
+    lora = ("--enable-lora", "--max-lora-rank", rank, "--lora-modules", f"{MODEL}={adapters}")
     return replace(server, arguments=(*server.arguments, *lora)), base_of(adapters), "base"
 
 
@@ -139,69 +134,77 @@ def serving(
         flush=True,
     )
     with _process(program, served.key, log) as process:
-        _wait_up(process, program.name, served, start_timeout_s, log)
-        with _Watch(process, program, served, deadline_s, log) as watch:
-            try:
-                yield served
-            except (Exception, SystemExit) as error:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(SETTLE_S)
-                if not watch.fault():
-                    raise
-                raise XpError(watch.message(), ExitCode.ENGINE) from error
+        server = _Server(program, process, served, log)
+        server.wait_up(start_timeout_s)
+        watch = threading.Thread(target=server.watch, args=(deadline_s,), daemon=True)
+        watch.start()
+        try:
+            yield served
+        except (Exception, SystemExit) as error:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(SETTLE_S)
+            if not server.fault():
+                raise
+            raise server.error(server.fault(), ExitCode.ENGINE) from error
+        finally:
+            server.is_over.set()
 
 
-class _Watch:
-    """Context manager: a thread that watches a server, and kills it if it hangs, so that its clients fail at once.
+class _Server:
+    """A server's process.
 
-    A block that does not end soon after the loss is ended with its process, by ExitCode.ENGINE.
+    A block that does not end soon after the loss of its server is ended with its own process, by ExitCode.ENGINE.
     """
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
         program: Program,
+        process: subprocess.Popen[bytes],
         served: RunningServer,
-        deadline_s: float,
         log: Path,
     ) -> None:
+        self._program = program
         self._process = process
-        self._name = program.name
+        self._served = served
         self._log = log
-        self._patience_s = deadline_s
-        self._url = served.url + program.probe
-        self._key = served.key
         self._hang = ""
-        self._is_over = threading.Event()
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._run, name="xp-server-watch", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
+        self.is_over = threading.Event()
+        """Set at the end of the block."""
 
     def fault(self) -> str:
         """Text of the loss; empty while the server runs."""
         code = self._process.poll()
         return self._hang or ("" if code is None else f"ended with {code}")
 
-    def message(self) -> str:
-        """The loss and the end of the server's log."""
-        return f"the {self._name} server {self.fault()}; {tail(self._log)}"
+    def error(self, fault: str, code: ExitCode) -> XpError:
+        """The fault and the end of the server's log."""
+        return XpError(f"the {self._program.name} server {fault}; {tail(self._log)}", code)
 
-    def _run(self) -> None:
+    def wait_up(self, timeout_s: float) -> None:
+        """Waits for the first answer; raises XpError(RUNTIME) if there is none in time."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end and not self.fault():
+            if is_answering(self._served.url + HEALTH, self._served.key):
+                return
+            time.sleep(START_POLL_S)
+        fault = self.fault() or f"did not answer within {timeout_s:g} s"
+        raise self.error(fault, ExitCode.RUNTIME)
+
+    def watch(self, deadline_s: float) -> None:
+        """Kills the server if it hangs, so that its clients fail at once."""
+        url = self._served.url + self._program.probe
         answered = time.monotonic()
         while not self.fault():
-            if self._is_over.wait(POLL_S):
+            if self.is_over.wait(POLL_S):
                 return
-            if is_answering(self._url, self._key, min(PROBE_S, self._patience_s)):
+            if is_answering(url, self._served.key, min(PROBE_S, deadline_s)):
                 answered = time.monotonic()
-            elif self._process.poll() is None and time.monotonic() - answered > self._patience_s:
-                self._hang = f"did not answer for {self._patience_s:g} s and was killed"
+            elif self._process.poll() is None and time.monotonic() - answered > deadline_s:
+                self._hang = f"did not answer for {deadline_s:g} s and was killed"
                 processes.ask(self._process, now=True)
-        if not self._is_over.wait(LEAVE_S):
-            print(f"xp: {self.message()}", file=sys.stderr, flush=True)
+        if not self.is_over.wait(LEAVE_S):
+            error = self.error(self.fault(), ExitCode.ENGINE)
+            print(f"xp: {error}", file=sys.stderr, flush=True)
             os._exit(ExitCode.ENGINE)
 
 
@@ -226,24 +229,6 @@ def _process(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen
         yield process
     finally:
         processes.end(process)
-
-
-def _wait_up(
-    process: subprocess.Popen[bytes], name: str, served: RunningServer, timeout_s: float, log: Path
-) -> None:
-    """Waits for a server's first answer; raises XpError(RUNTIME) if there is none in time."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise XpError(
-                f"the {name} server ended with {process.returncode}; {tail(log)}", ExitCode.RUNTIME
-            )
-        if is_answering(served.url + HEALTH, served.key):
-            return
-        time.sleep(START_POLL_S)
-    raise XpError(
-        f"the {name} server did not answer within {timeout_s:g} s; {tail(log)}", ExitCode.RUNTIME
-    )
 
 
 def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:

@@ -73,19 +73,8 @@ def running(
     """
     port, second_port = free_ports(2, HOST)
     command = (
-        *(
-            python,
-            "-m",
-            key_check.__name__,
-            "sglang",
-            "--model-path",
-            model,
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-        ),
-        *arguments,
+        *(python, "-m", key_check.__name__, "sglang", "--model-path", model),
+        *("--host", HOST, "--port", str(port), *arguments),
     )
     # Its default for the second one is the first plus 10,000, which may not exist.
     environ = {"CUDA_VISIBLE_DEVICES": devices, "SGLANG_GRPC_PORT": str(second_port)}

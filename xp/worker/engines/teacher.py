@@ -33,10 +33,9 @@ def check_teacher(rule: Distill, tokenizer: Any, environ: Mapping[str, str]) -> 
     """
     from transformers import AutoTokenizer
 
+    policy = tokenizer
     if isinstance(tokenizer, str):
         policy = AutoTokenizer.from_pretrained(tokenizer)
-    else:
-        policy = tokenizer
     if rule.url is not None:
         TeacherApi(rule, environ).check_vocabulary(policy)
         return
@@ -76,23 +75,19 @@ class TeacherApi(Api):
     def __init__(self, rule: Distill, environ: Mapping[str, str]) -> None:
         assert rule.url is not None
         name = teacher_place(rule)
-        limit = LimitName.MAX_TOKENS
-        unused: dict[str, Any] = dict.fromkeys(("seed", "price_in", "price_out"))
         endpoint = Endpoint(
             url=rule.url,
             name=name,
             key=rule.key,
             max_tokens=1,
-            limit_name=limit,
+            limit_name=LimitName.MAX_TOKENS,
             timeout_s=600.0,
-            **unused,
+            seed=None,
+            price_in=None,
+            price_out=None,
         )
-        super().__init__(
-            endpoint,
-            name,
-            None if rule.key is None else environ[rule.key],
-            section="algorithm.distill",
-        )
+        key = None if rule.key is None else environ[rule.key]
+        super().__init__(endpoint, name, key, section="algorithm.distill")
 
     def score(self, ids: Sequence[int], num_scored: int) -> list[float]:
         """Log-probabilities of the last tokens of a sequence; raises XpError(ENGINE) if the server gives none."""
@@ -130,24 +125,19 @@ class TeacherApi(Api):
             "prompt_logprobs": 0,
         }
         try:
-            entries = json.loads(self._post(json.dumps(body).encode()))["choices"][0][
-                "prompt_logprobs"
-            ]
+            answer = json.loads(self._post(json.dumps(body).encode()))
+            entries = answer["choices"][0]["prompt_logprobs"][1:]
             tokens = [
-                {},
-                *(entry[str(token)] for token, entry in zip(ids[1:], entries[1:], strict=True)),
+                {"logprob": entry[str(token)]["logprob"], **entry[str(token)]}
+                for token, entry in zip(ids[1:], entries, strict=True)
             ]
-            assert all("logprob" in token for token in tokens[1:])
-        except (TooLong, DialogueFails) as fault:
-            raise self._failed(str(fault)) from None
-        except (LookupError, TypeError, ValueError, AssertionError):
-            raise self._failed(
-                "its answer has no prompt_logprobs for each token; a vLLM server is needed"
-            ) from None
-        return tokens
-
-    def _failed(self, fault: str) -> XpError:
-        return XpError(
+        except (TooLong, DialogueFails) as error:
+            fault = str(error)
+        except (LookupError, TypeError, ValueError):
+            fault = "its answer has no prompt_logprobs for each token; a vLLM server is needed"
+        else:
+            return [{}, *tokens]
+        raise XpError(
             f"algorithm.distill.url={self.url}: the teacher's server failed: {fault}",
             ExitCode.ENGINE,
         )

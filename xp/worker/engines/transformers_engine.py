@@ -1,12 +1,9 @@
-"""Samples many independent conversations with a model of this process, and keeps their key-value cache.
-
-A conversation has a slot of the cache from beginning to end: turns are appended, and the history is never tokenised or
-prefilled again. The common prefix of all prompts is prefilled once, the rest of a prompt once per group.
-"""
+"""Samples many independent conversations with a model of this process."""
 
 from __future__ import annotations
 
 import heapq
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +20,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from xp.episode.picture_reader import PictureReader
 from xp.errors import ExitCode, XpError
 from xp.lib.models.network import has_own_decoding, stated
 from xp.lib.nested import grouped
@@ -33,7 +31,7 @@ from xp.worker.engines.conversation import (
     Opening,
     RolloutTurn,
 )
-from xp.worker.engines.kv_cache import Prefix, SlotCache, TokenCache, mask_rule, masks
+from xp.worker.engines.kv_cache import Prefix, SlotCache, mask_rule, masks
 from xp.worker.media import placeholder_ids
 from xp.worker.token_budget import is_cut
 
@@ -41,6 +39,8 @@ ROOM = 256
 """Initial number of tokens of a slot beyond the longest prompt."""
 SMALL = 256
 """Largest hidden size of a model that decodes with one thread: faster than two (tools/benchmarks/bench_threads.py)."""
+MAX_ROWS: Final = 64
+"""Largest number of conversations of one pass over whole ones."""
 _CHECKED: Final = WeakKeyDictionary[Any, Any]()
 """Models that `check_decoding` has accepted, and the class of their engine."""
 
@@ -50,15 +50,19 @@ class ActiveTurn:
     """A turn that is being generated."""
 
     number: int
-    slot: int
     limit: int
     random: Random
     """Random numbers of this turn only, so that its text is independent of the other conversations."""
     ids: list[int] = field(default_factory=list)
 
 
-class TransformersEngine(EpisodeEngine):
-    """An EpisodeEngine over a causal language model of this process that `check_decoding` accepts."""
+class ModelEngine(EpisodeEngine):
+    """An EpisodeEngine over a model of this process.
+
+    Args:
+        model: the network.
+        opening, end_ids, sampling, seed, is_stop: see EpisodeEngine.
+    """
 
     def __init__(
         self,
@@ -72,6 +76,55 @@ class TransformersEngine(EpisodeEngine):
         super().__init__(opening, end_ids, sampling, seed, is_stop)
         self._model = model
         self._padding = max(0, next(iter(end_ids)))
+        self._never = placeholder_ids(model.config)
+        """Tokens of pictures and sound, which are never sampled."""
+        self._active: list[ActiveTurn] = []
+
+    @property
+    def is_generating(self) -> bool:
+        return bool(self._active)
+
+    @torch.inference_mode()
+    def step(self, is_live: bool) -> None:
+        """Generates a token for every current turn, including turns that begin."""
+        logits = self._logits()
+        rows = [self.conversations[turn.number] for turn in self._active]
+        contexts: list[list[int]] = []
+        if self.sampling.repetition_penalty != 1:
+            contexts = [[*row.prompt_ids, *row.completion_ids] for row in rows]
+        randoms = [turn.random for turn in self._active]
+        tokens, logprobs = draw(logits, self.sampling, randoms, contexts, self._never)
+        unfinished = []
+        for turn, row, token, logprob in zip(
+            self._active, rows, tokens.tolist(), logprobs.tolist(), strict=True
+        ):
+            turn.ids.append(token)
+            row.append_policy_tokens([token], [logprob])
+            if token in self._end_ids or len(turn.ids) >= turn.limit or self._is_stop(turn.ids):
+                by_limit = is_cut(turn.ids, turn.limit, self._end_ids, self._is_stop)
+                self._opening.deliver(RolloutTurn(turn.number, turn.ids, by_limit))
+            else:
+                unfinished.append(turn)
+        self._active = unfinished
+
+    def _begin_turn(self, number: int) -> None:
+        seed, limit = self._next_turn(number)
+        self._active.append(ActiveTurn(number, limit, Random(seed)))
+
+    @abstractmethod
+    def _logits(self) -> torch.Tensor:
+        """Logits after the last token of each current turn, [turns, vocabulary]; turns that begin become current."""
+
+
+class TransformersEngine(ModelEngine):
+    """The engine of causal language models, which keeps their keys and values.
+
+    A conversation has a slot of the cache from beginning to end: turns are appended, and the history is never tokenised
+    or prefilled again. The common prefix of all prompts is prefilled once, the rest of a prompt once per group.
+    """
+
+    def __init__(self, model: Any, opening: Opening, *parts: Any, **named: Any) -> None:
+        super().__init__(model, opening, *parts, **named)
         self._prompts = [tuple(prompt) for prompt in opening.prompts]
         self._to_come = Counter(self._prompts)
         distinct = list(self._to_come)
@@ -81,19 +134,12 @@ class TransformersEngine(EpisodeEngine):
         self._shared: Prefix | None = None
         self._known: dict[tuple[int, ...], tuple[Prefix, torch.Tensor]] = {}
         """Prompts that further episodes share, and the logits after them."""
-        self._cache = self._new_cache(opening.places, max(map(len, distinct)) + ROOM)
-        self._placeholder_ids = placeholder_ids(model.config)
-        """Tokens of pictures and sound, which are never sampled."""
+        self._cache = SlotCache(opening.places, max(map(len, distinct)) + ROOM)
+        self._mask_rule = mask_rule(model)
         self._free = list(range(opening.places))
         self._slots: dict[int, int] = {}
         self._begins: list[int] = []
         self._replies: dict[int, list[int]] = {}
-        self._active: list[ActiveTurn] = []
-
-    def _new_cache(self, count: int, capacity: int) -> Any:
-        """The slots; `count` and `capacity` as in SlotCache."""
-        self._mask_rule = mask_rule(self._model)
-        return SlotCache(count, capacity)
 
     @property
     def is_generating(self) -> bool:
@@ -117,58 +163,34 @@ class TransformersEngine(EpisodeEngine):
         """Frees its slot."""
         heapq.heappush(self._free, self._slots.pop(number))
 
-    @torch.inference_mode()
     def step(self, is_live: bool) -> None:
-        """Generates a token for every current turn, including turns that begin."""
         before = torch.get_num_threads()
         # The operations of a small model take less time than waking another thread.
-        torch.set_num_threads(
-            1 if self._model.config.get_text_config().hidden_size <= SMALL else before
-        )
+        if self._model.config.get_text_config().hidden_size <= SMALL:
+            torch.set_num_threads(1)
         try:
-            self._step()
+            super().step(is_live)
         finally:
             torch.set_num_threads(before)
 
-    def _step(self) -> None:
+    def _logits(self) -> torch.Tensor:
         parts = [self._decoded(), self._replied(), self._begun()]
-        logits = torch.cat([part for part in parts if part is not None])
-        penalizes = self.sampling.repetition_penalty != 1
-        rows = [self.conversations[turn.number] for turn in self._active if penalizes]
-        contexts = [[*row.prompt_ids, *row.completion_ids] for row in rows]
-        tokens, logprobs = draw(
-            logits,
-            self.sampling,
-            [turn.random for turn in self._active],
-            contexts,
-            self._placeholder_ids,
-        )
-        unfinished = []
-        for turn, token, logprob in zip(
-            self._active, tokens.tolist(), logprobs.tolist(), strict=True
-        ):
-            turn.ids.append(token)
-            self.conversations[turn.number].append_policy_tokens([token], [logprob])
-            if token in self._end_ids or len(turn.ids) >= turn.limit or self._is_stop(turn.ids):
-                by_limit = is_cut(turn.ids, turn.limit, self._end_ids, self._is_stop)
-                self._opening.deliver(RolloutTurn(turn.number, turn.ids, by_limit))
-            else:
-                unfinished.append(turn)
-        self._active = unfinished
+        return torch.cat([part for part in parts if part is not None])
 
     def _decoded(self) -> torch.Tensor | None:
         """Logits after the tokens of the last step."""
         if not self._active:
             return None
-        slots = torch.tensor([turn.slot for turn in self._active])
+        slots = torch.tensor([self._slots[turn.number] for turn in self._active])
         tokens = torch.tensor([[turn.ids[-1]] for turn in self._active])
         count = int(slots.max()) + 1
         if 2 * len(slots) <= count:
-            return self._forward(slots, tokens)
+            return self._forward(slots, tokens, torch.ones_like(slots))
         # Most slots are active: computing the others with padding is cheaper than copying the cache of the active ones.
         padded = torch.full((count, 1), self._padding)
         padded[slots] = tokens
-        return self._forward(slots, padded, is_padded=True)
+        ones = torch.ones(count, dtype=torch.long)
+        return self._forward(slots, padded, ones, is_padded=True)
 
     def _replied(self) -> torch.Tensor | None:
         """Logits after the environments' replies since the last step."""
@@ -177,7 +199,8 @@ class TransformersEngine(EpisodeEngine):
         replies = self._replies
         self._replies = {}
         logits = self._fed([self._slots[number] for number in replies], list(replies.values()))
-        self._begin_turns(replies)
+        for number in replies:
+            self._begin_turn(number)
         return logits
 
     def _begun(self) -> torch.Tensor | None:
@@ -194,7 +217,8 @@ class TransformersEngine(EpisodeEngine):
             prefix, behind = self._known[prompt]
             self._cache.fill([self._slots[number] for number in numbers], prefix)
             logits.append(behind.expand(len(numbers), -1))
-            self._begin_turns(numbers)
+            for number in numbers:
+                self._begin_turn(number)
             self._expect(prompt, -len(numbers))
         return torch.cat(logits)
 
@@ -236,11 +260,6 @@ class TransformersEngine(EpisodeEngine):
         for (prompt, slot), behind in zip(new.items(), logits, strict=True):
             self._known[prompt] = self._cache.prefix(slot, len(prompt)), behind
 
-    def _begin_turns(self, numbers: Sequence[int] | dict[int, list[int]]) -> None:
-        for number in numbers:
-            seed, limit = self._next_turn(number)
-            self._active.append(ActiveTurn(number, self._slots[number], limit, Random(seed)))
-
     def _fed(self, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
         """Feeds each slot its chunk, padded on the right; returns the logits after each slot's last token."""
         lengths = torch.tensor([len(chunk) for chunk in chunks])
@@ -253,7 +272,7 @@ class TransformersEngine(EpisodeEngine):
         self,
         slots: torch.Tensor,
         ids: torch.Tensor,
-        lengths: torch.Tensor | None = None,
+        lengths: torch.Tensor,
         *,
         is_padded: bool = False,
     ) -> torch.Tensor:
@@ -262,86 +281,100 @@ class TransformersEngine(EpisodeEngine):
         Args:
             slots: slots that get tokens.
             ids: tokens, a row for each of these slots.
-            lengths: number of tokens of each row without padding. None means one.
+            lengths: number of tokens of each row without padding.
             is_padded: whether the rows are those of all slots up to the last.
         """
         count = len(ids)
         positions = self._cache.aim(None if is_padded else slots, count, ids.shape[1])
-        if lengths is None:
-            columns = torch.zeros(count, dtype=torch.long)
-        else:
-            columns = lengths - 1
-        kept, places = (
-            (columns[:1], columns) if lengths is None else columns.unique(return_inverse=True)
-        )
-        ends = positions[torch.arange(count), columns]
+        rows = torch.arange(count)
+        kept, places = (lengths - 1).unique(return_inverse=True)
+        chosen = slots if is_padded else rows
+        last_position = int(positions[rows, lengths - 1][chosen].max())
         output = self._model(
             input_ids=ids,
             attention_mask=masks(self._mask_rule, self._model, positions, self._cache.width),
             # Padding may be beyond the model's last position.
-            position_ids=positions.clamp(max=int((ends[slots] if is_padded else ends).max())),
+            position_ids=positions.clamp(max=last_position),
             past_key_values=self._cache.cache,
             use_cache=True,
             logits_to_keep=kept,
         )
-        self._cache.lengths[slots] += 1 if lengths is None else lengths
-        logits: torch.Tensor = output.logits[torch.arange(count), places]
-        return (logits[slots] if is_padded else logits).float()
+        self._cache.lengths[slots] += lengths[chosen]
+        logits: torch.Tensor = output.logits[rows, places]
+        return logits[chosen].float()
 
 
-class RecomputingEngine(TransformersEngine):
-    """The engine of models whose layers keep another state than keys and values: each token needs a pass over its whole
-    conversation."""
+class RecomputingEngine(ModelEngine):
+    """The engine of models whose layers keep another state than keys and values, and of those that read pictures.
 
-    def _new_cache(self, count: int, capacity: int) -> Any:
-        return TokenCache(count)
+    Each token needs a pass over its whole conversation, pixels included: positions of pictures and attention among
+    their tokens are the model's own, and so are the same as in the update.
 
-    def _forward(
-        self,
-        slots: torch.Tensor,
-        ids: torch.Tensor,
-        lengths: torch.Tensor | None = None,
-        *,
-        is_padded: bool = False,
-    ) -> torch.Tensor:
-        rows = ids[slots] if is_padded else ids
-        if lengths is None:
-            counts = [1] * len(slots)
-        else:
-            counts = lengths.tolist()
-        for slot, row, count in zip(slots.tolist(), rows.tolist(), counts, strict=True):
-            self._cache.append(slot, row[:count])
-        sequences = [self._cache.tokens(slot) for slot in slots.tolist()]
-        ends = torch.tensor([len(sequence) - 1 for sequence in sequences])
-        padded = torch.full((len(sequences), int(ends.max()) + 1), self._padding)
-        for number, sequence in enumerate(sequences):
-            padded[number, : len(sequence)] = torch.tensor(sequence)
+    Args:
+        parts: see ModelEngine.
+        pictures: the pictures as the model reads them. None means that there are none.
+    """
+
+    def __init__(self, *parts: Any, pictures: PictureReader | None = None, **named: Any) -> None:
+        super().__init__(*parts, **named)
+        self._pictures = pictures
+        if pictures is not None:
+            self._never = sorted({*self._never, *pictures.form.special_ids})
+
+    def _logits(self) -> torch.Tensor:
+        rows = [self.conversations[turn.number] for turn in self._active]
+        keys = [((*row.prompt_ids, *row.completion_ids), tuple(row.pictures)) for row in rows]
+        # Equal ones are computed once; those of a pass have similar lengths, so that little is padding.
+        ordered = sorted(dict.fromkeys(keys), key=lambda key: len(key[0]))
+        parts = [
+            self._forward(ordered[start : start + MAX_ROWS])
+            for start in range(0, len(ordered), MAX_ROWS)
+        ]
+        row_of = {key: row for row, key in enumerate(ordered)}
+        return torch.cat(parts)[[row_of[key] for key in keys]]
+
+    def _forward(self, rows: Sequence[tuple[tuple[int, ...], tuple[str, ...]]]) -> torch.Tensor:
+        lengths = torch.tensor([len(ids) for ids, _ in rows])
+        padded = torch.full((len(rows), int(lengths.max())), self._padding)
+        mask = torch.zeros_like(padded)
+        for number, (ids, _) in enumerate(rows):
+            padded[number, : len(ids)] = torch.tensor(ids)
+            mask[number, : len(ids)] = 1
+        places = lengths - 1
         # The layers are causal, so padding on the right changes nothing before it.
-        logits: torch.Tensor = self._model(input_ids=padded, use_cache=False).logits
-        return logits[torch.arange(len(sequences)), ends].float()
+        inputs = {"input_ids": padded}
+        if self._pictures is not None:
+            digests = [digest for _, pictures in rows for digest in pictures]
+            ends, places = places.unique(return_inverse=True)
+            inputs |= {"attention_mask": mask, "logits_to_keep": ends}
+            inputs |= self._pictures.inputs(padded, digests)
+        device = self._model.device
+        output = self._model(
+            **{name: value.to(device) for name, value in inputs.items()}, use_cache=False
+        )
+        logits: torch.Tensor = output.logits[torch.arange(len(rows)), places]
+        return logits.float().cpu()
 
 
-def check_decoding(model: Any) -> type[TransformersEngine]:
+def check_decoding(model: Any) -> type[ModelEngine]:
     """The class of the engine that is this model, by two short conversations and the model's own forward pass.
 
     Raises:
         XpError: (PLAN) no engine is this model.
     """
-    checked: type[TransformersEngine] | None = _CHECKED.get(model)
-    if checked is not None:
-        return checked
-    shape = stated(model.config.to_dict())
-    if has_own_decoding(shape):
+    kind: type[ModelEngine] | None = _CHECKED.get(model)
+    if kind is not None:
+        return kind
+    kind = RecomputingEngine
+    if has_own_decoding(stated(model.config.to_dict())):
         kind = TransformersEngine
-    else:
-        kind = RecomputingEngine
     _check(model, kind)
     _CHECKED[model] = kind
     return kind
 
 
 @torch.inference_mode()
-def _check(model: Any, kind: type[TransformersEngine]) -> None:
+def _check(model: Any, kind: type[ModelEngine]) -> None:
     limits = {"max_prompt_tokens": 32, "max_tokens_per_turn": 4, "max_response_tokens": 32}
     sampling = Sampling(
         temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, stop=(), **limits
@@ -414,9 +447,7 @@ def draw(
         kinds = ((MinPLogitsWarper, 0.0), (TopKLogitsWarper, None), (TopPLogitsWarper, 1.0))
         values = (sampling.min_p, sampling.top_k, sampling.top_p)
         for (cut, off), value in zip(kinds, values, strict=True):
-            if value == off:
-                candidates = candidates
-            else:
+            if value != off:
                 candidates = cut(value)(None, candidates)
         heights = candidates.double().exp().cumsum(-1)
         points = (

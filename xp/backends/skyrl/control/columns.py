@@ -21,17 +21,17 @@ PINS = {
     "trainer.logger": Pin("console", f"{METRICS}; set tracking"),
     **dict.fromkeys(
         (
-            *(
-                "trainer.enable_ray_gpu_monitor",
-                "generator.inference_engine.enable_ray_prometheus_stats",
-            ),
-            *("trainer.dump_data_batch", "trainer.dump_eval_results"),
+            "trainer.enable_ray_gpu_monitor",
+            "generator.inference_engine.enable_ray_prometheus_stats",
+            "trainer.dump_data_batch",
+            "trainer.dump_eval_results",
         ),
         Pin(False, METRICS),
     ),
     **dict.fromkeys(
         (
-            *("trainer.num_logger_eval_samples", "trainer.num_logger_train_samples"),
+            "trainer.num_logger_eval_samples",
+            "trainer.num_logger_train_samples",
             "trainer.print_example_interval",
         ),
         Pin(-1, METRICS),

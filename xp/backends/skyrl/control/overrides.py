@@ -44,11 +44,8 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 
 def assignment(key: str, value: Any) -> str:
     """`key=value` for SkyRLTrainConfig.from_cli_overrides, which parses the value as YAML."""
-    if isinstance(value, str) and PLAIN.fullmatch(value):
-        text = value
-    else:
-        text = json.dumps(value)
-    return f"{key}={text}"
+    is_plain = isinstance(value, str) and PLAIN.fullmatch(value)
+    return f"{key}={value if is_plain else json.dumps(value)}"
 
 
 def sft_overrides(spec: RunSpec) -> dict[str, Any]:
@@ -136,11 +133,9 @@ def sft_catalog() -> Mapping[str, Any]:
 def is_of_kind(value: Any, kind: str) -> bool:
     """Returns whether a value has a type of the catalog; unlike in Python, a bool is not a number."""
     kinds = _kinds(kind)
-    is_bool = isinstance(value, bool)
-    of_kind = any(isinstance(value, KINDS[name]) for name in kinds)
-    if is_bool:
+    if isinstance(value, bool):
         return not kinds.isdisjoint({"bool", "any"})
-    return of_kind
+    return any(isinstance(value, KINDS[name]) for name in kinds)
 
 
 def _kinds(kind: str) -> set[str]:

@@ -180,11 +180,9 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         "trainer.ckpt_path": places.checkpoints,
         "trainer.export_path": _exports(places),
         "trainer.log_path": f"{here}/skyrl",
-    } | (
-        {}
-        if spec.model.lora is None
-        else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"}
-    )
+    }
+    if spec.model.lora is not None:
+        paths["trainer.policy.model.lora.lora_sync_path"] = f"{here}/adapters"
     config = SkyRLTrainStageConfig(
         **_common(spec, "train", native(spec), paths),
         **train_fields(spec, places),
@@ -204,14 +202,11 @@ def _common(
     spec: RunSpec, stage: str, keys: Mapping[str, Any], paths: Mapping[str, str]
 ) -> dict[str, Any]:
     """Fields of a SkyRLStageConfig that are SkyRL's."""
-    model_keys = (
-        (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
-    )
-    keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
-    if stage == "sft":
-        num_workers = skyrl_ranks(spec)
-    else:
-        num_workers = workers(spec).total
+    model_keys: tuple[str, ...] = (POLICY_PATH, CRITIC_PATH)
+    if stage != "train" or not has_critic(spec):
+        model_keys = (POLICY_PATH,)
+        keys = {**keys, CRITIC_PATH: None}
+    num_workers = skyrl_ranks(spec) if stage == "sft" else workers(spec).total
     return {
         "num_workers": num_workers if is_on_cpu(spec) else None,
         "stub": has_stub(spec),
@@ -223,19 +218,18 @@ def _common(
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
     packages = [*PACKAGES]
-    packages += [] if has_stub(spec) else ["vllm"]
+    if not has_stub(spec):
+        packages += ["vllm"]
     if spec.backend.attention is Attention.FLASH:
         packages += ["flash_attn"]
     argv = ("python", "-m", module, f"{here}/config.json")
     files = {"config.json": config}
     runtime = trainer_runtime(spec, packages, _install(spec))
+    env = dict(cpu_engine(spec))
     if is_on_cpu(spec):
-        env = cpu_environment(spec.backend.num_threads)
-    else:
-        env = {}
-    env |= cpu_engine(spec)
-    if is_on_cpu(spec) and spec.hardware.num_nodes > 1:
-        env[PRETENDED_GPUS] = str(workers(spec).per_node)
+        env = {**cpu_environment(spec.backend.num_threads), **env}
+        if spec.hardware.num_nodes > 1:
+            env[PRETENDED_GPUS] = str(workers(spec).per_node)
     return trainer_job(spec, here, argv, files, outputs, runtime, env, _stubs(spec))
 
 

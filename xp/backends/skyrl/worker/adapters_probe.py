@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.util import find_spec
 from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.spec import LoraSpec, RunSpec, Strategy
-from xp.worker.adapters import check_names, number_of
+from xp.worker.adapters import check_names, number_of, print_adapters
 from xp.worker.media import media_names, network_from
-
-
-def main(directory: str, settings: str) -> None:
-    """Prints one line of JSON: `adapters`, their number of parameters, or `fault`, why there are none.
-
-    Args:
-        directory: with the checkpoint's config.json; no weights are read.
-        settings: model.lora as JSON.
-    """
-    from transformers import AutoConfig
-
-    answer: dict[str, int | str | None]
-    try:
-        number = check_targets(
-            AutoConfig.from_pretrained(directory), LoraSpec(**json.loads(settings))
-        )
-        answer = {"adapters": number}
-    except XpError as error:
-        answer = {"fault": str(error)}
-    print(json.dumps(answer), flush=True)
 
 
 def check_adapters(start: str, spec: RunSpec) -> None:
@@ -82,4 +61,4 @@ def check_targets(model_config: Any, lora: LoraSpec) -> int | None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print_adapters(check_targets, *sys.argv[1:])

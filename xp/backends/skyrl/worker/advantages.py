@@ -51,10 +51,8 @@ def by_episode(
     totals = rewards.double().sum(-1).tolist()
     tokens = map(int, trained.sum(-1).tolist())
     scored = [None if void else total for total, void in zip(totals, is_void, strict=True)]
-    return (
-        torch.tensor(of_valid(rule, scored, groups, list(tokens)), dtype=rewards.dtype)[:, None]
-        * trained
-    )
+    advantages = of_valid(rule, scored, groups, list(tokens))
+    return torch.tensor(advantages, dtype=rewards.dtype)[:, None] * trained
 
 
 def gae(
@@ -134,8 +132,7 @@ def loss_divisor(settings: Any, num_tokens: float, num_episodes: float) -> float
     """Divisor of an update's loss by the aggregation of SkyRL's AlgorithmConfig, from what is trained on."""
     if settings.loss_reduction == "sequence_mean":
         return num_episodes
-    is_constant = settings.loss_reduction == "seq_mean_token_sum_norm"
-    if is_constant:
+    if settings.loss_reduction == "seq_mean_token_sum_norm":
         return num_episodes * (settings.max_seq_len or 1)
     return num_tokens
 

@@ -80,9 +80,8 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         if consumed is not None:
             step = (len(consumed) - len(dropped)) // self.cfg.trainer.train_batch_size
         if step == self.total_training_steps:
-            self.cfg.trainer.epochs = (
-                0  # With dynamic sampling, the loader has tasks for another step.
-            )
+            # With dynamic sampling, the loader has tasks for another step.
+            self.cfg.trainer.epochs = 0
         self._checkpointed = step
         self.tracker.continue_after(step)
         return step, path, consumed, dropped, epoch

@@ -31,11 +31,10 @@ def save_policy(trainer: Any, dtype: str, target: Path) -> None:
     """
     trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer)
     merge_adapters(target, dtype)
-    start = local_directory(trainer.cfg.trainer.policy.model.path, Path.cwd())
+    policy = trainer.cfg.trainer.policy.model
+    start = local_directory(policy.path, Path.cwd())
     if start is not None:
-        policy = trainer.cfg.trainer.policy.model
-        trains_vision = getattr(policy, "train_vision", False)
-        restore_media(target, start, trains_vision=trains_vision)
+        restore_media(target, start, trains_vision=getattr(policy, "train_vision", False))
 
 
 def prune_exports(exports: Path, checkpoints: Path) -> None:
@@ -56,33 +55,26 @@ def choose_latest(checkpoints: Path) -> None:
     SkyRL fails where its file of the latest step is torn, or names a directory that is gone.
     """
     file = checkpoints / LATEST
-    if file.is_file():
-        latest = file.read_text().strip()
-    else:
-        latest = None
     known = step_directories(checkpoints, FORM)
+    latest = file.read_text().strip() if file.is_file() else None
     if latest is None or latest in map(str, known):
         return
     whole = [step for step, place in known.items() if (place / STATE).is_file()]
-    if not whole:
-        remedy = "training begins anew"
-    else:
-        remedy = f"training goes on from {FORM.format(max(whole))}"
-    print(
-        f"xp: {checkpoints / FORM.format(latest)} is missing: {remedy}", file=sys.stderr, flush=True
-    )
     if whole:
+        remedy = f"training goes on from {FORM.format(max(whole))}"
         write_atomically(file, str(max(whole)))
     else:
+        remedy = "training begins anew"
         file.unlink()
+    missing = checkpoints / FORM.format(latest)
+    print(f"xp: {missing} is missing: {remedy}", file=sys.stderr, flush=True)
 
 
 def prune(checkpoints: str, keep: int) -> None:
     """Removes all but the newest `keep` checkpoints, and none for a negative number, as SkyRL; runs on each node."""
-    if keep >= 0:
-        known = step_directories(Path(checkpoints), FORM)
-    else:
-        known = {}
+    if keep < 0:
+        return
+    known = step_directories(Path(checkpoints), FORM)
     for step in sorted(known)[: max(0, len(known) - keep)]:
         shutil.rmtree(known[step], ignore_errors=True)
 

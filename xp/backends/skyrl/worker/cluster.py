@@ -155,11 +155,10 @@ def joins(*, is_rehearsal: bool) -> bool:
 def _pretended(cfg: Any, num_workers: int | None) -> dict[str, int]:
     if num_workers is None:
         return {}
-    engine = cfg.generator.inference_engine
-    is_shared = cfg.trainer.placement.colocate_all
-    accelerators = num_workers + (
-        0 if is_shared else engine.num_engines * engine.tensor_parallel_size
-    )
+    accelerators = num_workers
+    if not cfg.trainer.placement.colocate_all:
+        engine = cfg.generator.inference_engine
+        accelerators += engine.num_engines * engine.tensor_parallel_size
     return {"num_gpus": accelerators, "num_cpus": REHEARSAL_CPUS + accelerators}
 
 

@@ -43,17 +43,15 @@ class SkyRLStageConfig(StageConfig):
             root: the outputs root.
             reference: the KL penalty's model, in the same form. None means that nothing is trained.
         """
-        models = dict.fromkeys(self.model_keys, model) | (
-            {} if reference is None else {REFERENCE_KEY: reference}
-        )
+        models = dict.fromkeys(self.model_keys, model)
+        if reference is not None:
+            models[REFERENCE_KEY] = reference
         values: dict[str, Any] = {key: str(root / path) for key, path in self.paths.items()}
-        values |= {
-            key: str(root / name) if (root / name).is_dir() else name
-            for key, name in models.items()
-        }
-        values |= {
-            key: [values[key]] for key in (TRAIN_DATA, HELD_OUT_DATA) if key in values
-        }  # lists of files
+        for key in (TRAIN_DATA, HELD_OUT_DATA):
+            if key in values:
+                values[key] = [values[key]]  # lists of files
+        for key, name in models.items():
+            values[key] = str(root / name) if (root / name).is_dir() else name
         return [*self.native_keys, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
 
 

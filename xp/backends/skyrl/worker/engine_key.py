@@ -93,14 +93,13 @@ def _asking_with_key() -> Any:
         def _wait_until_healthy(self, router_url: str, timeout: float = 600.0) -> None:
             deadline = time.monotonic() + timeout
             while not is_answering(f"{router_url}/health", engine_key()):
+                fault = ""
                 if not self._process.is_alive():
-                    raise RuntimeError(
-                        f"the router of SkyRL's engines ended with {self._process.exitcode}"
-                    )
-                if time.monotonic() > deadline:
-                    raise RuntimeError(
-                        f"the router of SkyRL's engines was not up after {timeout:g} s"
-                    )
+                    fault = f"ended with {self._process.exitcode}"
+                elif time.monotonic() > deadline:
+                    fault = f"was not up after {timeout:g} s"
+                if fault:
+                    raise RuntimeError(f"the router of SkyRL's engines {fault}")
                 time.sleep(0.1)
 
     return RouterWithKey

@@ -23,12 +23,10 @@ from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import advantage_rule
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.tokens import ChatTokens
 from xp.worker.best import BestKeeper
 from xp.worker.publish import publish
-from xp.worker.tasks import TASK_ORDER, picture_reader
+from xp.worker.tasks import TASK_ORDER, model_chat
 from xp.worker.training import evaluation_config, open_stage
 
 
@@ -49,11 +47,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     ):
         hide_other_directories()
         choose_latest(Path(cfg.trainer.ckpt_path))
-        log = SkyRLStepLog(
-            config,
-            MetricsFile(Path(config.places.metrics), "train", config.places.attempt),
-            recorder,
-        )
+        log = SkyRLStepLog(config, config.metrics_file("train"), recorder)
         evaluation = None
         eval_config = evaluation_config(config)
         if eval_config is not None:
@@ -95,12 +89,11 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> XpGenerator:
         spec = self._config.spec
-        reader = picture_reader(cfg.trainer.policy.model.path, spec.model, tokenizer)
-        chat = ChatTokens(tokenizer, spec.model, keeps_prompts=spec.record_prompts, pictures=reader)
+        chat = model_chat(cfg.trainer.policy.model.path, spec, tokenizer)
         pictures = None
-        if reader is not None:
+        if chat.pictures is not None:
             client = None if self._config.stub else inference_engine_client
-            pictures = SkyRLPictures(reader, client, resolve_policy_model_name(cfg))
+            pictures = SkyRLPictures(chat.pictures, client, resolve_policy_model_name(cfg))
         return XpGenerator(cfg, inference_engine_client, chat, self._mix, spec, pictures)
 
     def get_eval_dataset(self) -> PromptDataset | None:
@@ -113,27 +106,24 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         return PromptDataset(files, UncountedPrompts(), self.cfg.trainer.max_prompt_length, 1)
 
     def get_inference_client(self) -> Any:
-        if not self._config.stub:
-            from xp.backends.skyrl.worker import engine_key
-
-            has_key = engine_key.use(self.cfg)
-            if self._config.num_workers is not None:
-                from xp.backends.skyrl.worker.rehearsal import cpu_torch
-
-                cpu_torch.prepare_router()
-            client = super().get_inference_client()
-            Engines(tuple(client.server_urls), has_key).write(Path(self.cfg.trainer.log_path))
-            return client
-        from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
-
         config = self._config
-        weights = Path(config.stage_dir, "engine_weights.safetensors").absolute()
-        return CpuEngine(
-            self.cfg.trainer.policy.model.path,
-            weights,
-            config.spec.backend.num_threads,
-            config.spec.model.images,
-        )
+        if config.stub:
+            from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
+
+            place = self.cfg.trainer.policy.model.path
+            weights = Path(config.stage_dir, "engine_weights.safetensors").absolute()
+            spec = config.spec
+            return CpuEngine(place, weights, spec.backend.num_threads, spec.model.images)
+        from xp.backends.skyrl.worker import engine_key
+
+        has_key = engine_key.use(self.cfg)
+        if config.num_workers is not None:
+            from xp.backends.skyrl.worker.rehearsal import cpu_torch
+
+            cpu_torch.prepare_router()
+        client = super().get_inference_client()
+        Engines(tuple(client.server_urls), has_key).write(Path(self.cfg.trainer.log_path))
+        return client
 
     def get_trajectory_logger(self) -> None:
         """Returns None: xp writes trajectories to its own file."""

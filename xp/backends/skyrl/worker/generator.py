@@ -37,7 +37,7 @@ from xp.worker.engines.completions import biases
 from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of, trainable
 from xp.worker.media import placeholder_ids
-from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
+from xp.worker.played import PlayedEpisode, SampledTask, is_left_out, live_prompt
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed, is_cut
 
 T = TypeVar("T")
@@ -261,10 +261,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             try:
                 # The prompt of the session replaces the prepared one.
                 if episode.is_live:
-                    ids = await opening
-                    if ids is not None:
-                        pictures = digests_of(episode.opening)
-                        play.token_rows = Rows(Conversation(ids, pictures=pictures))
+                    play.token_rows.begin_with(await opening, episode)
                 write = partial(self._write, play, batch, opening)
                 turns = play_turns(
                     play.token_rows, episode, self.chat, play.budget, write, self._in_thread
@@ -386,9 +383,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         return rewards
 
     def _mask(self, play: _Play, row: Conversation) -> list[int]:
-        status = play.episode.settle().status
-        is_left_out = self._spec.algorithm.mask_truncated and status is EpisodeStatus.TRUNCATED
-        if status is EpisodeStatus.VOID or is_left_out:
+        if is_left_out(play.episode.settle(), self._spec.algorithm):
             return [0] * len(row.mask)
         return row.mask
 

@@ -17,25 +17,23 @@ from xp.worker.program import run_stage
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, SftProgram
 
 OF_TRAINER: Final = (
-    *(
-        "strategy",
-        "remove_microbatch_padding",
-        "micro_train_batch_size_per_gpu",
-        "ckpt_path",
-        "ckpt_interval",
-    ),
-    *("max_ckpts_to_keep", "seed"),
+    "strategy",
+    "remove_microbatch_padding",
+    "micro_train_batch_size_per_gpu",
+    "ckpt_path",
+    "ckpt_interval",
+    "max_ckpts_to_keep",
+    "seed",
 )
 OF_POLICY: Final = (
-    *(
-        "model",
-        "optimizer_config",
-        "megatron_config",
-        "fsdp_config",
-        "sequence_parallel_size",
-        "use_torch_compile",
-    ),
-    *("record_memory", "torch_profiler_config"),
+    "model",
+    "optimizer_config",
+    "megatron_config",
+    "fsdp_config",
+    "sequence_parallel_size",
+    "use_torch_compile",
+    "record_memory",
+    "torch_profiler_config",
 )
 """Names that SkyRL's SFTConfig has too of SkyRLTrainConfig's `trainer` and `trainer.policy`."""
 

@@ -15,7 +15,6 @@ from skyrl.train.sft_trainer import SFTTrainer
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, save_policy
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.picture_reader import GRID, PIXELS, PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.lib.patching import replaced
@@ -41,13 +40,13 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
     os.chdir(root)
     hide_other_directories()
     choose_latest(Path(sft_cfg.ckpt_path))
-    metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
     trained = read_examples(Path(sft_cfg.pretokenized_dataset_paths[0]))
     tokens = tokens_of_update(trained, config.spec.sft.batch_size)
-    updates = Updates(metrics, sft_cfg.num_steps, tokens)
+    updates = Updates(config.metrics_file(PHASE), sft_cfg.num_steps, tokens)
     log = SftLog(updates, sft_cfg.num_steps)
     trainer = XpSftTrainer(sft_cfg, cfg, log, config.spec.model)
     trainer.setup()
+    updates.start()
     trainer.train()
     trainer.shutdown()
     save = partial(save_policy, trainer, cfg.generator.inference_engine.model_dtype)
@@ -89,8 +88,7 @@ class SftLog:
 
     def finish(self) -> None:
         """Writes the last update's metrics."""
-        if self._step:  # else a resumed fine-tuning had nothing to do
-            self._updates.finish(self._step, self._held_out_loss)
+        self._updates.finish(self._step, self._held_out_loss)
 
 
 class SkyRLPictureCollator:

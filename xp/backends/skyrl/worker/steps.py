@@ -69,12 +69,14 @@ class SkyRLStepLog(StepLog):
             network: `policy` or `critic`.
             metrics: SkyRL's means over these updates; a single non-finite value makes the mean non-finite.
         """
-        names = {
-            "final_loss": "loss",
-            "critic_loss": "critic's loss",
-            "grad_norm": f"gradient norm of the {network}",
-        }
-        self._finite.are_finite(step, {metric: metrics.get(name) for name, metric in names.items()})
+        self._finite.are_finite(
+            step,
+            {
+                "loss": metrics.get("final_loss"),
+                "critic's loss": metrics.get("critic_loss"),
+                f"gradient norm of the {network}": metrics.get("grad_norm"),
+            },
+        )
 
     def held_out(self, episodes: Sequence[PlayedEpisode], step: int) -> float:
         """Records an evaluation during training; returns its reward, or raises XpError(UNHEALTHY) as `episodes`."""
@@ -93,10 +95,12 @@ class SkyRLStepLog(StepLog):
             return
         data = self._pending
         self._pending = {}
+        of_xp = ("time/start_s", DISTILL_KL, *OF_WEIGHTS)
         metrics = {
-            name: data[name] for name in ("time/start_s", DISTILL_KL, *OF_WEIGHTS) if name in data
+            name: value
+            for name, value in data.items()
+            if name in of_xp or name.startswith("curriculum/")
         }
-        metrics |= {name: value for name, value in data.items() if name.startswith("curriculum/")}
         metrics |= {
             metric: float(data[name])
             for name, metric in NATIVE.items()

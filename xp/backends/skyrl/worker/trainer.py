@@ -109,9 +109,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self._curriculum is not None and checkpoint[1] is not None:
             self._curriculum.restore(Path(checkpoint[1], FILE))
         if checkpoint[0] == self.total_training_steps:
-            self.cfg.trainer.epochs = (
-                0  # With dynamic sampling, the loader has tasks for another step.
-            )
+            # With dynamic sampling, the loader has tasks for another step.
+            self.cfg.trainer.epochs = 0
         self.tracker.continue_after(checkpoint[0])
         return checkpoint
 
@@ -172,12 +171,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """
         if self.cfg.trainer.eval_before_train:
             self.cfg.trainer.eval_before_train = False
-            if (
-                self.global_step == 0
-                and self._evaluation is not None
-                and self._evaluation.is_due(BEFORE)
-            ):
-                self._evaluation.add(BEFORE, await self._held_out(0))
+            evaluation = self._evaluation
+            if self.global_step == 0 and evaluation is not None and evaluation.is_due(BEFORE):
+                evaluation.add(BEFORE, await self._held_out(0))
         elif self.global_step < self.total_training_steps:
             reward = self.tracker.held_out(await self._held_out(self.global_step), self.global_step)
             if self._keeper is not None:
@@ -232,11 +228,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         Raises:
             XpError: (NOT_TRAINED) a step is not full after SkyRL's limit of batches.
         """
-        varied_groups = {
-            uid
-            for uid, valid in of_groups(episode_totals(generator_output), uids).items()
-            if differ(valid)
-        }
+        groups = of_groups(episode_totals(generator_output), uids)
+        varied_groups = {uid for uid, valid in groups.items() if differ(valid)}
         for uid, rewards in zip(uids, generator_output["rewards"], strict=True):
             rewards[-1] = rewards[-1] if uid in varied_groups else 0.0
         if varied_groups:
@@ -244,14 +237,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
                 return super().handle_dynamic_sampling(generator_output, uids)
             state = self.dynamic_sampling_state
         else:  # SkyRL's own filter fails if it keeps nothing.
-            self.dynamic_sampling_state = state = self.dynamic_sampling_state or {
-                "sample_batch_count": 0
-            }
+            state = self.dynamic_sampling_state or {"sample_batch_count": 0}
+            self.dynamic_sampling_state = state
             state["sample_batch_count"] += 1
-            if (
-                state["sample_batch_count"]
-                != self.cfg.trainer.algorithm.dynamic_sampling.max_sample_batches
-            ):
+            most = self.cfg.trainer.algorithm.dynamic_sampling.max_sample_batches
+            if state["sample_batch_count"] != most:
                 return generator_output, uids, True
         training = self._spec.training
         num_groups = training.prompts_per_round * state["sample_batch_count"]
@@ -271,17 +261,15 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self.cfg.trainer.algorithm.advantage_estimator == "maxrl":
             check_not_negative(total for total in totals if total is not None)
         if self.cfg.trainer.algorithm.zero_variance_filter:
+            masks = generator_output["loss_masks"]
             generator_output["loss_masks"] = [
                 [0] * len(mask) if is_flat else mask
-                for mask, is_flat in zip(
-                    generator_output["loss_masks"], without_variance(totals, uids), strict=True
-                )
+                for mask, is_flat in zip(masks, without_variance(totals, uids), strict=True)
             ]
         data = super().convert_to_training_input(generator_output, uids)
         # SkyRL adds masked rows to episodes of several rows, for its processes.
-        data.metadata[IS_VOID] = [total is None for total in totals] + [True] * data.metadata.get(
-            "pad_size", 0
-        )
+        num_added = data.metadata.get("pad_size", 0)
+        data.metadata[IS_VOID] = [total is None for total in totals] + [True] * num_added
         return data
 
     def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
@@ -364,10 +352,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         reduction = self.cfg.trainer.algorithm.loss_reduction
         for begin, end in boundaries if reduction in OVER_EPISODES else ():
             shares = data.metadata[SHARES][begin:end]
-            if reduction == "sequence_mean":
-                weights = shares
-            else:
-                weights = torch.ones_like(shares)
+            weights = shares if reduction == "sequence_mean" else torch.ones_like(shares)
             scale = weights * (end - begin) / shares.sum().clamp(min=1)
             data["advantages"][begin:end] *= scale[:, None].to(data["advantages"])
         return data

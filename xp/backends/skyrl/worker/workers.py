@@ -208,15 +208,9 @@ def xp_schedules(settings: Any) -> AbstractContextManager[None]:
     ) -> Any:
         schedule = str(getattr(name, "value", name)).removesuffix("_with_warmup")
         if schedule not in SCHEDULES:
-            return native_scheduler(
-                name,
-                optimizer,
-                num_warmup_steps=num_warmup_steps,
-                num_training_steps=num_training_steps,
-            )
-        return make_scheduler(
-            schedule, optimizer, num_warmup_steps, num_training_steps or 0, minimum
-        )
+            return native_scheduler(name, optimizer, num_warmup_steps, num_training_steps)
+        num_updates = num_training_steps or 0
+        return make_scheduler(schedule, optimizer, num_warmup_steps, num_updates, minimum)
 
     return replaced(fsdp_strategy, get_scheduler=get_scheduler)
 
@@ -246,11 +240,8 @@ def update_means(
     def masked_mean(
         values: torch.Tensor, mask: torch.Tensor, dim: int | None = None
     ) -> torch.Tensor:
-        means.add(
-            "policy_entropy" if dim is None else "policy_kl",
-            (values.detach() * mask).sum(),
-            mask.sum(),
-        )
+        name = "policy_entropy" if dim is None else "policy_kl"
+        means.add(name, (values.detach() * mask).sum(), mask.sum())
         if dim is None:
             return (values * mask).sum() * scale / num_tokens / len(mask)
         if settings.loss_reduction == "sequence_mean":

@@ -64,19 +64,15 @@ _TRAINING_ALONE = {
 def _fixed(spec: RunSpec) -> dict[str, Any]:
     """Flags of a training without engines on all accelerators, with the token mean of temperature 1."""
     unset = (
-        *(
-            "--colocate",
-            "--use-kl-loss",
-            "--use-rollout-routing-replay",
-            "--group-rm",
-            "--custom-rm-path",
-        ),
-        *(
-            "--custom-generate-function-path",
-            "--custom-reward-post-process-path",
-            "--rollout-stop",
-            STEPS_FLAG,
-        ),
+        "--colocate",
+        "--use-kl-loss",
+        "--use-rollout-routing-replay",
+        "--group-rm",
+        "--custom-rm-path",
+        "--custom-generate-function-path",
+        "--custom-reward-post-process-path",
+        "--rollout-stop",
+        STEPS_FLAG,
         "--over-sampling-batch-size",
         *render(_TRAINING_ALONE, spec),
     )

@@ -86,8 +86,14 @@ SPARSE_ATTENTION = {
     "INDEXER_ROPE_NEOX_STYLE": "0",
 }
 PATH_FLAGS = (
-    *("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf", "--ref-load"),
-    *("--megatron-config-path", "--opd-teacher-load"),
+    "--prompt-data",
+    "--eval-prompt-data",
+    "--load",
+    "--save",
+    "--save-hf",
+    "--ref-load",
+    "--megatron-config-path",
+    "--opd-teacher-load",
 )
 MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 
@@ -243,8 +249,7 @@ def _convert_stage(
 
 def _reference(spec: RunSpec, places: RunPaths) -> str:
     """Model of the KL penalty, from which the training starts if it has no other start."""
-    is_converted = spec.backend.convert_model and spec.training.reference is Reference.INITIAL
-    if is_converted:
+    if spec.backend.convert_model and spec.training.reference is Reference.INITIAL:
         return _converted(spec)
     return reference_place(spec, places)
 

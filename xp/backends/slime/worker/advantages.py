@@ -58,9 +58,8 @@ def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[floa
     of_index = {
         episode.index: estimate for episode, estimate in zip(episodes, estimates, strict=True)
     }
-    return [float(sample.reward) for sample in samples], [
-        of_index[sample.index] for sample in samples
-    ]
+    raw = [float(sample.reward) for sample in samples]
+    return raw, [of_index[sample.index] for sample in samples]
 
 
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from xp.lib.atomic import write_atomically
@@ -21,57 +22,61 @@ TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron's file with the iteration that a restart loads."""
 
 
-def whole(checkpoints: Path, critic: Path | None = None) -> list[int]:
-    """Rollout ids with a complete checkpoint, oldest first."""
-    if critic is None:
-        ids = _written(checkpoints)
-    else:
-        ids = _written(checkpoints) & _written(critic)
-    return sorted(rollout_id for rollout_id in ids if _position(checkpoints, rollout_id).is_file())
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of a stage."""
 
+    directory: Path
+    """Value of --save and --load."""
+    exports: Path
+    """Directory of the Hugging Face exports, `<exports>/<rollout id>`."""
+    critic_directory: Path | None = None
+    """Directory of the critic's. None means that there is no critic."""
 
-def choose_latest(checkpoints: Path, critic: Path | None = None) -> int | None:
-    """Sets Megatron's trackers to the newest complete checkpoint; returns None, and removes them, if there is none."""
-    if not (checkpoints / TRACKER).is_file():
-        return None
-    known = whole(checkpoints, critic)
-    for folder in (checkpoints, *([] if critic is None else [critic])):
-        if known:
-            write_atomically(folder / TRACKER, str(known[-1]))
-        else:
-            (folder / TRACKER).unlink(missing_ok=True)
-    return known[-1] if known else None
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Those of the policy's and of the critic's checkpoints."""
+        if self.critic_directory is None:
+            return (self.directory,)
+        return (self.directory, self.critic_directory)
 
+    def whole(self) -> list[int]:
+        """Rollout ids with a complete checkpoint, oldest first."""
+        ids = set.intersection(*map(_written, self.directories))
+        return sorted(
+            rollout_id for rollout_id in ids if _position(self.directory, rollout_id).is_file()
+        )
 
-def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = None) -> None:
-    """Removes all but the newest `keep` complete checkpoints, with their exports; keeps the one being written."""
-    known = whole(checkpoints, critic)
-    for rollout_id in known[: max(0, len(known) - keep)]:
-        # The position is removed first, so that an interrupted removal leaves an incomplete checkpoint.
-        _position(checkpoints, rollout_id).unlink(missing_ok=True)
-        curriculum_file(checkpoints, rollout_id).unlink(missing_ok=True)
-        name = FORM.format(rollout_id)
-        for folder in (
-            checkpoints / name,
-            exports / str(rollout_id),
-            *([] if critic is None else [critic / name]),
-        ):
-            shutil.rmtree(folder, ignore_errors=True)
+    def choose_latest(self) -> int | None:
+        """Sets Megatron's trackers to the newest complete checkpoint; returns None, and removes them, if there is
+        none."""
+        if not (self.directory / TRACKER).is_file():
+            return None
+        latest = max(self.whole(), default=None)
+        for folder in self.directories:
+            if latest is None:
+                (folder / TRACKER).unlink(missing_ok=True)
+            else:
+                write_atomically(folder / TRACKER, str(latest))
+        return latest
 
+    def prune(self, keep: int) -> None:
+        """Removes all but the newest `keep` complete checkpoints, with their exports; keeps the one being written."""
+        known = self.whole()
+        for rollout_id in known[: max(0, len(known) - keep)]:
+            # The position is removed first, so that an interrupted removal leaves an incomplete checkpoint.
+            _position(self.directory, rollout_id).unlink(missing_ok=True)
+            curriculum_file(self.directory, rollout_id).unlink(missing_ok=True)
+            for folder in self.directories:
+                shutil.rmtree(folder / FORM.format(rollout_id), ignore_errors=True)
+            shutil.rmtree(self.exports / str(rollout_id), ignore_errors=True)
 
-def seal_exports(
-    checkpoints: Path,
-    exports: Path,
-    end_ids: Sequence[int],
-    critic: Path | None = None,
-    template: str | None = None,
-) -> None:
-    """Completes the exports of complete checkpoints, which Slime writes without digests; `end_ids` and `template` as in
-    `seal`."""
-    for rollout_id in whole(checkpoints, critic):
-        export = exports / str(rollout_id)
-        if export.is_dir() and not (export / DIGESTS).exists():
-            seal(export, end_ids, template)
+    def seal_exports(self, end_ids: Sequence[int], template: str | None = None) -> None:
+        """Completes the exports of complete checkpoints, which Slime writes without digests; arguments as in `seal`."""
+        for rollout_id in self.whole():
+            export = self.exports / str(rollout_id)
+            if export.is_dir() and not (export / DIGESTS).exists():
+                seal(export, end_ids, template)
 
 
 def _written(checkpoints: Path) -> set[int]:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+from xp.backends.slime.worker.checkpoints import Checkpoints
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
 from xp.lib.reading import config_of
@@ -72,6 +73,13 @@ class SlimeStageConfig(StageConfig):
             return f"{self.places.run}/exports"
         return f"{self.places.sft}_exports"
 
+    def checkpoints_in(self, root: Path) -> Checkpoints:
+        """The checkpoints below the outputs root."""
+        critic = None
+        if self.critic_checkpoints is not None:
+            critic = root / self.critic_checkpoints
+        return Checkpoints(root / self.checkpoints, root / self.exports, critic)
+
     @property
     def architecture(self) -> Mapping[str, Any]:
         """The spec's network, for a comparison with the model's config.json."""
@@ -82,8 +90,7 @@ class SlimeStageConfig(StageConfig):
     def critic_checkpoints(self) -> str | None:
         """Directory of the critic's checkpoints, which by default would overwrite the policy's. None means no
         critic."""
-        is_trained = self.stage == "train" and self.spec.algorithm.critic is not None
-        if is_trained:
+        if self.stage == "train" and self.spec.algorithm.critic is not None:
             return f"{self.places.run}/critic"
         return None
 
@@ -106,12 +113,9 @@ class SlimeTrainConfig(SlimeStageConfig, TrainConfig):
 
     def from_the_start(self) -> SlimeTrainConfig:
         """Returns a copy with `--load` for a run that has no checkpoint yet."""
-        has_start = (
-            self.spec.sft.data is not None or self.spec.training.initial_checkpoint is not None
-        )
-        if has_start:
-            return replace(self, command=self.command.with_value("--load", self.start_model))
-        return self
+        if self.spec.sft.data is None and self.spec.training.initial_checkpoint is None:
+            return self
+        return replace(self, command=self.command.with_value("--load", self.start_model))
 
     def resumed(self, latest: int, checkpoints: Sequence[int]) -> SlimeTrainConfig:
         """Returns a copy whose KL reference is that of a checkpoint.

@@ -49,16 +49,10 @@ def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
     """Runs the tool, with one process per accelerator."""
     program = open_sources(config.command) / PROGRAM
     flags = absolute_flags(config.command.with_value("--save", str(staged)), root)
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={config.num_processes}",
-        "-m",
-        text_network.__name__,
-    ]
+    torchrun = ("-m", "torch.distributed.run", "--standalone")
+    module = (f"--nproc-per-node={config.num_processes}", "-m", text_network.__name__)
     code = subprocess.run(
-        [sys.executable, *launcher, str(program), *flags],
+        [sys.executable, *torchrun, *module, str(program), *flags],
         env={**os.environ, **config.command.environment},
         check=False,
     ).returncode

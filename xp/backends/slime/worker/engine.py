@@ -82,7 +82,6 @@ def _lost(fault: str) -> XpError:
 
 
 def _routing(args: Any, session: str | None) -> dict[str, str] | None:
-    is_sticky = session and getattr(args, "router_policy", None) == "consistent_hashing"
-    if is_sticky:
+    if session and getattr(args, "router_policy", None) == "consistent_hashing":
         return {"X-SMG-Routing-Key": str(session)}
     return None

@@ -75,15 +75,18 @@ def _key_of_router_and_rollouts(module: ModuleType) -> None:
     module.run_router = run_router  # type: ignore[attr-defined]
 
 
+def add_to_requests(module: ModuleType, method: str, **arguments: Any) -> None:
+    """Adds arguments to a module's requests by a method of the package `requests`; other modules' stay as they are."""
+    requests = module.requests
+    call = partial(getattr(requests, method), **arguments)
+    module.requests = SimpleNamespace(**{**vars(requests), method: call})  # type: ignore[attr-defined]
+
+
 def _key_of_engine(module: ModuleType) -> None:
     """Lets the process that starts an engine send the key, also while it waits for the engine."""
     wait = module._wait_server_healthy
-    requests = module.requests
-    with_key = {
-        name: partial(getattr(requests, name), headers=headers())
-        for name in ("get", "post", "delete")
-    }
-    module.requests = SimpleNamespace(**{**vars(requests), **with_key})  # type: ignore[attr-defined]
+    for method in ("get", "post", "delete"):
+        add_to_requests(module, method, headers=headers())
 
     @wraps(wait)
     def wait_server_healthy(

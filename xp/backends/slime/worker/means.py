@@ -56,15 +56,16 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
         counts, group=mpu.get_data_parallel_group(with_context_parallel=False)
     )
     tokens, _, episodes = counts.T.tolist()
-    is_over_tokens = args.calculate_per_token_loss
     length = constant_length(config_at(getattr(args, WORKER_ATTRIBUTE)))
-    if is_over_tokens:
+    if args.calculate_per_token_loss:
         whole = counts[:, :2].sum(1).tolist()
+        trained = tokens
     else:
         whole = rollout_data["global_batch_sizes"]
-    trained = tokens if is_over_tokens else episodes
+        trained = episodes
     gap = _gap(args, rollout_data)
-    _distilled.update({} if gap is None else {DISTILL_KL: gap})
+    if gap is not None:
+        _distilled[DISTILL_KL] = gap
     _factors[:] = [
         total / count if count else 1.0 for total, count in zip(whole, trained, strict=True)
     ]
@@ -77,12 +78,9 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
 def constant_length(config: WorkerConfig) -> int | None:
     """Tokens by which an episode's sum is divided. None means that the loss is a mean."""
     spec = config.spec
-    is_constant = (
-        config.stage == "train" and spec.algorithm.loss_aggregation is LossAggregation.CONSTANT
-    )
-    if is_constant:
-        return spec.algorithm.loss_length or spec.training.max_response_tokens
-    return None
+    if config.stage != "train" or spec.algorithm.loss_aggregation is not LossAggregation.CONSTANT:
+        return None
+    return spec.algorithm.loss_length or spec.training.max_response_tokens
 
 
 def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:
@@ -92,20 +90,14 @@ def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:
     from megatron.core import mpu
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
 
-    if args.use_opd:
-        gaps = rollout_data.get("opd_reverse_kl")
-    else:
-        gaps = None
+    gaps = rollout_data.get("opd_reverse_kl") if args.use_opd else None
     if gaps is None:
         return None
     lengths = zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
     parts = zip(gaps, rollout_data["loss_masks"], lengths, strict=True)
     masked = [(gap, slice_log_prob_with_cp(mask, *of_one)) for gap, mask, of_one in parts]
-    sums = (
-        torch.stack([torch.stack([(gap * mask).sum(), mask.sum()]) for gap, mask in masked])
-        .double()
-        .sum(0)
-    )
+    parts_of_sums = [torch.stack([(gap * mask).sum(), mask.sum()]) for gap, mask in masked]
+    sums = torch.stack(parts_of_sums).double().sum(0)
     torch.distributed.all_reduce(
         sums, group=mpu.get_data_parallel_group(with_context_parallel=True)
     )

@@ -43,11 +43,8 @@ def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
 def check_quantized(model: Path, architecture: Mapping[str, Any]) -> None:
     """Checks the engines' model with FP8 weights; raises XpError(PLAN). Slime passes other types on unquantised."""
     check_architecture(model, architecture)
-    method = (
-        json.loads((model / "config.json").read_text())
-        .get("quantization_config", {})
-        .get("quant_method")
-    )
+    config = json.loads((model / "config.json").read_text())
+    method = config.get("quantization_config", {}).get("quant_method")
     if method != "fp8":
         reason = f"{model} has quantization_config.quant_method={method}, expected fp8"
         raise XpError(

@@ -157,9 +157,6 @@ def fault_behind(error: BaseException) -> XpError | None:
     for raised in reversed(causes):
         is_silent = isinstance(raised, requests.RequestException | TimeoutError)
         if is_silent or is_lost_process(raised):
-            if is_silent:
-                what = "an engine did not answer"
-            else:
-                what = "a process of Slime's has ended"
+            what = "an engine did not answer" if is_silent else "a process of Slime's has ended"
             return XpError(f"{what}: {raised}; SGLang's output is in this log", ExitCode.ENGINE)
     return None

@@ -97,10 +97,7 @@ async def _play(
     spec = worker.config.spec
     episode.count_by(lambda: tokens_of(rows.all), None if evaluation else Overlong.of(spec))
     try:
-        if evaluation:
-            limits = evaluation_sampling(spec)
-        else:
-            limits = spec.training
+        limits = evaluation_sampling(spec) if evaluation else spec.training
         metas = await _converse(worker, args, sample, sampling, episode, limits, rows)
     except _Aborted:
         sample.status = sample.Status.ABORTED
@@ -255,9 +252,7 @@ async def _converse(
 
     try:
         if episode.is_live:
-            ids = await opening
-            if ids is not None:
-                rows.all[0] = rows.current = Conversation(ids, pictures=digests_of(episode.opening))
+            rows.begin_with(await opening, episode)
         try:
             await play_turns(rows, episode, chat, limits, write, run)
         except PictureMismatch as fault:
@@ -280,10 +275,11 @@ def _set_result(sample: Any, outcome: EpisodeResult, *, mask_truncated: bool) ->
     """Sets a sample's status, its reward, and the mark that excludes it from training."""
     is_void = outcome.status is EpisodeStatus.VOID
     is_truncated = outcome.status is EpisodeStatus.TRUNCATED
+    sample.status = sample.Status.COMPLETED
     if is_void:
         sample.status = sample.Status.FAILED
-    else:
-        sample.status = sample.Status.TRUNCATED if is_truncated else sample.Status.COMPLETED
+    elif is_truncated:
+        sample.status = sample.Status.TRUNCATED
     sample.reward = VOID_REWARD if outcome.reward is None else outcome.reward
     sample.remove_sample = is_void or (is_truncated and mask_truncated)
 
@@ -320,14 +316,10 @@ def _fill_experts(args: Any, sample: Any) -> None:
 def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:
     from slime.rollout import sample_hooks
 
-    if evaluation:
-        phase = f"evaluate/{worker.evaluated or DURING}"
-    else:
-        phase = worker.config.stage
+    phase = f"evaluate/{worker.evaluated or DURING}" if evaluation else worker.config.stage
+    step = 0
     if worker.evaluated in (None, DURING):
         step = sample_hooks._current_rollout_id or 0
-    else:
-        step = 0
     return ended.trajectory(worker.config.places.run, phase, step)
 
 

@@ -95,12 +95,11 @@ class Worker:
     @cached_property
     def evaluation(self) -> RunEvaluation | None:
         """The evaluation before and after the training. None means that nothing is held out."""
-        config = evaluation_config(self.config, Path(self.config.root))
+        root = Path(self.config.root)
+        config = evaluation_config(self.config, root)
         if config is None:
             return None
-        return RunEvaluation(
-            config, self.path(self.config.stage_dir) / "episode.json", Path(self.config.root)
-        )
+        return RunEvaluation(config, root / self.config.stage_dir / "episode.json", root)
 
     def is_grouped(self, env: str, *, evaluation: bool) -> bool:
         """Returns whether an episode has its reward only when its group has ended."""
@@ -127,13 +126,12 @@ class Worker:
         """Returns the evaluation that Slime plays after this rollout, or before the first one. None means that none is
         due."""
         evaluation = self.evaluation
-        if not self.num_steps_played and rollout_id == 0:
-            if evaluation is not None and evaluation.is_due(BEFORE):
-                return BEFORE
-            return None
-        if self.is_last(rollout_id) and evaluation is not None and evaluation.is_due(AFTER):
-            return AFTER
-        if self.is_during(rollout_id):
+        is_before = not self.num_steps_played and rollout_id == 0
+        if is_before or self.is_last(rollout_id):
+            name = BEFORE if is_before else AFTER
+            if evaluation is not None and evaluation.is_due(name):
+                return name
+        if not is_before and self.is_during(rollout_id):
             return DURING
         return None
 
@@ -149,11 +147,8 @@ class Worker:
         """Begins the evaluation that is due, whose episodes are in its own file as those of the evaluate stage."""
         self.evaluated = self.due(rollout_id)
         if self.config.evaluation is not None and self.evaluated in (BEFORE, AFTER):
-            file = (
-                self.path(self.config.evaluation).parent
-                / "trajectories"
-                / f"{self.evaluated}.jsonl"
-            )
+            stage = self.path(self.config.evaluation).parent
+            file = stage / "trajectories" / f"{self.evaluated}.jsonl"
             self.recorder = Recorder(file, self.mix, self.config.upload_as, environment())
 
     def end_evaluation(self) -> None:

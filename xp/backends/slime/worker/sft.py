@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from xp.backends.slime.worker.checkpoints import choose_latest, prune
 from xp.backends.slime.worker.config import (
     INPUT_KEY,
     METADATA_KEY,
@@ -49,9 +48,8 @@ def main(argv: Sequence[str]) -> None:
         raise XpError(f"sft.warmup_updates: {warm_up_too_long(num_updates)}", ExitCode.PLAN)
     program.write_files()
     write_order(config, len(program.trained), stage / ORDER)
-    checkpoints = root / config.checkpoints
-    exports = root / config.exports
-    latest = choose_latest(checkpoints)
+    checkpoints = config.checkpoints_in(root)
+    latest = checkpoints.choose_latest()
     if latest is not None:
         print(f"going on from update {latest + 1} of {num_updates}", flush=True)
     if latest is None or latest + 1 < num_updates:
@@ -60,8 +58,9 @@ def main(argv: Sequence[str]) -> None:
             WorkerConfig.of(config, root, num_updates),
         )
     chat = program.chat
-    publish_model(exports / str(num_updates - 1), root / config.target, chat.end_ids, chat.template)
-    prune(checkpoints, exports, config.spec.training.keep_checkpoints)
+    last = checkpoints.exports / str(num_updates - 1)
+    publish_model(last, root / config.target, chat.end_ids, chat.template)
+    checkpoints.prune(config.spec.training.keep_checkpoints)
     program.check()
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.checkpoints import prune
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig, config_at
 from xp.backends.slime.worker.means import factor
 from xp.backends.slime.worker.models import set_yarn
 from xp.backends.slime.worker.sft import EXAMPLE
 from xp.backends.slime.worker.text_network import adapt, whole_exports
-from xp.episode.metrics_file import MetricsFile
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.sft import (
     HELD_OUT_FILE,
@@ -57,9 +56,7 @@ def log_rollout(
     """Slime's custom rollout log function. True means that Slime logs nothing of its own. Removes old checkpoints."""
     del rollout_id, samples, extra_metrics, rollout_time
     config = config_at(getattr(args, WORKER_ATTRIBUTE))
-    checkpoints = Path(config.root, config.checkpoints)
-    exports = Path(config.root, config.exports)
-    prune(checkpoints, exports, config.spec.training.keep_checkpoints)
+    config.checkpoints_in(Path(config.root)).prune(config.spec.training.keep_checkpoints)
     return True
 
 
@@ -100,22 +97,25 @@ class SftMetrics:
         self._native = native
         self._num_updates = config.num_steps
         self._held_out = held_out
-        self._updates = Updates(
-            MetricsFile(Path(config.root, config.places.metrics), PHASE, config.places.attempt),
-            config.num_steps,
-            tokens,
-        )
+        file = config.metrics_file(PHASE, Path(config.root))
+        self._updates = Updates(file, config.num_steps, tokens)
         self._before: float | None = None
         self._after: float | None = None
         self._learning_rate = math.nan
+        """Rate of the current update. NaN means that there was none yet."""
+        self._began: float | None = None
+        """When the first update began, until its metrics come."""
 
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
         if step_key != "train/step":
             return
         number = int(metrics[step_key])
-        if self._before is not None and self._updates.start_loss is None:
-            self._updates.begin(number, self._before)
+        if self._began is not None:
+            if self._before is not None:
+                self._updates.begin(number, self._before)
+            self._updates.start(self._began)
+            self._began = None
         # Slime counts a filler as one token.
         loss = float(metrics["train/loss"]) * factor(0)
         is_last = number + 1 == self._num_updates
@@ -134,8 +134,10 @@ class SftMetrics:
 
         def train_one_step(*parts: Any, **named: Any) -> Any:
             args, rollout_id, _, _, model, optimizer, scheduler, *_ = parts
-            if self._held_out and self._before is None:
-                self._before = held_out_loss(args, model, self._held_out)
+            if math.isnan(self._learning_rate):
+                if self._held_out:
+                    self._before = held_out_loss(args, model, self._held_out)
+                self._began = time.monotonic()
             self._learning_rate = float(scheduler.get_lr(optimizer.param_groups[0]))
             result = native(*parts, **named)
             if self._held_out and rollout_id + 1 == self._num_updates:

@@ -35,10 +35,11 @@ def _checkout(variable: str, package: str, mark: str, origin: str) -> Path:
     value = os.environ.get(variable)
     checkout = Path(value).absolute() if value else _imported(package)
     if checkout is None or not (checkout / mark).exists():
-        if value:
-            state = f"{variable}={value} is not a checkout with {mark}"
-        else:
-            state = f"{variable} is not set"
+        state = (
+            f"{variable}={value} is not a checkout with {mark}"
+            if value
+            else f"{variable} is not set"
+        )
         raise XpError(
             f"backend=slime needs a checkout of {origin} and {state}; clone it at the commit in conf/backend/slime.yaml"
             f" and `export {variable}=/path/to/checkout`",

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
 from xp.backends.slime.worker.rollout_process import (
@@ -23,7 +22,6 @@ from xp.backends.slime.worker.rollout_process import (
     worker_of,
 )
 from xp.episode.metrics import all_tokens, check_health, episode_metrics
-from xp.episode.metrics_file import MetricsFile
 from xp.lib.atomic import write_atomically
 from xp.worker.best import BestKeeper
 from xp.worker.engines.evaluate import evaluated_while_training
@@ -68,22 +66,17 @@ def log_rollout(
             len(judged) // training.group_size - training.prompts_per_step
         )
     if args.debug_rollout_only:
-        metrics_file(config).write(rollout_id + 1, metrics)
+        config.metrics_file("train", Path(config.root)).write(rollout_id + 1, metrics)
     else:
         half = {
             "began": time.time() - rollout_time,
             "metrics": metrics | all_tokens(judged or played),
         }
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
-    if config.critic_checkpoints is None:
-        critic = None
-    else:
-        critic = worker.path(config.critic_checkpoints)
-    checkpoints = worker.path(config.checkpoints)
-    exports = worker.path(config.exports)
+    checkpoints = config.checkpoints_in(Path(config.root))
     chat = worker.chat()
-    seal_exports(checkpoints, exports, chat.end_ids, critic, chat.template)
-    prune(checkpoints, exports, training.keep_checkpoints, critic)
+    checkpoints.seal_exports(chat.end_ids, chat.template)
+    checkpoints.prune(training.keep_checkpoints)
     return True
 
 
@@ -139,8 +132,3 @@ def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float
 def half_of(config: WorkerConfig, rollout_id: int) -> Path:
     """File in which the rollout's half of a step waits for the training's half."""
     return Path(config.root, config.stage_dir, "steps", f"{rollout_id}.json")
-
-
-def metrics_file(config: WorkerConfig) -> MetricsFile:
-    """The run's, for lines of training."""
-    return MetricsFile(Path(config.root, config.places.metrics), "train", config.places.attempt)

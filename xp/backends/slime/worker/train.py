@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.checkpoints import choose_latest, prune, seal_exports, whole
 from xp.backends.slime.worker.config import (
     HELD_OUT_VIEW,
     INPUT_KEY,
@@ -29,7 +28,6 @@ from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
@@ -54,9 +52,8 @@ def main(argv: Sequence[str]) -> None:
     spec = config.spec
     training = spec.training
     if spec.algorithm.advantage_fn is not None:
-        load_advantage_fn(
-            spec.algorithm.advantage_fn
-        )  # a fault in it ends the stage here, and not after a step
+        # A fault in it ends the stage here, and not after a step.
+        load_advantage_fn(spec.algorithm.advantage_fn)
     open_sources(config.command)
     model = local_model(config.start_model, root)
     check_architecture(model, config.architecture)
@@ -69,55 +66,42 @@ def main(argv: Sequence[str]) -> None:
     config = program.config
     check_warm_up(config)
     chat = write_views(program, model)
-    if config.critic_checkpoints is None:
-        critic = None
-    else:
-        critic = root / config.critic_checkpoints
-    latest = choose_latest(root / config.checkpoints, critic)
-    if critic is not None:
-        roles = critic_role(training, critic, is_resumed=latest is not None)
+    checkpoints = config.checkpoints_in(root)
+    latest = checkpoints.choose_latest()
+    if checkpoints.critic_directory is not None:
+        roles = critic_role(training, checkpoints.critic_directory, is_resumed=latest is not None)
         write_atomically(path.parent / ROLES, json.dumps(roles) + "\n")
     if latest is None:
         config = config.from_the_start()
     else:
-        config = config.resumed(latest, whole(root / config.checkpoints, critic))
+        config = config.resumed(latest, checkpoints.whole())
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
     last = train(config, root, latest)
-    exports = root / config.exports
-    seal_exports(root / config.checkpoints, exports, chat.end_ids, critic, chat.template)
+    checkpoints.seal_exports(chat.end_ids, chat.template)
     model_place = root / config.places.model
-    publish_model(exports / str(last), model_place, chat.end_ids, chat.template)
-    prune(root / config.checkpoints, exports, training.keep_checkpoints, critic)
+    publish_model(checkpoints.exports / str(last), model_place, chat.end_ids, chat.template)
+    checkpoints.prune(training.keep_checkpoints)
     program.check()
 
 
 def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
     """Runs the rest of the training after the checkpoint `latest`; returns the rollout id of its last step."""
+    stop = None
     if latest is not None:
-        MetricsFile(root / config.places.metrics, "train", config.places.attempt).continue_after(
-            latest + 1
-        )
-    keeper = BestKeeper.of(config, root)
-    if keeper is None or latest is None:
-        stop = None
-    else:
-        stop = keeper.stop(latest + 1)
-    if stop is None and latest is not None and latest + 1 >= config.num_steps:
-        return config.num_steps - 1
+        config.metrics_file("train", root).continue_after(latest + 1)
+        keeper = BestKeeper.of(config, root)
+        if keeper is not None:
+            stop = keeper.stop(latest + 1)
+        if stop is None and latest + 1 >= config.num_steps:
+            return config.num_steps - 1
     try:
         if stop is not None:
             raise stop
         run_train(config.command, WorkerConfig.of(config, root, config.num_steps))
     except EarlyStop as why:
         print(why, flush=True)
-        if config.critic_checkpoints is None:
-            critic = None
-        else:
-            critic = root / config.critic_checkpoints
-        last = choose_latest(root / config.checkpoints, critic)
-        assert (
-            last is not None
-        )  # the evaluated step has a checkpoint, by the rows of evaluation.patience
+        last = config.checkpoints_in(root).choose_latest()
+        assert last is not None  # the evaluated step has a checkpoint, by the rows of patience
         return last
     return config.num_steps - 1
 
@@ -169,21 +153,23 @@ def slime_line(row: TaskRow) -> dict[str, Any]:
 
 
 def write_view(rows: Iterable[TaskRow], path: Path) -> None:
-    """Writes the JSONL file atomically."""
+    """Writes the JSONL file of these rows."""
     _write(map(slime_line, rows), path)
 
 
 def write_episodes(rows: Sequence[TaskRow], evaluation: Evaluation, path: Path) -> None:
     """Writes a view with every task once per round; `sample` in the metadata is the index of the task's episode."""
-    lines = (
-        {**slime_line(row), METADATA_KEY: {**slime_line(row)[METADATA_KEY], "sample": number}}
-        for number in range(evaluation.samples_per_task)
-        for row in evaluated_tasks(evaluation, rows)
-    )
+    lines = []
+    for number in range(evaluation.samples_per_task):
+        for row in evaluated_tasks(evaluation, rows):
+            line = slime_line(row)
+            line[METADATA_KEY]["sample"] = number
+            lines.append(line)
     _write(lines, path)
 
 
 def _write(lines: Iterable[dict[str, Any]], path: Path) -> None:
+    """Writes the JSONL file atomically."""
     write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 

@@ -20,7 +20,7 @@ from xp.backends.slime.worker.metric_names import (
     RATE,
 )
 from xp.backends.slime.worker.models import local_model, set_yarn
-from xp.backends.slime.worker.steps import half_of, metrics_file
+from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.text_network import adapt, whole_exports
 from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
@@ -87,7 +87,7 @@ class CapturedLog(StepLog):
 
     def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:
         root = Path(config.root)
-        super().__init__(config, metrics_file(config), root=root)
+        super().__init__(config, config.metrics_file("train", root), root=root)
         self._native = native
         self._config = config
         self._updates: list[dict[str, float]] = []
@@ -99,11 +99,10 @@ class CapturedLog(StepLog):
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
         if step_key == "train/step":
+            rates = {}
             if self._rate is not None:
-                rates = [name for name in metrics if name.endswith(RATE)]
-            else:
-                rates = []
-            self.update(int(metrics[step_key]), {**metrics, **dict.fromkeys(rates, self._rate)})
+                rates = {name: self._rate for name in metrics if name.endswith(RATE)}
+            self.update(int(metrics[step_key]), {**metrics, **rates})
 
     def noting_rate(self, native: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps Slime's function for an update, to note the update's learning rate: Slime logs that of the next one."""
@@ -136,16 +135,9 @@ class CapturedLog(StepLog):
         watched = {metric: self._updates[-1].get(f"training/{metric}") for metric in WATCHED}
         self._finite.are_finite(rollout_id + 1, watched)
         self.count_update(watched["grad_norm"])
-        if position == 0:
-            gap = self._updates[0].get("training/logprob_gap")
-            if gap is not None:
-                is_ahead = self._config.spec.training.max_staleness > 0
-                if is_ahead:
-                    half = json.loads(half_of(self._config, rollout_id).read_text())
-                else:
-                    half = None
-                if half is None or not half["metrics"]["training/staleness"]:
-                    check_gap(rollout_id + 1, gap, self._training.max_logprob_gap)
+        gap = self._updates[0].get("training/logprob_gap")
+        if position == 0 and gap is not None and not self._is_stale(rollout_id):
+            check_gap(rollout_id + 1, gap, self._training.max_logprob_gap)
         if position + 1 < self._config.spec.training.updates_per_step:
             return
         training = finite_means(self._updates) | distill_kl()
@@ -165,6 +157,13 @@ class CapturedLog(StepLog):
             rollout_id + 1,
             {**half["metrics"], **training, "time/step_s": max(0.0, self._ended - began)},
         )
+
+    def _is_stale(self, rollout_id: int) -> bool:
+        """Returns whether a step's episodes are of an older policy than the one that is updated."""
+        if not self._config.spec.training.max_staleness:
+            return False
+        half = json.loads(half_of(self._config, rollout_id).read_text())
+        return bool(half["metrics"]["training/staleness"])
 
 
 def _critics(config: WorkerConfig, rollout_id: int) -> Path:

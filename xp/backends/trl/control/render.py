@@ -122,24 +122,19 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     here = places.stage("train")
     engines = spec.backend.engine.accelerators
+    server = None
+    if engines is not None:
+        server = vllm_server(spec, engines, takes_weights=True)
     config = TRLTrainConfig(
-        **_common(
-            spec,
-            node_size(spec),
-            None if engines is None else vllm_server(spec, engines, takes_weights=True),
-        ),
+        **_common(spec, node_size(spec), server),
         **train_fields(spec, places),
         num_processes=world_size(spec),
         updates_per_rollout=spec.training.all_updates_per_step,
         grpo=grpo_config(spec, places),
     )
-    if world_size(spec) == 1 and engines is None:
-        program = "train"
-    else:
-        program = "launch"
-    return _job(
-        spec, here, program, config.to_json(), (f"{places.model}/model.safetensors", places.metrics)
-    )
+    program = "train" if world_size(spec) == 1 and engines is None else "launch"
+    outputs = (f"{places.model}/model.safetensors", places.metrics)
+    return _job(spec, here, program, config.to_json(), outputs)
 
 
 def _common(
@@ -153,15 +148,11 @@ def _common(
 
 
 def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str, ...]) -> Job:
-    files = {"config.json": config} | (
-        {"accelerate.yaml": accelerate_config(spec)} if world_size(spec) > 1 else {}
-    )
-    argv = (
-        "python",
-        "-m",
-        f"xp.backends.trl.worker.{program}",
-        *(f"{here}/{name}" for name in files),
-    )
+    files = {"config.json": config}
+    if world_size(spec) > 1:
+        files["accelerate.yaml"] = accelerate_config(spec)
+    module = f"xp.backends.trl.worker.{program}"
+    argv = ("python", "-m", module, *(f"{here}/{name}" for name in files))
     engine = spec.backend.engine
     packages = [*PACKAGES]
     if engine.name is EngineName.VLLM:
@@ -173,12 +164,11 @@ def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str
     if spec.training.optimizer is Optimizer.ADAMW_8BIT:
         packages += ["bitsandbytes"]
     env = {**cpu_environment(spec.backend.num_threads), **cpu_engine(spec)}
-    stubs = (
-        ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()
-    )
-    return trainer_job(
-        spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stubs
-    )
+    stubs: tuple[str, ...] = ()
+    if cpu_engine(spec) and engine.accelerators:
+        stubs = ("NCCL's transfer of weights: gloo",)
+    runtime = trainer_runtime(spec, packages)
+    return trainer_job(spec, here, argv, files, outputs, runtime, env, stubs)
 
 
 def check(spec: RunSpec) -> list[Refusal]:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from xp.backends.trl.worker.checkpoints import FORM
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import TrainingProcess
 from xp.backends.trl.worker.rollout import Rollouts, StepSamples
@@ -61,17 +62,14 @@ class AsyncRollouts(Rollouts):
         """Trainer's hook: writes the steps that were played ahead too, one file per process, before Seal."""
         super().on_save(args, state, control)
         played = [asdict(group) for group in self._ahead.all_played()]
-        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        checkpoint = Path(args.output_dir) / FORM.format(state.global_step)
         write_atomically(self._file(checkpoint), json.dumps(played) + "\n")
 
     def resume(self, checkpoint: Path) -> None:
         """Restores the steps in a checkpoint too; raises ValueError for a file that `on_save` did not write."""
         super().resume(checkpoint)
         file = self._file(checkpoint)
-        if file.exists():
-            played = decode(list[StepSamples], file.read_text())
-        else:
-            played = []
+        played = decode(list[StepSamples], file.read_text()) if file.exists() else []
         self._ahead.resume({step.step: step for step in played})
 
     def _file(self, checkpoint: Path) -> Path:

@@ -27,7 +27,7 @@ from xp.backends.trl.worker.means import (
     update_means,
     weigh_metrics,
 )
-from xp.backends.trl.worker.resumed_weights import has_own_loader, load_whole
+from xp.backends.trl.worker.resumed_weights import WholeCheckpoints
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.episode.advantages import AdvantageFn, of_valid
@@ -56,7 +56,7 @@ def _shards(model: Any) -> dict[str, torch.Tensor]:
     return shards
 
 
-class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
+class GuardedTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """Checks each update with its log, after the gradient's norm is known and before the optimizer's step.
 
     Args:
@@ -147,11 +147,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         Raises:
             XpError: the checkpoint has no shards of this rank.
         """
-        network = self.model if model is None else model
-        if has_own_loader(self, network):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        else:
-            load_whole(network, Path(resume_from_checkpoint))
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
         if not self.args.sync_ref_model:
             return
         file = self._reference_file(Path(resume_from_checkpoint))
@@ -201,9 +197,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
                 output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards)
             )
         else:
-            rewards = [
-                None if math.isnan(reward) else reward for reward in self._xp_rewards.tolist()
-            ]
+            scores = self._xp_rewards.tolist()
+            rewards = [None if math.isnan(score) else score for score in scores]
             groups = [str(at // size) for at in range(len(rewards))]
             tokens = self.accelerator.gather(trained(output).sum(1)).tolist()
             estimates = of_valid(self._xp_rule, rewards, groups, list(map(int, tokens)))
@@ -245,9 +240,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             return scored
 
         teacher = self._xp_teacher.logprobs(output, logprobs)
-        if "old_per_token_logps" in output:
-            policy = output["old_per_token_logps"]
-        else:
+        policy = output.get("old_per_token_logps")
+        if policy is None:
             policy = logprobs(self.model)
         mask = trained(output)
         of_reward = output["advantages"][:, None]
@@ -366,12 +360,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """Checks the gap over all ranks; all of them stop together."""
         if not self._xp_log.is_first(self.state.global_step):
             return
-        gap = torch.tensor(
-            self._xp_gap, dtype=torch.float64 if self.args.use_cpu else torch.float32
-        )
-        total, count = (
-            self.accelerator.gather(gap.to(self.accelerator.device)[None]).sum(0).tolist()
-        )
+        dtype = torch.float64 if self.args.use_cpu else torch.float32
+        gap = torch.tensor([self._xp_gap], dtype=dtype, device=self.accelerator.device)
+        total, count = self.accelerator.gather(gap).sum(0).tolist()
         self._xp_gap = [0.0, 0.0]
         if count:
             self._xp_log.gap(self.state.global_step, total / count)

@@ -66,9 +66,9 @@ class HeldOutEvaluation:
 
     def is_due(self, step: int) -> bool:
         """Returns whether the policy is evaluated after this rollout step. 0 means before the training."""
-        every = self._process.config.spec.evaluation.every
         if step == 0:
             return BEFORE in self._due
+        every = self._config.spec.evaluation.every
         return every is not None and step % every == 0
 
     def play(self, engine: EngineOf, step: int, trainer: Any) -> None:
@@ -108,10 +108,9 @@ class HeldOutEvaluation:
         common = self._config
         spec = self._config.spec
         file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
+        opened = engine(evaluation_sampling(spec), evaluation_seed(spec))
         with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
-            played = self._play(
-                engine(evaluation_sampling(spec), evaluation_seed(spec)), recorder, name, 0
-            )
+            played = self._play(opened, recorder, name, 0)
         self._whole.add(name, played, writes=self._ranks.is_main)
 
     def _play(
@@ -150,9 +149,8 @@ class HeldOutEvaluation:
                 keeper.begin()
             self._ranks.wait()
             if keeper.rule.keep_best:
-                trainer.save_model(
-                    str(keeper.staged)
-                )  # only adapters, if these are trained; all ranks must call it
+                # Only adapters, if these are trained; all ranks must call it.
+                trainer.save_model(str(keeper.staged))
             self._ranks.wait()
             if is_main:
                 chat = self._process.chat
@@ -180,9 +178,7 @@ def share_of(
     """
     share = tasks[ranks.number :: ranks.count]
     numbered = [(row, sample) for sample in range(samples) for row in share]
-    is_short = len(share) < math.ceil(len(tasks) / ranks.count)
-    if is_short:
-        extra = [(tasks[0], samples + number) for number in range(samples)]
-    else:
-        extra = []
-    return [*numbered, *extra], len(numbered)
+    num_counted = len(numbered)
+    if len(share) < math.ceil(len(tasks) / ranks.count):
+        numbered += [(tasks[0], samples + number) for number in range(samples)]
+    return numbered, num_counted

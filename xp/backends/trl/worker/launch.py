@@ -43,17 +43,14 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     """Starts a server on the accelerators after those that train."""
     server = config.server
     assert server is not None
-    is_on_cpu = server.num_accelerators == 0
-    devices, server_devices = (
-        ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
-    )
+    devices = server_devices = ""
+    if server.num_accelerators:
+        devices, server_devices = split_devices(config.num_processes, server.num_accelerators)
     log = Path(config.stage_dir) / "vllm.log"
     os.environ[URL], os.environ[KEY] = stack.enter_context(
         running(server, config.start_model, server_devices, log)
     )
     os.environ["CUDA_VISIBLE_DEVICES"] = devices
-    # Otherwise TRL's client would use the shell's proxy for this machine.
-    os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
 
 
 def launch_processes(config_file: str, program: str, path: str) -> None:
@@ -66,15 +63,9 @@ def launch_processes(config_file: str, program: str, path: str) -> None:
     words = ["--config_file", config_file]
     nodes = Nodes.here(os.environ)
     if nodes is not None:  # the agents of several machines meet at the main node
-        words += [
-            "--rdzv_backend",
-            "static",
-            "--num_machines",
-            str(nodes.count),
-            "--machine_rank",
-            str(nodes.number),
-        ]
-        words += ["--main_process_ip", nodes.address, "--main_process_port", str(nodes.port)]
+        words += ["--rdzv_backend", "static", "--num_machines", str(nodes.count)]
+        words += ["--machine_rank", str(nodes.number), "--main_process_ip", nodes.address]
+        words += ["--main_process_port", str(nodes.port)]
     arguments = launch_command_parser().parse_args([*words, "-m", program, path])
     try:
         launch_command(arguments)

@@ -9,10 +9,10 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.lib.models.network import KEYS
-from xp.spec import LoraSpec
+from xp.spec import LoraSpec, Model
 from xp.worker.adapters import adapters_of, base_of, check_names, check_untied, number_of
 from xp.worker.dropout import disable_dropout
-from xp.worker.media import load_network, media_names, network_from, text_layers
+from xp.worker.media import is_named, load_network, media_names, network_from, text_layers
 
 BASE = ".base_layer"
 """What peft puts into the name of a weight with an adapter, once for each wrapper."""
@@ -20,9 +20,7 @@ FUSED = "gate_up_proj"
 """Tensor of experts with two projections side by side."""
 
 
-def start_policy(
-    start: str, lora: LoraSpec | None, dtype: Any, *, trains_vision: bool = False
-) -> tuple[Any, Any]:
+def start_policy(start: str, policy: Model) -> tuple[Any, Any]:
     """The model that training starts from, and peft's configuration of new adapters.
 
     In bfloat16, adapters of the start with the same settings are trained on, without a configuration of new ones: if
@@ -30,16 +28,17 @@ def start_policy(
 
     Args:
         start: Hugging Face id or directory.
-        lora: None: all weights are trained.
-        dtype: data type of the weights.
-        trains_vision: whether the part for pictures is not frozen.
+        policy: the spec's model.
     """
     import torch
+
+    lora = policy.lora
+    dtype = loaded_dtype(policy)
 
     def loaded(place: str) -> Any:
         here = Path(place)  # as peft writes it beside the adapters
         exact = str(here.absolute()) if here.is_dir() else place
-        model = load_network(exact, dtype, trains_vision=trains_vision)
+        model = load_network(exact, dtype, trains_vision=policy.train_vision)
         disable_dropout(model)
         return model
 
@@ -76,6 +75,16 @@ def start_policy(
     return model, with_experts(peft_config(lora, model), model, lora)
 
 
+def loaded_dtype(policy: Model) -> Any:
+    """Data type of the loaded weights: float32 if trained, since bfloat16 loses an update of 1e-6; else the
+    computation's."""
+    import torch
+
+    if policy.lora is None:
+        return torch.float32
+    return getattr(torch, policy.dtype.value)
+
+
 def peft_config(lora: LoraSpec, model: Any) -> Any:
     """Configuration for peft; the head gets no adapter, since TRL refuses it, nor does a part for pictures."""
     from peft import LoraConfig
@@ -99,7 +108,11 @@ def with_experts(config: Any, model: Any, lora: LoraSpec) -> Any:
     layers = linear_layers(model)
     expert_ends = {end for end in {end_of(name) for name in layers} if _is_of_experts(model, end)}
     if lora.target_modules is not None:
-        layers = [name for name in layers if end_of(name) in expert_ends and _is_named(name, lora)]
+        layers = [
+            name
+            for name in layers
+            if end_of(name) in expert_ends and is_named(name, lora.target_modules)
+        ]
         config.target_parameters = [f"{name}.weight" for name in layers] or None
         return config
     adapted = [name for name in layers if not _is_refused(model, end_of(name))]
@@ -141,24 +154,15 @@ def expert_parameters(model: Any) -> list[str]:
     experts."""
     config = model.config.get_text_config()
     numbers = {getattr(config, key, None) for key in KEYS["num_experts"]} - {None}
+    outside = media_names(model)
     return [
         name
-        for name, parameter in text_parameters(model)
-        if parameter.ndim == 3 and parameter.shape[0] in numbers and ".experts." in name
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == 3
+        and parameter.shape[0] in numbers
+        and ".experts." in name
+        and name not in outside
     ]
-
-
-def text_parameters(model: Any) -> Iterator[tuple[str, Any]]:
-    """Names and parameters of the text network."""
-    outside = media_names(model)
-    for name, parameter in model.named_parameters():
-        if name not in outside:
-            yield name, parameter
-
-
-def _is_named(name: str, lora: LoraSpec) -> bool:
-    targets = lora.target_modules or ()
-    return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
 def _is_of_experts(model: Any, name: str) -> bool:
@@ -230,18 +234,17 @@ def merged_weights(model: Any) -> Iterator[tuple[str, Any]]:
     for name, parameter in base.named_parameters():
         if model.prefix in name:
             continue
+        value = parameter.data
         if BASE in name:
             owner = base.get_submodule(name.partition(f"{BASE}.")[0])
-        else:
-            owner = None
-        value = parameter.data
-        if isinstance(owner, BaseTunerLayer):
-            value = _merged(owner, parameter)
+            if isinstance(owner, BaseTunerLayer):
+                value = _merged(owner, parameter)
         yield name.replace(BASE, ""), value
 
 
 def _merged(owner: Any, parameter: Any) -> Any:
     """One weight with its adapters; wrappers of several weights of one layer are nested in `owner`."""
+    import torch
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     wrappers = []
@@ -252,7 +255,8 @@ def _merged(owner: Any, parameter: Any) -> Any:
     frozen = [(weight, weight.data) for weight in layer.parameters()]
     try:
         for weight, value in frozen:
-            weight.data = value.to(dtype=_exact(value.dtype), copy=True)
+            # In types that would lose the update, float32 is exact.
+            weight.data = value.to(torch.promote_types(value.dtype, torch.float32), copy=True)
         for wrapper in wrappers:
             wrapper.merge()
         return parameter.data.to(
@@ -263,15 +267,6 @@ def _merged(owner: Any, parameter: Any) -> Any:
             wrapper.merged_adapters.clear()
         for weight, value in frozen:
             weight.data = value
-
-
-def _exact(dtype: Any) -> Any:
-    """Data type of a merge: float32 for types that would lose the update."""
-    import torch
-
-    if dtype in (torch.bfloat16, torch.float16):
-        return torch.float32
-    return dtype
 
 
 def set_dropout(model: Any, probability: float) -> None:

@@ -61,7 +61,6 @@ def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
     num_rows = len(inputs["completion_mask"])
     if num_rows <= size:
         return [inputs]
-    starts = range(0, num_rows, size)
     return [
         {
             key: value[start : start + size]
@@ -69,7 +68,7 @@ def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
             else value
             for key, value in inputs.items()
         }
-        for start in starts
+        for start in range(0, num_rows, size)
     ]
 
 
@@ -117,13 +116,10 @@ def update_means(
     args = trainer.args
     ranks = trainer.accelerator.num_processes
     divisor = counts.episodes / (len(mask) * ranks)
+    share = float(mask.sum().clamp(min=1)) / counts.tokens
     factors = {
         "current_gradient_accumulation_steps": divisor,
-        "entropy_coef": trainer.entropy_coef
-        * float(mask.sum().clamp(min=1))
-        * divisor
-        * ranks
-        / counts.tokens,
+        "entropy_coef": trainer.entropy_coef * share * divisor * ranks,
         "max_completion_length": loss_length or trainer.max_completion_length,
     }
     # TRL multiplies by the accumulated share of the step, and divides by the number of processes.

@@ -8,8 +8,10 @@ from typing import Any
 
 from xp.backends.trl.worker.process import Ranks
 from xp.episode.tokens import ChatTokens
+from xp.lib.models.files import local_directory
+from xp.spec import Model
 from xp.worker.adapters import merge_adapters
-from xp.worker.media import network_from, restore_media
+from xp.worker.media import network_from, restore_media, without_adapters
 from xp.worker.publish import publish
 
 
@@ -17,8 +19,7 @@ class WholePolicy:
     """Provides a whole model with the current weights.
 
     Under FSDP2 a forward pass is a collective, and ranks whose episodes have different numbers of turns would block
-    each
-    other; so each rank generates with its own copy, which is updated before the first turn.
+    each other; so each rank generates with its own copy, which is updated before the first turn.
 
     Args:
         is_copied: whether it is a copy even without FSDP2, so that updates do not change it meanwhile.
@@ -31,10 +32,8 @@ class WholePolicy:
     def current(self, trainer: Any) -> Any:
         """The model for generation; every rank must call it."""
         model = trainer.accelerator.unwrap_model(trainer.model)
-        if hasattr(model, "peft_config") and not trainer.is_fsdp_enabled:
-            model = model.get_base_model()
-        else:
-            model = model
+        if not trainer.is_fsdp_enabled:
+            model = without_adapters(model)
         if self._is_copied or trainer.is_fsdp_enabled:
             return self._copied(model, trainer.is_fsdp_enabled)
         return model
@@ -57,11 +56,9 @@ def publish_policy(
     trainer: Any,
     chat: ChatTokens,
     target: Path,
-    dtype: str,
+    policy: Model,
     ranks: Ranks,
-    start: Path | None = None,
-    *,
-    trains_vision: bool = False,
+    start: str,
 ) -> None:
     """Publishes weights (safetensors, one file), configuration and tokenizer; every rank must call it.
 
@@ -69,11 +66,9 @@ def publish_policy(
         trainer: a trainer of TRL's.
         chat: the policy's tokenizer.
         target: path of the model.
-        dtype: data type of the computation.
+        policy: the spec's model.
         ranks: the training processes.
-        start: directory of the model that the training began with, for its parts beside the text. None means that it
-            is not on this machine.
-        trains_vision: whether its vision part was trained.
+        start: Hugging Face id or directory of the model that the training began with, for its parts beside the text.
     """
     if trainer.is_fsdp_enabled:
         model = _gathered(trainer)
@@ -83,16 +78,15 @@ def publish_policy(
         return
 
     def save(staged: Path) -> None:
-        named = (
-            {"selected_adapters": ["default"]}
-            if hasattr(model, "peft_config")
-            else {"max_shard_size": "1TB"}
-        )
-        model.save_pretrained(staged, **named)
-        merge_adapters(staged, dtype)
+        if hasattr(model, "peft_config"):
+            model.save_pretrained(staged, selected_adapters=["default"])
+        else:
+            model.save_pretrained(staged, max_shard_size="1TB")
+        merge_adapters(staged, policy.dtype.value)
         chat.tokenizer.save_pretrained(staged)
-        if start is not None:
-            restore_media(staged, start, trains_vision=trains_vision)
+        start_directory = local_directory(start, Path())
+        if start_directory is not None:
+            restore_media(staged, start_directory, trains_vision=policy.train_vision)
 
     publish(save, target, chat.end_ids, chat.template)
 

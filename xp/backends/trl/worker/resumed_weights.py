@@ -13,9 +13,18 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 
 
-def has_own_loader(trainer: Any, model: Any) -> bool:
-    """Returns whether a checkpoint is of FSDP's or peft's form, whose loaders have the names of memory."""
-    return trainer.is_fsdp_enabled or hasattr(model, "peft_config")
+class WholeCheckpoints:
+    """Mixin of a trainer: a checkpoint is loaded whole, unless FSDP or peft loads it, by the names of memory."""
+
+    model: Any
+    is_fsdp_enabled: bool
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        network = self.model if model is None else model
+        if self.is_fsdp_enabled or hasattr(network, "peft_config"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+        else:
+            load_whole(network, Path(resume_from_checkpoint))
 
 
 def load_whole(model: Any, checkpoint: Path) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from xp.backends.trl.worker.checkpoints import FORM
 from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.episode.advantages import without_variance
 from xp.episode.metrics import EpisodeFacts
-from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.lib.atomic import write_atomically
 from xp.tasks.curriculum import FILE, Curriculum, StepDraw
@@ -24,7 +24,7 @@ from xp.tasks.row import TaskRow
 from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.play import EpisodePlay, Rollout, sample_numbers
 from xp.worker.engines.rows import trainable
-from xp.worker.played import record
+from xp.worker.played import is_left_out, record
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             rows = [row for row, _ in self._numbered(step)]
         samples = self._samples(rows, step, trainer)
         played = [episode for share in self._ranks.gather(samples.played) for episode in share]
-        more = {}
+        more: dict[str, float] = {}
         if self._process.log.is_ahead:
             more["training/staleness"] = float(step - samples.policy)
         if self._curriculum is not None:
@@ -120,7 +120,7 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Trainer's hook: writes the curriculum's state before Seal."""
         if self._curriculum is not None and self._ranks.is_main:
-            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            checkpoint = Path(args.output_dir) / FORM.format(state.global_step)
             step = state.global_step // self._config.updates_per_rollout
             write_atomically(checkpoint / FILE, self._curriculum.state(step).to_json())
 
@@ -176,10 +176,9 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
                 rollout.conversation.append_env_tokens(list(process.chat.end_ids)[:1])
         episodes = (rollout.record for rollout in rollouts)
         played = record(episodes, process.recorder, self._config.places.run, "train", step)
-        flat = self._are_flat(rollouts)
         is_masked = [
-            self._is_masked(rollout) or is_flat
-            for rollout, is_flat in zip(rollouts, flat, strict=True)
+            is_left_out(rollout.outcome, spec.algorithm) or is_flat
+            for rollout, is_flat in zip(rollouts, self._are_flat(rollouts), strict=True)
         ]
         rows = self._all_rows(rollouts)
         return StepSamples(
@@ -246,13 +245,6 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             str(number // self._config.spec.training.group_size) for number in range(len(rollouts))
         ]
         return without_variance([rollout.outcome.reward for rollout in rollouts], groups)
-
-    def _is_masked(self, rollout: Rollout) -> bool:
-        status = rollout.outcome.status
-        is_left_out = (
-            self._config.spec.algorithm.mask_truncated and status is EpisodeStatus.TRUNCATED
-        )
-        return is_left_out or status is EpisodeStatus.VOID
 
 
 def decide_together(ranks: Ranks) -> Callable[[Callable[[], StepDraw]], StepDraw]:

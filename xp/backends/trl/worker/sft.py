@@ -23,7 +23,6 @@ from xp.backends.trl.worker.process import (
     quiet_trainer,
     stay_here,
 )
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.picture_reader import PictureReader
 from xp.lib.load import import_large
 from xp.lib.models.files import local_directory
@@ -76,53 +75,35 @@ def train(program: SftProgram[TRLSftConfig], ranks: Ranks) -> None:
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
     config = program.config
-    if ranks.is_main:
-        metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
-    else:
-        metrics = None
+    metrics = config.metrics_file(PHASE) if ranks.is_main else None
     tokens = tokens_of_update(program.trained, config.spec.sft.batch_size)
     updates = Updates(metrics, program.num_updates, tokens)
     trainer = make_trainer(program, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
+    updates.start()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     held_out_loss = None
     if program.held_out:
         held_out_loss = float(trainer.evaluate()["eval_loss"])
     updates.finish(trainer.state.global_step, held_out_loss)
-    start = local_directory(config.model, Path())
-    dtype = config.spec.model.dtype.value
-    publish_policy(
-        trainer,
-        program.chat,
-        Path(config.target),
-        dtype,
-        ranks,
-        start,
-        trains_vision=config.spec.model.train_vision,
-    )
+    target = Path(config.target)
+    publish_policy(trainer, program.chat, target, config.spec.model, ranks, config.model)
 
 
 def _trainer_class(program: SftProgram[TRLSftConfig]) -> Any:
     """TRL's SFTTrainer with xp's schedules, whole checkpoints, and pictures on all processes together."""
     from trl import SFTTrainer
 
-    from xp.backends.trl.worker.resumed_weights import has_own_loader, load_whole
+    from xp.backends.trl.worker.resumed_weights import WholeCheckpoints
 
     config = program.config
     chat = program.chat
     held_out = program.held_out
     sft = config.spec.sft
 
-    class OwnSFTTrainer(SFTTrainer):  # type: ignore[misc]
-        def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-            network = self.model if model is None else model
-            if has_own_loader(self, network):
-                super()._load_from_checkpoint(resume_from_checkpoint, model)
-            else:
-                load_whole(network, Path(resume_from_checkpoint))
-
+    class OwnSFTTrainer(WholeCheckpoints, SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             """xp's schedules, whose warm-up begins above 0."""
             optimizer = optimizer or self.optimizer
@@ -150,9 +131,8 @@ def _trainer_class(program: SftProgram[TRLSftConfig]) -> Any:
             """TRL's mean over an episode's tokens, weighted so that the mean over episodes is that over all tokens."""
             num_tokens = (inputs["labels"] != LABEL_OF_OTHERS).sum()
             loss, *others = super().prediction_step(model, inputs, *args, **named)
-            return loss * num_tokens * len(held_out) / sum(
-                sum(example.mask) for example in held_out
-            ), *others
+            num_all = sum(sum(example.mask) for example in held_out)
+            return loss * num_tokens * len(held_out) / num_all, *others
 
     return OwnSFTTrainer
 
@@ -162,7 +142,7 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
     from transformers import PrinterCallback, TrainerCallback
 
     from xp.backends.trl.worker.checkpoints import Seal
-    from xp.backends.trl.worker.train import loaded_dtype, shard_on_cpu
+    from xp.backends.trl.worker.train import shard_on_cpu
 
     config = program.config
     chat = program.chat
@@ -186,12 +166,7 @@ def make_trainer(program: SftProgram[TRLSftConfig], ranks: Ranks, updates: Updat
 
     args = _arguments(config, is_evaluated=bool(held_out))
     shard_on_cpu(args.distributed_state, os.environ)
-    model, adapters = start_policy(
-        config.model,
-        config.spec.model.lora,
-        loaded_dtype(config),
-        trains_vision=config.spec.model.train_vision,
-    )
+    model, adapters = start_policy(config.model, config.spec.model)
     trainer = _trainer_class(program)(
         model=model,
         args=args,
@@ -254,20 +229,19 @@ def _dataset(examples: Sequence[Example]) -> Any:
     from datasets import Dataset, Features, List, Value
 
     rows = [
-        {"input_ids": example.ids, "labels": labels_of(example), PICTURES: example.pictures}
+        {
+            "input_ids": example.ids,
+            "labels": [
+                token if is_trained else LABEL_OF_OTHERS
+                for token, is_trained in zip(example.ids, example.mask, strict=True)
+            ],
+            PICTURES: example.pictures,
+        }
         for example in examples
     ]
     ids = List(Value("int64"))
     features = Features({"input_ids": ids, "labels": ids, PICTURES: List(Value("string"))})
     return Dataset.from_list(rows, features=features)
-
-
-def labels_of(example: Example) -> list[int]:
-    """The tokens, and -100 for those that are not trained on."""
-    return [
-        token if is_trained else LABEL_OF_OTHERS
-        for token, is_trained in zip(example.ids, example.mask, strict=True)
-    ]
 
 
 if __name__ == "__main__":

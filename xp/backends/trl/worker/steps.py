@@ -96,11 +96,8 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         """Adds the gap between engine and trainer; raises XpError(DIVERGED) if it is too large."""
         self._episodes["training/logprob_gap"] = gap
         if not self._episodes.get("training/staleness"):
-            check_gap(
-                global_step // self._config.updates_per_rollout + 1,
-                gap,
-                self._training.max_logprob_gap,
-            )
+            step = global_step // self._config.updates_per_rollout + 1
+            check_gap(step, gap, self._training.max_logprob_gap)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         """Adds what is measured before the updates of the step whose episodes are known."""
@@ -108,15 +105,12 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """Adds TRL's log of an optimizer update."""
-        names = {
-            name: metric
-            for name, metric in NATIVE.items()
-            if not (self._is_left_out and name in OF_AN_UPDATE)
-        }
+        if self._is_left_out:
+            logs = {**logs, **dict.fromkeys(OF_AN_UPDATE)}
         self._updates.append(
             {
                 metric: float(logs[name])
-                for name, metric in names.items()
+                for name, metric in NATIVE.items()
                 if logs.get(name) is not None
             }
         )

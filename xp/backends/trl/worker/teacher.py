@@ -59,10 +59,9 @@ class Teacher:
         if self.model is not None:
             return scorer(self.model)
         names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+        rows = zip(*(output[name] for name in names), strict=True)
         sequences = []
-        for prompt, in_prompt, completion, in_completion in zip(
-            *(output[name] for name in names), strict=True
-        ):
+        for prompt, in_prompt, completion, in_completion in rows:
             scored = completion[in_completion > 0].tolist()
             sequences.append(([*prompt[in_prompt > 0].tolist(), *scored], len(scored)))
         result = torch.zeros(output["completion_ids"].shape, device=output["completion_ids"].device)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated
-from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.generation import (
     let_trl_send_key,
     send_over_gloo,
@@ -30,11 +30,9 @@ from xp.backends.trl.worker.process import (
     stay_here,
 )
 from xp.episode.advantages import advantage_rule
-from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.lib.load import import_large
 from xp.lib.loopback import free_port
-from xp.lib.models.files import local_directory
 from xp.tasks.curriculum import curriculum_of
 from xp.worker.best import EarlyStop
 from xp.worker.engines.key_check import KEY
@@ -85,8 +83,8 @@ def main(argv: Sequence[str]) -> None:
     curriculum = curriculum_of(config.spec, tasks, config.num_steps, decide_together(ranks))
     start.ended("imports and tasks")
     with open_stage(path.parent, config, os.environ, ranks.suffix) as (mix, recorder):
-        metrics = MetricsFile(Path(config.places.metrics), "train", config.places.attempt)
-        log = TRLStepLog(config, metrics if ranks.is_main else None, start)
+        metrics = config.metrics_file("train") if ranks.is_main else None
+        log = TRLStepLog(config, metrics, start)
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
         held_out = None
         eval_config = evaluation_config(config)
@@ -103,15 +101,8 @@ def main(argv: Sequence[str]) -> None:
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, rollouts, ranks)
         log.finish()
-        publish_policy(
-            trainer,
-            chat,
-            Path(config.places.model),
-            config.spec.model.dtype.value,
-            ranks,
-            local_directory(config.start_model, Path()),
-            trains_vision=config.spec.model.train_vision,
-        )
+        target = Path(config.places.model)
+        publish_policy(trainer, chat, target, config.spec.model, ranks, config.start_model)
         rollouts.evaluate_trained(trainer)
     leave_group(ranks)
     if ranks.is_main:
@@ -168,35 +159,26 @@ def make_trainer(
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
     prepare_engine(config, environ)
     # The server of xp.backends.trl.worker.launch.
+    server = {}
     if URL in environ:
         server = {"vllm_server_base_url": environ[URL], "vllm_group_port": free_port()}
-    else:
-        server = {}
     args = GRPOConfig(**config.grpo, **server)
     shard_on_cpu(args.distributed_state, environ)
-    model, adapters = start_policy(
-        config.start_model,
-        config.spec.model.lora,
-        loaded_dtype(config),
-        trains_vision=config.spec.model.train_vision,
-    )
-    if config.spec.model.lora is None:
+    policy = config.spec.model
+    model, adapters = start_policy(config.start_model, policy)
+    if policy.lora is None:
         # GRPOTrainer loads the reference itself, from the path in the configuration.
         model.config._name_or_path = config.reference
     frozen = frozen_media(model)
-    if config.spec.model.train_vision:
+    if policy.train_vision:
         # A row without pictures has no gradients of the vision part.
         args.ddp_find_unused_parameters = True
-    policy = config.spec.model
     distill = config.spec.algorithm.distill
     if distill is not None and chat.pictures is not None:
         check_teachers_pictures(distill, chat.pictures)
     of_dtype = getattr(torch, policy.dtype.value)
-    # They write their part of a checkpoint before it is sealed.
-    if isinstance(rollouts, TrainerCallback):
-        kept = [rollouts]
-    else:
-        kept = []
+    # Rollouts write their part of a checkpoint before it is sealed; a stand-in of tests has none.
+    writers = [rollouts] if isinstance(rollouts, TrainerCallback) else []
     trainer = GuardedTrainer(
         log,
         None if distill is None else Teacher(distill, environ, chat.tokenizer, of_dtype),
@@ -210,7 +192,7 @@ def make_trainer(
         reward_funcs=settled_reward,
         callbacks=[
             log,
-            *kept,
+            *writers,
             Seal(Ranks(), chat.end_ids, chat.template),
             EndInTime(config, Ranks()),
         ],
@@ -218,8 +200,8 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     free_media_inputs(trainer.model)
-    if config.spec.model.lora is not None:
-        set_dropout(trainer.model, config.spec.model.lora.dropout)
+    if policy.lora is not None:
+        set_dropout(trainer.model, policy.lora.dropout)
         if args.use_vllm:
             trainer.vllm_generation._iter_named_params = partial(merged_weights, trainer.model)
     if args.use_vllm:
@@ -242,16 +224,6 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
     if config.grpo["use_cpu"]:
         keep_plain_weights()
         take_back_draws()
-
-
-def loaded_dtype(config: TRLTrainConfig | TRLSftConfig) -> Any:
-    """Data type of the loaded weights: float32 if trained, since bfloat16 loses an update of 1e-6; else the
-    computation's."""
-    import torch
-
-    if config.spec.model.lora is None:
-        return torch.float32
-    return getattr(torch, config.spec.model.dtype.value)
 
 
 def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:

@@ -16,8 +16,7 @@ from xp.episode.picture_reader import PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
 from xp.spec.model import Images
-from xp.worker.engines.conversation import EpisodeEngine, Opening
-from xp.worker.engines.picture_engine import PictureEngine
+from xp.worker.engines.conversation import EpisodeEngine, GeneratedTurn, Opening
 from xp.worker.media import has_media, load_network, text_weights
 
 QUIET_S = 0.004
@@ -37,18 +36,6 @@ class SampleRequest:
     """Digests of the pictures of the ids."""
 
 
-@dataclass(frozen=True)
-class SampledTurn:
-    """One turn, with the token that ends it if there is one."""
-
-    ids: list[int]
-    logprobs: list[float]
-    """Log-probabilities with the temperature, before top-p and top-k."""
-    is_ended: bool
-    text: str
-    """Text without special tokens, as from vLLM."""
-
-
 class Sampler:
     """A model on the CPU, with its tokenizer, that samples a batch of turns.
 
@@ -61,7 +48,7 @@ class Sampler:
     def __init__(self, directory: str, num_threads: int, images: Images | None = None) -> None:
         from transformers import AutoTokenizer
 
-        from xp.worker.engines.transformers_engine import check_decoding
+        from xp.worker.engines.transformers_engine import RecomputingEngine, check_decoding
 
         torch.set_num_threads(num_threads)
         self._chat = ChatTokens(AutoTokenizer.from_pretrained(directory))
@@ -72,7 +59,7 @@ class Sampler:
         else:
             store = PictureStore.of_stage()
             reader = PictureReader.load(directory, store, images, self._chat.tokenizer)
-            self._kind = partial(PictureEngine, pictures=reader)
+            self._kind = partial(RecomputingEngine, pictures=reader)
 
     def take(self, weights: Path) -> None:
         """Replaces the weights by those of a safetensors file; raises RuntimeError if the names differ."""
@@ -85,41 +72,28 @@ class Sampler:
         if unexpected or set(missing) - tied:
             raise RuntimeError(f"{weights} is not of this model: {missing=}, {unexpected=}")
 
-    def write(self, requests: Sequence[SampleRequest]) -> list[SampledTurn]:
+    def write(self, requests: Sequence[SampleRequest]) -> list[GeneratedTurn]:
         """Generates one turn for each request; those of one kind are a batch."""
         kinds: dict[Any, list[int]] = {}
         for number, request in enumerate(requests):
-            unlimited = request.sampling.model_copy(
-                update={"max_tokens_per_turn": 0, "max_response_tokens": 0}
-            )
-            kinds.setdefault((unlimited, request.end_ids), []).append(number)
-        turns: dict[int, SampledTurn] = {}
+            kinds.setdefault((_limited(request.sampling, 0), request.end_ids), []).append(number)
+        turns: dict[int, GeneratedTurn] = {}
         for numbers in kinds.values():
-            turns |= dict(
-                zip(numbers, self._write([requests[number] for number in numbers]), strict=True)
-            )
+            batch = self._write([requests[number] for number in numbers])
+            turns |= zip(numbers, batch, strict=True)
         return [turns[number] for number in range(len(requests))]
 
-    def _write(self, requests: Sequence[SampleRequest]) -> Iterator[SampledTurn]:
+    def _write(self, requests: Sequence[SampleRequest]) -> Iterator[GeneratedTurn]:
         """The same for requests that differ only in their limits; a turn that others outlast is cut at its own."""
-        sampling = requests[0].sampling
-        end_ids = requests[0].end_ids
         longest = max(request.sampling.max_tokens_per_turn for request in requests)
-        sampling = sampling.model_copy(
-            update={"max_tokens_per_turn": longest, "max_response_tokens": longest}
-        )
+        sampling = _limited(requests[0].sampling, longest)
         prompts = [request.ids for request in requests]
         names = [request.seed for request in requests]
-        is_stop = self._chat.holds_one_of(sampling.stop)
         pictures = [request.pictures for request in requests]
         opening = Opening(prompts, names, len(requests), lambda _: None, pictures)
+        is_stop = self._chat.holds_one_of(sampling.stop)
         engine = self._kind(
-            self._model,
-            opening=opening,
-            end_ids=end_ids,
-            sampling=sampling,
-            seed="rehearsal",
-            is_stop=is_stop,
+            self._model, opening, requests[0].end_ids, sampling, "rehearsal", is_stop
         )
         for number in range(len(requests)):
             engine.begin(number)
@@ -127,9 +101,12 @@ class Sampler:
             engine.step(is_live=True)
         for request, turn in zip(requests, engine.conversations, strict=True):
             limit = request.sampling.max_tokens_per_turn
-            ids = turn.completion_ids[:limit]
-            text = self._chat.tokenizer.decode(ids, skip_special_tokens=True)
-            yield SampledTurn(ids, turn.logprobs[:limit], ids[-1] in end_ids or is_stop(ids), text)
+            yield GeneratedTurn(turn.completion_ids[:limit], turn.logprobs[:limit])
+
+
+def _limited(sampling: Sampling, limit: int) -> Sampling:
+    """The same sampling with another limit of a turn."""
+    return sampling.model_copy(update={"max_tokens_per_turn": limit, "max_response_tokens": limit})
 
 
 class CpuEngine:
@@ -151,7 +128,7 @@ class CpuEngine:
         self._model = model
         self._num_threads = num_threads
         self._images = images
-        self._waiting: list[tuple[SampleRequest, asyncio.Future[SampledTurn]]] = []
+        self._waiting: list[tuple[SampleRequest, asyncio.Future[GeneratedTurn]]] = []
         self._worker: asyncio.Task[None] | None = None
         self.weight_version = 0
         self._turn = asyncio.Lock()
@@ -161,7 +138,7 @@ class CpuEngine:
         return CpuEngine, (self._model, self.weights, self._num_threads, self._images)
 
     async def generate(self, input_batch: Any, model: str | None = None) -> Any:
-        """Answers one or several requests, in SkyRL's format."""
+        """Answers one or several requests, in SkyRL's format as far as xp's generator reads it."""
         parameters = input_batch["sampling_params"]
         sampling = (
             Sampling.model_construct(  # without validation: an evaluation's temperature may be 0
@@ -187,12 +164,8 @@ class CpuEngine:
         written = await asyncio.gather(*map(self._ask, requests))
         has_logprobs = parameters.get("logprobs") is not None
         return {
-            "responses": [turn.text for turn in written],
             "response_ids": [turn.ids for turn in written],
-            "stop_reasons": ["stop" if turn.is_ended else "length" for turn in written],
             "response_logprobs": [turn.logprobs for turn in written] if has_logprobs else None,
-            "prompt_logprobs": None,
-            "rollout_expert_indices": None,
         }
 
     async def wake_up(self, *_: Any, **__: Any) -> None:
@@ -222,8 +195,8 @@ class CpuEngine:
     reset_prefix_cache = sleep
     finish_session = sleep
 
-    async def _ask(self, request: SampleRequest) -> SampledTurn:
-        answer: asyncio.Future[SampledTurn] = asyncio.get_running_loop().create_future()
+    async def _ask(self, request: SampleRequest) -> GeneratedTurn:
+        answer: asyncio.Future[GeneratedTurn] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, answer))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
@@ -247,7 +220,7 @@ class CpuEngine:
                 if not answer.done():
                     answer.set_result(result)
 
-    def _write(self, requests: Sequence[SampleRequest]) -> list[SampledTurn]:
+    def _write(self, requests: Sequence[SampleRequest]) -> list[GeneratedTurn]:
         return self._sampler.write(requests)
 
     @cached_property
