@@ -123,7 +123,12 @@ def work(state: Path, place: Path) -> int:
         head = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
         command = ["bash", "-c", spec["entrypoint"]]
         hidden = {"CUDA_VISIBLE_DEVICES": ""}  # as Ray sets it for a job that reserves no GPU
-        code = pod(state, {**head, "command": command}, place / "log", hidden).wait()
+        code = pod(
+            state,
+            {**head, "command": command},
+            place / "log",
+            hidden,
+        ).wait()
     else:
         container = spec["template"]["spec"]["containers"][0]
         code = pod(state, container, place / "log", {}).wait()

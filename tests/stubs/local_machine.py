@@ -89,7 +89,12 @@ class LocalMachine:
             process.wait()
         if shutil.which("tmux"):
             stop = ["tmux", "kill-server"]
-            subprocess.run(stop, env=self._environ(), check=False, capture_output=True)
+            subprocess.run(
+                stop,
+                env=self._environ(),
+                check=False,
+                capture_output=True,
+            )
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _environ(self) -> dict[str, str]:

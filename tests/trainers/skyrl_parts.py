@@ -150,7 +150,14 @@ def request(
         for number, view in enumerate(views)
     ]
     sampling = get_sampling_params_for_backend("vllm", native(config).generator.sampling_params)
-    wanted, _ = prepare_generator_input(prompts, group_size, sampling, ENV_CLASS, phase, 1)
+    wanted, _ = prepare_generator_input(
+        prompts,
+        group_size,
+        sampling,
+        ENV_CLASS,
+        phase,
+        1,
+    )
     return wanted
 
 

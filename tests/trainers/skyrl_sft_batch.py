@@ -27,7 +27,17 @@ def main(path: Path, num_ranks: int, target: Path) -> None:
     cpu_torch.prepare_process()
     torch.set_num_threads(1)
     port = free_port()
-    in_processes(lambda rank: _train(path, num_ranks, target, rank, port), num_ranks, target.parent)
+    in_processes(
+        lambda rank: _train(
+            path,
+            num_ranks,
+            target,
+            rank,
+            port,
+        ),
+        num_ranks,
+        target.parent,
+    )
 
 
 def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Found:

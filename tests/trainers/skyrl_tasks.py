@@ -148,7 +148,12 @@ def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
 
     del cfg
     server = uvicorn.Server(
-        uvicorn.Config(EngineKeyCheck(_nothing), host="0.0.0.0", port=0, log_level="error")
+        uvicorn.Config(
+            EngineKeyCheck(_nothing),
+            host="0.0.0.0",
+            port=0,
+            log_level="error",
+        )
     )
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -178,7 +183,12 @@ def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
     # As a worker gets it.
     pickle.loads(
         pickle.dumps(
-            EngineClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
+            EngineClient(
+                proxy_url=url,
+                server_urls=[url],
+                model_name="tiny",
+                data_parallel_size=1,
+            )
         )
     )
     refusals.append(send_weights())

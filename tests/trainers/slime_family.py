@@ -280,7 +280,17 @@ def main(family: str, root: Path) -> None:
         if number == 0:
             episodes = len(batch["rewards"])
             step = get_data_iterator(data)
-            _, norm = train_one_step(args, 1, 0, step, model, optimizer, scheduler, 1, episodes)
+            _, norm = train_one_step(
+                args,
+                1,
+                0,
+                step,
+                model,
+                optimizer,
+                scheduler,
+                1,
+                episodes,
+            )
     print("RESULT", json.dumps(float(norm)))
 
 

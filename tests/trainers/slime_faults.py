@@ -188,7 +188,12 @@ def _planted(fault: Fault) -> Any:
 
         parity.updates = planted
         try:
-            return parity.in_ranks(case, [fault.episode(one) for one in episodes], model, scratch)
+            return parity.in_ranks(
+                case,
+                [fault.episode(one) for one in episodes],
+                model,
+                scratch,
+            )
         finally:
             parity.updates = updates
 

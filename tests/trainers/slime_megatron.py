@@ -55,9 +55,13 @@ def log_probs(args: Any, model: Any, data: dict[str, Any]) -> list[torch.Tensor]
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
     from slime.backends.megatron_utils.model import forward_only
 
-    found = forward_only(get_log_probs_and_entropy, args, model, get_data_iterator(data), [1])[
-        "log_probs"
-    ]
+    found = forward_only(
+        get_log_probs_and_entropy,
+        args,
+        model,
+        get_data_iterator(data),
+        [1],
+    )["log_probs"]
     return [one.float() for one in found]
 
 

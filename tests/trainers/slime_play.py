@@ -62,7 +62,12 @@ def play_group(args: Any, group: list[Any], *, evaluation: bool = False) -> list
     async def run() -> Any:
         # The state is made once for all tests, and reads the stop texts from the arguments of the first.
         sampling = {**GenerateState(args).sampling_params, "stop": args.rollout_stop}
-        return await generate_and_rm_group(args, group, sampling, evaluation=evaluation)
+        return await generate_and_rm_group(
+            args,
+            group,
+            sampling,
+            evaluation=evaluation,
+        )
 
     return list(run_on_slimes_loop(run()))
 

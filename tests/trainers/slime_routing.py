@@ -209,7 +209,12 @@ def main(root: Path) -> None:
     result = {"without a flip": gap(plain[0]), "flipped": gap(flipped[0])}
     trainer: Any = SimpleNamespace(args=args, model=model)
     rollout = {**data, "rollout_routed_experts": [one.rollout_routed_experts for one in samples]}
-    MegatronTrainRayActor.fill_routing_replay(trainer, get_data_iterator(rollout), [1], rollout)
+    MegatronTrainRayActor.fill_routing_replay(
+        trainer,
+        get_data_iterator(rollout),
+        [1],
+        rollout,
+    )
     os.environ["ROUTING_REPLAY_STAGE"] = "replay_forward"
     result["replayed"] = gap(flipped[0])
     print("RESULT", json.dumps(result))

@@ -166,7 +166,12 @@ def group_of(row: TaskRow, size: int, group_index: int = 0) -> list[Any]:
         metadata = {**line[METADATA_KEY], "tools": line[TOOL_KEY]}
         index = group_index * size + number
         samples.append(
-            Sample(prompt=line[INPUT_KEY], metadata=metadata, index=index, group_index=group_index)
+            Sample(
+                prompt=line[INPUT_KEY],
+                metadata=metadata,
+                index=index,
+                group_index=group_index,
+            )
         )
     return samples
 

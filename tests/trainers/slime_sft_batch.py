@@ -29,7 +29,17 @@ def main(path: Path, num_ranks: int) -> None:
     prepare()
     port = free_port()
     in_processes(
-        lambda rank: _update(config, Rank(rank, num_ranks, port, POLICY)), num_ranks, Path.cwd()
+        lambda rank: _update(
+            config,
+            Rank(
+                rank,
+                num_ranks,
+                port,
+                POLICY,
+            ),
+        ),
+        num_ranks,
+        Path.cwd(),
     )
 
 

@@ -103,7 +103,13 @@ def arguments(root: Path, *overrides: str) -> Any:
     file = root / "worker.json"
     root.mkdir(exist_ok=True)
     file.write_text(
-        WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1).to_json()
+        WorkerConfig(
+            root=str(root),
+            spec=spec,
+            places=PLACES,
+            stage="train",
+            steps=1,
+        ).to_json()
     )
     return SimpleNamespace(**{**vars(parse(spec, root)), WORKER_ATTRIBUTE: str(file)})
 
@@ -147,7 +153,12 @@ def megatron(root: Path, rank: int = 0, world: int = 1, context: int = 1) -> Ite
 
     torch._dynamo.config.disable = True
     store = torch.distributed.FileStore(str(root / "store"), world)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    torch.distributed.init_process_group(
+        "gloo",
+        store=store,
+        rank=rank,
+        world_size=world,
+    )
     mpu.initialize_model_parallel(context_parallel_size=context)
     try:
         yield

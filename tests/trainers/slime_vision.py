@@ -115,7 +115,12 @@ def without_kernels() -> None:
 
     def local_spec(config: Any, use_transformer_engine: bool, **named: Any) -> Any:
         del use_transformer_engine
-        return get_gpt_decoder_block_spec(config, False, normalization="RMSNorm", **named)
+        return get_gpt_decoder_block_spec(
+            config,
+            False,
+            normalization="RMSNorm",
+            **named,
+        )
 
     native = layers.get_qwen3_5_spec
 
@@ -149,7 +154,13 @@ def samples_of(args: Any, spec: RunSpec, model: Path, root: Path) -> list[Any]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    config = WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1)
+    config = WorkerConfig(
+        root=str(root),
+        spec=spec,
+        places=PLACES,
+        stage="train",
+        steps=1,
+    )
     path = f"{root}/worker.json"
     setattr(args, WORKER_ATTRIBUTE, path)
     gallery: Any = Gallery(PictureStore.of_stage(), SHOWN, alternates=True)
@@ -302,7 +313,17 @@ def main(root: Path) -> None:
     ]
     step = get_data_iterator(data)
     (num_micro,) = data["num_microbatches"]
-    _, norm = train_one_step(args, 1, 0, step, model, optimizer, scheduler, num_micro, len(samples))
+    _, norm = train_one_step(
+        args,
+        1,
+        0,
+        step,
+        model,
+        optimizer,
+        scheduler,
+        num_micro,
+        len(samples),
+    )
     export(args, model, directory, root / "export")
     before = weights_of(directory)
     after = weights_of(root / "export")

@@ -33,12 +33,25 @@ def case_and_reference(overrides: tuple[str, ...]) -> tuple[ParityCase, Found]:
     )
     case = case_of(option, spec_of(option, "trl", ()))
     everybody = [list(range(len(batch())))] * case.num_updates
-    return case, reference(case.rule, batch(), ExactPolicy(model_directory()), everybody)
+    return case, reference(
+        case.rule,
+        batch(),
+        ExactPolicy(model_directory()),
+        everybody,
+    )
 
 
 def seen(case: ParityCase, wanted: Found, episodes: Episodes, scratch: Path) -> float:
     """The largest difference of what the trainer makes of these episodes."""
-    return differences(updates(case, episodes, model_directory(), scratch), wanted).largest
+    return differences(
+        updates(
+            case,
+            episodes,
+            model_directory(),
+            scratch,
+        ),
+        wanted,
+    ).largest
 
 
 @dataclass(frozen=True)

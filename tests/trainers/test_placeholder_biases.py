@@ -77,7 +77,13 @@ def test_the_server_of_a_training_gets_them_unless_it_guesses(guesses: bool, mod
 
     config = AutoConfig.from_pretrained(model)
     ranks: Any = SimpleNamespace(wait=lambda: None)
-    generation = Generation(text_chat(model), ranks, "log", is_ahead=False, guesses=guesses)
+    generation = Generation(
+        text_chat(model),
+        ranks,
+        "log",
+        is_ahead=False,
+        guesses=guesses,
+    )
     with http_server(answer) as server:
         vllm = SimpleNamespace(mode="server", server_base_url=server.url, enable_sleep_mode=False)
         trainer = SimpleNamespace(

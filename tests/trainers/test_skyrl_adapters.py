@@ -38,7 +38,12 @@ def test_an_adapter_becomes_whole_weights_that_compute_the_same(tmp_path: Path) 
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
         found = AutoModelForCausalLM.from_pretrained(saved)(ids).logits
-        torch.testing.assert_close(found, adapted(ids).logits, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            found,
+            adapted(ids).logits,
+            atol=1e-4,
+            rtol=1e-4,
+        )
         assert not torch.allclose(found, model(ids).logits, atol=1e-2)
         assert torch.equal(load_policy(saved, "float32")(ids).logits, adapted(ids).logits)
     assert not list(saved.glob("adapter_*"))

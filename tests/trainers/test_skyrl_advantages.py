@@ -222,7 +222,12 @@ def critics_batches(
 ) -> list[Any]:
     import torch
 
-    made = made_trainer(path, "algorithm=ppo", "training.updates_per_step=2", *overrides)
+    made = made_trainer(
+        path,
+        "algorithm=ppo",
+        "training.updates_per_step=2",
+        *overrides,
+    )
     made.dispatch = Dispatched()
     data = batch(made, episodes)
     data["values"] = torch.tensor(values, dtype=torch.float32)

@@ -152,11 +152,21 @@ def test_skyrls_own_weights_are_xps_at_and_beyond_the_bounds(
     )
 
     own = (f"algorithm.importance_correction={weight}", f"algorithm.importance_mask={left_out_by}")
-    config = train_config(*SMALL, *own, "algorithm.importance_upper=2", "algorithm.mask_lower=0.5")
+    config = train_config(
+        *SMALL,
+        *own,
+        "algorithm.importance_upper=2",
+        "algorithm.mask_lower=0.5",
+    )
     settings = trainer(tmp_path, config).cfg.trainer.algorithm.off_policy_correction
     gaps, mask = planted()
     gaps = gaps.nan_to_num()
-    ratio, _, kept = compute_off_policy_correction(gaps, torch.zeros_like(gaps), mask, settings)
+    ratio, _, kept = compute_off_policy_correction(
+        gaps,
+        torch.zeros_like(gaps),
+        mask,
+        settings,
+    )
     expected = weigh(config.spec.algorithm, gaps, mask).weights
     found = (kept * (1 if ratio is None else ratio)).double()
     # SkyRL computes the ratio in float32, and cuts its logarithm at 20.

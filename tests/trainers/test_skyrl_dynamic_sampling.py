@@ -274,7 +274,15 @@ def trained_ahead(
     )
     run = Run([[] for _ in range(num_steps)], [[] for _ in range(num_steps)])
     generator = AnyOrder(rewards, held)
-    asyncio.run(made_trainer(root, train_config(*words), run, AsyncTrainer, generator).train())
+    asyncio.run(
+        made_trainer(
+            root,
+            train_config(*words),
+            run,
+            AsyncTrainer,
+            generator,
+        ).train()
+    )
     return run, generator.transfers
 
 
@@ -287,12 +295,23 @@ def test_a_training_beside_sampling_has_the_first_groups_in_order_and_goes_on_af
     # The first group of the fourth step begins before the update of the third.
     held = {sum(map(len, expected.seen[:3]))} if unfinished == "continue" else ()
     begun, _ = trained_ahead(tmp_path, uneven, 2, *words)
-    resumed, num_running = trained_ahead(tmp_path, uneven, STEPS, *words, held=held)
+    resumed, num_running = trained_ahead(
+        tmp_path,
+        uneven,
+        STEPS,
+        *words,
+        held=held,
+    )
     assert begun.kept + resumed.kept[2:] == expected.kept
     assert begun.seen + resumed.seen[2:] == expected.seen
     assert len(num_running) == 1 + STEPS - 2
     assert any(num_running) is (unfinished == "continue")
-    assert trained_ahead(tmp_path, uneven, STEPS, *words)[0] == Run([[]] * STEPS, [[]] * STEPS)
+    assert trained_ahead(
+        tmp_path,
+        uneven,
+        STEPS,
+        *words,
+    )[0] == Run([[]] * STEPS, [[]] * STEPS)
 
 
 def test_a_training_beside_sampling_ends_where_a_step_cannot_be_filled(tmp_path: Path) -> None:
@@ -300,7 +319,13 @@ def test_a_training_beside_sampling_ends_where_a_step_cannot_be_filled(tmp_path:
         return [0.0, 1.0, 0.0] if number < PROMPTS + 2 else [0.0] * SIZE
 
     with pytest.raises(XpError, match=f"2 of a step's {5 * PROMPTS} groups") as caught:
-        trained_ahead(tmp_path, hopeless, STEPS, 1, "algorithm.max_sample_batches=5")
+        trained_ahead(
+            tmp_path,
+            hopeless,
+            STEPS,
+            1,
+            "algorithm.max_sample_batches=5",
+        )
     assert caught.value.code is ExitCode.NOT_TRAINED
 
 

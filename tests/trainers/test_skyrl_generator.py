@@ -128,7 +128,12 @@ def test_an_outage_is_void_and_the_others_of_its_batch_play_on() -> None:
     rewards = [sum(one) for one in batch.output["rewards"]]
     is_void = [reason == "void" for reason in batch.output["stop_reasons"]]
     assert sorted(rewards) == [0.0, 0.0, 1.0, 1.0]
-    for reward, void, mask in zip(rewards, is_void, batch.output["loss_masks"], strict=True):
+    for reward, void, mask in zip(
+        rewards,
+        is_void,
+        batch.output["loss_masks"],
+        strict=True,
+    ):
         assert void == (reward == 0.0) == (not any(mask))
     assert mix.num_open() == 0
 
@@ -222,7 +227,12 @@ def test_what_a_chat_template_refuses_is_void_and_ends_no_batch(
     assert "does not render a dialogue: TemplateError: no" in str(outcomes[0].void_reason)
     assert not any(map(any, batch.output["loss_masks"]))
     write_view([ROW, CALLED], tmp_path / "view.parquet")
-    dataset = PromptDataset([str(tmp_path / "view.parquet")], UncountedPrompts(), 10, 1)
+    dataset = PromptDataset(
+        [str(tmp_path / "view.parquet")],
+        UncountedPrompts(),
+        10,
+        1,
+    )
     assert len(dataset) == 2
 
 

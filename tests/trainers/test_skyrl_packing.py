@@ -61,7 +61,15 @@ def episodes() -> list[Any]:
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    return [torch.randint(1, 64, (length,), generator=generator) for length in LENGTHS]
+    return [
+        torch.randint(
+            1,
+            64,
+            (length,),
+            generator=generator,
+        )
+        for length in LENGTHS
+    ]
 
 
 def logprobs(model: Any, sequences: Any, mask: Any) -> Any:

@@ -99,7 +99,12 @@ def test_adapters_are_on_language_layers_alone(store: Path) -> None:
 
     model = vision_model("qwen2_vl", store / "model")
     settings = {"lora_rank": 2, "target_modules": "all-linear", "exclude_modules": OUTSIDE_TEXT}
-    network = HFModelWrapper(str(model), use_flash_attention_2=False, bf16=False, **settings)
+    network = HFModelWrapper(
+        str(model),
+        use_flash_attention_2=False,
+        bf16=False,
+        **settings,
+    )
     adapted = [name for name, _ in network.named_parameters() if "lora_" in name]
     assert adapted
     assert all("language_model" in name for name in adapted)
@@ -164,7 +169,13 @@ def test_a_picture_of_another_number_of_tokens_in_the_engine_makes_the_episode_v
     store: Path,
 ) -> None:
     model = vision_model("qwen2_vl", store / "model")
-    played = play(model, store, [("", ""), ("a", "")], renderer=OtherRenderer(), joins=False)
+    played = play(
+        model,
+        store,
+        [("", ""), ("a", "")],
+        renderer=OtherRenderer(),
+        joins=False,
+    )
     outcomes = [episode.episode.settle() for episode in played.episodes]
     assert outcomes[0].status is EpisodeStatus.FINISHED
     assert "the engine has 5 tokens for an image" in str(outcomes[2].void_reason)

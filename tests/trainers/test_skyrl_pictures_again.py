@@ -52,7 +52,15 @@ def check_tasks(run: Path, *words: str) -> None:
     outputs = run.parents[1]
     rows = list(read_rows(outputs / task_set_place(spec) / "tasks.parquet", "train"))
     size = spec.training.prompts_per_step
-    order = [row.index for row in schedule(rows, STEPS * size, seed=spec.seed, shuffle=True)]
+    order = [
+        row.index
+        for row in schedule(
+            rows,
+            STEPS * size,
+            seed=spec.seed,
+            shuffle=True,
+        )
+    ]
     episodes = played(run)
     for step in range(STEPS):
         expected = order[step * size : (step + 1) * size]

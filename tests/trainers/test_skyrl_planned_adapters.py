@@ -70,7 +70,12 @@ def test_names_of_experts_reach_no_layer_of_one_tensor() -> None:
         num_experts=2,
         num_experts_per_tok=1,
     )
-    lora = LoraSpec(rank=4, alpha=8.0, dropout=0.0, target_modules=("q_proj", "gate_proj"))
+    lora = LoraSpec(
+        rank=4,
+        alpha=8.0,
+        dropout=0.0,
+        target_modules=("q_proj", "gate_proj"),
+    )
     with pytest.raises(XpError, match="gate_proj is no layer of this model"):
         check_targets(config, lora)
 

@@ -40,7 +40,14 @@ def trained(outputs: Path) -> Path:
     two = "hardware.accelerators_per_node=2"
     for attempt, steps in ((1, 2), (2, 3)):
         length = ("training.lr_schedule=cosine", f"training.num_steps={steps}")
-        done = run(outputs, "train", attempt, two, *length, "training.micro_batch_size=1")
+        done = run(
+            outputs,
+            "train",
+            attempt,
+            two,
+            *length,
+            "training.micro_batch_size=1",
+        )
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return outputs
 
@@ -131,7 +138,13 @@ def played(outputs: Path, attempt: int) -> tuple[dict[str, Any], list[dict[str, 
 def test_term_ends_a_training_in_order_and_leaves_nothing_behind(outputs: Path) -> None:
     import psutil
 
-    stage, environ = stage_of(outputs, "train", 1, "training.num_steps=40", run="t")
+    stage, environ = stage_of(
+        outputs,
+        "train",
+        1,
+        "training.num_steps=40",
+        run="t",
+    )
     marker = {"XP_LAUNCH": "term-test"}
     process = subprocess.Popen(
         [sys.executable, *stage.job.argv[1:]],

@@ -61,7 +61,12 @@ def run(root: Path, module: str, *argv: str) -> subprocess.CompletedProcess[str]
         pytest.param(1, "micro_batch_size=8", 8, marks=pytest.mark.slow),
         pytest.param(2, "micro_batch_size=2", 8, marks=pytest.mark.slow),
         pytest.param(2, "micro_batch_size=2", 5, marks=pytest.mark.slow),
-        pytest.param(2, "max_tokens_per_micro_batch=24", 8, marks=pytest.mark.slow),
+        pytest.param(
+            2,
+            "max_tokens_per_micro_batch=24",
+            8,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(

@@ -116,7 +116,15 @@ def episode(reward: float | None) -> Any:
     played = EpisodeFacts(
         "a",
         "a/train/0",
-        EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None),
+        EpisodeResult(
+            status,
+            reward,
+            (),
+            1,
+            1,
+            0,
+            "down" if reward is None else None,
+        ),
         5,
         2,
     )

@@ -21,7 +21,12 @@ OF_THE_PATCHES = {"--post-mlp-layernorm", "--post-self-attn-layernorm", "--use-g
 def is_pinned() -> bool:
     """Whether the checkout says that it is the catalog's commit; a copy without history is taken at its word."""
     asked = ["git", "-C", os.environ["SLIME_PATH"], "rev-parse", "HEAD"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    said = subprocess.run(
+        asked,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
     return said in ("", catalog().slime)
 
 

@@ -102,7 +102,13 @@ def test_an_episodes_ratio_is_of_all_its_tokens_on_ranks(saved: list[Any]) -> No
     slopes = papers("gspo", step, 0.1, 0.05)[1]
     sizes = [max(1, int(mask.sum())) for mask in MASKS]
     by_log_probs = [
-        own * mask / size / len(MASKS) for own, mask, size in zip(slopes, MASKS, sizes, strict=True)
+        own * mask / size / len(MASKS)
+        for own, mask, size in zip(
+            slopes,
+            MASKS,
+            sizes,
+            strict=True,
+        )
     ]
     for at, wanted in enumerate(step.logits_gradient(by_log_probs)):
         for rank, one in enumerate(saved):

@@ -80,7 +80,15 @@ async def play(args: Any, sample: Any, sampling_params: Any) -> Any:
         1,
         0,
     )
-    write_played(sample.metadata, EpisodeFacts("fake", sample.metadata["task_id"], outcome, 3))
+    write_played(
+        sample.metadata,
+        EpisodeFacts(
+            "fake",
+            sample.metadata["task_id"],
+            outcome,
+            3,
+        ),
+    )
     sample.reward = VOID_REWARD if reward is None else reward
     sample.response = "played"
     sample.status = sample.Status.COMPLETED
@@ -197,10 +205,23 @@ def test_a_larger_round_fills_a_step_with_the_groups_that_end_first(args: Any) -
     for last in (prompts_per_round - 1, 2 * prompts_per_round - 1):
         ENDS[last].set()
     try:
-        steps = rollouts(args, lambda _: [0.0, 1.0, 0.0], 2, generation_prompts=prompts_per_round)
+        steps = rollouts(
+            args,
+            lambda _: [0.0, 1.0, 0.0],
+            2,
+            generation_prompts=prompts_per_round,
+        )
     finally:
         ENDS.clear()
-    order = [row.task_id for row in schedule(ROWS, 2 * prompts_per_round, seed=1, shuffle=True)]
+    order = [
+        row.task_id
+        for row in schedule(
+            ROWS,
+            2 * prompts_per_round,
+            seed=1,
+            shuffle=True,
+        )
+    ]
     rounds = order[:prompts_per_round], order[prompts_per_round:]
     assert steps == [(played, played[-PROMPTS:]) for played in rounds]
 
@@ -216,7 +237,15 @@ def test_a_training_whose_rollouts_are_ahead_goes_on_with_the_tasks_after_its_ch
 ) -> None:
     """Slime writes the checkpoint of step 1 when step 2 has been played."""
     more = {"max_staleness": 1, "dynamic_sampling": is_dynamic}
-    order = [row.task_id for row in schedule(ROWS, STEPS * PROMPTS, seed=1, shuffle=True)]
+    order = [
+        row.task_id
+        for row in schedule(
+            ROWS,
+            STEPS * PROMPTS,
+            seed=1,
+            shuffle=True,
+        )
+    ]
     plain = [order[at : at + PROMPTS] for at in range(0, len(order), PROMPTS)]
     expected = simulated(STEPS) if is_dynamic else [(tasks, tasks) for tasks in plain]
     assert rollouts(args, uneven, 3, **more) == expected[:3]

@@ -38,7 +38,13 @@ def test_every_update_has_the_rate_that_xp_means(
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.lr)
     scheduler = get_optimizer_param_scheduler(args, optimizer)
     for update in range(UPDATES):
-        wanted = 2e-6 * learning_rate_factor(schedule, warmup, UPDATES, update, minimum)
+        wanted = 2e-6 * learning_rate_factor(
+            schedule,
+            warmup,
+            UPDATES,
+            update,
+            minimum,
+        )
         assert optimizer.param_groups[0]["lr"] == pytest.approx(wanted)
         scheduler.step(increment=args.global_batch_size)
 

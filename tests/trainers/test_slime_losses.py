@@ -32,7 +32,13 @@ def of_slime(args: Any, step: Step) -> tuple[float, list[np.ndarray], dict[str, 
     logits = torch.tensor(
         np.concatenate(step.logits)[None], dtype=torch.float32, requires_grad=True
     )
-    loss, normalizer, reported = loss_function(args, batch_of(step), 1, len(MASKS), logits)
+    loss, normalizer, reported = loss_function(
+        args,
+        batch_of(step),
+        1,
+        len(MASKS),
+        logits,
+    )
     loss.backward()
     assert logits.grad is not None
     # Megatron divides by the tokens of all ranks once all micro-batches are through.
@@ -81,7 +87,15 @@ def test_the_loss_and_its_gradient_are_the_papers(
     losses, slopes = papers(kind, step, args.eps_clip, args.eps_clip_high, dual)
     expected, by_log_probs = aggregated(args, losses, slopes)
     if dual is not None:  # it is at work
-        plain, _ = aggregated(args, *papers(kind, step, args.eps_clip, args.eps_clip_high))
+        plain, _ = aggregated(
+            args,
+            *papers(
+                kind,
+                step,
+                args.eps_clip,
+                args.eps_clip_high,
+            ),
+        )
         assert plain > expected + 1e-4
     assert loss == pytest.approx(expected, rel=1e-4)
     for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):

@@ -32,7 +32,17 @@ def test_what_is_reported_of_two_updates_of_two_micro_batches_is_what_the_page_s
         for one in OPTIONS
         if one.name in ("updates_per_step=2", "ppo, sequence_mean, a narrow value clip")
     ]
-    assert unexplained(measure((), ["slime"], {"slime": sys.executable}, options)) == []
+    assert (
+        unexplained(
+            measure(
+                (),
+                ["slime"],
+                {"slime": sys.executable},
+                options,
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.slow

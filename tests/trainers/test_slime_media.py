@@ -129,7 +129,13 @@ def kimi_k25(directory: Path) -> Path:
     from transformers import AutoModelForCausalLM, DeepseekV3Config
 
     sizes = {name: value for name, value in TINY_TEXT.items() if name != "head_dim"}
-    config = DeepseekV3Config(**sizes, **EXPERTS, **LATENT, n_group=1, topk_group=1)
+    config = DeepseekV3Config(
+        **sizes,
+        **EXPERTS,
+        **LATENT,
+        n_group=1,
+        topk_group=1,
+    )
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(directory)
     weights = load_file(directory / "model.safetensors")
     whole = {f"language_model.{name}": weight for name, weight in weights.items()}

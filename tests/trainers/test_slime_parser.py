@@ -90,7 +90,12 @@ GLM_5 = (
 def test_glm_5_is_taken_with_its_sparse_attention(tmp_path: Path) -> None:
     """Slime's validation of the layout of sequences, and of the network beside config.json."""
     spec = compose(GLM_5)
-    args = parse(spec, tmp_path, architectures=["GlmMoeDsaForCausalLM"], mlp_layer_types=None)
+    args = parse(
+        spec,
+        tmp_path,
+        architectures=["GlmMoeDsaForCausalLM"],
+        mlp_layer_types=None,
+    )
     assert args.spec == ["slime_plugins.models.glm5.glm5", "get_glm5_spec"]
     assert (args.allgather_cp, args.context_parallel_size) == (True, 2)
     assert (args.decoder_last_pipeline_num_layers, args.pipeline_model_parallel_size) == (18, 4)
@@ -98,7 +103,12 @@ def test_glm_5_is_taken_with_its_sparse_attention(tmp_path: Path) -> None:
     assert command(spec).environment["INDEXER_ROPE_NEOX_STYLE"] == "0"
     # Another family's attention would read the tokens in another order.
     with pytest.raises(ValueError, match="only supported for DSA attention models"):
-        parse(spec, tmp_path, architectures=["DeepseekV3ForCausalLM"], mlp_layer_types=None)
+        parse(
+            spec,
+            tmp_path,
+            architectures=["DeepseekV3ForCausalLM"],
+            mlp_layer_types=None,
+        )
 
 
 def test_every_hook_is_a_function_that_slime_can_load() -> None:

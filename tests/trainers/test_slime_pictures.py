@@ -119,7 +119,12 @@ def play(
         changes["env"] = compose([*PROGRAM]).env
     spec = config.spec.model_copy(update=changes)
     config = config.__class__(**{**vars(config), "spec": spec})
-    gallery: Any = Gallery(PictureStore.of_stage(), shown, alternates=True, rewrites=rewrites)
+    gallery: Any = Gallery(
+        PictureStore.of_stage(),
+        shown,
+        alternates=True,
+        rewrites=rewrites,
+    )
     path = f"{config.root}/worker.json"
     setattr(args, WORKER_ATTRIBUTE, path)
     records: Any = Kept()
@@ -142,7 +147,12 @@ def reader_of(model: Path) -> Any:
 
 @pytest.mark.parametrize("is_patched", [False, True], ids=["SGLang", "SGLang with Slime's patch"])
 def test_sglang_reads_xps_tokens_and_pixels(args: Any, model: Path, is_patched: bool) -> None:
-    server, samples, records = play(args, model, says_words(model), is_patched=is_patched)
+    server, samples, records = play(
+        args,
+        model,
+        says_words(model),
+        is_patched=is_patched,
+    )
     assert [record.outcome.status for record in records] == ["finished"] * 6
     num_pictures = [len(body.get("image_data", ())) for body in server.asked]
     # Of two turns of two episodes of each task.
@@ -193,7 +203,14 @@ def test_each_row_of_a_void_episode_has_a_token(args: Any, model: Path) -> None:
     words = says_words(model)([])
     turns = iter([words, [reader_of(model).placeholder_id, *words]])
     shown = [("a", "b")]
-    _, (rows,), _ = play(args, model, lambda _: next(turns), shown, rewrites=True, size=1)
+    _, (rows,), _ = play(
+        args,
+        model,
+        lambda _: next(turns),
+        shown,
+        rewrites=True,
+        size=1,
+    )
     assert [row.response_length for row in rows] == [len(words), 1]
     assert [row.remove_sample for row in rows] == [True] * 2
     assert [row.multimodal_train_inputs is None for row in rows] == [False, True]
@@ -285,7 +302,13 @@ def test_a_picture_is_sent_in_the_size_of_its_patches(
 def test_slimes_network_with_pictures_agrees_and_trains(tmp_path: Path) -> None:
     """Its packing, its plug-in of Qwen3.5, its loss and its export, with torch in place of the kernels."""
     command = [sys.executable, "-m", "tests.trainers.slime_vision", str(tmp_path)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     result = json.loads(line.removeprefix("RESULT"))

@@ -141,7 +141,12 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
 
     args = slime_arguments(root / "models/tiny")
     # As the run wrote it, but without its environments: nothing is played here.
-    put_worker(args, WorkerConfig.from_json(worker.read_text()), FakeMix(NO_RETRY), Kept())
+    put_worker(
+        args,
+        WorkerConfig.from_json(worker.read_text()),
+        FakeMix(NO_RETRY),
+        Kept(),
+    )
     samples = [Sample.from_dict(value) for value in torch.load(dump, weights_only=False)["samples"]]
     assert len(samples) == PROMPTS * GROUP
     data = converted(args, samples)

@@ -134,7 +134,12 @@ def test_the_episodes_of_a_held_out_task_are_a_group(args: Any) -> None:
 def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:
     own = script_named("stops at a text")
     args.rollout_stop = list(own.stop)
-    put_worker(args, worker_config(args.xp_root, ROOMY), FakeMix(own.rules), Kept())
+    put_worker(
+        args,
+        worker_config(args.xp_root, ROOMY),
+        FakeMix(own.rules),
+        Kept(),
+    )
     with engine(args, says_script(own)) as server:
         (sample,) = play_group(args, group_of(ROW, 1))
     asked = [body["sampling_params"] for body in server.requests]
@@ -377,7 +382,12 @@ def test_slimes_engine_sample_and_record_have_the_live_prompt(args: Any) -> None
     mix = DrawnMix()
     kept = Kept()
     chat = ChatTokens(tokenizer_and_model()[0], chat_model())
-    put_worker(args, worker_config(args.xp_root, sampling_of(400, 8, 40)), mix, kept)
+    put_worker(
+        args,
+        worker_config(args.xp_root, sampling_of(400, 8, 40)),
+        mix,
+        kept,
+    )
     args.rollout_stop = None
     with engine(args) as server:
         samples = play_group(args, group_of(ROW, len(DRAWN)))

@@ -121,7 +121,16 @@ def test_the_rollouts_half_of_a_step_is_there_before_training_begins(args: Any) 
 
     samples, _, _ = play_script(args, script_named("scores on the way"), size=4)
     args.debug_rollout_only = False
-    assert log_rollout(1, args, samples, {"rollout/dynamic_filter/drop_void": 2}, 1.5) is True
+    assert (
+        log_rollout(
+            1,
+            args,
+            samples,
+            {"rollout/dynamic_filter/drop_void": 2},
+            1.5,
+        )
+        is True
+    )
     half = json.loads(next(args.xp_root.rglob("steps/1.json")).read_text())
     assert half["metrics"]["reward/avg_raw_reward"] == pytest.approx(1.2)
     assert half["metrics"]["environment/turns"] == 4.0
@@ -140,11 +149,24 @@ def test_an_evaluation_while_training_is_its_own_line(args: Any) -> None:
 
     samples, _, _ = play_script(args, script_named("wins at once"), size=4)
     leave_manifest(Path(args.xp_root, "tasks/t"))
-    put_worker(args, worker_config(args.xp_root, every=2), FakeMix(NO_RETRY), Closing())
+    put_worker(
+        args,
+        worker_config(args.xp_root, every=2),
+        FakeMix(NO_RETRY),
+        Closing(),
+    )
     args.debug_rollout_only = False
     log_rollout(1, args, samples, None, 1.0)
     assert closed == []
-    assert log_evaluation(1, args, {"held_out": {"samples": samples}}, None) is True
+    assert (
+        log_evaluation(
+            1,
+            args,
+            {"held_out": {"samples": samples}},
+            None,
+        )
+        is True
+    )
     assert closed == [0]
     (line,) = map(json.loads, (args.xp_root / "runs/r/metrics.jsonl").read_text().splitlines())
     assert line["stage"] == "evaluate_during"

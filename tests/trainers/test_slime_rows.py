@@ -28,7 +28,12 @@ SIZE = 2
 
 def played(args: Any, fails: list[bool]) -> tuple[Any, list[Any], Kept]:
     """A group of a program's episodes: the engine, the samples of each episode, and the records."""
-    config = worker_config(args.xp_root, ROOMY, group_size=SIZE, prompts_per_step=1)
+    config = worker_config(
+        args.xp_root,
+        ROOMY,
+        group_size=SIZE,
+        prompts_per_step=1,
+    )
     kept = Kept()
     config = replace(config, spec=config.spec.model_copy(update={"env": compose([*PROGRAM]).env}))
     put_worker(args, config, RewritingMix(fails), kept)

@@ -67,13 +67,23 @@ def test_losses_are_ppos_and_cispos() -> None:
     now = old + torch.log(torch.tensor([1.5, 1.5, 0.5]))
     advantages = torch.tensor([1.0, -1.0, 1.0])
     bounds = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-    losses, is_cut = token_losses({"loss_fn": "ppo", **bounds}, now, old, advantages)
+    losses, is_cut = token_losses(
+        {"loss_fn": "ppo", **bounds},
+        now,
+        old,
+        advantages,
+    )
     assert losses.tolist() == pytest.approx([-1.2, 1.5, -0.5])
     assert is_cut.tolist() == [True, False, False]
     losses, _ = token_losses({"loss_fn": "cispo", **bounds}, now, old, advantages)
     expected = [-1.2 * float(now[0]), 1.2 * float(now[1]), -0.8 * float(now[2])]
     assert losses.tolist() == pytest.approx(expected)
-    losses, is_cut = token_losses({"loss_fn": "importance_sampling"}, now, old, advantages)
+    losses, is_cut = token_losses(
+        {"loss_fn": "importance_sampling"},
+        now,
+        old,
+        advantages,
+    )
     assert losses.tolist() == pytest.approx([-1.5, 1.5, -0.5])
     assert not is_cut.any()
 

@@ -168,7 +168,15 @@ def played(reward: float | None) -> EpisodeFacts:
     return EpisodeFacts(
         "a",
         "a/train/0",
-        EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None),
+        EpisodeResult(
+            status,
+            reward,
+            (),
+            1,
+            1,
+            0,
+            "down" if reward is None else None,
+        ),
         5,
         2,
     )

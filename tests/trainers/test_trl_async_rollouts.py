@@ -209,9 +209,23 @@ def training(root: Path) -> Iterator[tuple[Any, Seen, Any, TRLTrainConfig]]:
     log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", 1))
     mix: Any = OneIsDown(RULES_HERE)
     with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
-        process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, Ranks())
+        process = TrainingProcess(
+            config,
+            ChatTokens(tokenizer),
+            mix,
+            log,
+            recorder,
+            Ranks(),
+        )
         ahead = AsyncRollouts(process, ROWS)
-        trainer = make_trainer(config, os.environ, ChatTokens(tokenizer), ROWS, log, ahead)
+        trainer = make_trainer(
+            config,
+            os.environ,
+            ChatTokens(tokenizer),
+            ROWS,
+            log,
+            ahead,
+        )
         seen = Seen()
         seen.watch(trainer)
         try:

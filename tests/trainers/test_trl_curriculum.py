@@ -106,11 +106,25 @@ def trained(
     mix: Any = PaidMix(RULES_HERE)
     order = schedule(TASKS, 2 * STEPS, seed=spec.seed, shuffle=True)
     with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
-        process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, Ranks())
+        process = TrainingProcess(
+            config,
+            ChatTokens(tokenizer),
+            mix,
+            log,
+            recorder,
+            Ranks(),
+        )
         curriculum = curriculum_of(spec, TASKS, STEPS, decide_together(Ranks()))
         kind = AsyncRollouts if spec.training.max_staleness else Rollouts
         rollouts = kind(process, order, None, curriculum)
-        trainer = make_trainer(config, os.environ, ChatTokens(tokenizer), order, log, rollouts)
+        trainer = make_trainer(
+            config,
+            os.environ,
+            ChatTokens(tokenizer),
+            order,
+            log,
+            rollouts,
+        )
         checkpoint = before(rollouts, config)
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -153,7 +167,15 @@ def test_a_step_plays_what_the_rewards_draw(
 ) -> None:
     words, root, run = unbroken
     spec = compose([*OVERRIDES, *words])
-    fixed = [row.index for row in schedule(TASKS, 2 * STEPS, seed=spec.seed, shuffle=True)]
+    fixed = [
+        row.index
+        for row in schedule(
+            TASKS,
+            2 * STEPS,
+            seed=spec.seed,
+            shuffle=True,
+        )
+    ]
     assert [index for step in run.tasks for index in step] != fixed
     assert run.tasks[0] == fixed[:2]
     assert run.lines[0]["curriculum/untried"] == 1.0

@@ -76,10 +76,22 @@ def test_a_teacher_on_a_server_teaches_what_the_same_one_does_here(
     tokenizer = AutoTokenizer.from_pretrained(model)
     here = scored(model, tmp_path / "here")
     there = scored(
-        model, tmp_path / "there", Teacher(server.rule, server.environ, tokenizer, torch.float32)
+        model,
+        tmp_path / "there",
+        Teacher(
+            server.rule,
+            server.environ,
+            tokenizer,
+            torch.float32,
+        ),
     )
     assert here["advantages"].shape == here["completion_ids"].shape
-    torch.testing.assert_close(there["advantages"], here["advantages"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        there["advantages"],
+        here["advantages"],
+        rtol=0,
+        atol=1e-5,
+    )
     assert bool((here["advantages"][~here["is_trained"]] == 0).all())
     assert here["advantages"][here["is_trained"]].abs().min() > 0
     assert here[DISTILL_KL] == pytest.approx(

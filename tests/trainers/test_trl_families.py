@@ -82,7 +82,15 @@ def test_a_family_is_planned_sampled_updated_and_published(family: str, tmp_path
 
     prepare(prepare_config(spec), os.environ, tmp_path)
     program = partial(run_stage, train.main)
-    run_forked(in_stage(stages["train"], tmp_path, {}, program), tmp_path / "log.txt")
+    run_forked(
+        in_stage(
+            stages["train"],
+            tmp_path,
+            {},
+            program,
+        ),
+        tmp_path / "log.txt",
+    )
     (line,) = read_metrics(tmp_path / "runs/r/metrics.jsonl", "train")
     assert line["episodes/num"] == 4
     assert line["training/grad_norm"] > 0

@@ -38,7 +38,16 @@ def test_a_longer_training_goes_on_with_the_rates_of_its_length(tmp_path: Path) 
     keep = {"save_strategy": "steps", "save_steps": 1}
     make(tmp_path, "stop", 2, set(), schedule="cosine", **keep).train()
     longer = make(tmp_path, "stop", 4, set(), schedule="cosine", **keep)
-    expected = [0.01 * learning_rate_factor("cosine", 0, 4, update) for update in (2, 3)]
+    expected = [
+        0.01
+        * learning_rate_factor(
+            "cosine",
+            0,
+            4,
+            update,
+        )
+        for update in (2, 3)
+    ]
     assert applied_and_reported(longer, tmp_path, str(tmp_path / "checkpoint-2")) == pytest.approx(
         expected
     )
@@ -72,7 +81,13 @@ def test_adamw_8bit_keeps_moments_of_one_byte(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes", reason="a package of runtimes/trl alone")
     import torch
 
-    trainer = make(tmp_path, "stop", 1, set(), overrides=("training.optimizer=adamw_8bit",))
+    trainer = make(
+        tmp_path,
+        "stop",
+        1,
+        set(),
+        overrides=("training.optimizer=adamw_8bit",),
+    )
     before = weights(trainer)
     trainer.train()
     states = trainer.optimizer.state.values()

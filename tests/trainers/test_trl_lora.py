@@ -69,7 +69,14 @@ def run(base: Path) -> tuple[Any, Any]:
         patch.chdir(base)
         trainer = started(Path("runs/lora"), IN_BFLOAT16)
         trainer.train()
-        publish_policy(trainer, chat(), Path("runs/lora/model"), POLICY, Ranks(), "none")
+        publish_policy(
+            trainer,
+            chat(),
+            Path("runs/lora/model"),
+            POLICY,
+            Ranks(),
+            "none",
+        )
     return trainer, (compose(list(IN_BFLOAT16)), RunPaths("runs/lora", 1, "tasks"))
 
 
@@ -197,7 +204,14 @@ def test_training_goes_on_with_the_adapters_of_its_start(capfd: pytest.CaptureFi
     trainer.train()
     # The reference of the KL penalty is the start with its adapters.
     assert trainer.state.log_history[0]["kl"] == 0.0
-    publish_policy(trainer, chat(), Path("runs/more/model"), POLICY, Ranks(), "none")
+    publish_policy(
+        trainer,
+        chat(),
+        Path("runs/more/model"),
+        POLICY,
+        Ranks(),
+        "none",
+    )
     assert torch.equal(
         logprobs(policy.eval()), logprobs(load_policy("runs/more/model", "bfloat16"))
     )

@@ -51,9 +51,13 @@ def scored(
 ) -> tuple[torch.Tensor, ...]:
     """Log-probabilities of real tokens, [tokens], and the gradient of each parameter of their sum."""
     trainer.model.zero_grad()
-    logps = kind._get_per_token_logps_and_entropies(trainer, trainer.model, ids, mask, NUM_SCORED)[
-        0
-    ]
+    logps = kind._get_per_token_logps_and_entropies(
+        trainer,
+        trainer.model,
+        ids,
+        mask,
+        NUM_SCORED,
+    )[0]
     real = logps[mask[:, -NUM_SCORED:] > 0]
     real.sum().backward()
     return real.detach(), *(parameter.grad.clone() for parameter in trainer.model.parameters())
@@ -61,7 +65,15 @@ def scored(
 
 def test_padding_after_the_tokens_needs_no_mask(trainer: Any, masked: list[bool]) -> None:
     ids, mask = batch(first=0)
-    own, trls = (scored(trainer, kind, ids, mask) for kind in (type(trainer), GRPOTrainer))
+    own, trls = (
+        scored(
+            trainer,
+            kind,
+            ids,
+            mask,
+        )
+        for kind in (type(trainer), GRPOTrainer)
+    )
     assert masked == [False, True]
     assert len(own[0]) == int(mask[:, -NUM_SCORED:].sum())
     for ours, theirs in zip(own, trls, strict=True):

@@ -25,7 +25,13 @@ QUICK = ("updates_per_step=2", "algorithm=gspo", "loss_aggregation=constant")
 def test_updates_and_metrics_of_an_option_are_the_papers(name: str, tmp_path: Path) -> None:
     (option,) = (option for option in OPTIONS if option.name == name)
     case = case_of(option, spec_of(option, "trl", ()))
-    cell = measured(case, batch_of(case.rule), model_directory(), tmp_path, updates)
+    cell = measured(
+        case,
+        batch_of(case.rule),
+        model_directory(),
+        tmp_path,
+        updates,
+    )
     assert unexplained(ParityMeasure((), {option.name: {"trl": cell}})) == []
     assert {
         "training/kl",

@@ -100,7 +100,12 @@ def test_adapters_are_on_the_language_layers_alone(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = picture_model("gemma3", tmp_path / "model")
-    run, steps = train(model, tmp_path, "model.lora=4", "training.learning_rate=1e-2")
+    run, steps = train(
+        model,
+        tmp_path,
+        "model.lora=4",
+        "training.learning_rate=1e-2",
+    )
     names = changed(model, run)
     assert names
     assert all("language_model" in name for name in names)

@@ -64,7 +64,17 @@ class Programs:
             prompt = (message("user", *seen, "How many?"),)
             task = f"fake/train/{index}"
             rows.append(
-                TaskRow(task, "fake", Purpose.TRAIN, "train", index, "h", prompt, "[]", 1.0)
+                TaskRow(
+                    task,
+                    "fake",
+                    Purpose.TRAIN,
+                    "train",
+                    index,
+                    "h",
+                    prompt,
+                    "[]",
+                    1.0,
+                )
             )
         return rows
 
@@ -109,11 +119,23 @@ def trained(model: Path, directory: Path, *words: str) -> Mapping[str, Any]:
     programs: Any = Programs(store)
     chat = model_chat(str(model), config.spec, store=store)
     metrics = MetricsFile(directory / "metrics.jsonl", "train", 1)
-    with Recorder(directory / "trajectories.jsonl", programs, None, os.environ) as recorder:
+    with Recorder(
+        directory / "trajectories.jsonl",
+        programs,
+        None,
+        os.environ,
+    ) as recorder:
         log = TRLStepLog(config, metrics)
         process = TrainingProcess(config, chat, programs, log, recorder, Ranks())
         rollouts = Rollouts(process, programs.rows())
-        make_trainer(config, os.environ, chat, programs.rows(), log, rollouts).train()
+        make_trainer(
+            config,
+            os.environ,
+            chat,
+            programs.rows(),
+            log,
+            rollouts,
+        ).train()
         log.finish()
     (line,) = read_metrics(directory / "metrics.jsonl", "train")
     return line

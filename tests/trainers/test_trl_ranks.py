@@ -124,7 +124,12 @@ def test_two_processes_have_the_losses_of_one_also_resumed(alone: Run, together:
     assert min(alone.found["grad_norms"]) > 0
     assert together.weights.keys() == alone.weights.keys()
     for name, weights in together.weights.items():
-        torch.testing.assert_close(weights, alone.weights[name], rtol=1e-2, atol=1e-3)
+        torch.testing.assert_close(
+            weights,
+            alone.weights[name],
+            rtol=1e-2,
+            atol=1e-3,
+        )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +140,16 @@ def test_an_update_does_not_depend_on_the_rows_of_its_episodes(
     alone: Run, tmp_path: Path, processes: int, mean: str
 ) -> None:
     word = f"algorithm.loss_aggregation={mean}"
-    expected = alone if mean == "token_mean" else run(tmp_path / "alone", 0, "fsdp2", word)
+    expected = (
+        alone
+        if mean == "token_mean"
+        else run(
+            tmp_path / "alone",
+            0,
+            "fsdp2",
+            word,
+        )
+    )
     found = run(tmp_path / "rows", processes, "ddp", word, more=("rows",)).found
     for name in ("losses", "grad_norms"):
         assert found[name] == pytest.approx(expected.found[name], rel=1e-3, abs=1e-5)
@@ -147,7 +161,13 @@ def test_fsdp2_shards_and_ddp_does_not(together: Run, request: pytest.FixtureReq
 
 
 def test_fsdp2s_reference_computes_in_bfloat16_and_returns_float32(tmp_path: Path) -> None:
-    found = run(tmp_path, 2, "fsdp2", "model.dtype=bfloat16", "training.kl_coef=0.001").found
+    found = run(
+        tmp_path,
+        2,
+        "fsdp2",
+        "model.dtype=bfloat16",
+        "training.kl_coef=0.001",
+    ).found
     assert found["reference"] == "torch.float32"
 
 

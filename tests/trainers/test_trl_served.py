@@ -33,7 +33,12 @@ def served(
     deadline_s: float = 600.0,
 ) -> Any:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    return running(VLLMServer(("--max-num-seqs", "4"), 2, timeout_s, deadline_s), model, "2,3", log)
+    return running(
+        VLLMServer(("--max-num-seqs", "4"), 2, timeout_s, deadline_s),
+        model,
+        "2,3",
+        log,
+    )
 
 
 def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
@@ -49,7 +54,12 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     assert key not in log.read_text()
     assert told["argv"][-2:] == ["--max-num-seqs", "4"]
     with pytest.raises(XpError, match="the vLLM server failed"):
-        CompletionClient(url, SAMPLING, [2], str(log)).answer(GenerationRequest([7], 3, 1))
+        CompletionClient(
+            url,
+            SAMPLING,
+            [2],
+            str(log),
+        ).answer(GenerationRequest([7], 3, 1))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +81,12 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
     lost = []
 
     def lose() -> None:
-        with served(monkeypatch, "some/model", log, deadline_s=deadline_s) as (url, key):
+        with served(
+            monkeypatch,
+            "some/model",
+            log,
+            deadline_s=deadline_s,
+        ) as (url, key):
             lost.extend(servers())
             lost[0].send_signal(sent)
             CompletionClient(url, SAMPLING, [2], str(log), key=key).answer(

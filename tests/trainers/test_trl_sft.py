@@ -88,7 +88,13 @@ def test_the_held_out_loss_is_the_mean_over_the_tokens_of_the_mask(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.lora.loaded_dtype", lambda _: torch.float64)
-    program = SftProgram(config, tmp_path, ChatTokens(tokenizer), samples(), samples())
+    program = SftProgram(
+        config,
+        tmp_path,
+        ChatTokens(tokenizer),
+        samples(),
+        samples(),
+    )
     trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
     loss, _ = expected_loss(
         AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()

@@ -199,7 +199,15 @@ def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     engine = ServerEngine(
-        client, Opening([[5], [6]], ["a/0", "a/1"], 2, inbox.put), "1", lambda _: False
+        client,
+        Opening(
+            [[5], [6]],
+            ["a/0", "a/1"],
+            2,
+            inbox.put,
+        ),
+        "1",
+        lambda _: False,
     )
     assert not engine.is_generating
     for number in (0, 1):

@@ -82,7 +82,12 @@ def asked(chat: ChatTokens, store: PictureStore) -> GenerationRequest:
     """Two pictures without a text between them, and one after a text."""
     shown = [noise(store, *size) for size in SIZES[:3]]
     said = [message("user", *shown[:2], "then", shown[2], "?")]
-    return GenerationRequest(chat.prompt(said, "[]"), 3, 41, tuple(digests_of(said)))
+    return GenerationRequest(
+        chat.prompt(said, "[]"),
+        3,
+        41,
+        tuple(digests_of(said)),
+    )
 
 
 def test_each_picture_has_one_placeholder(chat: ChatTokens, store: PictureStore) -> None:
@@ -119,7 +124,14 @@ def test_a_server_gets_the_pictures_and_must_return_xps_ids(
 
     pictures = VLLMPictures(SizedPictures(chat.pictures))
     with http_server(answer) as server:
-        client = PictureClient(server.url, SAMPLING, [2], "log", never=[90], pictures=pictures)
+        client = PictureClient(
+            server.url,
+            SAMPLING,
+            [2],
+            "log",
+            never=[90],
+            pictures=pictures,
+        )
         turn = client.answer(request)
         assert (list(turn.ids), list(turn.logprobs)) == ([8, 2], [-0.25, -0.5])
         lost = 1
@@ -175,8 +187,21 @@ def test_an_engine_of_this_process_gets_the_pictures(
     def turn(ids: Sequence[int]) -> tuple[Any, Any]:
         engine = Engine(ids)
         generation = SimpleNamespace(tensor_parallel_size=1, llm=SimpleNamespace(llm_engine=engine))
-        opening = Opening([request.ids], ["a"], 1, lambda _: None, [request.pictures])
-        played = ColocatedEngine(generation, opening, [2], SAMPLING, "1", pictures=pictures)
+        opening = Opening(
+            [request.ids],
+            ["a"],
+            1,
+            lambda _: None,
+            [request.pictures],
+        )
+        played = ColocatedEngine(
+            generation,
+            opening,
+            [2],
+            SAMPLING,
+            "1",
+            pictures=pictures,
+        )
         played.begin(0)
         played.step(is_live=True)
         return engine.prompts[0], played.conversations[0]
@@ -228,7 +253,13 @@ def test_a_trainings_pictures_are_encoded_once_and_named_anew_after_each_update(
         for _ in range(2):
             generation.update(trainer)
             delivered: list[Any] = []
-            opening = Opening([request.ids], ["a"], 1, delivered.append, [request.pictures])
+            opening = Opening(
+                [request.ids],
+                ["a"],
+                1,
+                delivered.append,
+                [request.pictures],
+            )
             with generation.engine(trainer) as engine_of:
                 engine: Any = engine_of(SAMPLING, "1")(opening)
                 engine.begin(0)
@@ -264,10 +295,21 @@ def test_a_sampled_placeholder_makes_its_episode_void_and_the_others_go_on(
 
     pictures = VLLMPictures(SizedPictures(reader))
     with http_server(answer) as server:
-        client = PictureClient(server.url, SAMPLING, chat.end_ids, "log", pictures=pictures)
+        client = PictureClient(
+            server.url,
+            SAMPLING,
+            chat.end_ids,
+            "log",
+            pictures=pictures,
+        )
         rollouts = list(
             EpisodePlay(
-                lambda opening: ServerEngine(client, opening, "1", lambda _: False),
+                lambda opening: ServerEngine(
+                    client,
+                    opening,
+                    "1",
+                    lambda _: False,
+                ),
                 chat,
                 [(row, 0) for row in gallery.rows()],
                 gallery,

@@ -39,9 +39,23 @@ def main(path: str, result: str) -> None:
     with Recorder(
         Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ
     ) as recorder:
-        process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, ranks)
+        process = TrainingProcess(
+            config,
+            ChatTokens(tokenizer),
+            mix,
+            log,
+            recorder,
+            ranks,
+        )
         rollouts = Rollouts(process, ROWS)
-        trainer = make_trainer(config, os.environ, ChatTokens(tokenizer), ROWS, log, rollouts)
+        trainer = make_trainer(
+            config,
+            os.environ,
+            ChatTokens(tokenizer),
+            ROWS,
+            log,
+            rollouts,
+        )
         trainer.train()
     import vllm
 

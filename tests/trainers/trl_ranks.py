@@ -42,7 +42,17 @@ from xp.worker.places import RunPaths
 def row(number: int) -> TaskRow:
     task_id = f"fake/train/{number}"
     opening = (Message(role="user", content=f"play {number}"),)
-    return TaskRow(task_id, "fake", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
+    return TaskRow(
+        task_id,
+        "fake",
+        Purpose.TRAIN,
+        "train",
+        number,
+        "h",
+        opening,
+        "[]",
+        1.0,
+    )
 
 
 ROWS = [row(number) for number in range(32)]
@@ -119,7 +129,14 @@ def scripted(
     config = with_model(config, directory / "base")
     chat = ChatTokens(tokenizer)
     log = TRLStepLog(config, None)
-    return make_trainer(config, os.environ, chat, ROWS, log, rollouts or Scripted(Ranks()))
+    return make_trainer(
+        config,
+        os.environ,
+        chat,
+        ROWS,
+        log,
+        rollouts or Scripted(Ranks()),
+    )
 
 
 def main(path: str, result: str, *, has_rows: bool) -> None:
@@ -132,7 +149,13 @@ def main(path: str, result: str, *, has_rows: bool) -> None:
     chat = ChatTokens(tokenizer)
     found: dict[str, Any] = {}
     for num_steps in (2, config.num_steps):
-        trainer = train(config, num_steps, tokenizer, Scripted(ranks, has_rows=has_rows), ranks)
+        trainer = train(
+            config,
+            num_steps,
+            tokenizer,
+            Scripted(ranks, has_rows=has_rows),
+            ranks,
+        )
         found |= told(trainer)
     if config.num_processes > 1 and not has_rows:
         found |= {
@@ -140,7 +163,14 @@ def main(path: str, result: str, *, has_rows: bool) -> None:
         }
         found["health"] = health(config, trainer, chat, ranks)
     target = Path(config.places.model)
-    publish_policy(trainer, chat, target, config.spec.model, ranks, config.start_model)
+    publish_policy(
+        trainer,
+        chat,
+        target,
+        config.spec.model,
+        ranks,
+        config.start_model,
+    )
     if ranks.is_main:
         Path(result).write_text(json.dumps(found))
     leave_group(ranks)
@@ -156,7 +186,14 @@ def train(
     log = TRLStepLog(
         config, MetricsFile(Path(config.places.metrics), "train", 1) if ranks.is_main else None
     )
-    trainer = make_trainer(config, os.environ, ChatTokens(tokenizer), ROWS, log, rollouts)
+    trainer = make_trainer(
+        config,
+        os.environ,
+        ChatTokens(tokenizer),
+        ROWS,
+        log,
+        rollouts,
+    )
     checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return trainer
@@ -190,7 +227,14 @@ def uneven(
 ) -> Mapping[str, Any]:
     """Episodes of the untrained policy, nudged for one turn on the first rank and for four on the second."""
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 3 * ranks.number)
-    output = played(config, trainer, chat, ranks, FakeMix(rules), has_held_out=True)
+    output = played(
+        config,
+        trainer,
+        chat,
+        ranks,
+        FakeMix(rules),
+        has_held_out=True,
+    )
     masks = [len(mask) for mask in output["env_mask"]]
     return {
         "lengths": ranks.gather([len(ids) for ids in output["completion_ids"]]),

@@ -91,7 +91,14 @@ class LLM:
     def _add(self, request_id: str, prompt: Any, params: SamplingParams) -> None:
         assert prompt["type"] == "token"
         random = torch.Generator().manual_seed(params.seed)
-        self._requests.append(Request(request_id, prompt["prompt_token_ids"], params, random))
+        self._requests.append(
+            Request(
+                request_id,
+                prompt["prompt_token_ids"],
+                params,
+                random,
+            )
+        )
 
     def _step(self) -> list[RequestOutput]:
         """A token for every request; the ranks of a group compute it together."""
