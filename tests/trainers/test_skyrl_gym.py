@@ -29,7 +29,7 @@ from xp.episode.episode import Episode
 (row,) = skyrl_rows()["train"]
 
 def played(config, texts):
-    steps, conversation = [], conversations_of(config)(row)
+    steps, conversation = [], conversations_of(config, None)(row)
     for text in texts:
         steps.append(conversation.take(text))
         if steps[-1].finished:

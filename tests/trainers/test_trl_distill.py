@@ -158,7 +158,7 @@ def test_a_server_that_gives_no_log_probabilities_or_wants_another_key_is_named(
     ) as error:
         api.score([20, 21, 22], 2)
     assert error.value.code is ExitCode.ENGINE
-    with pytest.raises(XpError, match="it is read from TEACHER_KEY") as refused:
+    with pytest.raises(XpError, match="it is TEACHER_KEY") as refused:
         TeacherApi(server.rule, {"TEACHER_KEY": "another"}).score([20, 21], 1)
     assert refused.value.code is ExitCode.SECRET
     assert "another" not in str(refused.value)

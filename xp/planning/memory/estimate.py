@@ -149,7 +149,7 @@ def fine_tuning(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update=sections)
 
 
-class Case:
+class MemoryCase:
     """A run whose episodes have these lengths, with the numbers that follow from both. Its architecture is known."""
 
     def __init__(self, spec: RunSpec, lengths: EpisodeLengths) -> None:
@@ -191,7 +191,7 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
         spec: the run.
         lengths: lengths of its episodes. None means that all are at their limit.
     """
-    case = Case(spec, lengths or at_limit(spec))
+    case = MemoryCase(spec, lengths or at_limit(spec))
     batch = case.batch
     states, training = _largest_stage(case)
     staying = {*case.use.stays}
@@ -226,7 +226,7 @@ def engine_stays_awake(spec: RunSpec) -> bool:
     at its limit. Waking it costs a part of each step."""
     if spec.model.architecture is None:
         return False
-    case = Case(spec, at_limit(spec))
+    case = MemoryCase(spec, at_limit(spec))
     if not (case.use.keeps_engine and case.is_colocated):
         return False
     return sum(_largest_stage(case)[1].values()) + case.engine_share <= capacity_of(spec)
@@ -249,7 +249,7 @@ class PipelineStage:
     """Micro-batches whose activations it keeps at the same time."""
 
 
-def _pipeline(case: Case) -> Iterator[PipelineStage]:
+def _pipeline(case: MemoryCase) -> Iterator[PipelineStage]:
     """The stages; under 1F1B, one keeps as many micro-batches as stages follow, itself included."""
     batch = case.batch
     weights = case.weights
@@ -275,7 +275,7 @@ def _pipeline(case: Case) -> Iterator[PipelineStage]:
         begin += size
 
 
-def _largest_stage(case: Case) -> tuple[Sizes, Sizes]:
+def _largest_stage(case: MemoryCase) -> tuple[Sizes, Sizes]:
     """States of the pipeline stage that needs most, and all bytes of one of its accelerators at the peak of an update,
     without an engine."""
     peaks = []
@@ -308,7 +308,7 @@ def _media_of(path: str, outputs: str, commit: str | None) -> int:
     return media_parameters(local_directory(pinned_place(path, commit), Path(outputs)), config)
 
 
-def _pictures(case: Case, later: float) -> float:
+def _pictures(case: MemoryCase, later: float) -> float:
     """Bytes of pictures on one accelerator at the peak of an update; 0 without any. `later`: see `picture_bytes`."""
     spec = case.spec
     vision = seen_by(spec)
@@ -340,7 +340,7 @@ def _media_parameters(spec: RunSpec) -> int:
     return _media_of(path, spec.outputs, spec.model.revision)
 
 
-def _media_bytes(case: Case) -> float:
+def _media_bytes(case: MemoryCase) -> float:
     """Bytes of the parts for pictures and sound on one accelerator, without gradients and moments if they are frozen."""
     if not case.use.trains_beside_media:
         return 0.0
@@ -359,7 +359,7 @@ def _media_bytes(case: Case) -> float:
     return width * parameters
 
 
-def _engine_weights(case: Case) -> float:
+def _engine_weights(case: MemoryCase) -> float:
     """Bytes of the policy on one accelerator of an engine; with FP8, embedding and head keep two bytes a parameter.
 
     Counted with the linear layers: norms, biases and routers, which keep them too, and are less than 0.1 %.
@@ -382,7 +382,7 @@ def draft_shape(spec: RunSpec) -> Architecture | None:
     return _network(speculative.model, spec.outputs, None)
 
 
-def _draft(case: Case) -> tuple[float, float]:
+def _draft(case: MemoryCase) -> tuple[float, float]:
     """Bytes of an engine's model that guesses tokens, and numbers per token in its KV cache.
 
     A head of multi-token prediction is a layer after a projection of hidden state and embedding; it shares the model's
@@ -399,7 +399,7 @@ def _draft(case: Case) -> tuple[float, float]:
     return 2.0 * weights_of(draft).total, cache_width(draft, tensor)
 
 
-def _states(case: Case, stage: PipelineStage) -> Sizes:
+def _states(case: MemoryCase, stage: PipelineStage) -> Sizes:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
     spec = case.spec
     batch = case.batch
@@ -449,7 +449,7 @@ def _states(case: Case, stage: PipelineStage) -> Sizes:
     return states
 
 
-def _on_host(case: Case, states: Sizes) -> Sizes:
+def _on_host(case: MemoryCase, states: Sizes) -> Sizes:
     """Bytes of the training in one machine's own memory."""
     parallel = case.spec.backend.parallel
     use = case.use
@@ -468,7 +468,7 @@ def _on_host(case: Case, states: Sizes) -> Sizes:
     return {name: size * per_node for name, size in parts.items()}
 
 
-def _rank_parameters(case: Case, stage: PipelineStage) -> tuple[float, float]:
+def _rank_parameters(case: MemoryCase, stage: PipelineStage) -> tuple[float, float]:
     """Parameters of the policy on one accelerator: all but the experts, and the experts."""
     batch = case.batch
     weights = case.weights
@@ -483,12 +483,12 @@ def _rank_parameters(case: Case, stage: PipelineStage) -> tuple[float, float]:
     return stage.ends / batch.tensor + dense, experts
 
 
-def _expert_ways(case: Case) -> int:
+def _expert_ways(case: MemoryCase) -> int:
     """Accelerators that share one layer's experts."""
     return case.batch.tensor if case.use.splits_experts else case.batch.expert
 
 
-def _in_training(case: Case, states: Sizes) -> Sizes:
+def _in_training(case: MemoryCase, states: Sizes) -> Sizes:
     """States that are on the accelerator at the peak of a forward-backward."""
     parallel = case.spec.backend.parallel
     # A state that is offloaded while the engine generates is on the accelerator during training.
@@ -498,7 +498,7 @@ def _in_training(case: Case, states: Sizes) -> Sizes:
     return {name: size for name, size in states.items() if name not in away}
 
 
-def _layer_bytes(case: Case, shape: Architecture) -> float:
+def _layer_bytes(case: MemoryCase, shape: Architecture) -> float:
     """Bytes of what a layer of the policy or the teacher computes for its backward pass.
 
     Megatron's fused norms and products keep less. In transformers' layers each norm keeps its input, that in float32
@@ -514,7 +514,7 @@ def _layer_bytes(case: Case, shape: Architecture) -> float:
     return case.tokens * (norms + case.width * (5 * queries + keys + values + 4 * inner))
 
 
-def _activations(case: Case, stage: PipelineStage) -> Sizes:
+def _activations(case: MemoryCase, stage: PipelineStage) -> Sizes:
     use = case.use
     tokens = case.tokens
     tensor = case.batch.tensor
