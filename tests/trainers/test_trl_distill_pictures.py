@@ -19,7 +19,13 @@ from xp.worker.distill import DISTILL_KL
 from xp.worker.engines.teacher import check_teachers_pictures
 
 
-@pytest.mark.parametrize("is_same", [True, False], ids=["the policy itself", "another model"])
+@pytest.mark.parametrize(
+    "is_same",
+    [
+        pytest.param(True, id="the policy itself"),
+        pytest.param(False, id="another model", marks=pytest.mark.slow),
+    ],
+)
 def test_a_loaded_teacher_reads_the_pictures_of_each_row(
     is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

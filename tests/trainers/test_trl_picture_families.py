@@ -46,13 +46,8 @@ def changed(start: Path, run: Path) -> set[str]:
     return {name for name in before if not before[name].equal(after[name])}
 
 
-def families() -> list[Any]:
-    """Gemma 3 in `make test`, the others in `make test-slow`."""
-    others = sorted(FAMILIES.keys() - {"smolvlm", "gemma3"})
-    return ["gemma3", *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
-
-
-@pytest.mark.parametrize("family", families())
+@pytest.mark.slow  # tests/trainers/test_trl_pictures.py trains one family in `make test`
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"smolvlm"}))
 def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_turn(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.cases import few
 from tests.support.tiny import tokenizer_and_model
 from tests.support.trl_groups import make
 from tools.parity.measure import case_of, spec_of
@@ -19,7 +20,7 @@ from xp.errors import ExitCode, XpError
 from xp.worker.tiny_model import SHIPPED
 
 
-@pytest.mark.parametrize(("every", "is_policy"), [("1", True), ("2", False)])
+@pytest.mark.parametrize(("every", "is_policy"), few([("1", True), ("2", False)], 1))
 def test_the_reference_is_the_policy_of_the_last_copy(
     every: str, is_policy: bool, tmp_path: Path
 ) -> None:
