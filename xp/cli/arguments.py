@@ -355,7 +355,7 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
         actions, "profile", "pass rate of each training task over several tries of a model"
     )
     add_spec(profile)
-    _value(profile, "--tries", "N", "episodes of each task (8)", type=count, default=8)
+    _value(profile, "--tries", "N", "episodes of each task (8)", type=count)
     _switch(
         profile, "--logged", "play nothing: mean rewards of rollouts that OpenReward has logged"
     )

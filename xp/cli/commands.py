@@ -34,6 +34,10 @@ def run(args: Namespace) -> int:
     if args.cfg:
         return show_config(args)
     if not args.multirun:
+        if args.again:
+            raise XpError(
+                "--again runs points of a sweep again: add -m; without it, each run is new"
+            )
         file = recorded_file(args.overrides)
         if file is not None:
             from xp.cli.reproduce import run_recorded

@@ -208,6 +208,10 @@ def _check_void(spec: RunSpec, result: Mapping[str, Any], fix: str = "") -> None
         )
 
 
+TRIES: Final = 8
+"""Episodes of each task of a profile, unless a command line has `--tries`."""
+
+
 def profile_command(args: Namespace) -> int:
     """Plays every training task several times, or resumes; prints the distribution of the pass rates.
 
@@ -218,7 +222,7 @@ def profile_command(args: Namespace) -> int:
         return _logged_command(args)
     fixed = (
         "eval.tasks=train",
-        f"evaluation.samples_per_task={args.tries}",
+        f"evaluation.samples_per_task={args.tries or TRIES}",
         f"outputs='{args.outputs}'",
     )
     repetitions = [
@@ -260,6 +264,8 @@ def profile_command(args: Namespace) -> int:
 
 def _logged_command(args: Namespace) -> int:
     """Fetches the mean rewards of the training tasks from OpenReward, and writes them as a profile."""
+    if args.tries is not None:
+        raise XpError("--tries: --logged plays nothing; leave one of the two out")
     spec = compose([*args.overrides, f"outputs='{args.outputs}'"], args.config_dir)
     name, logged = logged_rates(spec, args.logged_model)
     profile = logged.profile()

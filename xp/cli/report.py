@@ -19,6 +19,10 @@ ROOM: Final = "reports"
 
 def report_command(args: Namespace) -> int:
     """Writes the page and prints its path."""
+    if args.tokens and args.episodes == "none":
+        raise XpError(
+            "--tokens: a page without episodes has no tokens; set --episodes chosen or all"
+        )
     runs = _named(args)
     target = args.page or _target(args.outputs, runs)
     size = write_page(runs, target, args.episodes, tokens=args.tokens)

@@ -165,6 +165,7 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
         print(f"xp: note: {line}", file=sys.stderr)
     named, overrides = split_off(("resume",), args.overrides)
     if "resume" in named and not args.multirun:
+        refuse_config_dir(args, f"resume={named['resume']}")
         resumed = spec_to_resume(named["resume"], overrides)
         plan = build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
         return [
@@ -178,6 +179,7 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
     if file is None:
         spec = compose(overrides, args.config_dir)
     else:
+        refuse_config_dir(args, str(file))
         spec = RecordedRun.open(file, overrides[1:]).spec
     return [
         build_plan(spec, new_run_id(spec), command=command_of(args, Point(tuple(overrides), spec)))
@@ -187,6 +189,14 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
 def command_of(args: Namespace, point: Point) -> tuple[str, ...]:
     """Words of the command line that runs one point."""
     return (args.command, *point.overrides, *config_words(args))
+
+
+def refuse_config_dir(args: Namespace, name: str) -> None:
+    """Raises XpError if `--config-dir` is given with a recorded spec, which chooses no options."""
+    if args.config_dir:
+        raise XpError(
+            f"--config-dir: {name} has a recorded spec, which chooses no options; leave --config-dir out"
+        )
 
 
 def config_words(args: Namespace) -> list[str]:
@@ -207,6 +217,7 @@ def points_of(args: Namespace) -> list[Point]:
         return compose_sweep(args.overrides, args.config_dir)
     file = recorded_file(args.overrides)
     if file is not None:
+        refuse_config_dir(args, str(file))
         recorded = RecordedRun.open(file, args.overrides[1:])
         if recorded.directory is not None:
             tell_code(recorded.name, recorded.spec)
