@@ -42,7 +42,7 @@ class Counter(Environment[Add, Count, State]):
     ) -> Count:
         del episode_id
         self.count = start + (seed or 0)
-        return Count(count=self.count)
+        return Count(count=self.count, done=start >= 100)
 
     def step(self, action: Add, timeout_s: float | None = None, **_: Any) -> Count:
         del timeout_s

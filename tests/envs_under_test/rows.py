@@ -12,5 +12,9 @@ def counts() -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def over() -> dict[str, list[dict[str, Any]]]:
+    return {"train": [{"prompt": "{observation}", "reset": {"start": 100}}]}
+
+
 def digs() -> dict[str, list[dict[str, Any]]]:
     return {"train": [{"prompt": "Dig."}]}

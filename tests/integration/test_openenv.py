@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,14 @@ def test_a_fault_of_the_environments_own_is_no_score(provider: OpenEnvProvider) 
     with pytest.raises(ToolCrashed, match="thirteen"):
         session.call("step", {"amount": 13})
     session.close()
+
+
+def test_a_reset_that_ends_the_episode_is_a_fault() -> None:
+    with closing(
+        OpenEnvProvider(counter(rows="tests.envs_under_test.rows:over"), os.environ)
+    ) as over:
+        with pytest.raises(ProtocolError, match="answers done: true, so that the episode has no"):
+            over.open(task())
 
 
 def test_a_late_answer_is_never_taken_for_the_next_ones(provider: OpenEnvProvider) -> None:

@@ -235,6 +235,7 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
         "with a reward below 0.5": 1,
         "of held-out tasks": 1,
         "without a turn to learn": 1,
+        "beyond sft.per_task=2": 1,
     }
 
 

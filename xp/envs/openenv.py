@@ -399,6 +399,10 @@ class OpenEnvCore(ServerCore):
             )
             if seen.is_call_error:
                 raise ProtocolError(f"reset on {self._where}: {seen.text}")
+            if seen.finished:
+                raise ProtocolError(
+                    f"reset on {self._where}: it answers done: true, so that the episode has no turn"
+                )
             prompt = show(data)
         except BaseException:
             await socket.close()

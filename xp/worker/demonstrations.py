@@ -276,6 +276,9 @@ def chosen(
             : rule.per_task
         ]
     ]
+    num_beyond = sum(map(len, by_task.values())) - len(best)
+    if num_beyond:
+        counts[f"beyond sft.per_task={rule.per_task}"] += num_beyond
     random.Random(spec.seed).shuffle(best)
     return best[: rule.num_episodes]
 
