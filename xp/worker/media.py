@@ -257,7 +257,7 @@ def _replace(directory: Path, media: Mapping[str, Any]) -> None:
             written = file.with_name(f".{file.name}.part")
             save_file({**load_file(file), **replaced}, written, metadata={"format": "pt"})
             written.rename(file)
-    if len(files) > 1:
+    if [file.name for file in files] != ["model.safetensors"]:
         _write_index(directory, files)
 
 
