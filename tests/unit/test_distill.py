@@ -185,3 +185,11 @@ def test_the_plan_counts_a_teachers_part_for_pictures(tmp_path: Path) -> None:
         sizes.append(estimate(spec).training["teacher"])
     # Two bytes of each weight of the layers, on four accelerators.
     assert sizes[1] - sizes[0] == 2 * 2 * (4 * 64**2 + 2 * 64 * 256) / 4
+
+
+@pytest.mark.parametrize("where", [TRL, SLIME])
+def test_the_key_of_a_server_goes_to_the_jobs_by_its_name(where: tuple[str, ...]) -> None:
+    assert (
+        stages_of(compose([*where, *SERVER]))["train"].job.secrets["TEACHER_KEY"] == "TEACHER_KEY"
+    )
+    assert "TEACHER_KEY" not in stages_of(compose([*where]))["train"].job.secrets
