@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tools.pages import REFERENCE, parity_page
-from xp.checks.contracts.backend import BackendSuite
-from xp.checks.contracts.fields import ABOUT_THE_PLAN, changed, composed, dropped, rendered
+from xp.contrib.contracts.backend import BackendSuite
+from xp.contrib.contracts.fields import ABOUT_THE_PLAN, changed, composed, dropped, rendered
 from xp.fields.field import columns_of
 from xp.fields.sft import SFT
 from xp.fields.support import Support, meant_fields

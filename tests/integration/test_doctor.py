@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S
 from xp.checks.doctor.finding import Finding, Verdict
 from xp.checks.doctor.machine import accelerators, disk, versions
 from xp.checks.doctor.reach import environments, secrets
 from xp.checks.doctor.template import chat_template
 from xp.composition import compose
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
-from xp.checks.contracts.jobs import DEADLINE_S, eventually
-from xp.checks.contracts.provider import ProviderSuite, lent
+from xp.contrib.contracts.jobs import DEADLINE_S, eventually
+from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.contrib.harbor import session
 from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider

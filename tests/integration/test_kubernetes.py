@@ -15,8 +15,8 @@ import yaml
 
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.launching import ROOT, launcher_spec, stage
-from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.contrib.kubernetes.launcher import KubernetesLauncher, state_of
 from xp.contrib.submitted_files import stage_log
 from xp.errors import ExitCode, XpError

@@ -14,8 +14,8 @@ from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
-from xp.checks.contracts.launcher import LauncherSuite
 from xp.cli import runs
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
 from xp.execution import detached
 from xp.execution.launchers.base import Context, Launch, Launcher

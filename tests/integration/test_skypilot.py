@@ -12,8 +12,8 @@ import pytest
 from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.launching import launcher_spec
-from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.contrib.submitted_files import code_in
 from xp.errors import ExitCode, XpError

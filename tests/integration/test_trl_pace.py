@@ -20,8 +20,8 @@ from tests.support.modules import alone
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S
 from xp.composition import compose
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture

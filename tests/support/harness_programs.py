@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.harbor_tasks import CLOUD, left_over
 from tests.support.ors_server import rules
-from xp.checks.contracts.jobs import eventually
+from xp.contrib.contracts.jobs import eventually
 from xp.envs.base import Task
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider

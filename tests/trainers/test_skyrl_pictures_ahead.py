@@ -20,7 +20,7 @@ from xp.backends.skyrl.worker.generator import UncountedPrompts, XpGenerator
 from xp.backends.skyrl.worker.pictures import SkyRLPictures
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 from xp.backends.skyrl.worker.train import write_view
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs import pictures
 from xp.envs.pictures import PictureStore
 

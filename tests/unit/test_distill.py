@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.support.sections import PLACES, distill
-from xp.checks.contracts.fields import without_spec
 from xp.composition import compose
+from xp.contrib.contracts.fields import without_spec
 from xp.errors import XpError
 from xp.lib.models.vocabulary import read_vocabulary, vocabulary_fault
 from xp.planning.backend import backend_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import launcher_spec, stage
-from xp.checks.contracts.launcher import LauncherSuite
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context
 from xp.execution.launchers.slurm import SlurmLauncher

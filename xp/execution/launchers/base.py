@@ -78,7 +78,7 @@ def timestamp() -> str:
 
 
 class Launcher(Protocol):
-    """Runs jobs. Every implementation passes xp.checks.contracts.launcher.LauncherSuite."""
+    """Runs jobs. Every implementation passes xp.contrib.contracts.launcher.LauncherSuite."""
 
     @property
     def name(self) -> str: ...

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.checks.contracts.jobs import CPU, DEADLINE_S, eventually, stage
+from xp.contrib.contracts.jobs import CPU, DEADLINE_S, eventually, stage
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launcher
 from xp.execution.launchers.files import copy_package
