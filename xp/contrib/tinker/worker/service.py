@@ -173,7 +173,7 @@ class Service:
                 waited = time.monotonic() - began
                 if waited >= self.deadline_s:
                     raise XpError(
-                        f"the service at {URL} gave no {what} within {self.deadline_s:g} s; resume the run when"
+                        f"the service at {URL} did not answer a request for {what} in {self.deadline_s:g} s; resume the run when"
                         " it answers, or set backend.overrides.deadline_s higher",
                         ExitCode.ENGINE,
                     ) from None
@@ -283,7 +283,7 @@ def fault_of(what: str, error: Exception) -> XpError:
     """The fault of a request that the SDK has given up, after its own retries."""
     place = f"the service at {URL}"
     if isinstance(error, NotYet | TimeoutError):
-        return _Waiting(f"{place} gave no {what}", ExitCode.ENGINE)
+        return _Waiting(f"{place} did not answer a request for {what}", ExitCode.ENGINE)
     status = status_of(error)
     reason = " ".join(str(error).split())[:500]
     if status in (401, 403):
