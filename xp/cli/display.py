@@ -24,7 +24,7 @@ from xp.lib.facts import one_reading
 from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted, first_line
 from xp.planning.episode import named_code
-from xp.results.report.result import interval_of
+from xp.results.evaluation.statistics import interval_of
 from xp.tasks.profile import pass_share
 from xp.worker.tiny_model import PLACE
 
@@ -327,10 +327,11 @@ def _learnable(run: Path) -> str:
     """Share of the held-out tasks that the fine-tuned model wins sometimes: the others give a group no advantage."""
     from xp.results.evaluation.results import of_run
 
-    result = of_run(run, run.name, "after")
-    if max(map(len, result.rewards.values()), default=0) < 2:
+    record = of_run(run, run.name, "after").record
+    if max(map(len, record.rewards.values()), default=0) < 2:
         return "from tasks that are won sometimes; evaluation.samples_per_task=4 counts them"
-    rates = [pass_share(rewards, result.pass_threshold) for rewards in result.rewards.values()]
+    threshold = record.summary.pass_threshold
+    rates = [pass_share(rewards, threshold) for rewards in record.rewards.values()]
     never = rates.count(0.0)
     always = rates.count(1.0)
     num_tasks = len(rates) - rates.count(None)

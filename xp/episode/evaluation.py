@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -136,10 +136,12 @@ Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 class _Part(BaseModel):
     """A part of an eval.json; keys that are not read here are not looked at."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, frozen=True)
 
 
-class _Estimate(_Part):
+class Mean(_Part):
+    """A mean over episodes, with its standard error over tasks."""
+
     value: Number
     stderr: Number | None
     num_tasks: Count
@@ -153,21 +155,25 @@ class _Bounds(_Part):
     of: str
 
 
-class _Figures(_Part):
+class Figures(_Part):
     """Figures; those with a default are of `xp eval` alone."""
 
     num_tasks: Count
     num_episodes: Count
     num_void: Count
-    reward: _Estimate | None
-    passes: _Estimate | None
+    reward: Mean | None
+    passes: Mean | None
     pass_threshold: Number
     env_pass_share: Number | None
-    avg_at_k: _Estimate | None = None
-    pass_at_k: dict[str, _Estimate] = {}
-    pass_hat_k: dict[str, _Estimate] = {}
+    avg_at_k: Mean | None = None
+    pass_at_k: dict[str, Mean] = {}
+    pass_hat_k: dict[str, Mean] = {}
     bootstrap: tuple[Number, Number] | None = None
     void_bounds: _Bounds | None = None
+
+    @property
+    def num_scored(self) -> int:
+        return self.num_episodes - self.num_void
 
 
 class _Named(_Part):
@@ -191,7 +197,9 @@ class _Overlap(_Part):
     num_held_out: Count
 
 
-class _Evaluation(_Part):
+class EvaluationRecord(_Part):
+    """The content of an eval.json, of a run or of `xp eval`."""
+
     schema_version: Literal[2]
     id: str
     env: str
@@ -200,25 +208,34 @@ class _Evaluation(_Part):
     run: str | None
     num_asked: Count
     num_played: Count
-    summary: _Figures
-    environments: dict[str, _Figures]
+    summary: Figures
+    environments: dict[str, Figures]
     usage: _Usage
     tasks: dict[str, _Task]
     scoring: dict[str, dict[str, Any]]
     held_out: dict[str, _Overlap] = {}
     task_set: str | None = None
     """Absent in records of early versions."""
+    digest: str | None = None
+    """Digest of what decides the result. None for a record of `xp eval`, whose directory has it in its name."""
+    content: Mapping[str, Any] = {}
+    """The whole file, with the keys that are not read here."""
+
+    @property
+    def rewards(self) -> dict[str, list[float | None]]:
+        """Task -> the rewards of its episodes. None means void."""
+        return {task: episodes.rewards for task, episodes in self.tasks.items()}
 
 
-def read_evaluation(file: Path) -> Mapping[str, Any]:
-    """The content of an eval.json, of a run or of `xp eval`; raises XpError(RUN_DIR) for another file."""
+def read_evaluation(file: Path) -> EvaluationRecord:
+    """Reads an eval.json; raises XpError(RUN_DIR) for another file."""
     value = json_of(file, ExitCode.RUN_DIR, below=file.parent)
     try:
-        _Evaluation.model_validate_json(json.dumps(value))
+        record = EvaluationRecord.model_validate_json(json.dumps(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise XpError(
             f"{file} is not the record of an evaluation: {fault}", ExitCode.RUN_DIR
         ) from None
-    return cast(Mapping[str, Any], value)
+    return record.model_copy(update={"content": value})

@@ -316,9 +316,9 @@ def _finished(directory: Path) -> dict[str, Any] | None:
     """Result of an evaluation. None means that it is not finished, or does not exist."""
     file = directory / RECORD
     if file.exists():
-        result = dict(read_evaluation(file))
-        if result["status"] == "finished":
-            return result
+        record = read_evaluation(file)
+        if record.status == "finished":
+            return dict(record.content)
     return None
 
 

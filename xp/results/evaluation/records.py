@@ -171,7 +171,7 @@ def listed(directory: Path) -> ListedEvaluation:
     if not os.path.lexists(directory / RECORD):
         return ListedEvaluation(directory, None)
     try:
-        return ListedEvaluation(directory, read_evaluation(directory / RECORD))
+        return ListedEvaluation(directory, read_evaluation(directory / RECORD).content)
     except XpError as error:
         return ListedEvaluation(directory, None, str(error))
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Final
 
 from xp.episode.clusters import Limits, clustered_stderr, reward_limits, within
+from xp.execution.held_out import HeldOutResult
 
 Rewards = Mapping[str, Sequence[float | None]]
 """Task -> the rewards of its episodes. None means void."""
@@ -145,6 +146,15 @@ def interval(
     """Student's interval of a mean whose standard error is clustered by task."""
     reach = stderr * student(num_tasks - 1, confidence)
     return value - reach, value + reach
+
+
+def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
+    """Bounds of the interval of a mean held-out reward. None means that there is one task, or that all rewards are
+    equal."""
+    if not result.reward_stderr or result.num_tasks < 2:
+        return None, None
+    low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    return within(low, result.limits), within(high, result.limits)
 
 
 def share(tasks: Sequence[Sequence[float]]) -> Estimate | None:

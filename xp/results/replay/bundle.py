@@ -298,8 +298,8 @@ def figures_of(run: Path) -> dict[str, Any]:
     """Held-out reward and pass rate of each model, with their intervals."""
     figures = {}
     for name in evaluation_files(run):
-        result = of_run(run, run.name, name)
-        summary = asdict(summarize(result.rewards, result.pass_threshold))
+        record = of_run(run, run.name, name).record
+        summary = asdict(summarize(record.rewards, record.summary.pass_threshold))
         figures[name] = {key: summary[key] for key in ("reward", "passes")}
     return figures
 

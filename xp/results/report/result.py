@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from xp.episode.clusters import within
 from xp.errors import XpError
 from xp.execution.health import EpisodeCount
 from xp.execution.held_out import HeldOutResult, held_out
@@ -14,9 +13,20 @@ from xp.execution.record import RunRecord, RunStatus
 from xp.results.evaluation.paired import PairedComparison
 from xp.results.evaluation.results import before_and_after
 from xp.results.evaluation.settings import default_margin
-from xp.results.evaluation.statistics import interval
+from xp.results.evaluation.statistics import interval_of
 from xp.results.evaluation.verdict import RunVerdict, diagnose
 from xp.results.report.escaped_text import page_name
+
+SHOWN: Final = (
+    "reward_mean",
+    "reward_stderr",
+    "label",
+    "num_void",
+    "num_scored",
+    "num_tasks",
+    "pass_share",
+)
+"""Figures of a result that the page shows."""
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -25,20 +35,12 @@ def results(run: Path) -> dict[str, Any]:
         by_model = held_out(run)
     except XpError as error:
         return {"problem": page_name(error)}
-    pairs = {name: interval_of(estimate) for name, estimate in by_model.items()}
-    return {
-        name: {**asdict(by_model[name]), "low": low, "high": high}
-        for name, (low, high) in pairs.items()
-    }
+    return {name: _page_figures(result) for name, result in by_model.items()}
 
 
-def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
-    """Bounds of the 95 % interval of a mean reward, clustered by task. None means that there is one task, or that all
-    rewards are equal."""
-    if not result.reward_stderr or result.num_tasks < 2:
-        return None, None
-    low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
-    return within(low, result.limits), within(high, result.limits)
+def _page_figures(result: HeldOutResult) -> dict[str, Any]:
+    low, high = interval_of(result)
+    return {name: getattr(result, name) for name in SHOWN} | {"low": low, "high": high}
 
 
 def verdict(
