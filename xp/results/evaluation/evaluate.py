@@ -33,7 +33,7 @@ from xp.results.evaluation import records
 from xp.results.evaluation.driver import (
     Allowance,
     EndpointPlay,
-    EvaluationStage,
+    EvaluationContext,
     Health,
     Todo,
     play_local,
@@ -216,16 +216,16 @@ class EvaluationRun:
         ):
             size = self.entry.spec.evaluation.samples_per_task
             pictures = PictureStore(self._outputs.absolute() / DIRECTORY)
-            stage = EvaluationStage(
+            context = EvaluationContext(
                 directory.name, mix, rules, writer, board, health, done, recorded, pictures, size
             )
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
-                return play_local(stage, model, todo, concurrency, self._spend)
+                return play_local(context, model, todo, concurrency, self._spend)
             how = self.entry.spec.evaluation
             tools = self._settings.model.tools
             play = EndpointPlay(
-                stage, self._connect, tools, how.temperature, how.top_p, self._spend
+                context, self._connect, tools, how.temperature, how.top_p, self._spend
             )
             return play(todo, concurrency, mix.max_sessions())
 

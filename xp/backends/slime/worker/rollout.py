@@ -25,10 +25,10 @@ from xp.episode.picture_reader import PictureMismatch
 from xp.episode.rewards import Overlong
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
-from xp.spec import Sampling
+from xp.spec import Algorithm, Sampling
 from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of, trainable
-from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
+from xp.worker.played import PlayedEpisode, SampledTask, is_left_out, live_prompt
 from xp.worker.token_budget import evaluation_sampling, is_cut
 
 T = TypeVar("T")
@@ -110,18 +110,15 @@ async def _play(
     prompt = chat.prompt_text(rows.all[0].prompt_ids)
     ended = PlayedEpisode(task, number, episode, tokens_of(rows.all), prompt)
     trained = await _threaded(worker, partial(_trained, worker, rows.all, evaluation=evaluation))
-    if trained[0].row is not rows.all[0]:
-        metas = []  # The engine reported of other tokens.
-    _fill(args, sample, trained[0], metas)
+    # The engine reported nothing of a row that was made in the place of a played one.
+    _fill(args, sample, trained[0], metas if trained[0].is_played else [])
     if not worker.is_grouped(task.env, evaluation=evaluation):
         await _record(worker, sample, ended, evaluation=evaluation)
     elif not evaluation:
         worker.ungrouped[sample.index] = ended
     else:
         await _end_held_out(worker, sample, ended)
-    close_sample(
-        sample, episode.settle(), chat.end_id, mask_truncated=spec.algorithm.mask_truncated
-    )
+    close_sample(sample, ended.outcome, chat.end_id, spec.algorithm)
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
     if worker.teacher is not None and not evaluation:
@@ -139,14 +136,20 @@ class TrainedRow:
     row: Conversation
     inputs: dict[str, Any] | None
     """Slime's `multimodal_train_inputs`. None means that it has no pictures."""
+    is_played: bool
+    """False for a row without meaning in the place of one that the update could not read."""
 
 
 def _trained(worker: Worker, rows: Sequence[Conversation], *, evaluation: bool) -> list[TrainedRow]:
     pictures = worker.pictures
     if pictures is None or evaluation:
-        return [TrainedRow(row, None) for row in rows]
-    whole = [trainable(worker.chat(), row) for row in rows]
-    return [TrainedRow(row, pictures.train_inputs(row)) for row in whole]
+        return [TrainedRow(row, None, is_played=True) for row in rows]
+    trained = []
+    for row in rows:
+        readable = trainable(worker.chat(), row)
+        inputs = pictures.train_inputs(readable)
+        trained.append(TrainedRow(readable, inputs, is_played=readable is row))
+    return trained
 
 
 def _fill(
@@ -195,11 +198,7 @@ async def _settle_group(
     await asyncio.wrap_future(worker.mix.score_group([ended.episode for _, ended in group]))
     for sample, ended in group:
         await _record(worker, sample, ended, evaluation=evaluation)
-        _set_result(
-            sample,
-            ended.episode.settle(),
-            mask_truncated=worker.config.spec.algorithm.mask_truncated,
-        )
+        _set_result(sample, ended.outcome, worker.config.spec.algorithm)
 
 
 async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluation: bool) -> None:
@@ -263,25 +262,23 @@ async def _converse(
         await opening
 
 
-def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:
+def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, algorithm: Algorithm) -> None:
     """Sets a sample's result, and gives it a token if it has none."""
-    _set_result(sample, outcome, mask_truncated=mask_truncated)
+    _set_result(sample, outcome, algorithm)
     if not sample.response_length:
         # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
         sample.append_response_tokens(tokens=[end_id], trainable=False)
 
 
-def _set_result(sample: Any, outcome: EpisodeResult, *, mask_truncated: bool) -> None:
+def _set_result(sample: Any, outcome: EpisodeResult, algorithm: Algorithm) -> None:
     """Sets a sample's status, its reward, and the mark that excludes it from training."""
-    is_void = outcome.status is EpisodeStatus.VOID
-    is_truncated = outcome.status is EpisodeStatus.TRUNCATED
     sample.status = sample.Status.COMPLETED
-    if is_void:
+    if outcome.status is EpisodeStatus.VOID:
         sample.status = sample.Status.FAILED
-    elif is_truncated:
+    elif outcome.status is EpisodeStatus.TRUNCATED:
         sample.status = sample.Status.TRUNCATED
     sample.reward = VOID_REWARD if outcome.reward is None else outcome.reward
-    sample.remove_sample = is_void or (is_truncated and mask_truncated)
+    sample.remove_sample = is_left_out(outcome, algorithm)
 
 
 def _fill_experts(args: Any, sample: Any) -> None:
