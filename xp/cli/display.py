@@ -85,7 +85,8 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     from xp.planning.duration import disk_line, sft_time_lines, time_lines
     from xp.planning.memory.fit import memory_lines
     from xp.planning.refusals import check_model_files, machine_line
-    from xp.planning.run_size import held_out_lines, profile_lines, row_lines
+    from xp.planning.row_files import row_lines
+    from xp.planning.size_lines import held_out_lines, profile_lines
 
     out = console()
     out.print(title(plan), style="bold")
@@ -236,7 +237,8 @@ def _strange_tools(spec: RunSpec) -> list[str]:
 def arithmetic(plan: Plan) -> list[str]:
     """The batch shape as text; the second line is the size of the run."""
     from xp.planning.batch import arithmetic as batch_arithmetic
-    from xp.planning.run_size import evaluation_line, ineffective_lines, training_line
+    from xp.planning.run_size import ineffective_lines
+    from xp.planning.size_lines import evaluation_line, training_line
 
     training = plan.spec.training
     if not plan.trains:
@@ -258,7 +260,7 @@ def arithmetic(plan: Plan) -> list[str]:
 def show_summary(plan: Plan, outputs: Path) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
     from xp.cli.report import episodes_line, report_line, write_report
-    from xp.planning.run_size import held_out_lines
+    from xp.planning.size_lines import held_out_lines
 
     out = console()
     run = outputs / "runs" / plan.run_id

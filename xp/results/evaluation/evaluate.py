@@ -27,7 +27,7 @@ from xp.lib.atomic import write_json
 from xp.lib.digest import digest_of
 from xp.lib.secrets.redaction import resolve
 from xp.planning.episode import episode_config, episode_environ
-from xp.planning.run_size import row_lines
+from xp.planning.row_files import row_lines
 from xp.planning.stages import prepare_config
 from xp.results.evaluation import records
 from xp.results.evaluation.driver import (
