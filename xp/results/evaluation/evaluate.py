@@ -214,10 +214,17 @@ class EvaluationRun:
             TrajectoryWriter(directory / records.EPISODES) as writer,
             board,
         ):
-            size = self.entry.spec.evaluation.samples_per_task
-            pictures = PictureStore(self._outputs.absolute() / DIRECTORY)
             context = EvaluationContext(
-                directory.name, mix, rules, writer, board, health, done, recorded, pictures, size
+                run=directory.name,
+                mix=mix,
+                rules=rules,
+                writer=writer,
+                board=board,
+                health=health,
+                done=done,
+                recorded=recorded,
+                pictures=PictureStore(self._outputs.absolute() / DIRECTORY),
+                group_size=self.entry.spec.evaluation.samples_per_task,
             )
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
