@@ -34,6 +34,7 @@ from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.job import Job, Stage
+from xp.planning.native_keys import TrainerKeys
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
@@ -46,7 +47,6 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
-from xp.planning.trainer_keys import TrainerKeys
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.places import RunPaths
 

@@ -43,6 +43,7 @@ from xp.lib.packages import IS_CLONE
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import NOT_MEGATRON, batch_refusals, with_shared
 from xp.planning.job import Job, Stage
+from xp.planning.native_keys import TrainerKeys
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
@@ -53,7 +54,6 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
-from xp.planning.trainer_keys import TrainerKeys
 from xp.spec import Reference, RunSpec
 from xp.worker.places import (
     RunPaths,

@@ -19,6 +19,7 @@ from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.engine import READS_PICTURES, vllm_server
 from xp.planning.job import Job, Stage
+from xp.planning.native_keys import TrainerKeys
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
@@ -30,7 +31,6 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
-from xp.planning.trainer_keys import TrainerKeys
 from xp.spec import DType, EngineName, RunSpec
 from xp.spec.training import Optimizer
 from xp.worker.engines.config import VLLMServer
