@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.episode.evaluation import RECORD, Mean, evaluation_record
+from xp.episode.evaluation import RECORD, Estimate, evaluation_record
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.execution.held_out import HeldOutResult
@@ -82,8 +82,8 @@ def held_out_result(reward: float, stderr: float | None = None, **more: Any) -> 
         "num_tasks": num_tasks,
         "num_episodes": 1,
         "num_void": 0,
-        "reward": Mean(value=reward, stderr=stderr, num_tasks=num_tasks),
-        "passes": Mean(value=0.0, stderr=None, num_tasks=num_tasks),
+        "reward": Estimate(value=reward, stderr=stderr, num_tasks=num_tasks),
+        "passes": Estimate(value=0.0, stderr=None, num_tasks=num_tasks),
         "pass_threshold": 1.0,
         "env_pass_share": None,
     }

@@ -21,6 +21,9 @@ from xp.lib.reading import LARGEST, MAX_COUNT, json_of
 
 RECORD: Final = "eval.json"
 SCHEMA_VERSION: Final = 2
+STUDENT: Final = "t"
+DIFFERS: Final = 0.2
+"""Difference between bounds of both intervals, as a share of the width, above which the bootstrap is reported."""
 
 
 def evaluation_record(
@@ -139,41 +142,67 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class Mean(_Part):
-    """A mean over episodes, with its standard error over tasks."""
+class Estimate(_Part):
+    """A value with its standard error, and in a record of `xp eval` with its interval."""
 
     value: Number
     stderr: Number | None
-    num_tasks: Count
+    """Standard error, clustered by task. None means that there is only one task."""
     low: Number | None = None
     high: Number | None = None
+    """Bounds of the interval. None means that there is only one task, or all tasks have the same value."""
+    method: str = STUDENT
+    """`t` (Student's, tasks - 1 degrees of freedom) or `exact` (Clopper-Pearson, if all tasks or none pass)."""
+    num_tasks: Count
 
 
-class _Bounds(_Part):
+class Bounds(_Part):
+    """Lowest and highest possible mean reward, over all possible rewards of the void episodes."""
+
     low: Number
     high: Number
     of: str
+    """Source of the rewards' limits. `rule`: the reward rule; `observed`: the smallest and largest reward."""
 
 
 class Figures(_Part):
-    """Figures; those with a default are of `xp eval` alone."""
+    """Figures of one model on one environment, or on a mixture; those after `env_pass_share` are of `xp eval` alone."""
 
     num_tasks: Count
     num_episodes: Count
     num_void: Count
-    reward: Mean | None
-    passes: Mean | None
+    reward: Estimate | None
+    """Mean reward. None means that every episode is void."""
+    passes: Estimate | None
+    """Share of episodes with a reward of at least `pass_threshold`."""
     pass_threshold: Number
-    env_pass_share: Number | None
-    avg_at_k: Mean | None = None
-    pass_at_k: dict[str, Mean] = {}
-    pass_hat_k: dict[str, Mean] = {}
+    env_pass_share: Number | None = None
+    """Share of passes before the user's reward functions and the group's rewards."""
     bootstrap: tuple[Number, Number] | None = None
-    void_bounds: _Bounds | None = None
+    """Bootstrap interval of the mean reward, by resampling tasks (BCa). None means that all tasks have the same
+    mean."""
+    avg_at_k: Estimate | None = None
+    """Mean over tasks of each task's mean reward."""
+    pass_at_k: Mapping[str, Estimate] = {}
+    """k -> unbiased probability that one of k episodes passes, over tasks with at least k scored episodes."""
+    pass_hat_k: Mapping[str, Estimate] = {}
+    """k -> unbiased probability that all of k episodes pass (pass^k)."""
+    void_bounds: Bounds | None = None
+    """Bounds of the mean reward with void episodes. None means that no episode is void, or all are."""
 
     @property
     def num_scored(self) -> int:
         return self.num_episodes - self.num_void
+
+    @property
+    def bootstrap_differs(self) -> bool:
+        """Returns whether the bootstrap interval differs notably from Student's."""
+        reward = self.reward
+        if self.bootstrap is None or reward is None or reward.low is None or reward.high is None:
+            return False
+        low, high = self.bootstrap
+        width = reward.high - reward.low
+        return max(abs(low - reward.low), abs(high - reward.high)) > DIFFERS * width
 
 
 class _Named(_Part):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.episode.clusters import Limits, reward_limits, within
-from xp.episode.evaluation import RECORD, EvaluationRecord, Figures, Mean, read_evaluation
+from xp.episode.evaluation import RECORD, Estimate, EvaluationRecord, Figures, read_evaluation
 from xp.errors import ExitCode
 from xp.execution.record import number_of
 from xp.lib.digest import digest_of
@@ -35,8 +35,8 @@ class HeldOutResult(Figures):
     """One model's figures, of which an episode is scored; without the rewards of each task, since there may be many
     runs."""
 
-    reward: Mean
-    passes: Mean
+    reward: Estimate
+    passes: Estimate
     label: str = ""
     """Remark if the tasks are trained on as well; else empty."""
     limits: Limits = (None, None)

@@ -7,7 +7,6 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -299,8 +298,8 @@ def figures_of(run: Path) -> dict[str, Any]:
     figures = {}
     for name in evaluation_files(run):
         record = of_run(run, run.name, name).record
-        summary = asdict(summarize(record.rewards, record.summary.pass_threshold))
-        figures[name] = {key: summary[key] for key in ("reward", "passes")}
+        summary = summarize(record.rewards, record.summary.pass_threshold)
+        figures[name] = summary.model_dump(include={"reward", "passes"})
     return figures
 
 
