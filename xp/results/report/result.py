@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from xp.episode.evaluation import Figures
 from xp.errors import XpError
 from xp.execution.health import EpisodeCount
-from xp.execution.held_out import HeldOutResult, held_out
+from xp.execution.held_out import held_out
 from xp.execution.record import RunRecord, RunStatus
 from xp.results.evaluation.paired import PairedComparison
 from xp.results.evaluation.results import before_and_after
@@ -17,17 +18,6 @@ from xp.results.evaluation.statistics import interval_of
 from xp.results.evaluation.verdict import RunVerdict, diagnose
 from xp.results.report.escaped_text import page_name
 
-SHOWN: Final = (
-    "reward_mean",
-    "reward_stderr",
-    "label",
-    "num_void",
-    "num_scored",
-    "num_tasks",
-    "pass_share",
-)
-"""Figures of a result that the page shows."""
-
 
 def results(run: Path) -> dict[str, Any]:
     """Results `before` and `after` from the evaluation's file; `problem` if it cannot be read."""
@@ -35,12 +25,28 @@ def results(run: Path) -> dict[str, Any]:
         by_model = held_out(run)
     except XpError as error:
         return {"problem": page_name(error)}
-    return {name: _page_figures(result) for name, result in by_model.items()}
+    page = {}
+    for name, result in by_model.items():
+        low, high = interval_of(result)
+        page[name] = page_figures(result) | {"low": low, "high": high, "label": result.label}
+    return page
 
 
-def _page_figures(result: HeldOutResult) -> dict[str, Any]:
-    low, high = interval_of(result)
-    return {name: getattr(result, name) for name in SHOWN} | {"low": low, "high": high}
+def page_figures(figures: Figures) -> dict[str, Any]:
+    """Figures of an evaluation for a page; empty if every episode is void."""
+    reward = figures.reward
+    if reward is None:
+        return {}
+    return {
+        "reward_mean": reward.value,
+        "reward_stderr": reward.stderr,
+        "low": reward.low,
+        "high": reward.high,
+        "num_tasks": reward.num_tasks,
+        "num_scored": figures.num_scored,
+        "num_void": figures.num_void,
+        "pass_share": figures.passes and figures.passes.value,
+    }
 
 
 def verdict(
