@@ -22,6 +22,7 @@ from xp.lib.reading import LARGEST, MAX_COUNT, json_of
 RECORD: Final = "eval.json"
 SCHEMA_VERSION: Final = 2
 STUDENT: Final = "t"
+"""Method of an interval: Student's."""
 DIFFERS: Final = 0.2
 """Difference between bounds of both intervals, as a share of the width, above which the bootstrap is reported."""
 
