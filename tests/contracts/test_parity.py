@@ -13,7 +13,8 @@ from xp.checks.contracts.backend import BackendSuite
 from xp.checks.contracts.fields import ABOUT_THE_PLAN, changed, composed, dropped, rendered
 from xp.fields.field import columns_of
 from xp.fields.sft import SFT
-from xp.fields.support import BY_XP, FIELDS, Support, meant_fields
+from xp.fields.support import Support, meant_fields
+from xp.fields.table import BY_XP, FIELDS
 from xp.lib.nested import upwards
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, schema_fields

@@ -16,7 +16,8 @@ from xp.errors import XpError
 from xp.fields.field import OWN, Column, columns_of
 from xp.fields.limits import claims, limits_of, proof_of
 from xp.fields.sft import SFT
-from xp.fields.support import FIELDS, refusals, value_refusals, with_sft
+from xp.fields.support import refusals, value_refusals, with_sft
+from xp.fields.table import FIELDS
 from xp.lib.nested import upwards
 from xp.planning.backend import backend_of
 from xp.planning.refusals import card_refusals, image_refusals

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from xp.fields.sft import SFT
-from xp.fields.support import FIELDS
+from xp.fields.table import FIELDS
 
 CONF = Path(__file__).parents[2] / "conf"
 PATHS = [field.path for field in (*FIELDS, *SFT)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from xp.fields.field import OWN, Column, Proof, columns_of
 from xp.fields.sft import SFT
-from xp.fields.support import FIELDS
+from xp.fields.table import FIELDS
 from xp.lib.nested import upwards
 from xp.lib.plugins import Kind, load, plugins
 

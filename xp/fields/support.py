@@ -1,4 +1,4 @@
-"""The table of fields, and what a backend makes of a spec by its columns: native keys, refusals, cells of parity.md."""
+"""What a backend makes of a spec by its columns: native keys, refusals, and the cells of the parity table."""
 
 from __future__ import annotations
 
@@ -7,37 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
-from xp.fields.algorithm.advantages import ADVANTAGES
-from xp.fields.algorithm.groups import GROUPS
-from xp.fields.algorithm.importance import IMPORTANCE
-from xp.fields.algorithm.loss import LOSS
-from xp.fields.architecture import ARCHITECTURE
-from xp.fields.backend.engine import ENGINE
-from xp.fields.backend.parallel import PARALLEL
-from xp.fields.env import ENV
-from xp.fields.evaluation import EVALUATION
-from xp.fields.field import LEFT_OUT, Column, Field, Native, Refusal, columns_of, text_of
-from xp.fields.model import MODEL
-from xp.fields.run import RUN
-from xp.fields.sft import SFT
-from xp.fields.training.progress import PROGRESS
-from xp.fields.training.rates import RATES
-from xp.fields.training.sampling import SAMPLING
-from xp.fields.training.sizes import SIZES
+from xp.fields.field import LEFT_OUT, Column, Native, Refusal, text_of
+from xp.fields.table import BY_XP
 from xp.lib.nested import upwards
 from xp.spec import RunSpec, Section
 
-FIELDS: Final[tuple[Field, ...]] = (
-    *(*RUN, *ENV, *MODEL, *ARCHITECTURE),
-    *(*ADVANTAGES, *LOSS, *IMPORTANCE, *GROUPS),
-    *(*SIZES, *RATES, *SAMPLING, *PROGRESS),
-    *(*EVALUATION, *PARALLEL, *ENGINE),
-)
-"""All fields in the order of conf/, but those of the section `sft`, whose native keys are of a stage of its own."""
-BY_XP: Final = columns_of((*FIELDS, *SFT), "xp")
-"""Field or section -> xp's own part."""
 Columns = Mapping[str, Column]
 """Key path -> column of a backend; an empty path has the keys that are the same for every spec."""
 Replaced = Mapping[str, tuple[Any, str]]

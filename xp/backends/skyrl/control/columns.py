@@ -8,7 +8,7 @@ from xp.fields.field import Column, Pin, columns_of
 from xp.fields.sft import SFT
 from xp.fields.shared import is_megatron
 from xp.fields.skyrl import ALGORITHM, MEGATRON, Keys
-from xp.fields.support import FIELDS
+from xp.fields.table import FIELDS
 from xp.spec import RunSpec
 
 METRICS = "xp writes the metrics and the trajectories"

@@ -20,7 +20,8 @@ from xp.backends.slime.worker.config import (
 )
 from xp.fields.field import Column, Pin, columns_of
 from xp.fields.sft import SFT
-from xp.fields.support import FIELDS, render
+from xp.fields.support import render
+from xp.fields.table import FIELDS
 from xp.spec import RunSpec
 from xp.worker.slime_names import STEPS_FLAG
 

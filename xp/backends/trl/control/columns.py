@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.fields.field import Column, Pin, columns_of
 from xp.fields.sft import SFT
-from xp.fields.support import FIELDS
+from xp.fields.table import FIELDS
 
 LOGS = "xp writes the metrics, one line per rollout step, and the progress bar"
 PINS = {
