@@ -98,7 +98,7 @@ async def _play(
     episode.count_by(lambda: tokens_of(rows.all), None if evaluation else Overlong.of(spec))
     try:
         limits = evaluation_sampling(spec) if evaluation else spec.training
-        metas = await _converse(worker, args, sample, sampling, episode, limits, rows)
+        report = await _converse(worker, args, sample, sampling, episode, limits, rows)
     except _Aborted:
         sample.status = sample.Status.ABORTED
         return sample
@@ -110,8 +110,9 @@ async def _play(
     prompt = chat.prompt_text(rows.all[0].prompt_ids)
     ended = PlayedEpisode(task, number, episode, tokens_of(rows.all), prompt)
     trained = await _threaded(worker, partial(_trained, worker, rows.all, evaluation=evaluation))
-    # The engine reported nothing of a row that was made in the place of a played one.
-    _fill(args, sample, trained[0], metas if trained[0].is_played else [])
+    if not trained[0].is_played:
+        report = None  # It is about other tokens.
+    _fill(args, sample, trained[0], report)
     if not worker.is_grouped(task.env, evaluation=evaluation):
         await _record(worker, sample, ended, evaluation=evaluation)
     elif not evaluation:
@@ -153,16 +154,16 @@ def _trained(worker: Worker, rows: Sequence[Conversation], *, evaluation: bool) 
 
 
 def _fill(
-    args: Any, sample: Any, trained: TrainedRow, metas: Sequence[Mapping[str, Any]] = ()
+    args: Any, sample: Any, trained: TrainedRow, report: dict[str, Any] | None = None
 ) -> None:
-    """Sets a sample's tokens and pixels, and what the engine reports of the last turn."""
+    """Sets a sample's tokens and pixels, and what the engine reports of its last turn."""
     row = trained.row
     sample.multimodal_train_inputs = trained.inputs
     sample.tokens = [*row.prompt_ids, *row.completion_ids]
     sample.response_length = len(row.completion_ids)
     sample.loss_mask = row.mask
     sample.rollout_log_probs = row.logprobs
-    sample.append_response_tokens(args, meta_info=dict(metas[-1]) if metas else None)
+    sample.append_response_tokens(args, meta_info=report)
 
 
 def _siblings(args: Any, sample: Any, rows: Sequence[TrainedRow]) -> list[Any]:
@@ -215,17 +216,17 @@ async def _converse(
     episode: Episode,
     limits: Sampling,
     rows: Rows,
-) -> list[Mapping[str, Any]]:
+) -> dict[str, Any] | None:
     """Plays turns until the episode ends or its tokens are used up.
 
     Returns:
-        What the engine reports of each turn.
+        What the engine reports of the last turn. None means that there was no turn.
 
     Raises:
         _Aborted: Slime stopped the engines.
     """
     chat = worker.chat()
-    metas = list[Mapping[str, Any]]()
+    report: dict[str, Any] | None = None
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
     tools = json.dumps(sample.metadata["tools"])
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
@@ -233,6 +234,7 @@ async def _converse(
     run = partial(_threaded, worker)
 
     async def write(row: Conversation, reply: Sequence[int]) -> tuple[Sequence[int], bool]:
+        nonlocal report
         row.append_env_tokens(reply)
         length = limits.next_turn(len(row.completion_ids))
         ids = [*row.prompt_ids, *row.completion_ids]
@@ -245,7 +247,7 @@ async def _converse(
         if meta["finish_reason"]["type"] == "abort" or _is_stopping(args):
             raise _Aborted
         await opening
-        metas.append(meta)
+        report = dict(meta)
         row.append_policy_tokens(turn.ids, turn.logprobs)
         return turn.ids, is_cut(turn.ids, length, chat.end_ids, is_stop)
 
@@ -257,7 +259,7 @@ async def _converse(
         except PictureMismatch as fault:
             episode.void(str(fault))
         check_pictures(chat, rows.all, episode)
-        return metas
+        return report
     finally:
         await opening
 
