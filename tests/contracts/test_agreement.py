@@ -59,7 +59,7 @@ def under_trl(script: Script) -> EpisodeFacts:
         )
         if mask
     ]
-    return EpisodeFacts(rollout.outcome, dialogue(rollout.episode), tokenizer.decode(own))
+    return EpisodeFacts(rollout.outcome, dialogue(rollout.record.episode), tokenizer.decode(own))
 
 
 def _conversation(script: Script) -> list[int]:
@@ -123,7 +123,7 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     )
     for rollout in rollouts:
         record = rollout.record.trajectory("r", "train", 0)
-        assert list(record.messages[:1]) == list(rollout.episode.opening)
+        assert list(record.messages[:1]) == list(rollout.record.episode.opening)
         if rollout.outcome.status is not EpisodeStatus.VOID:
             assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)
 

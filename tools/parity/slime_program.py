@@ -237,7 +237,7 @@ def _sample(
     else:
         status = status
     result = EpisodeResult(status, settled(episode, Overlong.of(config.spec)), (), 1, 0, 0)
-    close_sample(sample, result, 0, mask_truncated=config.spec.algorithm.mask_truncated)
+    close_sample(sample, result, 0, config.spec.algorithm)
     return sample
 
 

@@ -145,7 +145,7 @@ def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     out = console()
     listed = records.summaries(outputs)
     if args.json or args.markdown or args.latex:
-        summaries = [dict(entry.summary) for entry in listed if entry.summary is not None]
+        summaries = [dict(entry.record.content) for entry in listed if entry.record is not None]
         _show(args, summaries, outputs)
         for entry in listed:
             if entry.fault:

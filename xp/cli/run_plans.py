@@ -106,7 +106,7 @@ def run_plan(
     from xp.execution.reuse import finished
     from xp.execution.supervise import dispatch
     from xp.planning.refusals import check_model_files
-    from xp.planning.run_size import row_lines
+    from xp.planning.row_files import row_lines
 
     outputs = Path(plan.spec.outputs)
     check_model_files(plan.spec)

@@ -169,8 +169,8 @@ class ChatTokens:
         digests = digests_of(messages)
         self._check_pictures(messages)
         if self.pictures is not None and digests:
-            if len(digests) > self.pictures.per_episode:
-                raise TooManyPictures(len(digests), self.pictures.per_episode)
+            if len(digests) > self.pictures.images.per_episode:
+                raise TooManyPictures(len(digests), self.pictures.images.per_episode)
             return self._expanded(self.rendered(messages, tools), digests)
         rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
         return list(rendered["input_ids"])

@@ -303,7 +303,7 @@ def rendered(
     held_out: list[Example] = []
     for demonstration in demonstrations:
         if chat.pictures is not None:
-            most_pictures = chat.pictures.per_episode
+            most_pictures = chat.pictures.images.per_episode
             if len(pictures_of(demonstration.messages)) > most_pictures:
                 counts[f"with more than model.images.per_episode={most_pictures} images"] += 1
                 continue

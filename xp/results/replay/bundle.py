@@ -7,7 +7,6 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -298,9 +297,9 @@ def figures_of(run: Path) -> dict[str, Any]:
     """Held-out reward and pass rate of each model, with their intervals."""
     figures = {}
     for name in evaluation_files(run):
-        result = of_run(run, run.name, name)
-        summary = asdict(summarize(result.rewards, result.pass_threshold))
-        figures[name] = {key: summary[key] for key in ("reward", "passes")}
+        record = of_run(run, run.name, name).record
+        summary = summarize(record.rewards, record.summary.pass_threshold)
+        figures[name] = summary.model_dump(include={"reward", "passes"})
     return figures
 
 

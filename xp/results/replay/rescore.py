@@ -188,7 +188,7 @@ def compared(
 def _check_scorers(runs: tuple[Path, Path]) -> None:
     """Raises XpError(PLAN) if the runs had other tasks, or if more than the rule of their rewards differs."""
     first, second = (of_run(run, run.name, "after") for run in runs)
-    scorings = [first.scoring, second.scoring]
+    scorings = [first.record.scoring, second.record.scoring]
     differences = {
         key: text
         for key, text in scoring_differences(scorings).items()

@@ -161,7 +161,7 @@ class RunEvaluation:
 
     def _is_recorded(self, name: str, stage: Path) -> bool:
         file = stage / name / RECORD
-        return file.is_file() and read_evaluation(file)["digest"] == self._digest(name)
+        return file.is_file() and read_evaluation(file).digest == self._digest(name)
 
     def _digest(self, name: str) -> str:
         """Digest of all that decides a model's result, independent of the attempt and of the training."""

@@ -13,7 +13,6 @@ from itertools import count, islice
 from typing import Any, Final, Generic, TypeVar
 
 from xp.envs.pictures import digests_of
-from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Tokens
 from xp.episode.picture_reader import PictureMismatch
@@ -37,17 +36,11 @@ SIGNAL_POLL_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Rollout:
-    """A finished episode."""
+    """A finished episode with its tokens, which a training needs, and an evaluation need not keep."""
 
-    row: TaskRow
-    sample: int
-    """Index among the episodes of this task, from 0."""
+    record: PlayedEpisode
     conversations: list[Conversation]
     """Rows of tokens: one, or several if a program rewrote its history."""
-    episode: Episode
-    outcome: EpisodeResult
-    prompt: str | None
-    """The model's exact prompt; None if the run does not keep prompts."""
 
     @property
     def conversation(self) -> Conversation:
@@ -55,11 +48,8 @@ class Rollout:
         return self.conversations[0]
 
     @property
-    def record(self) -> PlayedEpisode:
-        """The episode, for metrics and trajectories."""
-        return PlayedEpisode(
-            self.row, self.sample, self.episode, tokens_of(self.conversations), self.prompt
-        )
+    def outcome(self) -> EpisodeResult:
+        return self.record.outcome
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
@@ -206,9 +196,9 @@ class EpisodePlay:
         self.engine.conversations[number] = Conversation([])
         prompt = self._chat.prompt_text(rows.all[0].prompt_ids)
         episode = self._episodes.pop(number)
-        outcome = self._outcomes[number]
         rows.leave_out(episode.undelivered)
-        return Rollout(row, sample, rows.all, episode, outcome, prompt)
+        record = PlayedEpisode(row, sample, episode, tokens_of(rows.all), prompt)
+        return Rollout(record, rows.all)
 
     def _take_all(self) -> None:
         """Processes all events; waits for one if this thread is idle."""

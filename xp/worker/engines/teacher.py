@@ -13,7 +13,6 @@ from xp.errors import ExitCode, XpError
 from xp.lib.models.vocabulary import vocabulary_fault
 from xp.spec import Distill
 from xp.spec.judge import Endpoint, LimitName
-from xp.spec.model import Images
 from xp.worker.places import teacher_place
 
 CONCURRENCY: Final = 32
@@ -53,9 +52,9 @@ def check_teachers_pictures(rule: Distill, reader: PictureReader) -> None:
         reader: the pictures as the policy reads them.
     """
     teacher = teacher_place(rule)
-    images = Images(max_pixels=reader.max_pixels, per_episode=reader.per_episode)
     tokenizer = reader.processor.tokenizer
-    if PictureReader.load(teacher, reader.store, images, tokenizer).digest() != reader.digest():
+    of_teacher = PictureReader.load(teacher, reader.store, reader.images, tokenizer)
+    if of_teacher.digest() != reader.digest():
         raise XpError(
             f"algorithm.distill.teacher={teacher}: its processor makes other tensors of pictures than the policy's; choose a"
             " teacher with the policy's processor, or set model.images=null"

@@ -79,8 +79,7 @@ class SkyRLPictures:
         Args:
             rows: digests of the pictures of each row.
         """
-        blank = self.reader.no_pixels()
-        pictures = [self.reader.pixels(digests) or blank for digests in rows]
+        pictures = [self.reader.row_pixels(digests) for digests in rows]
         return [row[PIXELS] for row in pictures], [row[GRID] for row in pictures]
 
     def _name(self, digest: str) -> str:

@@ -107,10 +107,9 @@ class SkyRLPictureCollator:
 
     def __call__(self, examples: list[dict[str, Any]], batch_size: int) -> Any:
         batch = self._collate(examples, batch_size=batch_size)
-        rows = []
-        for example in examples:
-            digests = example.get(PICTURES, "").split()
-            rows.append(self._pictures.pixels(digests) or self._pictures.no_pixels())
+        rows = [
+            self._pictures.row_pixels(example.get(PICTURES, "").split()) for example in examples
+        ]
         for key in (PIXELS, GRID):
             batch[key] = TensorList([row[key] for row in rows])
         return batch
