@@ -22,7 +22,7 @@ from xp.planning.plan import build_plan
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in (
-        "xp.checks.doctor.program.TIMEOUT_S",
+        "xp.lib.python_program.TIMEOUT_S",
         "xp.checks.doctor.reach.DEADLINE_S",
         "xp.envs.slots.DEADLINE_S",
     ):

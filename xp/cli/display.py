@@ -169,14 +169,14 @@ def plan_json(plan: Plan) -> str:
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
     """Files that the launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
-    from xp.execution.launchers.base import Context, PreviewLauncher, make_launcher
+    from xp.execution.launchers.base import Context, PreviewLauncher, StageContext, make_launcher
 
     launcher = make_launcher(plan.spec.launcher, outputs)
     if not isinstance(launcher, PreviewLauncher):
         return {}
     directory = f"runs/{plan.run_id}/attempt_{plan.attempt}"
     context = Context(plan.run_id, plan.attempt, outputs.absolute(), directory)
-    return launcher.preview([(stage, context) for stage in plan.stages])
+    return launcher.preview([StageContext(stage, context) for stage in plan.stages])
 
 
 def title(plan: Plan) -> str:

@@ -9,12 +9,12 @@ import sys
 from typing import Final
 
 from xp.checks.doctor.finding import Findings, fault, ok, unknown
-from xp.checks.doctor.program import answer_of
-from xp.composition import ROOT
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import interpreter
+from xp.lib.python_program import ROOT, last_line
 from xp.planning.functions import named_functions
 from xp.planning.runtime import trainer_runtime
+from xp.planning.stages import QUIET
 from xp.spec import RunSpec
 from xp.worker.user_functions import LOADERS
 
@@ -39,12 +39,10 @@ def functions(spec: RunSpec) -> Findings:
     # The directories of the user's modules, which a run copies; another Python has its own standard library.
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     paths = [entry or os.getcwd() for entry in sys.path if not entry.startswith(prefixes)]
-    path = os.pathsep.join([str(ROOT), *paths])
+    variables = {**QUIET, "PYTHONPATH": os.pathsep.join([ROOT, *paths])}
     try:
-        done = answer_of(python, ("-m", PROGRAM, json.dumps(references)), {"PYTHONPATH": path})
-        done.check_returncode()
-        answer = json.loads(done.stdout.splitlines()[-1])
-    except (subprocess.SubprocessError, ValueError, IndexError) as error:
+        answer = json.loads(last_line(python, ("-m", PROGRAM, json.dumps(references)), variables))
+    except (subprocess.SubprocessError, ValueError) as error:
         yield fault("functions", f"{python} cannot import {names}: {error}", ExitCode.CONFIG)
         return
     for name, why in answer.items():
