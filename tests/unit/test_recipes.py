@@ -15,7 +15,7 @@ from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
 from xp.planning.run_size import evaluation_line, expected_tasks
 from xp.spec import RunSpec
-from xp.tasks.evaluated import evaluated_episodes
+from xp.tasks.schedule import evaluated_episodes
 from xp.worker.engines.config import EvaluateConfig
 
 RECIPES = options("recipes")

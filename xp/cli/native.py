@@ -23,8 +23,8 @@ from xp.composition.known_names import PLAIN, RENAMED, SENTENCES, foreign_hint
 from xp.composition.native_names import catalogs
 from xp.composition.scripts import Script, keys_of, read_script
 from xp.errors import XpError
+from xp.lib.reading import yaml_value
 from xp.lib.text import as_yaml
-from xp.lib.yaml_loader import LOADER
 from xp.planning.native_keys import UNKNOWN_EFFECT, NativeKeys
 from xp.planning.plan import Plan
 from xp.spec import BackendName
@@ -322,7 +322,7 @@ def _plain(value: Any) -> Any:
         read = (
             float(text)
             if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text, re.I)
-            else yaml.load(text, LOADER)
+            else yaml_value(text)
         )
     except (ValueError, yaml.YAMLError):
         return text

@@ -56,8 +56,8 @@ def _without_export(spec: RunSpec) -> str | None:
 EVALUATION = (
     *by_xp(
         {
-            "evaluation.num_tasks": "xp.tasks.evaluated",
-            "evaluation.samples_per_task": "xp.tasks.evaluated",
+            "evaluation.num_tasks": "xp.tasks.schedule",
+            "evaluation.samples_per_task": "xp.tasks.schedule",
         }
     ),
     Field(

@@ -13,10 +13,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from xp.errors import XpError, nearest
-from xp.lib.yaml_loader import LOADER
+from xp.lib.reading import yaml_value
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 TABLE = (
@@ -96,7 +94,7 @@ class Machine:
 
 @cache
 def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=LOADER)
+    table: Mapping[str, Any] = yaml_value(TABLE.read_text(encoding="utf-8"))
     return table
 
 

@@ -9,12 +9,10 @@ import sys
 from typing import Final
 
 from xp.checks.doctor.finding import Findings, fault, ok, unknown
-from xp.checks.doctor.program import answer_of
+from xp.checks.doctor.program import answer_of, trainers_interpreter
 from xp.composition import ROOT
-from xp.errors import ExitCode, XpError
-from xp.execution.launchers.preflight import interpreter
+from xp.errors import ExitCode
 from xp.planning.functions import named_functions
-from xp.planning.runtime import trainer_runtime
 from xp.spec import RunSpec
 
 LOADED: Final = ("reward_fn", "group_reward_fn", "advantage_fn", "curriculum")
@@ -45,9 +43,8 @@ def functions(spec: RunSpec) -> Findings:
     if not references:
         return
     names = ", ".join(dict.fromkeys(name for _, name in references))
-    try:
-        python = interpreter(trainer_runtime(spec, ()))
-    except XpError:
+    python = trainers_interpreter(spec)
+    if python is None:
         yield unknown(
             "functions",
             f"a run imports {names}; there is no Python of the trainer's to try it with",

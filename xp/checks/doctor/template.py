@@ -8,13 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xp.checks.doctor.finding import Findings, Verdict, fault, ok, unknown
-from xp.checks.doctor.program import answer_of
-from xp.composition import ROOT
+from xp.checks.doctor.program import answer_of, trainers_interpreter
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.preflight import interpreter
 from xp.lib.models.files import local_directory
 from xp.planning.episode import spec_in_job
-from xp.planning.runtime import trainer_runtime
 from xp.planning.stages import task_set_place
 from xp.spec import RunSpec
 from xp.tasks.manifest import TABLE
@@ -34,20 +31,15 @@ def chat_template(spec: RunSpec, outputs: Path) -> Findings:
         )
         return
     name = str(directory)
-    try:
-        python = interpreter(trainer_runtime(spec, ()))
-    except XpError:
+    python = trainers_interpreter(spec)
+    if python is None:
         yield unknown("template", "there is no Python with transformers to ask")
         return
     try:
-        words = (
-            "-m",
-            PROGRAM,
-            name,
-            spec_in_job(spec).model.model_dump_json(),
-            *_prepared(spec, outputs),
-        )
-        done = answer_of(python, words, {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
+        words = ("-m", PROGRAM, name, *_prepared(spec, outputs))
+        # A template of the model's may be longer than an argument can be.
+        model = spec_in_job(spec).model.model_dump_json()
+        done = answer_of(python, words, {"HF_HUB_OFFLINE": "1"}, model)
     except subprocess.TimeoutExpired as late:
         message = f"{name}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
         fix = "read it (tokenizer_config.json, chat_template.jinja), and correct it or choose another model"

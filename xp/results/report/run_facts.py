@@ -11,7 +11,7 @@ from xp.episode.metric_table import title_of_metric
 from xp.errors import XpError
 from xp.execution.record import RunRecord, minutes_between
 from xp.planning.memory.fit import memory_lines
-from xp.results.report.escaped_text import as_dict, page_name
+from xp.results.report.web import as_dict, page_name
 
 
 def title_of(spec: Mapping[str, Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from xp.lib.digest import digest_number
 from xp.spec import Sampling
 from xp.worker.token_budget import is_cut
 
@@ -199,7 +199,7 @@ class RequestEngine(EpisodeEngine):
     def _begin_turn(self, number: int) -> None:
         conversation = self.conversations[number]
         words, limit = self._next_turn(number)
-        seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
+        seed = digest_number(words, 7)
         ids = [*conversation.prompt_ids, *conversation.completion_ids]
 
         def done(turn: GeneratedTurn | BaseException) -> None:

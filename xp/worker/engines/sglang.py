@@ -10,8 +10,8 @@ from typing import Any
 from xp.lib.loopback import HOST, free_ports
 from xp.worker.engines import key_check
 from xp.worker.engines.completions import MODEL, CompletionClient, biases
+from xp.worker.engines.config import START_TIMEOUT_S
 from xp.worker.engines.conversation import GeneratedTurn, GenerationRequest
-from xp.worker.engines.probe import START_TIMEOUT_S
 from xp.worker.engines.server import Program, RunningServer, serving
 
 DEADLINE_S = 120.0

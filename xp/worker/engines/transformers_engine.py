@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from statistics import mean
 from typing import Any, Final
@@ -21,6 +22,7 @@ from transformers import (
 )
 
 from xp.episode.picture_reader import PictureReader
+from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.models.network import has_own_decoding, stated
 from xp.lib.nested import grouped
@@ -28,6 +30,7 @@ from xp.spec import Sampling
 from xp.worker.engines.conversation import (
     Conversation,
     EpisodeEngine,
+    OpenEngine,
     Opening,
     RolloutTurn,
 )
@@ -458,3 +461,18 @@ def draw(
         points = torch.minimum(points, torch.nextafter(heights[:, -1], torch.zeros(())))
         tokens = torch.searchsorted(heights, points[:, None], right=True)[:, 0]
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+
+
+def over_model(model: Any, chat: ChatTokens, sampling: Sampling, seed: str) -> OpenEngine:
+    """Function that opens engines over a model of this process, with pictures or of text alone.
+
+    Raises:
+        XpError: as `check_decoding` does.
+    """
+    is_stop = chat.holds_one_of(sampling.stop)
+    kind: Callable[..., EpisodeEngine]
+    if chat.pictures is None:
+        kind = check_decoding(model)
+    else:
+        kind = partial(RecomputingEngine, pictures=chat.pictures)
+    return lambda opening: kind(model, opening, chat.end_ids, sampling, seed, is_stop)

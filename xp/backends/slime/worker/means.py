@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig, config_at
+from xp.episode.advantages import DISTILL_KL
 from xp.spec import LossAggregation
-from xp.worker.distill import DISTILL_KL
 
 _factors: list[float] = []
 """Factor of each update of the step in this process; a process has one role."""

@@ -26,15 +26,15 @@ from xp.backends.slime.worker.models import (
 )
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
-from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
+from xp.lib.secrets.environment import with_secrets_file
 from xp.spec import Evaluation, Training
-from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
+from xp.tasks.schedule import evaluated_tasks
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.engines.teacher import check_teacher
 from xp.worker.learning_rate import first_rate
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     if quantized is not None:
         check_quantized(local_model(quantized, root), config.architecture)
     if spec.algorithm.distill is not None:
-        check_teacher(spec.algorithm.distill, str(model), environment())
+        check_teacher(spec.algorithm.distill, str(model), with_secrets_file())
     program = TrainingProgram.begin(path, SlimeTrainConfig.from_json)
     config = program.config
     check_warm_up(config)

@@ -14,8 +14,8 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
 from xp.lib.progress import evaluation_bar
-from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
+from xp.tasks.schedule import evaluated_tasks
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.conversation import OpenEngine

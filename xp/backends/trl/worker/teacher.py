@@ -10,9 +10,9 @@ from trl.models import prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head
 
 from xp.spec import Distill
-from xp.worker.dropout import disable_dropout
 from xp.worker.engines.teacher import TeacherApi, check_teacher
 from xp.worker.media import load_network
+from xp.worker.network import disable_dropout
 from xp.worker.places import teacher_place
 
 Scorer = Callable[[Any], torch.Tensor]

@@ -12,7 +12,7 @@ from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
 from xp.lib.progress import evaluation_bar
 from xp.lib.reading import config_of
-from xp.tasks.evaluated import evaluated_episodes
+from xp.tasks.schedule import evaluated_episodes
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.conversation import OpenEngine

@@ -13,7 +13,6 @@ from statistics import fmean
 from typing import Any
 
 from xp.contrib.tinker.worker.batch import Row, bounds
-from xp.contrib.tinker.worker.config import TinkerTrainConfig
 from xp.contrib.tinker.worker.held_out import ServiceEvaluation
 from xp.contrib.tinker.worker.penalties import Penalties
 from xp.contrib.tinker.worker.publish import (
@@ -23,7 +22,7 @@ from xp.contrib.tinker.worker.publish import (
     tokenizer_place,
 )
 from xp.contrib.tinker.worker.rollouts import Players, ServiceRollouts, ServiceSamples
-from xp.contrib.tinker.worker.service import Service, grad_norm
+from xp.contrib.tinker.worker.service import Service, TinkerTrainConfig, grad_norm
 from xp.contrib.tinker.worker.state import FORM, latest, prune, read_state, write_state
 from xp.contrib.tinker.worker.step_batch import GAP, StepBatch
 from xp.episode.finite import FiniteUpdates
