@@ -84,6 +84,14 @@ class EvaluationRun:
     def title(self) -> str:
         return f"{self.entry.env} / {self.entry.name}"
 
+    @property
+    def starts_engine(self) -> bool:
+        """Whether a server of vLLM or SGLang is started, for the model or for a judge."""
+        is_local = self.entry.directory is not None
+        return self.entry.spec.served_judge is not None or (
+            is_local and self._settings.eval.engine is not EngineName.TRANSFORMERS
+        )
+
     def check(self, *, again: bool) -> None:
         """Checks what unplayed episodes need, before anything is made.
 
