@@ -93,6 +93,14 @@ class Machine:
 
 
 @cache
+def base_values(section: str) -> Mapping[str, Any]:
+    """The values of conf/SECTION/_base.yaml, which a spec has where nobody sets others."""
+    file = TABLE.with_name(section) / "_base.yaml"
+    values: Mapping[str, Any] = yaml_value(file.read_text(encoding="utf-8"))
+    return values
+
+
+@cache
 def _table() -> Mapping[str, Any]:
     table: Mapping[str, Any] = yaml_value(TABLE.read_text(encoding="utf-8"))
     return table
