@@ -218,10 +218,6 @@ def evaluated_while_training(
     return metrics[METRIC]
 
 
-if __name__ == "__main__":
-    sys.exit(run_stage(main, sys.argv[1:]))
-
-
 def evaluation_metrics(
     name: str, played: Sequence[EpisodeFacts], pass_threshold: float, tasks: Path
 ) -> dict[str, float]:
@@ -239,3 +235,7 @@ def evaluation_metrics(
     if num_trained_on:
         metrics[TRAINED_ON] = num_trained_on / sum(record.num_held_out for record in records)
     return {f"evaluation/{name}/{key}": value for key, value in metrics.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

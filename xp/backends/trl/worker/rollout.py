@@ -138,7 +138,7 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             return
         self._generation.update(trainer)
         with self._generation.engine(trainer) as engine:
-            self._held_out.play_trained(engine)
+            self._held_out.play_trained(engine, trainer)
 
     def _samples(self, rows: Sequence[TaskRow], step: int, trainer: Any) -> StepSamples:
         """This process's episodes of a step."""

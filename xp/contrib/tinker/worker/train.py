@@ -185,7 +185,8 @@ class ServiceTraining:
         state = {"state": self._state, "step": self._step}
         publish_policy(self._service, self._client, self._spec, players.chat, target, state)
         if self._held_out is not None:
-            self._held_out.play_trained(self._service.sampler(self._client))
+            sampler = self._service.sampler(self._client)
+            self._held_out.play_trained(sampler, self._step, self._save_adapters)
         costs = self._costs()
         if any(costs.values()):
             # After the last step's line: the run's costs are the sum of all lines.
