@@ -229,10 +229,10 @@ def write_examples(trained: Sequence[Example], file: Path) -> None:
     has_pictures = any(example.pictures for example in trained)
     lines = []
     for example in trained:
-        row: dict[str, Any] = {"input_ids": example.ids, "loss_mask": example.mask}
+        line: dict[str, Any] = {"input_ids": example.ids, "loss_mask": example.mask}
         if has_pictures:
-            row[PICTURES] = " ".join(example.pictures)
-        lines.append(f"{json.dumps(row)}\n")
+            line[PICTURES] = " ".join(example.pictures)
+        lines.append(f"{json.dumps(line)}\n")
     write_atomically(file, "".join(lines))
 
 

@@ -185,7 +185,7 @@ def play_local(
     """
     left = [(row, sample) for row, sample in todo if (row.task_id, sample) not in stage.done]
     episodes = EpisodePlay(
-        model.open_engine, model.chat, left, stage.mix, places=size, in_order=False
+        model.open_engine, model.chat, left, stage.mix, slots=size, in_order=False
     )
     reason: str | None = None
     for played in (episode.record for episode in episodes):

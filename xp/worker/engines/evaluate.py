@@ -72,7 +72,7 @@ def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[Ep
             spec.backend.engine.name, config.server, model, chat, spec, stage
         ) as open_engine,
     ):
-        rollouts = EpisodePlay(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
+        rollouts = EpisodePlay(open_engine, chat, numbered, mix, slots=spec.evaluation.batch_size)
         bar = evaluation_bar(f"evaluate {name}", len(numbered), rollouts)
         ended = (rollout.record for rollout in bar)
         settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)

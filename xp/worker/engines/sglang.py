@@ -45,8 +45,11 @@ class SGLangClient(CompletionClient):
         }
 
     def _turn(self, answer: Any) -> GeneratedTurn:
-        rows = answer["meta_info"]["output_token_logprobs"]
-        return GeneratedTurn([int(row[1]) for row in rows], [float(row[0]) for row in rows])
+        # Log-probability, id and text of each token.
+        entries = answer["meta_info"]["output_token_logprobs"]
+        return GeneratedTurn(
+            [int(entry[1]) for entry in entries], [float(entry[0]) for entry in entries]
+        )
 
 
 class AdapterClient(SGLangClient):

@@ -110,10 +110,10 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         if config.stub:
             from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 
-            place = self.cfg.trainer.policy.model.path
+            model = self.cfg.trainer.policy.model.path
             weights = Path(config.stage_dir, "engine_weights.safetensors").absolute()
             spec = config.spec
-            return CpuEngine(place, weights, spec.backend.num_threads, spec.model.images)
+            return CpuEngine(model, weights, spec.backend.num_threads, spec.model.images)
         from xp.backends.skyrl.worker import engine_key
 
         has_key = engine_key.use(self.cfg)

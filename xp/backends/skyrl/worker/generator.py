@@ -152,8 +152,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             # More episodes than sessions would fill the pool with waiting calls, and no session would ever end.
             self._slots = asyncio.Semaphore(self._mix.max_sessions())
         batch = self._batch(input_batch)
-        rows = zip(input_batch["env_extras"], input_batch["trajectory_ids"], strict=True)
-        plays = [self._begin(extras, trajectory_id, batch) for extras, trajectory_id in rows]
+        prompts = zip(input_batch["env_extras"], input_batch["trajectory_ids"], strict=True)
+        plays = [self._begin(extras, trajectory_id, batch) for extras, trajectory_id in prompts]
         groups = grouped((play.trajectory_id.instance_id, play) for play in plays)
         tasks = [asyncio.ensure_future(self._play_group(group, batch)) for group in groups.values()]
         try:
@@ -338,7 +338,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         return PlayedEpisode(play.task, play.sample, play.episode, tokens, prompt)
 
     def _output(self, plays: Sequence[_Play], batch: _Batch) -> dict[str, Any]:
-        """SkyRL's GeneratorOutput; an episode of several rows has several entries in a row."""
+        """SkyRL's GeneratorOutput; an episode of several rows has several entries, one after the other."""
         pairs = self._rows(plays)
         rewards = [self._rewards(play, row) for play, row in pairs]
         masks = [self._mask(play, row) for play, row in pairs]

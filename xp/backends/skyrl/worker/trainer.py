@@ -140,10 +140,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     def _cleanup_old_checkpoints(self) -> None:
         """SkyRL's method, with xp's own rule of which directories are checkpoints."""
         self._node_ids = self._node_ids or self.dispatch.get_node_ids()
-        place = self.cfg.trainer.ckpt_path
+        checkpoints = self.cfg.trainer.ckpt_path
         keep = self.cfg.trainer.max_ckpts_to_keep
-        run_on_each_node(self._node_ids, prune, place, keep)
-        prune(place, keep)
+        run_on_each_node(self._node_ids, prune, checkpoints, keep)
+        prune(checkpoints, keep)
 
     def save_models(self) -> None:
         """Saves a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""

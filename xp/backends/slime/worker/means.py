@@ -42,14 +42,14 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     updates = []
     begin = 0
     for number in rollout_data["num_microbatches"]:
-        rows = [
+        chosen = [
             at
             for batch in rollout_data["micro_batch_indices"][begin : begin + number]
             for at in batch
         ]
         begin += number
         updates.append(
-            torch.stack([sizes[rows].sum(), (sizes[rows] == 0).sum(), shares[rows].sum()])
+            torch.stack([sizes[chosen].sum(), (sizes[chosen] == 0).sum(), shares[chosen].sum()])
         )
     counts = torch.stack(updates)
     torch.distributed.all_reduce(

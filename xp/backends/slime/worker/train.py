@@ -101,7 +101,8 @@ def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
     except EarlyStop as why:
         print(why, flush=True)
         last = config.checkpoints_in(root).choose_latest()
-        assert last is not None  # the evaluated step has a checkpoint, by the rows of patience
+        # The evaluated step has a checkpoint, by the refusals of evaluation.patience.
+        assert last is not None
         return last
     return config.num_steps - 1
 
@@ -126,12 +127,12 @@ def write_views(program: TrainingProgram[SlimeTrainConfig], model: Path) -> Chat
     return chat
 
 
-def critic_role(training: Training, place: Path, *, is_resumed: bool) -> Mapping[str, Any]:
+def critic_role(training: Training, directory: Path, *, is_resumed: bool) -> Mapping[str, Any]:
     """Entry of Slime's critic for --megatron-config-path; other settings are those of the policy's command line.
 
     A critic that is not resumed starts with the policy's initial weights and a new output layer.
     """
-    checkpoints = str(place.absolute())
+    checkpoints = str(directory.absolute())
     rate = training.critic_learning_rate or training.learning_rate
     overrides = {"lr": rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
     overrides |= {"lr_warmup_init": first_rate(rate, training.warmup_updates)}

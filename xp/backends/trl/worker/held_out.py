@@ -55,12 +55,12 @@ class HeldOutEvaluation:
         self._numbered, self._num_counted = share_of(
             self._tasks, config.spec.evaluation.samples_per_task, self._ranks
         )
-        self._places = max(1, config.spec.evaluation.batch_size // self._ranks.count)
+        self._num_slots = max(1, config.spec.evaluation.batch_size // self._ranks.count)
 
     @property
     def deadline_s(self) -> int:
         """Largest number of seconds that another rank may take, in addition to its training episodes."""
-        wave_size = min(self._places, *(limit.max_sessions for limit in self._limits))
+        wave_size = min(self._num_slots, *(limit.max_sessions for limit in self._limits))
         wave_s = math.ceil(max(limit.episode_timeout_s for limit in self._limits))
         return math.ceil(len(self._numbered) / wave_size) * wave_s
 
@@ -133,7 +133,7 @@ class HeldOutEvaluation:
         process = self._process
         run = self._config.places.run
         numbered = self._numbered
-        played = EpisodePlay(opened, process.chat, numbered, process.mix, places=self._places)
+        played = EpisodePlay(opened, process.chat, numbered, process.mix, slots=self._num_slots)
         bar = evaluation_bar(
             f"evaluate {name}", len(numbered), played, is_shown=self._ranks.is_main
         )

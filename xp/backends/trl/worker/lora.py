@@ -35,9 +35,9 @@ def start_policy(start: str, policy: Model) -> tuple[Any, Any]:
     lora = policy.lora
     dtype = loaded_dtype(policy)
 
-    def loaded(place: str) -> Any:
-        here = Path(place)  # as peft writes it beside the adapters
-        exact = str(here.absolute()) if here.is_dir() else place
+    def loaded(name: str) -> Any:
+        here = Path(name)  # as peft writes it beside the adapters
+        exact = str(here.absolute()) if here.is_dir() else name
         model = load_network(exact, dtype, trains_vision=policy.train_vision)
         disable_dropout(model)
         return model

@@ -116,8 +116,8 @@ class ServiceEvaluation:
     ) -> Sequence[EpisodeFacts]:
         players = self._players
         evaluation = self._spec.evaluation
-        places = min(evaluation.batch_size, self._spec.backend.engine.max_sequences)
-        played = EpisodePlay(opened, players.chat, self._numbered, players.mix, places=places)
+        slots = min(evaluation.batch_size, self._spec.backend.engine.max_sequences)
+        played = EpisodePlay(opened, players.chat, self._numbered, players.mix, slots=slots)
         bar = evaluation_bar(f"evaluate {name}", len(self._numbered), played)
         ended = (rollout.record for rollout in bar)
         settled = with_group_rewards(players.mix, ended, evaluation.samples_per_task)
