@@ -175,12 +175,12 @@ def test_ranks_with_different_numbers_of_turns_all_end(together: Run) -> None:
     first, second = together.found["uneven_lengths"]
     assert max(first) <= 12 < min(second)
     assert together.found["uneven_masks"] == [first, second]
-    *_, line = map(json.loads, together.found["uneven_metrics"])
+    _, _, line = map(json.loads, together.found["uneven_metrics"])
     assert line["episodes/num"] == 8
 
 
 def test_held_out_tasks_are_played_while_training_by_all_ranks_alike(together: Run) -> None:
-    line, _, after, _ = map(json.loads, together.found["uneven_metrics"])
+    line, after, _ = map(json.loads, together.found["uneven_metrics"])
     # Five tasks over two ranks: each plays three, and the sixth episode does not count.
     assert line["stage"] == "evaluate_during"
     assert line["step"] == 4
