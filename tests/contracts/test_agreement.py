@@ -115,7 +115,7 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     chat = ChatTokens(tokenizer, keeps_prompts=True)
     mix = DrawnMix()
     rollouts = under_trls_engine(
-        model, chat, mix, sampling_of(400, 8, 40), len(DRAWN), places=places
+        model, chat, mix, sampling_of(400, 8, 40), len(DRAWN), slots=places
     )
     trained = [any(rollout.conversation.mask) for rollout in rollouts]
     check_drawn(
@@ -140,7 +140,7 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
     grouped.ALL_OPEN.clear()
     with grouped.mixture(function) as mix:
         rollouts = under_trls_engine(
-            model, chat, mix, sampling, size, 2, places=places, group_size=size
+            model, chat, mix, sampling, size, 2, slots=places, group_size=size
         )
     if function == "overtaken":
         assert {rollout.outcome.reward for rollout in rollouts} == {None, 3.0}

@@ -19,8 +19,7 @@ from tests.support.small_training import check_finds_no_fault, two_steps_are_pla
 from xp.__main__ import main
 from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.envs.base import Provider
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 

@@ -125,6 +125,20 @@ def test_a_tokenizer_that_is_here_is_looked_at_in_the_trainers_python(tmp_path: 
 
 
 @pytest.mark.integration
+def test_a_template_may_be_longer_than_an_argument_of_a_program(tmp_path: Path) -> None:
+    """Linux lets a program have no argument above 128 kB."""
+    tokenizer, _ = tokenizer_and_model()
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (tmp_path / "model.safetensors").touch()
+    template = tmp_path / "long.jinja"
+    template.write_text(f"{{# {'é' * 200_000} #}}{tokenizer.chat_template}", encoding="utf-8")
+    spec = compose(["model=hf", f"model.path={tmp_path}", f"model.template={template}"])
+    finding = only(list(chat_template(spec, tmp_path)))
+    assert (finding.verdict, "keeps earlier turns" in finding.text) == (Verdict.OK, True), finding
+
+
+@pytest.mark.integration
 def test_the_command_goes_on_after_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

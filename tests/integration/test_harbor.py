@@ -19,7 +19,7 @@ from xp.contrib.contracts.jobs import DEADLINE_S, eventually
 from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.contrib.harbor import session
 from xp.envs.base import Provider, Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 

@@ -32,8 +32,7 @@ from tests.support.harness_programs import harness
 from xp.checks.doctor.reach import environments
 from xp.contrib.contracts.jobs import eventually
 from xp.contrib.harbor.cloud_options import ACCOUNTS
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.spec.env import SandboxKind

@@ -16,7 +16,7 @@ from tests.support.harbor_tasks import harbor, write_task
 from tests.support.harness_programs import harness
 from xp.contrib.contracts.jobs import eventually
 from xp.envs.base import Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.spec.env import SandboxKind

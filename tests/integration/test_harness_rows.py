@@ -16,7 +16,7 @@ from tests.support.chat_templates import tokenizer_of
 from tests.support.harness_programs import harness, place
 from tests.support.sections import sampling_of
 from xp.envs.base import Message, Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens

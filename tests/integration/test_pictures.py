@@ -16,7 +16,7 @@ from xp.envs.base import PICTURE_MARK, Task, ToolResult
 from xp.envs.pictures import PictureStore, digests_of, picture_data
 from xp.episode.episode import Episode
 from xp.worker.engines.conversation import Opening
-from xp.worker.engines.in_process import over_model
+from xp.worker.engines.transformers_engine import over_model
 from xp.worker.media import load_network, placeholder_ids
 from xp.worker.token_budget import reply_ids
 

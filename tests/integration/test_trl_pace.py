@@ -189,7 +189,7 @@ def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_sto
     def hear(number: int, _: int) -> None:
         assert number or first_may_end.wait(DEADLINE_S)
 
-    playing = play(rows(9), Mix(hear, 9), places=2, in_order=False)
+    playing = play(rows(9), Mix(hear, 9), slots=2, in_order=False)
     ended = []
     for one in playing:
         ended.append(one.record.task.index)

@@ -16,7 +16,7 @@ from xp.planning.plan import build_plan
 from xp.planning.run_size import expected_tasks
 from xp.planning.size_lines import evaluation_line
 from xp.spec import RunSpec
-from xp.tasks.evaluated import evaluated_episodes
+from xp.tasks.schedule import evaluated_episodes
 from xp.worker.engines.config import EvaluateConfig
 
 RECIPES = options("recipes")

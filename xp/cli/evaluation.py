@@ -75,6 +75,12 @@ def evaluations(
             "--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens"
         )
     runs = [EvaluationRun(entry, known.settings, allowance) for entry in entries(known)]
+    python = known.settings.eval.python
+    if python is not None and not any(run.starts_engine for run in runs):
+        raise XpError(
+            f"eval.python={python} runs servers of vLLM and SGLang, and none is started; leave it out, or set"
+            " eval.engine=vllm or sglang for a model of this machine"
+        )
     for run in runs:
         run.check(again=again)
     return runs

@@ -40,8 +40,8 @@ from xp.episode.turn_ends import (
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.lib.models.clock import CLOCK, dated
-from xp.spec.dialect import Dialect
-from xp.spec.model import Model, ToolsPrompt
+from xp.spec.dialect import Dialect, ToolsPrompt
+from xp.spec.model import Model
 
 MAX_CACHED_CHARACTERS: Final = 65_536
 """Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""

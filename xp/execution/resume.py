@@ -69,7 +69,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
     from xp.execution.named import run_directory
     from xp.execution.record import read_record
     from xp.execution.run_directory import is_unborn
-    from xp.spec.recorded import recorded_spec
+    from xp.lib.reading import recorded_spec
 
     values = parse_assignments(overrides)
     for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):

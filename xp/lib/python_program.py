@@ -19,14 +19,16 @@ def last_line(
     words: Sequence[str],
     variables: Mapping[str, str],
     timeout_s: float | None = None,
+    text: str = "",
 ) -> str:
     """The last line that a program prints; empty if it prints nothing.
 
     Args:
         python: the interpreter; it finds this xp, and the directories of the user's PYTHONPATH.
-        words: its arguments: the program, and the program's arguments.
+        words: its arguments, each shorter than the 128 kB that Linux lets one have: the program, and the program's.
         variables: added to this process's variables.
         timeout_s: None means TIMEOUT_S.
+        text: given to its standard input, of any length.
 
     Raises:
         OSError: the interpreter cannot be started.
@@ -36,11 +38,16 @@ def last_line(
     paths = filter(None, (ROOT, os.environ.get("PYTHONPATH")))
     run = subprocess.run(
         [python, *words],
-        stdin=subprocess.DEVNULL,
+        input=text,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=timeout_s or TIMEOUT_S,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
+        env={
+            **os.environ,
+            "PYTHONIOENCODING": "utf-8",
+            "PYTHONPATH": os.pathsep.join(paths),
+            **variables,
+        },
     )
     return run.stdout.strip().rpartition("\n")[2]

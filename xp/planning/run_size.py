@@ -9,17 +9,12 @@ from pathlib import Path
 from xp.fields.shared import has_kl
 from xp.planning.stages import prepare_config, prepared_set
 from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec, SelectionSpec
+from xp.spec.hardware import base_values
 from xp.spec.tasks import BY_PASS_RATE
 from xp.tasks.config import Purpose
 
-BOUNDS = (0.0, 2.0)
-"""Bounds of an importance weight, and of a mask, in conf/algorithm/_base.yaml."""
-CURRICULUM = {
-    "curriculum_bounds": (0.1, 0.9),
-    "curriculum_exploration": 0.25,
-    "curriculum_forget": None,
-}
-"""Settings of `curriculum=pass_rate` alone, with their values in conf/env/_base.yaml."""
+BY_PASS_RATE_ALONE = ("curriculum_bounds", "curriculum_exploration", "curriculum_forget")
+"""Settings of `env.train` that `curriculum=pass_rate` alone reads."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +77,9 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
         ("importance", "correction", "token_truncate"),
         ("mask", "mask", "token"),
     ):
-        bounds = tuple(getattr(algorithm, f"{name}_{end}") for end in ("lower", "upper"))
-        if getattr(algorithm, f"importance_{kind}") == "none" and bounds != BOUNDS:
+        bounds = (f"{name}_lower", f"{name}_upper")
+        is_changed = any(getattr(algorithm, key) != base_values("algorithm")[key] for key in bounds)
+        if getattr(algorithm, f"importance_{kind}") == "none" and is_changed:
             lines.append(
                 f"algorithm.{name}_lower and {name}_upper have no effect: algorithm.importance_{kind}=none; set"
                 f" {value}, or another one"
@@ -94,7 +90,9 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
         )
     for member, env in spec.env.members.items():
         key = f"{member_key(spec, member)}.train"
-        unused = [name for name, value in CURRICULUM.items() if getattr(env.train, name) != value]
+        selection = env.train.model_dump(mode="json", include={*BY_PASS_RATE_ALONE})
+        usual = base_values("env")["train"]
+        unused = [name for name in BY_PASS_RATE_ALONE if selection[name] != usual[name]]
         if unused and env.train.curriculum != BY_PASS_RATE:
             lines.append(
                 f"{key}.{unused[0]} has no effect: {key}.curriculum={env.train.curriculum or 'none'}; set"

@@ -13,10 +13,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from xp.errors import XpError, nearest
-from xp.lib.yaml_loader import LOADER
+from xp.lib.reading import yaml_value
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 TABLE = (
@@ -95,8 +93,16 @@ class Machine:
 
 
 @cache
+def base_values(section: str) -> Mapping[str, Any]:
+    """The values of conf/SECTION/_base.yaml, which a spec has where nobody sets others."""
+    file = TABLE.with_name(section) / "_base.yaml"
+    values: Mapping[str, Any] = yaml_value(file.read_text(encoding="utf-8"))
+    return values
+
+
+@cache
 def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=LOADER)
+    table: Mapping[str, Any] = yaml_value(TABLE.read_text(encoding="utf-8"))
     return table
 
 

@@ -144,14 +144,10 @@ def with_defaults(value: Any, info: ValidationInfo) -> Any:
     """A judge as the user writes it, with the defaults of conf/judge.yaml."""
     if not isinstance(value, dict) or info.context == IN_JOB:
         return value
-    import yaml
-
-    from xp.lib.yaml_loader import LOADER
+    from xp.lib.reading import yaml_value
     from xp.spec.hardware import TABLE
 
-    defaults: dict[str, Any] = yaml.load(
-        TABLE.with_name("judge.yaml").read_text(encoding="utf-8"), Loader=LOADER
-    )
+    defaults: dict[str, Any] = yaml_value(TABLE.with_name("judge.yaml").read_text(encoding="utf-8"))
     model = value.get("model", {})
     if isinstance(model, dict):
         if model.get("serve"):

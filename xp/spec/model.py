@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from xp.spec.dialect import Dialect, DialectName
+from xp.spec.dialect import Dialect, DialectName, ToolsPrompt
 from xp.spec.section import (
     CHECKED_BELOW,
     Commit,
@@ -26,16 +26,6 @@ from xp.spec.section import (
 class DType(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
-
-
-class ToolsPrompt(StrEnum):
-    """Source of the tools' description, the chat template or the system prompt, and role of tool results."""
-
-    TEMPLATE = "template"
-    """The model's chat template gets the tools, and messages of the role `tool`."""
-    SYSTEM = "system"
-    """xp writes the tools in the system message and results in user messages, for a template without tools
-    (xp.episode.prompt)."""
 
 
 class Router(Section):

@@ -38,10 +38,11 @@ def chat_template(spec: RunSpec, outputs: Path) -> Findings:
     except XpError:
         yield unknown("template", "there is no Python with transformers to ask")
         return
+    words = ("-m", PROGRAM, name, *_prepared(spec, outputs))
+    # A template of the model's may be longer than an argument can be.
     model = spec_in_job(spec).model.model_dump_json()
-    words = ("-m", PROGRAM, name, model, *_prepared(spec, outputs))
     try:
-        line = last_line(python, words, {**QUIET, "HF_HUB_OFFLINE": "1"})
+        line = last_line(python, words, {**QUIET, "HF_HUB_OFFLINE": "1"}, text=model)
     except subprocess.TimeoutExpired as late:
         message = f"{name}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
         fix = "read it (tokenizer_config.json, chat_template.jinja), and correct it or choose another model"

@@ -16,8 +16,8 @@ from xp.composition.known_names import PLAIN, RENAMED, SENTENCES, foreign_hint
 from xp.composition.native_names import catalogs
 from xp.composition.plan_keys import PlanKeys, as_text
 from xp.contrib.native_diff.scripts import Script, read_script
+from xp.lib.reading import yaml_value
 from xp.lib.text import as_yaml
-from xp.lib.yaml_loader import LOADER
 from xp.planning.native_keys import UNKNOWN_EFFECT
 from xp.spec import BackendName
 
@@ -258,7 +258,7 @@ def _plain(value: Any) -> Any:
         read = (
             float(text)
             if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text, re.I)
-            else yaml.load(text, LOADER)
+            else yaml_value(text)
         )
     except (ValueError, yaml.YAMLError):
         return text

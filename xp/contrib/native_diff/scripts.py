@@ -22,8 +22,8 @@ from xp.contrib.native_diff.python_command import command_of
 from xp.contrib.native_diff.python_script import PythonScript, notebook_source
 from xp.errors import XpError
 from xp.lib.nested import flat
+from xp.lib.reading import yaml_value
 from xp.lib.text import counted
-from xp.lib.yaml_loader import LOADER
 
 # Loops keep what they took (`*+`), so that text with a quote that is never closed is read in linear time.
 _COMMAND: Final = r"\$\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"
@@ -83,7 +83,7 @@ def read_script(path: Path, is_known: Callable[[str], bool] = lambda _: False) -
             case ".toml":
                 return Script(_divided(tomllib.loads(text), is_known))
             case ".yaml" | ".yml" | ".json":
-                nested = yaml.load(text, LOADER)
+                nested = yaml_value(text)
             case _:
                 return _Shell(path, {}).script(text)
     except (OSError, ValueError, SyntaxError, yaml.YAMLError) as error:

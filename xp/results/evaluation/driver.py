@@ -177,7 +177,7 @@ def play_local(
     """
     left = [(row, sample) for row, sample in todo if (row.task_id, sample) not in context.done]
     episodes = EpisodePlay(
-        model.open_engine, model.chat, left, context.mix, places=size, in_order=False
+        model.open_engine, model.chat, left, context.mix, slots=size, in_order=False
     )
     reason: str | None = None
     for rollout in episodes:

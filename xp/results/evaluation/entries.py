@@ -141,7 +141,7 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
 def _spec_of_run(directory: Path, request: EvalRequest, env: str | None) -> RunSpec:
     """The run's spec, with another environment and the keys that an evaluation may set."""
     from xp.composition.points import raise_faults, validated
-    from xp.spec.recorded import recorded_spec
+    from xp.lib.reading import recorded_spec
 
     container = recorded_spec(directory / "spec.yaml")
     validated(container, directory.name)

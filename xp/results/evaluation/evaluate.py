@@ -48,13 +48,13 @@ from xp.results.evaluation.summary import summary_of
 from xp.results.evaluation.tracked import track
 from xp.spec import EngineName
 from xp.spec.dialect import Dialect
-from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.load import check_unchanged, within_limit
 from xp.tasks.picture_files import FILE as PICTURES
 from xp.tasks.picture_files import may_name_pictures
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
 from xp.tasks.row import TaskRow
+from xp.tasks.schedule import evaluated_tasks
 from xp.tasks.store import TaskSet
 from xp.worker.engines.evaluate import playing
 
@@ -83,6 +83,14 @@ class EvaluationRun:
     @property
     def title(self) -> str:
         return f"{self.entry.env} / {self.entry.name}"
+
+    @property
+    def starts_engine(self) -> bool:
+        """Whether a server of vLLM or SGLang is started, for the model or for a judge."""
+        is_local = self.entry.directory is not None
+        return self.entry.spec.served_judge is not None or (
+            is_local and self._settings.eval.engine is not EngineName.TRANSFORMERS
+        )
 
     def check(self, *, again: bool) -> None:
         """Checks what unplayed episodes need, before anything is made.

@@ -17,7 +17,7 @@ from xp.execution.run_directory import resource_errors
 from xp.lib.atomic import try_lock, write_json
 from xp.lib.digest import digest_of
 from xp.lib.loaded_code import FILE, changed
-from xp.lib.names import is_name
+from xp.lib.reading import is_name
 from xp.lib.text import counted
 from xp.tasks import profile
 

@@ -24,8 +24,7 @@ from xp.execution.record import read_record
 from xp.execution.run_directory import SPEC, resource_errors
 from xp.lib.atomic import replacing
 from xp.lib.data_files import HUB, data_of, shipped_name
-from xp.lib.names import is_inner_path
-from xp.lib.reading import json_of
+from xp.lib.reading import is_inner_path, json_of, recorded_spec
 from xp.lib.secrets.redaction import MASK, Redactor, known_values
 from xp.lib.secrets.shapes import holds_token
 from xp.lib.verified import DIGESTS
@@ -34,7 +33,6 @@ from xp.results.evaluation.results import of_run
 from xp.results.evaluation.statistics import summarize
 from xp.results.replay.recorded import ABOUT
 from xp.spec import RunSpec
-from xp.spec.recorded import recorded_spec
 from xp.spec.sft import SOLVE
 from xp.tasks.picture_files import FILE as SHOWN
 from xp.tasks.picture_files import Digests

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from xp.composition.points import from_container
 from xp.envs.base import EnvFault, Provider, Task, ToolResult
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.envs.pictures import DIRECTORY, VARIABLE
 from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
@@ -32,6 +31,7 @@ from xp.errors import ExitCode, XpError, nearest
 from xp.execution.held_out import is_of_reward_fn, scoring_differences
 from xp.lib.codec import from_value
 from xp.lib.nested import grouped
+from xp.lib.reading import recorded_spec
 from xp.lib.secrets.redaction import resolve
 from xp.planning.episode import episode_config
 from xp.results.evaluation.paired import PairedComparison, compare
@@ -40,7 +40,6 @@ from xp.results.evaluation.statistics import Rewards
 from xp.results.report.episodes import EpisodeEntry, EpisodeIndex
 from xp.results.report.selection import AFTER, BEFORE
 from xp.spec import RunSpec
-from xp.spec.recorded import recorded_spec
 from xp.worker.demonstrations import PHASE as SFT
 
 MEAN: Final = "reward/avg_raw_reward"

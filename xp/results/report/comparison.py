@@ -14,9 +14,9 @@ from xp.lib.text import first_line
 from xp.results.evaluation.paired import PairedComparison, holm
 from xp.results.evaluation.results import NamedRecord, compare_named, named
 from xp.results.evaluation.settings import default_margin
-from xp.results.report.escaped_text import page_name
 from xp.results.report.recipe import MISSING, flat
 from xp.results.report.result import paired
+from xp.results.report.web import page_name
 
 UNIMPORTANT: Final = (*INCIDENTAL, "name")
 """Sections whose differences are not shown."""

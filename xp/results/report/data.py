@@ -16,18 +16,17 @@ from xp.episode.metric_table import find, title_of_metric
 from xp.errors import ExitCode, XpError
 from xp.execution.notes import listed_notes
 from xp.execution.record import read_record, status_of
-from xp.lib.reading import json_of
+from xp.lib.reading import json_of, recorded_spec
 from xp.results.evaluation.records import REQUEST, line_of, listed
 from xp.results.report.comparison import comparison
 from xp.results.report.curves import curves, reward_intervals, tool_calls
 from xp.results.report.episode_detail import detail
 from xp.results.report.episodes import EpisodeEntry, EpisodeIndex
-from xp.results.report.escaped_text import page_name
 from xp.results.report.recipe import differences, flat
 from xp.results.report.result import page_figures, results, verdict
 from xp.results.report.run_facts import facts, plan_and_measured, stages, title_of
 from xp.results.report.selection import Extent, chosen
-from xp.spec.recorded import recorded_spec
+from xp.results.report.web import page_name
 
 FORMAT: Final = 1
 NAMED: Final = ("phase", "env", "split", "status")

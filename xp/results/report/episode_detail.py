@@ -10,7 +10,7 @@ from typing import Any, Final
 from xp.envs.pictures import text_of
 from xp.episode.trajectory import own_turns
 from xp.errors import ExitCode, XpError
-from xp.results.report.escaped_text import MAX_CHARACTERS, page_name, page_text
+from xp.results.report.web import MAX_CHARACTERS, page_name, page_text
 
 MOST_PICTURES: Final = 16
 """Pictures of a message that a page shows."""
@@ -154,7 +154,7 @@ def described_task(run: Path, record: Mapping[str, Any]) -> str:
     """
     # An environment needs what a page of recorded episodes does not: planning and providers.
     from xp.envs.base import EnvFault, Task
-    from xp.envs.load import load_provider
+    from xp.envs.config import load_provider
     from xp.episode.mixture import description
     from xp.planning.episode import episode_environ
     from xp.planning.stages import prepare_config

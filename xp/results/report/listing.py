@@ -26,7 +26,7 @@ from xp.lib.text import shortened
 from xp.results.evaluation.records import REQUEST, listed
 from xp.results.evaluation.statistics import interval_of
 from xp.results.evaluation.verdict import RunVerdict, diagnose
-from xp.results.report.escaped_text import as_dict, page_name
+from xp.results.report.web import as_dict, page_name
 
 MAX_POINTS: Final = 32
 """Largest number of points of a run's curve; more steps are averaged."""

@@ -16,7 +16,7 @@ from xp.results.evaluation.results import before_and_after
 from xp.results.evaluation.settings import default_margin
 from xp.results.evaluation.statistics import interval_of
 from xp.results.evaluation.verdict import RunVerdict, diagnose
-from xp.results.report.escaped_text import page_name
+from xp.results.report.web import page_name
 
 
 def results(run: Path) -> dict[str, Any]:

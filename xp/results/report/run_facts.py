@@ -12,7 +12,7 @@ from xp.errors import XpError
 from xp.execution.record import RunRecord, minutes_between
 from xp.lib.nested import value_at
 from xp.planning.memory.fit import memory_lines
-from xp.results.report.escaped_text import as_dict, page_name
+from xp.results.report.web import as_dict, page_name
 
 
 def title_of(spec: Mapping[str, Any]) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 from xp.backends.skyrl.worker.adapters_probe import check_adapters
 from xp.backends.skyrl.worker.cluster import joins
 from xp.backends.skyrl.worker.config import (
-    ENV_CLASS,
     HELD_OUT_DATA,
     TRAIN_DATA,
     SkyRLStageConfig,
@@ -28,7 +27,7 @@ from xp.tasks.row import TaskRow
 from xp.worker.engines.teacher import check_teacher, check_teachers_pictures
 from xp.worker.places import teacher_place
 from xp.worker.program import run_stage
-from xp.worker.skyrl_names import warm_up_too_long
+from xp.worker.skyrl_names import ENV_CLASS, warm_up_too_long
 from xp.worker.tasks import policy_chat
 from xp.worker.training import TrainingProgram
 

@@ -306,10 +306,10 @@ def _fill_experts(args: Any, sample: Any) -> None:
             ExitCode.ENGINE,
         )
     experts = torch.arange(args.moe_router_topk, dtype=torch.int32)
-    rows = experts.repeat(len(sample.tokens) - 1, args.num_layers, 1)
+    of_tokens = experts.repeat(len(sample.tokens) - 1, args.num_layers, 1)
     if chosen is not None:
-        rows[:num_chosen] = torch.as_tensor(chosen)
-    sample.rollout_routed_experts = rows
+        of_tokens[:num_chosen] = torch.as_tensor(chosen)
+    sample.rollout_routed_experts = of_tokens
 
 
 def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from xp.backends.trl.control.columns import COLUMNS, PINS, SFT_COLUMNS
 from xp.backends.trl.control.constraints import CONSTRAINTS
-from xp.backends.trl.control.overrides import SFT_CATALOG, TABLE, catalog, class_fault
 from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
+from xp.errors import nearest
 from xp.fields import support
 from xp.fields.field import Native, Refusal
 from xp.fields.shared import is_colocated
@@ -37,6 +40,8 @@ from xp.worker.engines.config import VLLMServer
 from xp.worker.places import RunPaths
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
+TABLE = Path(__file__).with_name("overrides.toml")
+SFT_CATALOG = "sft_catalog.json"
 
 
 def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
@@ -173,6 +178,25 @@ def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str
 
 def _written(keys: Native) -> str:
     return ", ".join(f"{key}={value}" for key, value in keys.items())
+
+
+@cache
+def catalog(name: str = "catalog.json") -> Mapping[str, Any]:
+    """Field -> type and default of the pinned GRPOConfig or SFTConfig, from tools.catalogs.trl."""
+    fields: Mapping[str, Any] = json.loads(Path(__file__).with_name(name).read_text())["fields"]
+    return fields
+
+
+def class_fault(name: str, known: Mapping[str, Any]) -> Callable[[str, Any], str | None]:
+    """Function that returns the fault of a key that a class lacks.
+
+    Args:
+        name: name of the class.
+        known: its catalog.
+    """
+    return lambda key, _: (
+        None if key in known else f"{name} has no such field{nearest(key, known)}; leave it out"
+    )
 
 
 KEYS = TrainerKeys(

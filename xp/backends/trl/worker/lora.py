@@ -11,8 +11,8 @@ from xp.errors import ExitCode, XpError
 from xp.lib.models.network import KEYS
 from xp.spec import LoraSpec, Model
 from xp.worker.adapters import adapters_of, base_of, check_names, check_untied, number_of
-from xp.worker.dropout import disable_dropout
 from xp.worker.media import is_named, load_network, media_names, network_from, text_layers
+from xp.worker.network import disable_dropout
 
 BASE = ".base_layer"
 """What peft puts into the name of a weight with an adapter, once for each wrapper."""
@@ -35,9 +35,9 @@ def start_policy(start: str, policy: Model) -> tuple[Any, Any]:
     lora = policy.lora
     dtype = loaded_dtype(policy)
 
-    def loaded(place: str) -> Any:
-        here = Path(place)  # as peft writes it beside the adapters
-        exact = str(here.absolute()) if here.is_dir() else place
+    def loaded(name: str) -> Any:
+        here = Path(name)  # as peft writes it beside the adapters
+        exact = str(here.absolute()) if here.is_dir() else name
         model = load_network(exact, dtype, trains_vision=policy.train_vision)
         disable_dropout(model)
         return model

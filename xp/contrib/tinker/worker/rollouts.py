@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from xp.contrib.tinker.worker.batch import Row
-from xp.contrib.tinker.worker.config import TinkerTrainConfig
 from xp.contrib.tinker.worker.engine import ServiceEngine
-from xp.contrib.tinker.worker.service import Service
+from xp.contrib.tinker.worker.service import Service, TinkerTrainConfig
 from xp.episode.advantages import without_variance
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.mixture import EnvironmentMixture
