@@ -27,7 +27,7 @@ def training_line(spec: RunSpec) -> str:
     epochs = counted(training.epochs or 0, "epoch")
     rate = f"learning rate {training.learning_rate:g}"
     if steps is None:
-        return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
+        return f"the run: {epochs}; number of steps known after prepare; {rate}"
     how = ""
     if training.epochs is not None:
         how = f" ({epochs} of {counted(expected_tasks(spec).train or 0, 'task')})"
@@ -52,7 +52,7 @@ def evaluation_line(spec: RunSpec) -> str:
         which = "each held-out task"
         if evaluation.num_tasks is not None:
             which = f"{counted(evaluation.num_tasks, 'held-out task')} at most"
-        return f"evaluation: {samples} of {which}; how many there are is known after prepare"
+        return f"evaluation: {samples} of {which}; number of tasks known after prepare"
     tasks = min(evaluation.num_tasks or num_held_out, num_held_out)
     episodes = tasks * evaluation.samples_per_task
     size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"

@@ -20,7 +20,7 @@ def size_refusals(spec: RunSpec) -> Iterator[Refusal]:
     if requested is not None and known.held_out is not None and requested > known.held_out:
         yield Refusal(
             "evaluation.num_tasks",
-            f"{requested} of {known.held_out} held-out tasks; set null, which is all",
+            f"asks for {requested} held-out tasks, there are {known.held_out}; set null to take all",
         )
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal(
