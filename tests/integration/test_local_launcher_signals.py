@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,7 +55,7 @@ def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path) -> None:
 
 def test_a_background_run_ends_by_a_signal_not_its_terminal(tmp_path: Path) -> None:
     """`nohup python -m xp &` in a script: the shell ignores INT and HUP for it."""
-    supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
+    supervisor = Supervisor(tmp_path, [POLITE], first=_ignore)
     eventually(lambda: (tmp_path / "up").exists() and statuses(tmp_path) == {"s0": "running"})
     supervisor.send(signal.SIGHUP)
     time.sleep(0.5)
@@ -81,10 +79,9 @@ def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     time.sleep(0.6)
     assert all(is_alive(pid) for pid in tree[:3])
     # A supervisor that was slow to hear the first takes the next for the same key press.
-    while supervisor.process.poll() is None:
+    while supervisor.process.is_alive():
         supervisor.send(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            supervisor.process.wait(30)
+        supervisor.process.join(30)
     ended, _ = supervisor.end()
     assert ended == ExitCode.INTERRUPTED
     assert not any(map(is_alive, tree))
@@ -121,7 +118,7 @@ def test_a_resume_waits_until_the_killed_attempt_is_gone(tmp_path: Path) -> None
     tree = first.tree()
     eventually(lambda: statuses(tmp_path) == {"s0": "running"})
     first.send(signal.SIGKILL)
-    first.process.wait()
+    first.process.join()
     assert statuses(tmp_path) == {"s0": "running"}
     check = f"import os; print([p for p in {tree} if os.path.exists(f'/proc/{{p}}')])"
     screen: list[str] = []

@@ -55,7 +55,7 @@ def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
     supervisor = Supervisor(tmp_path, [WAITS], grace_s=0.5)
     eventually(lambda: begun(tmp_path))
     supervisor.send(signal.SIGKILL)
-    supervisor.process.wait()
+    supervisor.process.join()
     directory = tmp_path / "runs/run"
     assert runs.status(directory, read_record(directory)) == runs.KILLED
     runs.logs(directory, follow=True)

@@ -36,7 +36,7 @@ def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(
     first = Supervisor(tmp_path, [STAGE] * 3, grace_s=0.5)
     time.sleep(delay)
     first.send(signal.SIGKILL)
-    first.process.wait()
+    first.process.join()
     eventually(lambda: not _of(tmp_path))
 
     attempt = 1
@@ -57,12 +57,12 @@ def test_the_record_can_be_read_at_every_moment_of_a_run(tmp_path: Path) -> None
     supervisor = Supervisor(tmp_path, ["pass"] * 3)
     file = tmp_path / "runs/run/run.json"
     reads = 0
-    while supervisor.process.poll() is None:
+    while supervisor.process.is_alive():
         if file.exists():
             assert json.loads(file.read_text())["run_id"] == "run"
             reads += 1
         time.sleep(0.001)
-    assert supervisor.process.returncode == 0
+    assert supervisor.process.exitcode == 0
     assert reads > 100
 
 
