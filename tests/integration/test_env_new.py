@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.environments.python import VARIABLE, python
-from tests.support.child import ended
+from tests.support.child import ended, xp
 from xp.__main__ import main
 from xp.cli.environments import WORDS, new_environment
 from xp.composition import options
@@ -19,14 +18,6 @@ from xp.errors import XpError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(
-    *words: str, cwd: Path, interpreter: str = sys.executable
-) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": f"{cwd}{os.pathsep}{ROOT}"}
-    command = [interpreter, "-m", *words]
-    return ended(command, cwd=cwd, env=environ)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +35,13 @@ def test_a_new_environment_passes_its_test_and_the_check_at_once(kind: str, tmp_
         words += [f"env.python={python()}", "env.limits.create_timeout_s=250"]
     # In pytest's common directory it would remove what earlier sessions have left there.
     quiet = ("-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "inner"))
-    tested = run("pytest", *quiet, "test_counting_up.py", cwd=tmp_path)
+    command = [sys.executable, "-m", "pytest", *quiet, "test_counting_up.py"]
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    tested = ended(command, cwd=tmp_path, env=environ)
     assert tested.returncode == (5 if kind == "verifiers" else 0), (
         tested.stdout
     )  # 5: skipped, and no test is left
-    checked = run("xp", "env", "check", *words, "--seconds", "250", cwd=tmp_path)
+    checked = xp("env", "check", *words, "--seconds", "250", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "fault" not in checked.stdout
 

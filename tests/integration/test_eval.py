@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import signal
-import subprocess
-import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.child import Fork
 from tests.support.endpoint_evaluations import ROOT, knows_some, result_in, words
 from tests.support.endpoint_evaluations import outputs as outputs
 from tests.support.endpoint_evaluations import prepared as prepared
@@ -232,20 +230,6 @@ def test_the_key_is_sent_and_stands_in_no_file_and_no_output(
     assert all(secret.encode() not in file.read_bytes() for file in written)
 
 
-CHILDREN = """
-import os, sys
-import xp.__main__
-import xp.cli.evaluation, xp.results.evaluation.evaluate, scipy.stats, pyarrow.parquet, xp.envs.graded
-for line in sys.stdin:
-    pid = os.fork()
-    if not pid:
-        os._exit(xp.__main__.main(line.split()))
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-"""Runs each line as a command in a child of its own, which has imported everything."""
-
-
 @pytest.mark.parametrize(
     ("kills", "num_tasks"), [(2, 12), pytest.param(20, 120, marks=pytest.mark.slow)]
 )
@@ -262,27 +246,16 @@ def test_killed_at_random_points_each_episode_counts_once(
     sizes = (f"evaluation.num_tasks={num_tasks}", "evaluation.samples_per_task=2")
     more = (*sizes, "eval.concurrency=4", "evaluation.temperature=0.0")
     with serving(ChatServer(write=knows_some, latency_s=0.002)) as server:
-        with subprocess.Popen(
-            [sys.executable, "-c", CHILDREN],
-            cwd=ROOT,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as children:
-            assert children.stdin is not None
-            assert children.stdout is not None
-            codes = []
-            for _ in range(kills):
-                before = len(server.requests)
-                print(*words(server, outputs, *more), file=children.stdin, flush=True)
-                pid = int(children.stdout.readline())
-                after = before + draw.randint(1, 9)
-                while len(server.requests) < after:
-                    time.sleep(0.001)
-                time.sleep(draw.random() * 0.01)
-                os.kill(pid, signal.SIGKILL)
-                codes.append(int(_code(children.stdout)))
-        assert codes == [-signal.SIGKILL] * kills
+        for _ in range(kills):
+            before = len(server.requests)
+            command = words(server, outputs, *more)
+            playing = Fork(partial(main, command), ROOT)
+            after = before + draw.randint(1, 9)
+            while len(server.requests) < after:
+                time.sleep(0.001)
+            time.sleep(draw.random() * 0.01)
+            playing.send(signal.SIGKILL)
+            assert playing.end().returncode == -signal.SIGKILL
         assert main(words(server, outputs, *more)) == 0
         assert main(words(server, whole, *more)) == 0
     assert len(episodes_in(outputs)) == len(set(episodes_in(outputs))) == 2 * num_tasks
@@ -291,11 +264,6 @@ def test_killed_at_random_points_each_episode_counts_once(
     assert broken["tasks"] == unbroken["tasks"]
     assert broken["summary"]["reward"] == unbroken["summary"]["reward"]
     assert 0 < broken["summary"]["reward"]["value"] < 1
-
-
-def _code(lines: Any) -> str:
-    """The next line that is a code; the table of a command that ended stands on the same stream."""
-    return next(line for line in lines if re.fullmatch(r"-?\d+\n", line))
 
 
 def test_a_tracker_gets_the_figures_of_an_evaluation(outputs: Path) -> None:

@@ -74,7 +74,7 @@ def test_two_supervisors_cannot_run_the_same_run(tmp_path: Path) -> None:
         assert caught.value.code is ExitCode.RUN_DIR
     assert "running already" in str(caught.value)
     (tmp_path / "go").touch()
-    assert first.end()[0] == 0
+    assert first.end().returncode == 0
     assert len(read_record(tmp_path / "runs/run").attempts) == 1
 
 

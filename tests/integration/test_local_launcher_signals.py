@@ -42,14 +42,14 @@ def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path) -> None:
     assert all(map(is_alive, tree))
     began = time.monotonic()
     supervisor.send(number)
-    ended, output = supervisor.end()
+    ended = supervisor.end()
     took = time.monotonic() - began
-    assert ended == code
+    assert ended.returncode == code
     assert took > 0.9
     assert not any(map(is_alive, tree))
     assert statuses(tmp_path) == {"s0": "interrupted", "s1": "pending"}
-    assert "resume" in output
-    assert "Traceback" not in output
+    assert "resume" in ended.stdout
+    assert "Traceback" not in ended.stdout
     assert not (tmp_path / "never").exists()
 
 
@@ -61,9 +61,9 @@ def test_a_background_run_ends_by_a_signal_not_its_terminal(tmp_path: Path) -> N
     time.sleep(0.5)
     assert statuses(tmp_path) == {"s0": "running"}
     supervisor.send(signal.SIGTERM)
-    ended, output = supervisor.end()
-    assert ended == ExitCode.TERMINATED
-    assert "tidied up" in output
+    ended = supervisor.end()
+    assert ended.returncode == ExitCode.TERMINATED
+    assert "tidied up" in ended.stdout
     assert statuses(tmp_path) == {"s0": "interrupted"}
 
 
@@ -82,8 +82,8 @@ def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     while supervisor.process.is_alive():
         supervisor.send(signal.SIGINT)
         supervisor.process.join(30)
-    ended, _ = supervisor.end()
-    assert ended == ExitCode.INTERRUPTED
+    ended = supervisor.end()
+    assert ended.returncode == ExitCode.INTERRUPTED
     assert not any(map(is_alive, tree))
 
 
@@ -108,9 +108,9 @@ while True:
     supervisor = Supervisor(tmp_path, [code], grace_s=600.0)
     eventually(lambda: (tmp_path / "up").exists())
     supervisor.send(signal.SIGINT)
-    ended, output = supervisor.end()
-    assert ended == ExitCode.INTERRUPTED
-    assert "sessions closed: close" in output
+    ended = supervisor.end()
+    assert ended.returncode == ExitCode.INTERRUPTED
+    assert "sessions closed: close" in ended.stdout
 
 
 def test_a_resume_waits_until_the_killed_attempt_is_gone(tmp_path: Path) -> None:

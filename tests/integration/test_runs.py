@@ -37,7 +37,7 @@ def test_the_log_of_a_running_run_is_followed(
     assert capsys.readouterr().out == "first\n"
     threading.Timer(0.2, (tmp_path / "go").touch).start()
     runs.logs(tmp_path / "runs/run", follow=True)
-    assert supervisor.end()[0] == 0
+    assert supervisor.end().returncode == 0
     assert capsys.readouterr().out == "first\nlast\nsecond stage\n"
 
 
@@ -45,7 +45,7 @@ def test_a_run_that_is_cancelled_is_interrupted(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [WAITS])
     eventually(lambda: begun(tmp_path))
     assert str(supervisor.process.pid) in runs.cancel(tmp_path / "runs/run")
-    assert supervisor.end()[0] == ExitCode.TERMINATED
+    assert supervisor.end().returncode == ExitCode.TERMINATED
     assert read_record(tmp_path / "runs/run").status is RunStatus.INTERRUPTED
 
 

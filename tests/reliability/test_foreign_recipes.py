@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.child import ended
+from tests.support.child import ended, xp
 from tests.support.foreign import leave_run, record
+from tests.support.launching import ROOT
 from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
 from xp.errors import ExitCode
@@ -31,17 +31,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plan(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "xp", "plan", *arguments]
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH")))),
-    }
-    return ended(words, cwd=place, env=environ)
-
-
 def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path) -> None:
-    done = plan(place, *SERVED, "env.reward_fn=theirs.envs:one")
+    done = xp("plan", *SERVED, "env.reward_fn=theirs.envs:one", cwd=place)
     assert done.returncode == ExitCode.OK, done.stderr
     assert "would import modules: theirs" in done.stdout
     assert not (place / "theirs" / "ran").exists()
@@ -181,20 +172,20 @@ def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:
     (run / "attempt_1" / "code").mkdir()
     (run / "attempt_1" / "code" / "theirs.py").write_text(TRAP)
     before = sorted(place.rglob("*"))
-    done = plan(place, f"resume={run}")
+    done = xp("plan", f"resume={run}", cwd=place)
     assert done.returncode == ExitCode.OK, done.stderr
     assert "would import modules: theirs" in done.stdout
     assert sorted(place.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "names", [("theirs/__init__.py",), ("__init__.py", "hydra_optuna_sweeper/__init__.py")]
-)
-def test_a_working_directory_offers_hydra_no_plugin(place: Path, names: tuple[str, ...]) -> None:
-    for name in names:
-        file = place / "hydra_plugins" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(TRAP)
-    done = plan(place)
+def test_a_working_directory_offers_hydra_no_plugin(place: Path) -> None:
+    """A fresh process: Hydra looks for plugins once."""
+    for folder in (place, place / "theirs"):
+        (folder / "hydra_plugins/hydra_optuna_sweeper").mkdir(parents=True)
+        (folder / "hydra_plugins/hydra_optuna_sweeper/__init__.py").write_text(TRAP)
+    (place / "theirs/hydra_plugins/__init__.py").write_text(TRAP)
+    path = os.pathsep.join([str(place), str(place / "theirs"), str(ROOT)])
+    words = [sys.executable, "-m", "xp", "plan"]
+    done = ended(words, cwd=place, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == ExitCode.OK, done.stderr
     assert not list(place.rglob("ran"))

@@ -6,16 +6,15 @@ import base64
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import psutil
 
+from tests.support.child import Fork
 from xp.checks.contracts.jobs import CPU as CPU
 from xp.checks.contracts.jobs import DEADLINE_S as DEADLINE_S
 from xp.checks.contracts.jobs import eventually as eventually
@@ -162,8 +161,8 @@ def statuses(outputs: Path, run_id: str = "run") -> dict[str, str]:
     }
 
 
-class Supervisor:
-    """`dispatch` in a process of its own, a fork of this one, which has imported everything."""
+class Supervisor(Fork):
+    """`dispatch` in a process of its own."""
 
     def __init__(
         self,
@@ -177,38 +176,24 @@ class Supervisor:
         self._codes = codes
         self._grace_s = grace_s
         self._first = first
-        self._screen = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = get_context("fork").Process(target=self._supervise)
-        self.process.start()
+        super().__init__(self._supervise, ROOT)
 
-    def _supervise(self) -> None:
+    def _supervise(self) -> int:
         self._first()
-        os.setsid()
-        os.chdir(ROOT)
-        for number in (1, 2):
-            os.dup2(self._screen.fileno(), number)
-        sys.stdout = sys.stderr = open(1, "w", closefd=False)  # noqa: SIM115
+        os.dup2(1, 2)
+        sys.stderr = sys.stdout
         stages = [stage(f"s{number}", code) for number, code in enumerate(self._codes)]
         try:
             dispatch(plan(*stages), LocalLauncher(self._grace_s), self.outputs)  # type: ignore[arg-type]
         except XpError as error:
-            print(f"xp: {error}", flush=True)
-            sys.exit(int(error.code))
+            print(f"xp: {error}")
+            return error.code
+        return 0
 
     def tree(self) -> list[int]:
         """Wait for STUBBORN_TREE to stand; returns its processes."""
         eventually(lambda: (self.outputs / "pids").exists())
         return [int(text) for text in (self.outputs / "pids").read_text().split()]
-
-    def send(self, number: int) -> None:
-        os.kill(self.process.pid or 0, number)
-
-    def end(self) -> tuple[int | None, str]:
-        """Exit code and output."""
-        self.process.join(DEADLINE_S)
-        self.process.kill()
-        self._screen.seek(0)
-        return self.process.exitcode, self._screen.read()
 
 
 def forms(secret: str) -> set[str]:
