@@ -64,7 +64,7 @@ def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> EnvRe
 
 
 def test_an_environment_is_measured_and_its_faults_are_told() -> None:
-    found = checked(rules(serve=COUNTER, retries_per_episode=0))
+    found = checked(rules(serve=COUNTER, retries_per_episode=0, prompt=PromptSource.LIVE))
     assert found.facts["tasks"] == "700 in train, 20 in test"
     assert "crash" in found.facts["tools"]
     assert any("void" in fault and "ToolCrashed" in fault for fault in found.faults)
@@ -181,7 +181,8 @@ def test_answers_of_rows_are_graded_and_unset_variables_named(
 
 
 def test_the_solve_beside_a_class_is_played() -> None:
-    found = checked(rules(serve="xp.envs.builtin.whodunit_mini:WhodunitMini", max_turns=12))
+    serve = "xp.envs.builtin.whodunit_mini:WhodunitMini"
+    found = checked(rules(serve=serve, max_turns=12, prompt=PromptSource.LIVE))
     assert found.facts["`solve`"] == "2 of 2 episodes score 1"
     assert "slowest" in found.facts["turn takes"]
 

@@ -41,7 +41,7 @@ def health(
     stage = run / "attempt_1" / "train"
     stage.mkdir(parents=True)
     retries: Mapping[str, Any] = {
-        "retries_per_episode": 1,
+        "retries_per_episode": 0,
         "call_timeout_s": limit_s,
         "episode_timeout_s": 60.0,
     }

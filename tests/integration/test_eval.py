@@ -231,7 +231,7 @@ def test_the_key_is_sent_and_stands_in_no_file_and_no_output(
 
 
 @pytest.mark.parametrize(
-    ("kills", "num_tasks"), [(2, 12), pytest.param(20, 120, marks=pytest.mark.slow)]
+    ("kills", "num_tasks"), [(1, 8), pytest.param(20, 120, marks=pytest.mark.slow)]
 )
 def test_killed_at_random_points_each_episode_counts_once(
     outputs: Path,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.envs_under_test.pictured import PIXEL
 from tests.programs.picture_agent import COLORS, png
+from tests.support.cases import few
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import write_task
 from tests.support.harness_programs import harness, play
@@ -21,7 +22,7 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.spec.model import Images
 
-WIRES = ["chat", "responses", "anthropic"]
+WIRES = ["anthropic", "chat", "responses"]
 IMAGES = Images(max_pixels=200_704, per_episode=4)
 DIGESTS = {color: hashlib.sha256(png(value)).hexdigest() for color, value in COLORS.items()}
 pytestmark = pytest.mark.integration
@@ -60,7 +61,7 @@ def results_of(episode: Episode) -> list[str]:
     return [message["content"] for turn in episode.turns for message in turn.messages]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", few(WIRES, 1))
 def test_the_policy_reads_the_pictures_of_prompts_and_tools_by_their_digest(
     tasks: Path, wire: str, store: PictureStore
 ) -> None:
