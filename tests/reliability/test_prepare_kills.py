@@ -54,7 +54,7 @@ def finished_shards(runs: Runs) -> set[str]:
 
 @pytest.mark.parametrize(
     ("point", "nth"),
-    few([(point, nth) for point in reversed(POINTS) for nth in LATER.get(point, (1,))], 1),
+    few([(point, nth) for point in reversed(POINTS) for nth in LATER.get(point, (1,))], 4),
     ids=str,
 )
 def test_killed_at_a_named_point_the_next_run_ends_it(tmp_path: Path, point: str, nth: int) -> None:

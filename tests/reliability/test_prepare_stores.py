@@ -90,7 +90,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize(
-    "damage", few(["a flipped bit", *sorted({*DAMAGE} - {"a flipped bit"})], 1)
+    "damage", few(["a flipped bit", *sorted({*DAMAGE} - {"a flipped bit"})], 2)
 )
 def test_a_damaged_set_is_set_aside_and_built_again_with_one_warning(
     tmp_path: Path, damage: str
