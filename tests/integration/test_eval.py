@@ -8,8 +8,10 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -38,7 +40,8 @@ def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with serving(ChatServer(write=knows_some)) as server:
-        command = words(server, outputs, "evaluation.num_tasks=30", "evaluation.samples_per_task=2")
+        sizes = ("evaluation.num_tasks=30", "evaluation.samples_per_task=2")
+        command = words(server, outputs, *sizes, "tracking=tensorboard")
         assert main(command) == 0
         assert len(server.requests) == 60
         assert main(command) == 0  # it is finished: nobody is asked again
@@ -64,6 +67,17 @@ def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
     table = [line for line in shown.splitlines() if line.startswith(("environment", "multiply"))]
     assert len(table) == 6
     assert max(map(len, table)) <= 80
+    check_tracked(place, result["summary"])
+
+
+def check_tracked(place: Path, figures: Mapping[str, Any]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(place / "tensorboard" / "attempt_1"))
+    events.Reload()
+    for name, value in (("multiply/reward", "value"), ("all/reward_low", "low")):
+        logged = [one.value for one in events.Scalars(f"eval/{name}")]
+        assert logged == [pytest.approx(figures["reward"][value])]
 
 
 def test_the_samples_of_a_task_have_seeds_of_their_own_and_a_rerun_has_the_same(
@@ -101,7 +115,12 @@ def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture
     assert min(one["summary"]["seconds_mean"] for one in results) >= 0.02
 
 
-def test_as_many_episodes_are_in_flight_as_asked_for(outputs: Path) -> None:
+def test_as_many_episodes_are_in_flight_as_asked_for_and_the_key_is_in_no_file(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "k" + "9x8Y" * 8
+    monkeypatch.setenv("MY_MODEL_KEY", secret)
+    more = ("model.key=MY_MODEL_KEY", "evaluation.num_tasks=40", "eval.concurrency=8")
     together = threading.Barrier(8)
 
     def wait(number: int) -> None:
@@ -109,8 +128,14 @@ def test_as_many_episodes_are_in_flight_as_asked_for(outputs: Path) -> None:
             together.wait(timeout=DEADLINE_S)  # the first eight are only answered together
 
     with serving(ChatServer(write=knows_some, before=wait)) as server:
-        assert main(words(server, outputs, "evaluation.num_tasks=40", "eval.concurrency=8")) == 0
+        assert main(words(server, outputs, *more)) == 0
     assert server.most_in_flight == 8
+    assert all(one["authorization"] == f"Bearer {secret}" for one in server.headers)
+    told = capsys.readouterr()
+    assert secret not in told.out + told.err
+    written = [file for file in outputs.rglob("*") if file.is_file()]
+    assert written
+    assert all(secret.encode() not in file.read_bytes() for file in written)
 
 
 def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(
@@ -215,21 +240,6 @@ def test_a_dead_endpoint_leaves_what_was_played(
     assert result_in(outputs)["num_played"] == 20
 
 
-def test_the_key_is_sent_and_stands_in_no_file_and_no_output(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    secret = "k" + "9x8Y" * 8
-    monkeypatch.setenv("MY_MODEL_KEY", secret)
-    with serving(ChatServer(write=knows_some)) as server:
-        assert main(words(server, outputs, "model.key=MY_MODEL_KEY", "evaluation.num_tasks=3")) == 0
-    assert all(one["authorization"] == f"Bearer {secret}" for one in server.headers)
-    told = capsys.readouterr()
-    assert secret not in told.out + told.err
-    written = [file for file in outputs.rglob("*") if file.is_file()]
-    assert written
-    assert all(secret.encode() not in file.read_bytes() for file in written)
-
-
 @pytest.mark.parametrize(
     ("kills", "num_tasks"), [(1, 8), pytest.param(20, 120, marks=pytest.mark.slow)]
 )
@@ -264,20 +274,3 @@ def test_killed_at_random_points_each_episode_counts_once(
     assert broken["tasks"] == unbroken["tasks"]
     assert broken["summary"]["reward"] == unbroken["summary"]["reward"]
     assert 0 < broken["summary"]["reward"]["value"] < 1
-
-
-def test_a_tracker_gets_the_figures_of_an_evaluation(outputs: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    with serving(ChatServer(write=knows_some)) as server:
-        assert main(words(server, outputs, "evaluation.num_tasks=12", "tracking=tensorboard")) == 0
-    (place,) = (outputs / "evaluations").iterdir()
-    figures = result_in(outputs)["summary"]
-    events = EventAccumulator(str(place / "tensorboard" / "attempt_1"))
-    events.Reload()
-    assert [one.value for one in events.Scalars("eval/multiply/reward")] == [
-        pytest.approx(figures["reward"]["value"])
-    ]
-    assert [one.value for one in events.Scalars("eval/all/reward_low")] == [
-        pytest.approx(figures["reward"]["low"])
-    ]

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -71,13 +73,14 @@ class Fork:
 
     def end(self) -> subprocess.CompletedProcess[str]:
         """Waits for its end; returns the exit code with the rest of its output."""
-        self.process.join(DEADLINE_S)
-        self.process.kill()
-        self.process.join()
-        with self.out, self.err:
-            return subprocess.CompletedProcess(
-                (), self.process.exitcode or 0, self.out.read(), self.err.read()
-            )
+        too_late = threading.Timer(DEADLINE_S, self.process.kill)
+        too_late.start()
+        with self.out, self.err, ThreadPoolExecutor(1) as pool:
+            errors = pool.submit(self.err.read)
+            output = self.out.read()
+            self.process.join()
+        too_late.cancel()
+        return subprocess.CompletedProcess((), self.process.exitcode or 0, output, errors.result())
 
 
 def _run(
