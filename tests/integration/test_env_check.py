@@ -72,7 +72,7 @@ def test_an_environment_is_measured_and_its_faults_are_told() -> None:
 
 
 def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
-    silent = rules(provider="tests.envs_under_test.silent:Silent")
+    silent = rules(provider="tests.envs_under_test.silent:Silent", prompt=PromptSource.LIVE)
     assert not checked(silent).facts["prompt"].startswith("3 to 3 tokens")
     assert (
         checked(replace(silent, dialect=Dialect.ACTION))
@@ -93,10 +93,11 @@ def test_an_environment_that_scores_nothing_is_at_fault() -> None:
     config = replace(
         graded("Higher"),
         max_turns=1,
+        prompt=PromptSource.LIVE,
         reward=reward_rule(rules().reward.reduction),
     )
     assert not any("scored" in fault for fault in checked(config).faults)
-    silent = rules(provider="tests.envs_under_test.silent:Silent")
+    silent = rules(provider="tests.envs_under_test.silent:Silent", prompt=PromptSource.LIVE)
     assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)
 
 

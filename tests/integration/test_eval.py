@@ -197,32 +197,6 @@ def test_an_outputs_root_in_quotes_is_the_same_for_every_command(
         assert capsys.readouterr().err.endswith(f" outputs={root}\n")
 
 
-@pytest.mark.parametrize(
-    ("more", "code", "told"),
-    [
-        (["--budget-usd", "3"], ExitCode.CONFIG, "needs the prices"),
-        (["--max-tokens-total", "0"], ExitCode.CONFIG, "is not a whole number from 1 on"),
-        (["model.key=XP_NO_SUCH_KEY"], ExitCode.SECRET, "XP_NO_SUCH_KEY"),
-    ],
-)
-def test_what_cannot_be_kept_or_used_is_refused_before_anything_is_made(
-    more: list[str],
-    code: ExitCode,
-    told: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XP_ODD_KEY", "a\tb")
-    with serving(ChatServer()) as server:
-        assert main(words(server, tmp_path / "outputs", *more)) == code
-    error = capsys.readouterr().err
-    assert told in error
-    assert "on record" not in error
-    assert server.requests == []
-    assert not (tmp_path / "outputs").exists()
-
-
 def test_a_dead_endpoint_leaves_what_was_played(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,12 +48,9 @@ def played(
     tasks: Path,
     wire: str,
     *turns: str,
-    images: Images | None = IMAGES,
-    first: str = "red",
-    **how: Any,
 ) -> tuple[EpisodeResult, Episode]:
-    command = f"python {{program}}/picture_agent.py {{prompt_file}} {wire} {first}"
-    return play(harness(tasks, images=images, options={"command": command, **how}), *turns)
+    command = f"python {{program}}/picture_agent.py {{prompt_file}} {wire} red"
+    return play(harness(tasks, images=IMAGES, options={"command": command}), *turns)
 
 
 def results_of(episode: Episode) -> list[str]:
@@ -77,13 +73,6 @@ def test_the_policy_reads_the_pictures_of_prompts_and_tools_by_their_digest(
     assert outcome.grader["program_requests"] == 3.0
     for color, value in COLORS.items():
         assert store.data(DIGESTS[color]) == png(value)
-
-
-def test_without_pictures_the_policy_reads_a_note(tasks: Path) -> None:
-    outcome, episode = played(tasks, "chat", look("green"), "Done.", images=None)
-    assert outcome.status == EpisodeStatus.FINISHED, outcome
-    for text in (episode.opening[-1]["content"], *results_of(episode)):
-        assert text.endswith(": not shown, the policy reads text]")
 
 
 TOOLS = "python {program}/tools_agent.py {prompt_file}"

@@ -12,7 +12,7 @@ import pytest
 from tests.support.child import ended
 from tests.support.fake_vllm import FAKE
 from xp.composition import compose
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.fields.batch_shape import batch_shape
 from xp.planning.plan import build_plan
 from xp.results.evaluation.local import check_engine
@@ -55,26 +55,6 @@ def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(bac
         assert judge["model"]["url"] is judge["model"]["key"] is None
         assert "XP_JUDGE_KEY" not in job.secrets
     assert "xp.worker.engines.judge_server" not in stages["prepare"].argv
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (
-            ("backend=trl", "env.judge.model.accelerators=4"),
-            "4 of 4 accelerators leave none to train on",
-        ),
-        (("backend=trl", "hardware.num_nodes=2", "launcher=slurm"), "one machine for itself"),
-        (
-            ("backend=trl", "hardware=cpu", "model=tiny"),
-            "transformers serves no model; on a CPU xp serves it with vllm alone",
-        ),
-    ],
-)
-def test_a_judge_that_cannot_be_served_is_refused(words: tuple[str, ...], reason: str) -> None:
-    with pytest.raises(XpError, match=reason) as caught:
-        build_plan(spec_of(*words), "run")
-    assert caught.value.code is ExitCode.PLAN
 
 
 def test_a_judge_whose_weights_exceed_its_accelerators_is_refused(tmp_path: Path) -> None:
