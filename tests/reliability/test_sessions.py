@@ -123,6 +123,7 @@ def test_a_server_that_stays_away_voids_within_the_deadlines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local_server, "PING_S", 3600.0)
+    monkeypatch.setattr(openreward, "CLOSE_S", 0.2)  # Nobody answers that a session is closed.
     config = rules(serve=COUNTER, **{**PATIENT, "retries_per_episode": 1})
     provider = OpenRewardProvider(config, os.environ)
     episode = Episode(TASK, lambda: provider.open(TASK), config)
