@@ -89,9 +89,9 @@ def test_every_episode_is_on_record_with_the_tools_that_the_model_saw(outputs: P
     records = {file: json_lines(file) for file in folder.glob("*/trajectories/*.jsonl")}
     counts = {file.relative_to(folder).as_posix(): len(lines) for file, lines in records.items()}
     assert counts == {
-        "train/trajectories/train.jsonl": 8,
-        "evaluate/trajectories/before.jsonl": 4,
-        "evaluate/trajectories/after.jsonl": 4,
+        "train/trajectories/train.jsonl": 16,
+        "evaluate/trajectories/before.jsonl": 8,
+        "evaluate/trajectories/after.jsonl": 8,
     }
     tasks = {}
     for file, lines in records.items():

@@ -12,14 +12,14 @@ SMALL = (
     # An untrained model wins nothing, and equal rewards teach nothing: this one tells its episodes apart.
     "env.reward_fn=my_rewards:by_length",
     "env.train.num_tasks=16",
-    "env.held_out.num_tasks=4",
-    "training.prompts_per_step=1",
+    "env.held_out.num_tasks=8",
+    "training.prompts_per_step=2",
     "training.group_size=4",
-    "training.micro_batch_size=4",
+    "training.micro_batch_size=8",
     "training.num_steps=2",
     "training.checkpoint_every=1",
     # Untrained, it writes until its tokens are used up.
-    "training.max_response_tokens=40",
+    "training.max_response_tokens=60",
 )
 
 
