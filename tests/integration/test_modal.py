@@ -14,7 +14,7 @@ from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
-from tests.unit.test_modal_app import job, part
+from tests.support.modal_jobs import job, part
 from xp.checks.contracts.launcher import LauncherSuite
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
