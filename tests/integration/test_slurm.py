@@ -68,6 +68,14 @@ class TestDetachedSlurm(DetachingContract):
     def launcher(self, outputs: Path) -> Launcher:
         return SlurmLauncher(launcher_spec("slurm", grace_s=1.0, detach=True), outputs)
 
+    # What ends a stage is read as that of one which is waited for.
+    test_a_failed_stage_ends_the_run_and_the_next_one_never_starts = pytest.mark.slow(
+        DetachingContract.test_a_failed_stage_ends_the_run_and_the_next_one_never_starts
+    )
+    test_missing_outputs_are_a_failure_there_too = pytest.mark.slow(
+        DetachingContract.test_missing_outputs_are_a_failure_there_too
+    )
+
 
 @pytest.mark.slow  # Slurm waits two minutes before it starts a requeued job
 def test_a_preempted_stage_is_queued_again_with_its_secret(
