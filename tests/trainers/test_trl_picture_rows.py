@@ -16,6 +16,7 @@ from tests.support.cases import few
 from tests.support.fake_session import RULES, FakeSession
 from tests.support.picture_trainings import SMALL, TWO_TURNS, steps_of
 from tests.support.sections import replace as replaced_in
+from tests.support.stages_here import stages_here as stages_here
 from tests.support.tiny_vision import IMAGES, message, picture, vision_model
 from xp.__main__ import main
 from xp.envs import pictures
@@ -156,6 +157,7 @@ def test_each_row_of_an_episode_has_its_own_pictures(
     assert line["training/grad_norm"] > 0
 
 
+@pytest.mark.usefixtures("stages_here")
 def test_episodes_of_older_weights_are_trained_with_their_own_pixels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
