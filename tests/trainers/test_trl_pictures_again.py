@@ -23,6 +23,7 @@ from tests.support.launching import ROOT
 from tests.support.picture_trainings import played
 from tests.support.resuming import SMALL as LOST
 from tests.support.resuming import STEPS, lose_once, process_with
+from tests.support.stages_here import stages_here as stages_here
 from tests.support.view_server import served
 from xp.__main__ import main
 from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
@@ -93,6 +94,7 @@ def test_a_replay_names_the_task_with_another_picture(
     assert "boards/train/3: another messages" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("stages_here")
 def test_a_bundle_has_the_pictures_and_replays_elsewhere(
     home: Path,
     tmp_path: Path,
