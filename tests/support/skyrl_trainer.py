@@ -21,7 +21,7 @@ def dataset(path: Path) -> Any:
     from skyrl.train.dataset import PromptDataset
 
     write_view(ROWS, path)
-    return PromptDataset([str(path)], tokenizer_and_model()[0], 820, 1)
+    return PromptDataset([str(path)], tokenizer_and_model()[0], 820, num_workers=0)
 
 
 def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **changes: Any) -> Any:
