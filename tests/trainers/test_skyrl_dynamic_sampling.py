@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.scripts import ROW
+from tests.support.skyrl_trainer import without_updates
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
@@ -102,7 +103,7 @@ def played(tasks: list[str], rewards: list[float | None]) -> dict[str, Any]:
 def without_models(kind: Any, run: Run) -> Any:
     """A class of trainers that keep the tasks of their updates, and update nothing."""
 
-    class Trainer(kind):  # type: ignore[misc]
+    class Trainer(without_updates(kind)):  # type: ignore[misc]
         def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
             assert [uids.count(uid) for uid in uids] == [SIZE] * SIZE * PROMPTS, (
                 "each group has its own baseline"
@@ -110,21 +111,6 @@ def without_models(kind: Any, run: Run) -> Any:
             tasks = [ROWS[first].task_id for (first,) in generator_output["prompt_token_ids"]]
             run.kept[self.global_step - 1] += tasks[::SIZE]
             return super().convert_to_training_input(generator_output, uids)
-
-        def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
-            training_input["values"] = None
-            training_input["action_log_probs"] = training_input["rollout_logprobs"]
-            return training_input
-
-        def train_critic_and_policy(self, data: Any) -> Any:
-            return {}
-
-        def init_weight_sync_state(self) -> None: ...
-
-        def save_models(self) -> None: ...
-
-        def _cleanup_old_checkpoints(self) -> None:
-            """Without SkyRL's call of Ray on each node."""
 
     return Trainer
 
