@@ -17,6 +17,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.support.scripts import ROW
 from tests.support.skyrl_trainer import without_updates
 from tests.support.tiny import tokenizer_and_model
+from tests.support.uneven_groups import SIZE, has_variance, uneven
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.generator import VOID
@@ -26,7 +27,6 @@ from xp.tasks.schedule import schedule
 from xp.worker.tasks import training_view
 
 PROMPTS = 4
-SIZE = 3
 STEPS = 5
 ROUND = "training.generation_prompts=6"
 WORDS = (
@@ -37,22 +37,6 @@ ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in ra
 NUMBERS = {row.task_id: number for number, row in enumerate(ROWS)}
 Rewards = Callable[[int], list[float | None]]
 """Number of a group, in the order of play -> rewards of its episodes; None: void."""
-
-
-def uneven(number: int) -> list[float | None]:
-    """About every fourth group has variance; others are equal but for rounding, or void but for one."""
-    draw = random.Random(number)
-    flat: list[list[float | None]] = [
-        [0.1] * SIZE,
-        [1.0, None, 1.0],
-        [None, 0.7, None],
-        [None] * SIZE,
-    ]
-    return [0.0, 1.0, draw.choice([0.5, None])] if draw.random() < 0.25 else draw.choice(flat)
-
-
-def has_variance(rewards: list[float | None]) -> bool:
-    return len({reward for reward in rewards if reward is not None}) > 1
 
 
 @dataclass

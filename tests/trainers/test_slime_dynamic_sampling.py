@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.scripts import ROW
+from tests.support.uneven_groups import SIZE, has_variance, uneven
 from tests.trainers.slime_loop import looped
 from tests.trainers.slime_play import args, arguments
 from tests.trainers.slime_setup import needs_slime, worker_config
@@ -29,7 +30,6 @@ __all__ = ["args", "arguments"]
 pytestmark = needs_slime
 
 PROMPTS = 4
-SIZE = 3
 STEPS = 4
 ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(10)]
 Steps = list[tuple[list[str], list[str]]]
@@ -41,18 +41,6 @@ ENDS: dict[int, asyncio.Event] = {}
 """Events after which the groups of these numbers end, each of which sets that of the group before."""
 PLAYED: list[Any] = []
 """Samples that were played."""
-
-
-def uneven(number: int) -> list[float | None]:
-    """About every fourth group has variance."""
-    draw = random.Random(number)
-    flat: list[list[float | None]] = [
-        [0.1] * SIZE,
-        [1.0, None, 1.0],
-        [None, 0.7, None],
-        [None] * SIZE,
-    ]
-    return [0.0, 1.0, draw.choice([0.5, None])] if draw.random() < 0.25 else draw.choice(flat)
 
 
 async def play(args: Any, sample: Any, sampling_params: Any) -> Any:
@@ -99,7 +87,7 @@ def simulated(num_steps: int) -> Steps:
         while len(kept) < PROMPTS:
             number, row = next(order)
             seen.append(row.task_id)
-            kept += [row.task_id] * (len({one for one in uneven(number) if one is not None}) > 1)
+            kept += [row.task_id] * has_variance(uneven(number))
         steps.append((seen, kept))
     return steps
 
