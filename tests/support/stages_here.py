@@ -26,8 +26,6 @@ def stages_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xp.execution.launchers.local.make_launcher", launcher)
     # It would keep the sockets of later tests on 127.0.0.1, too.
     monkeypatch.setattr("xp.backends.trl.worker.train.stay_here", lambda: None)
-    # Threads of a second core cost more than they save beside other tests.
-    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
 
 
 def launcher(*_: Any) -> FakeLauncher:
