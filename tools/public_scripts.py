@@ -21,6 +21,7 @@ from xp.cli.native import KeyLine, KeyResult, PlanKeys
 from xp.composition import compose
 from xp.composition.scripts import Script, read_script
 from xp.lib.text import shortened
+from xp.lib.yaml_loader import LOADER
 from xp.planning.plan import build_plan, build_sft
 
 FACTS: Final = Path(__file__).parent / "published"
@@ -109,7 +110,7 @@ class PublicScript:
 def scripts() -> Mapping[str, PublicScript]:
     """Name -> script."""
     loaded = {
-        file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
+        file.stem: yaml.load(file.read_text(encoding="utf-8"), Loader=LOADER)
         for file in sorted(FACTS.glob("*.yaml"))
     }
     return {

@@ -15,9 +15,12 @@ from xp.cli.explain import fields_of
 from xp.composition import GROUPS, compose
 from xp.composition.known_names import RENAMED, unread_variables
 from xp.errors import ExitCode
+from xp.lib.yaml_loader import LOADER
 from xp.planning.backend import spec_refusals
 
-KEYS = yaml.safe_load(Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"))
+KEYS = yaml.load(
+    Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"), Loader=LOADER
+)
 TUTORIALS = {name: (tuple(one["base"]), one["answers"]) for name, one in KEYS["tutorials"].items()}
 
 
