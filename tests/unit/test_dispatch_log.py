@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import signal
+import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.execution.launchers.follow import Tail
-from xp.execution.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, LogStream
+from xp.execution.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, LogStream, drain
 from xp.lib.secrets.redaction import Redactor
 from xp.lib.secrets.shapes import TOKENS as PREFIXES
 from xp.lib.terminal import plain, redrawn
@@ -199,3 +203,17 @@ def test_a_token_by_shape_is_masked_wherever_a_long_line_is_cut(
         assert token[8:-1] not in whole, (end, whole)
         expected = Redactor([SECRET]).redact(line)
         assert "".join(logged.file.split()) == "".join(expected.split())
+
+
+def test_a_log_ends_with_its_process_though_an_orphan_keeps_the_output_open() -> None:
+    file = io.BytesIO()
+    command = ["sh", "-c", "sleep 30 & echo $!; echo done"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    stream = LogStream(file, Redactor(), lambda _: None, on_screen=False)
+    reader = threading.Thread(target=drain, args=(process, stream), daemon=True)
+    reader.start()
+    reader.join(20)
+    orphan, last = file.getvalue().split()
+    os.kill(int(orphan), signal.SIGKILL)
+    assert not reader.is_alive()
+    assert last == b"done"
