@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
-import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -206,14 +206,15 @@ def test_a_token_by_shape_is_masked_wherever_a_long_line_is_cut(
 
 
 def test_a_log_ends_with_its_process_though_an_orphan_keeps_the_output_open() -> None:
+    source, kept_open = os.pipe()
+    os.write(kept_open, b"done\n")
     file = io.BytesIO()
-    command = ["sh", "-c", "sleep 30 & echo $!; echo done"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    stream = LogStream(file, Redactor(), lambda _: None, on_screen=False)
-    reader = threading.Thread(target=drain, args=(process, stream), daemon=True)
-    reader.start()
-    reader.join(20)
-    orphan, last = file.getvalue().split()
-    os.kill(int(orphan), signal.SIGKILL)
+    with os.fdopen(source) as output:
+        process: Any = SimpleNamespace(stdout=output, poll=lambda: 0)
+        stream = LogStream(file, Redactor(), lambda _: None, on_screen=False)
+        reader = threading.Thread(target=drain, args=(process, stream), daemon=True)
+        reader.start()
+        reader.join(20)
+        os.close(kept_open)
     assert not reader.is_alive()
-    assert last == b"done"
+    assert file.getvalue() == b"done\n"
