@@ -273,6 +273,6 @@ def test_a_comparison_with_an_unset_number_is_false_and_options_of_python_are_sk
 ) -> None:
     script = """
 if [ "$UNSET" -ge 3 ]; then LR=1; else LR=2; fi
-python -u --hook=a.py train.py --lr $LR
+python --hook=a.py --fast train.py --lr $LR
 """
     assert read(place, "run.sh", script) == {"--lr": ["2"]}
