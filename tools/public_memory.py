@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tools.benchmarks.bench_card import cases
 from xp.composition import compose
+from xp.lib.reading import yaml_value
 from xp.planning.memory.estimate import engine_stays_awake, estimate
 from xp.planning.memory.fit import MemoryFit, fit
 from xp.planning.memory.lengths import EpisodeLengths
