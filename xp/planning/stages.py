@@ -276,16 +276,17 @@ def trainer_job(
     stubs: tuple[str, ...] = (),
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
+    stage = here.rpartition("/")[2]
     secrets = episode_secrets(spec)
     distill = spec.algorithm.distill
-    if distill is not None and distill.key is not None:
+    if stage == "train" and distill is not None and distill.key is not None:
         secrets[distill.key] = distill.key
     files = {
         **files,
         "episode.json": episode_config(spec).to_json(),
         "prepare.json": prepare_config(spec).to_json(),
     }
-    if spec.served_judge is not None and here.rpartition("/")[2] in WITH_EPISODES:
+    if spec.served_judge is not None and stage in WITH_EPISODES:
         is_sglang = spec.backend.engine.name is EngineName.SGLANG
         server = judge_server(spec, spec.served_judge, f"{here}/judge.log", is_sglang=is_sglang)
         files = {**files, "judge.json": server.to_json()}
