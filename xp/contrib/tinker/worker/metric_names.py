@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from xp.contrib.tinker.worker.cost_limit import COST
 from xp.worker.step_log import MEASURED
-from xp.worker.time_limit import COST
 
 SOURCES: Final[dict[str, str]] = {
     **{name: f"xp, {remark}" if remark else "xp" for name, remark in MEASURED.items()},
