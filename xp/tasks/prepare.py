@@ -20,7 +20,7 @@ from xp.lib.reading import config_of
 from xp.lib.signals import StopSignal, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
-from xp.tasks.picture_files import PictureChanged, changed_pictures, digests_of_rows, few
+from xp.tasks.picture_files import changed_pictures, digests_of_rows, few, may_name_pictures
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import SelectedTasks, cut_into_blocks, select_tasks
@@ -94,17 +94,13 @@ def _build(
                     print(f"prepare: {name}: {line}", flush=True)
         versions, selected = _plan(config, providers)
         blocks = cut_into_blocks(config, selected)
-        work.begin({"key": path.name, "environments": versions})
+        work.begin({"key": path.name, "environments": versions}, is_new=may_name_pictures(config))
         with ProgressBar(
             "prepare", sum(len(block.indices) for block in blocks), "tasks"
         ) as progress:
             failures = Fetcher(config, providers, work, progress).run(blocks)
         judge(config, blocks, failures, work)
-        try:
-            shown = digests_of_rows(config, blocks, work, providers)
-        except PictureChanged:
-            work.clear()
-            raise
+        shown = digests_of_rows(config, blocks, work, providers)
     records = {name: chosen.record for name, chosen in selected.items()}
     publish(merge(config, blocks, work, failures, versions, records, shown), path, work)
     built = prove(path)

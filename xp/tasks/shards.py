@@ -54,12 +54,17 @@ class WorkDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def begin(self, stamp: Mapping[str, Any]) -> None:
-        """Keeps an earlier builder's shards with the same stamp (request and environment versions), removes others."""
+    def begin(self, stamp: Mapping[str, Any], *, is_new: bool) -> None:
+        """Keeps an earlier builder's shards with the same stamp (request and environment versions), removes others.
+
+        Args:
+            stamp: what the shards depend on.
+            is_new: whether all are removed, since they depend on files that may have changed.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         text = canonical_json(stamp)
         known = self.path / "stamp.json"
-        if not known.is_file() or known.read_bytes() != text.encode():
+        if is_new or not known.is_file() or known.read_bytes() != text.encode():
             self.clear()
             self.path.mkdir(parents=True)
             with replacing(known) as temporary:
@@ -68,10 +73,6 @@ class WorkDirectory:
             orphan.unlink()
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path / "set")
-
-    def begun_ns(self) -> int:
-        """Time before which no shard was begun, in nanoseconds since 1970; after `begin`."""
-        return (self.path / "stamp.json").stat().st_mtime_ns
 
     @contextmanager
     def dropped_if_unused(self) -> Iterator[None]:
