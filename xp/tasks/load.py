@@ -169,6 +169,6 @@ def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:
     task = Task(row.env, row.split, row.index)
     prompt, tools = ask(member, partial(described, provider, task), is_known=True)
     try:
-        return entry_of(task, row.task_hash, prompt, tools, member).messages
+        return entry_of(row.task_hash, prompt, tools, member).messages
     except (ValueError, ProtocolError):
         return None

@@ -20,9 +20,9 @@ from xp.errors import ExitCode
 from xp.lib.reading import json_of
 from xp.lib.text import first_of
 from xp.tasks.config import MemberConfig, PrepareConfig
+from xp.tasks.entries import WorkDirectory
 from xp.tasks.questions import ask
-from xp.tasks.selection import Block
-from xp.tasks.shards import WorkDirectory
+from xp.tasks.selection import SelectedTask
 
 FILE: Final = "pictures.json"
 MOST_NAMED: Final = 3
@@ -46,31 +46,32 @@ def _folders(member: MemberConfig) -> list[Path]:
 
 def digests_of_rows(
     config: PrepareConfig,
-    blocks: Sequence[Block],
+    tasks: Sequence[SelectedTask],
     work: WorkDirectory,
     providers: Mapping[str, Provider],
 ) -> Digests:
-    """The pictures that the tasks of finished shards are made of.
+    """The pictures that the fetched tasks are made of.
 
     A grader that writes the prompt itself may leave pictures of its row out, and take others; so it is done here.
     """
     shown: dict[str, dict[str, str]] = {}
-    for block in blocks:
-        folders = _folders(config.members[block.env])
-        provider = providers[block.env]
+    for name, member in config.members.items():
+        folders = _folders(member)
+        provider = providers[name]
         if not folders or not isinstance(provider, PictureNamer):
             continue
-        member = config.members[block.env]
         now = cache(partial(_digest, folders=folders))
-        of_member = shown.setdefault(block.env, {})
-        for index, entry in work.read(block).items():
+        of_member: dict[str, str] = {}
+        for task, entry in work.entries(task for task in tasks if task.env == name):
             digests = digests_of(entry.messages)
-            task = Task(block.env, block.split, index)
-            for name in ask(member, partial(provider.picture_paths, task)):
-                digest = now(name)
+            described = Task(name, task.split, task.index)
+            for path in ask(member, partial(provider.picture_paths, described)):
+                digest = now(path)
                 if digest in digests:
-                    of_member[name] = digest
-    return {member: names for member, names in shown.items() if names}
+                    of_member[path] = digest
+        if of_member:
+            shown[name] = of_member
+    return shown
 
 
 def changed_pictures(directory: Path, config: PrepareConfig) -> list[str]:
