@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,17 +60,17 @@ class WorkDirectory:
         """Task id -> begin of its line in the file."""
         self._lock = Lock()
 
-    def begin(self, stamp: Mapping[str, Any], *, is_new: bool) -> None:
+    def begin(self, stamp: Mapping[str, Any], *, anew: Set[str]) -> None:
         """Keeps an earlier builder's tasks with the same stamp (request and environment versions), removes others.
 
         Args:
             stamp: what the tasks depend on.
-            is_new: whether all are removed, since they depend on files that may have changed.
+            anew: members whose tasks are fetched again, since they depend on files that may have changed.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         text = canonical_json(stamp)
         known = self.path / "stamp.json"
-        if is_new or not known.is_file() or known.read_bytes() != text.encode():
+        if not known.is_file() or known.read_bytes() != text.encode():
             self.clear()
             self.path.mkdir(parents=True)
             with replacing(known) as temporary:
@@ -80,15 +80,16 @@ class WorkDirectory:
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path / "set")
         with suppress(FileNotFoundError):
-            self._read()
+            self._read(anew)
 
-    def _read(self) -> None:
+    def _read(self, anew: Set[str]) -> None:
         offset = 0
         with self._file.open("rb") as lines:
             for line in lines:
-                with suppress(ValueError, TypeError):
+                with suppress(ValueError, TypeError, AttributeError):
                     task_id, _, _, _ = json.loads(line)
-                    self._offsets[task_id] = offset
+                    if task_id.partition("/")[0] not in anew:
+                        self._offsets[task_id] = offset
                 offset += len(line)
 
     @contextmanager

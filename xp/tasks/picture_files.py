@@ -32,9 +32,9 @@ Digests = Mapping[str, Mapping[str, str]]
 """Member -> path as the rows have it -> sha256."""
 
 
-def may_name_pictures(config: PrepareConfig) -> bool:
-    """Returns whether a member's rows are from a file, beside which there may be pictures."""
-    return any(_folders(member) for member in config.members.values())
+def members_with_folders(config: PrepareConfig) -> set[str]:
+    """Members whose rows are from a file, beside which there may be pictures."""
+    return {name for name, member in config.members.items() if _folders(member)}
 
 
 def _folders(member: MemberConfig) -> list[Path]:

@@ -20,7 +20,7 @@ from xp.lib.reading import config_of
 from xp.lib.signals import StopSignal, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
-from xp.tasks.picture_files import changed_pictures, digests_of_rows, few, may_name_pictures
+from xp.tasks.picture_files import changed_pictures, digests_of_rows, few, members_with_folders
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import SelectedTasks, ordered_tasks, select_tasks
@@ -94,7 +94,7 @@ def _build(
                     print(f"prepare: {name}: {line}", flush=True)
         versions, selected = _plan(config, providers)
         tasks = ordered_tasks(config, selected)
-        work.begin({"key": path.name, "environments": versions}, is_new=may_name_pictures(config))
+        work.begin({"key": path.name, "environments": versions}, anew=members_with_folders(config))
         with ProgressBar("prepare", len(tasks), "tasks") as progress:
             failures = Fetcher(config, providers, work, progress).run(tasks)
         judge(config, tasks, failures, work)
