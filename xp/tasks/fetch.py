@@ -122,10 +122,13 @@ class Fetcher:
         num_failed = len(self.failures)
         done = self._num_known + self._num_fetched + num_failed
         rate = self._num_fetched / max(time.monotonic() - self._began, 1e-3)
-        left = f", {(self.bar.total - done) / rate:.0f} s left" if rate else ""
-        self.bar.show(
-            done, f"{rate:.0f}/s" + (f", {num_failed} failed" if num_failed else ""), left
-        )
+        speed = f"{rate:.0f}/s"
+        if num_failed:
+            speed += f", {num_failed} failed"
+        left = ""
+        if rate:
+            left = f", {(self.bar.total - done) / rate:.0f} s left"
+        self.bar.show(done, speed, left)
 
     def _count(self, failure: Failure | None) -> None:
         """Counts a task; raises XpError if an environment has been unavailable for many."""
@@ -166,8 +169,9 @@ class Fetcher:
             except UnsafeOrigin as error:
                 return Failure(task.id, reason(error))
             except EnvFault as error:
-                kind = _Unavailable if isinstance(error, EnvUnavailable) else Failure
-                failure = kind(task.id, reason(error))
+                failure = Failure(task.id, reason(error))
+                if isinstance(error, EnvUnavailable):
+                    failure = _Unavailable(task.id, reason(error))
                 if attempt < TRIES:
                     self._stop.wait(backoff_s(attempt))
             except Exception as error:

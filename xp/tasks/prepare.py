@@ -103,9 +103,10 @@ def _build(
     publish(merge(config, tasks, work, failures, versions, records, shown), path, work)
     built = prove(path)
     title = f"{_size(built)} in {path}, {time.monotonic() - start:.1f} s"
-    print_summary(
-        title, built.manifest.counts, None if reader is None else prompt_lengths(built, reader)
-    )
+    lengths = None
+    if reader is not None:
+        lengths = prompt_lengths(built, reader)
+    print_summary(title, built.manifest.counts, lengths)
     print_held_out(built.manifest)
     for note in built.manifest.notes:
         print(f"note: {note}")

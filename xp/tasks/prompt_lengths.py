@@ -87,7 +87,9 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     except Exception as error:  # A chat template may raise anything; training reports its fault.
         fault = f"the chat template of {reader.place} renders no prompt ({type(error).__name__})"
         return PromptLengths({}, f"{fault}: {later}")
-    which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
+    which = ""
+    if len(rows) < total:
+        which = f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.place}{which}; training leaves out prompts over {limit}"
     groups = grouped(((row.env, row.purpose), lengths[row.task_id]) for row in rows)
     return PromptLengths(
