@@ -20,6 +20,7 @@ from tests.support.sections import (
 from xp.errors import ExitCode, XpError
 from xp.spec import HeldOutSpec
 from xp.tasks import prepare as program
+from xp.tasks.entries import TaskEntry, WorkDirectory
 from xp.tasks.fetch import Fetcher, _Unavailable
 from xp.tasks.manifest import Failure
 from xp.tasks.prepare import prepare
@@ -188,6 +189,17 @@ def test_each_split_is_listed_by_itself_and_a_task_of_both_purposes_is_fetched_o
     assert [row.task_id for row in task_set.rows("train")] == train
     assert [row.task_id for row in task_set.rows("held_out")] == train[4:]
     assert world.opened() == dict.fromkeys([task_id.removeprefix("fake/") for task_id in train], 1)
+
+
+def test_only_tasks_of_members_with_picture_files_are_fetched_again(tmp_path: Path) -> None:
+    work = WorkDirectory(tmp_path / "set.work")
+    work.begin({"key": "set"}, anew=set())
+    for member in ("pictured", "written"):
+        work.add(f"{member}/train/0", TaskEntry("hash", ({"role": "user", "content": "?"},)))
+    later = WorkDirectory(work.path)
+    later.begin({"key": "set"}, anew={"pictured"})
+    assert "pictured/train/0" not in later
+    assert "written/train/0" in later
 
 
 def test_an_environment_of_identical_tasks_is_kept_and_says_so(
