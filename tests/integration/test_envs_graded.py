@@ -174,7 +174,7 @@ def test_a_rows_other_columns_reach_neither_task_nor_repr(package: Path) -> None
     provider = GradedProvider(config, {})
     one = provider.tasks("train", [0])[0]
     member = member_of(replace(config, system_prompt="Think. {tools}"), selection())
-    entry = entry_of(one, "hash", *described(provider, one), member)
+    entry = entry_of("hash", *described(provider, one), member)
     assert "canary" not in f"{entry} {one!r}"
 
 

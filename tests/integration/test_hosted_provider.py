@@ -15,8 +15,8 @@ import pytest
 from tests.support.graded_rules import MODULE, graded
 from tests.support.waiting import wait_for
 from xp.contrib.contracts.provider import ProviderSuite, lent
+from xp.contrib.hosted import HostedProvider
 from xp.envs.base import ProtocolError, Provider, Task
-from xp.envs.hosted import HostedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
 from xp.execution.launchers.preflight import python_variables

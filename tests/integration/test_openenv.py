@@ -122,9 +122,10 @@ def test_the_first_refusal_of_a_server_at_capacity_is_the_bound_of_sessions(
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(play, range(6))) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    server = origin(found._core().transport.target.url)
     found.close()
     assert [line for line in caplog.messages if "session" in line or "answer" in line] == [
-        f"{origin(found._reach().url)} holds 1 session at a time; xp opens no more (env.limits.max_sessions)"
+        f"{server} holds 1 session at a time; xp opens no more (env.limits.max_sessions)"
     ]
 
 
@@ -213,7 +214,7 @@ def test_strangers_get_neither_an_answer_nor_a_session(provider: OpenEnvProvider
                 return status, str(error.status)
             return status, "open"
 
-    assert asyncio.run(ask(provider._reach().url)) == (401, "403")
+    assert asyncio.run(ask(provider._core().transport.target.url)) == (401, "403")
 
 
 def interpreter(place: Path, *paths: str) -> str:
@@ -246,7 +247,7 @@ def test_a_container_is_started_used_and_removed(
     """docker is a stub here, that names a server of this test's as the container's port."""
     log = tmp_path / "calls"
     docker = tmp_path / "docker"
-    url = provider._reach().url
+    url = provider._core().transport.target.url
     cases = f"run) echo abc;; port) echo {url.removeprefix('http://')};; inspect) echo running 0;;"
     docker.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase $1 in {cases} esac\n')
     docker.chmod(docker.stat().st_mode | stat.S_IXUSR)

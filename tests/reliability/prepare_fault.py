@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import xp.tasks.build
+import xp.tasks.entries
 import xp.tasks.fetch
 import xp.tasks.prepare
-import xp.tasks.shards
 from xp.tasks.manifest import TABLE
-from xp.tasks.shards import ShardEntry
 
 POINTS: Final = (
     "start",
     "locked",
     "planned",
     "task",
-    "shard-temporary",
-    "shard",
+    "entry",
     "merge",
     "before-commit",
     "committed",
@@ -84,13 +82,8 @@ def main(fault: Fault, config: str) -> int:
     fault.before(xp.tasks.prepare, "prove", "start")
     fault.before(xp.tasks.prepare, "_build", "locked")
     fault.before(xp.tasks.fetch.Fetcher, "run", "planned")
-    fault.after(
-        xp.tasks.fetch.Fetcher, "_take", "task", lambda *args: isinstance(args[-1], ShardEntry)
-    )
-    fault.while_replacing(
-        xp.tasks.shards, lambda path: path.name.startswith("shard-"), "shard-temporary"
-    )
-    fault.after(xp.tasks.shards.WorkDirectory, "write", "shard")
+    fault.before(xp.tasks.entries.WorkDirectory, "add", "task")
+    fault.after(xp.tasks.entries.WorkDirectory, "add", "entry")
     fault.while_replacing(xp.tasks.build, lambda path: path.name == TABLE, "merge")
     fault.before(xp.tasks.build, "publish", "before-commit")
     fault.after(xp.tasks.build, "sync_directory", "committed", lambda path: path.name == "tasks")

@@ -12,6 +12,7 @@ from tests.support.fake_provider import FakeWorld
 from tests.support.sections import replace
 from xp.lib.atomic import write_atomically
 from xp.tasks.config import PrepareConfig
+from xp.tasks.entries import ENTRIES
 from xp.tasks.request import request_key
 
 
@@ -66,3 +67,8 @@ def new_runs(root: Path, **behaviour: object) -> Runs:
     member = world.member()
     member = replace(member, env=replace(member.env, target="behaviour.json"))
     return Runs(world, replace(world.config(concurrency=8), members={"fake": member}))
+
+
+def entries_of(runs: Runs) -> Path:
+    """The file of the fetched tasks of an unfinished set."""
+    return runs.path.with_name(f"{runs.path.name}.work") / ENTRIES

@@ -6,18 +6,19 @@ import json
 import random
 import signal
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.reliability.prepare_fault import POINTS
-from tests.reliability.prepare_runs import Runs, new_runs
+from tests.reliability.prepare_runs import Runs, entries_of, new_runs
 from tests.support.cases import few
 from xp.lib.atomic import private_directory
 from xp.tasks.store import prove
 
-LATER = {"task": (1, 340), "shard": (1, 3)}
+LATER = {"task": (1, 340), "entry": (1, 100)}
 
 
 @cache
@@ -30,7 +31,7 @@ def undisturbed() -> tuple[dict[str, bytes], float]:
 
 
 def check_that_the_next_run_ends_it(runs: Runs) -> None:
-    kept = finished_shards(runs)
+    kept = fetched_tasks(runs)
     runs.world.forget()
     code, said = runs.finish()
     assert code == 0, said
@@ -38,17 +39,18 @@ def check_that_the_next_run_ends_it(runs: Runs) -> None:
     assert runs.leftovers() in ([], [f"{runs.path.name}.work"])
     again = runs.world.opened()
     assert set(again.values()) <= {1}
-    assert not again.keys() & kept, "a task of a finished shard was fetched again"
+    assert not again.keys() & kept, "a fetched task was fetched again"
 
 
-def finished_shards(runs: Runs) -> set[str]:
-    """Tasks that stand in shards (or in the set); the first shard holds the held-out tasks."""
+def fetched_tasks(runs: Runs) -> set[str]:
+    """Tasks that are in the set or in the work directory."""
     if runs.path.exists():
         return {row.task_id.removeprefix("fake/") for row in prove(runs.path).rows()}
+    file = entries_of(runs)
     done = set()
-    for shard in runs.path.with_name(f"{runs.path.name}.work").glob("shard-*.jsonl"):
-        split = "test" if shard.name == "shard-000000.jsonl" else "train"
-        done |= {f"{split}/{json.loads(line)[0]}" for line in shard.read_text().splitlines()[1:]}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with suppress(ValueError):
+            done.add(json.loads(line)[0].removeprefix("fake/"))
     return done
 
 

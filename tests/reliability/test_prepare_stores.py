@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.prepare_runs import Runs, new_runs
+from tests.reliability.prepare_runs import Runs, entries_of, new_runs
 from tests.support.cases import few
 from tests.support.sections import replace
 from xp.errors import ExitCode
@@ -106,14 +106,17 @@ def test_a_damaged_set_is_set_aside_and_built_again_with_one_warning(
     assert runs.leftovers() == [f"{runs.path.name}.corrupt-1"]
 
 
-def test_a_damaged_shard_is_fetched_again_and_the_others_are_not(tmp_path: Path) -> None:
+def test_damaged_lines_are_fetched_again_and_the_others_are_not(tmp_path: Path) -> None:
     runs = new_runs(tmp_path)
-    runs.finish(fault="shard:kill:3")
-    shards = sorted(runs.path.with_name(f"{runs.path.name}.work").glob("shard-*.jsonl"))
-    shards[1].write_bytes(shards[1].read_bytes()[:-20])
+    runs.finish(fault="entry:kill:100")
+    lines = entries_of(runs).read_bytes().splitlines(keepends=True)
+    lines[50] = lines[50][:20]
+    lines[-1] = lines[-1][:-20]
+    entries_of(runs).write_bytes(b"".join(lines))
     runs.world.forget()
     assert runs.finish()[0] == 0
-    assert len(runs.world.opened()) == 340 - 40 - 64
+    # The first line is empty; the 50th is cut off within the next one.
+    assert len(runs.world.opened()) == 340 - (len(lines) - 1) + 3
 
 
 def limit_file_size(num_bytes: int) -> Callable[[], None]:

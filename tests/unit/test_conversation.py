@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from xp.contrib.conversation import ConversationSession, ModelRequest
 from xp.envs.base import (
     DeadlineExceeded,
     ProtocolError,
@@ -15,7 +16,6 @@ from xp.envs.base import (
     ToolResult,
     ToolSpec,
 )
-from xp.envs.conversation import ConversationSession, ModelRequest
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 USER = {"role": "user", "content": "Where?"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -14,7 +13,7 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 from xp.checks.env_check.policy import Draw, arguments_of, faults_of
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import SYNTAX
-from xp.episode.json_schema import _merged, properties, required
+from xp.episode.json_schema import properties, required
 from xp.episode.tool_calls import MalformedCall, ToolCall
 from xp.spec.dialect import Dialect
 
@@ -129,27 +128,38 @@ def test_a_tools_arguments_may_be_behind_a_reference() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("first", "other", "both"),
-    [
-        (
-            '{"type": "integer"}',
-            '{"type": "number", "default": 3}',
-            '{"type": ["integer"], "default": 3}',
-        ),
-        ('{"type": "string"}', '{"type": "number"}', "null"),
-        ('{"required": ["a"]}', '{"required": ["b"]}', '{"required": ["a", "b"]}'),
-        ('{"enum": [1, 2]}', '{"enum": [2, 3]}', '{"enum": [2]}'),
-        ('{"enum": [1]}', '{"enum": [2]}', "null"),
-        (
-            '{"properties": {"a": {"type": "string"}, "b": {}}}',
-            '{"properties": {"a": {"enum": ["x"]}}}',
-            '{"properties": {"a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]}, "b": {}}}',
-        ),
-    ],
-)
-def test_two_branches_allow_what_both_allow(first: str, other: str, both: str) -> None:
-    assert _merged(json.loads(first), json.loads(other)) == json.loads(both)
+def test_a_combined_schema_has_the_arguments_of_all_its_parts() -> None:
+    kinds = [
+        {
+            "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}},
+            "required": ["lives"],
+        },
+        {"properties": {"kind": {"const": "dog"}}},
+    ]
+    root = {
+        "type": "object",
+        "properties": {"kind": {"type": "string"}},
+        "required": ["kind"],
+        "allOf": [{"properties": {"name": {"type": "string"}}, "required": ["name"]}],
+        "oneOf": kinds,
+    }
+    assert set(properties(root)) == {"kind", "lives", "name"}
+    assert required(root) == ["kind", "name"]
+    tool = ToolSpec("look", "Look.", root)
+    for seed in range(20):
+        jsonschema.validate(arguments_of(tool, Draw(seed, ())), root)
+    assert read(tool, Dialect.GLM, kind="cat", lives="9", name="3") == (
+        ToolCall("look", {"kind": "cat", "lives": 9, "name": "3"}),
+    )
+
+
+@pytest.mark.parametrize("turn", ["$ref", "anyOf"])
+def test_a_schema_that_is_only_itself_allows_anything(turn: str) -> None:
+    circle = {"$ref": "#/$defs/a"}
+    parts = {"a": circle if turn == "$ref" else {"anyOf": [circle, {"type": "integer"}]}}
+    tool = ToolSpec("look", "", {"$defs": parts, "properties": {"it": circle}})
+    assert read(tool, Dialect.GLM, it="3") == (ToolCall("look", {"it": 3}),)
+    assert read(tool, Dialect.GLM, it="x") == (ToolCall("look", {"it": "x"}),)
 
 
 def test_a_nullable_type_takes_null() -> None:

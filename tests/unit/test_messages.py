@@ -24,9 +24,9 @@ from xp.lib.data_files import rows_of_file
 from xp.results.evaluation.play import Dialogue
 from xp.results.evaluation.settings import ToolCalls
 from xp.tasks.config import Purpose
+from xp.tasks.entries import TaskEntry
 from xp.tasks.questions import described, entry_of
 from xp.tasks.row import TaskRow, read_rows, write_rows
-from xp.tasks.shards import ShardEntry
 from xp.tasks.template_check import PROBE_TOOLS
 
 
@@ -150,17 +150,15 @@ def test_what_is_no_message_is_named_with_its_place(given: str, fault: str) -> N
 
 
 def prepared(tmp_path: Path) -> list[TaskRow]:
-    """The task of `GIVEN` and another, through the grader's process, a shard and a task set."""
+    """The task of `GIVEN` and another, through the grader's process, JSON and a task set."""
     config = rules(provider="local", grader=f"{__name__}:equals", rows=f"{__name__}:rows")
     provider = GradedProvider(config, {})
     member = member_of(config, selection())
     made = []
     for index in range(2):
         task = Task("a", "train", index)
-        entry = entry_of(task, "h", *described(provider, task), member)
-        (_, _, messages, _) = json.loads(
-            json.dumps([entry.index, entry.task_hash, entry.messages, entry.tools])
-        )
+        entry = entry_of("h", *described(provider, task), member)
+        messages = json.loads(json.dumps(entry.messages))
         made.append(
             TaskRow(
                 task.id,
@@ -211,10 +209,7 @@ def test_two_prompts_that_differ_in_their_calls_are_two() -> None:
     one, other = (
         chat_messages([*GIVEN[:1], asked("look", {"room": room})]) for room in ("hall", "attic")
     )
-    assert (
-        ShardEntry(0, "h", tuple(one)).prompt_digest
-        != ShardEntry(0, "h", tuple(other)).prompt_digest
-    )
+    assert TaskEntry("h", tuple(one)).prompt_digest != TaskEntry("h", tuple(other)).prompt_digest
 
 
 def test_ors_blocks_become_what_openrewards_client_makes_of_them() -> None:

@@ -52,6 +52,6 @@ def test_the_picture_of_passes_without_one_is_made_once(tmp_path: Path) -> None:
     reader = PictureReader(processor, PictureStore(tmp_path), Images(max_pixels=9, per_episode=2))
     before = processor.calls
     for _ in range(3):
-        assert reader.blank()["pixel_values"].shape == (1, 100)
+        assert reader.blank["pixel_values"].shape == (1, 100)
         assert reader.no_pixels()["pixel_values"].shape == (0, 100)
     assert processor.calls - before == 1

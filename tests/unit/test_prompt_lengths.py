@@ -86,20 +86,20 @@ def test_counts_are_stored_and_only_other_tasks_are_counted(
     rows: list[Any] = [SimpleNamespace(task_id=name) for name in "abc"]
     asked: list[str] = []
 
-    def count(row: Any) -> int | None:
+    def count(row: Any) -> int:
         asked.append(row.task_id)
-        return {"a": 3, "b": None, "c": 5}[row.task_id]
+        return {"a": 3, "b": 4, "c": 5}[row.task_id]
 
     place = tmp_path / "set"
-    assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3}
-    assert prompt_lengths.count_tokens(place, rows, "digest", count) == {"a": 3, "c": 5}
-    assert asked == ["a", "b", "b", "c"]
+    assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3, "b": 4}
+    assert prompt_lengths.count_tokens(place, rows, "digest", count) == {"a": 3, "b": 4, "c": 5}
+    assert asked == ["a", "b", "c"]
     file = tmp_path / "set.tokens/digest.json"
-    assert prompt_lengths.read_counts(file) == {"a": 3, "c": 5}
+    assert prompt_lengths.read_counts(file) == {"a": 3, "b": 4, "c": 5}
     monkeypatch.setattr(
         prompt_lengths, "write_atomically", lambda *_: pytest.fail("nothing is new")
     )
-    assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3}
+    assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3, "b": 4}
     file.write_text(file.read_text().replace("{", ""))
     assert prompt_lengths.read_counts(file) == {}
 

@@ -52,7 +52,6 @@ OTHERS = {
     "PrepareConfig": {"members", "preparation"},  # the section itself
     "Manifest": {"held_out"},  # what was held out
     "LoggedRates": {"variant"},
-    "Block": {"indices"},
     "HubModelConfig": {"target"},
     "Nodes": {"address"},
     "Facts": {"members", "training"},  # the section itself

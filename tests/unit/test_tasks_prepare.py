@@ -17,37 +17,24 @@ from tests.support.sections import (
     prepare_of,
     selection,
 )
-from xp.envs.base import Task
 from xp.errors import ExitCode, XpError
 from xp.spec import HeldOutSpec
 from xp.tasks import prepare as program
-from xp.tasks.fetch import Fetcher, _OpenBlock, _Unavailable
+from xp.tasks.entries import TaskEntry, WorkDirectory
+from xp.tasks.fetch import Fetcher, _Unavailable
 from xp.tasks.manifest import Failure
 from xp.tasks.prepare import prepare
-from xp.tasks.shards import ShardEntry
 from xp.tasks.store import TaskSet
 
 
 def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> None:
     fetcher = Fetcher(FakeWorld(tmp_path).config(), {}, Any, Any)  # type: ignore[arg-type]
-    opened = _OpenBlock(Any, {}, 0)  # type: ignore[arg-type]
-    outages: list[ShardEntry | Failure] = [_Unavailable("t", "down")] * 63
-    faults = [Failure("t", "no such luck")] * 64
-    for result in (
-        *faults,
-        *outages,
-        ShardEntry(
-            0,
-            "hash",
-            (),
-        ),
-        *outages,
-        faults[0],
-        *outages,
-    ):
-        fetcher._take(opened, Task("fake", "train", 0), result)
+    outages = [_Unavailable("fake/train/0", "down")] * 63
+    faults = [Failure("fake/train/0", "no such luck")] * 64
+    for result in (*faults, *outages, None, *outages, faults[0], *outages):
+        fetcher._count(result)
     with pytest.raises(XpError, match="down"):
-        fetcher._take(opened, Task("fake", "train", 0), outages[0])
+        fetcher._count(outages[0])
     assert len(fetcher.failures) == 64 + 3 * 63 + 2
 
 
@@ -188,6 +175,33 @@ def test_no_prompt_that_is_held_out_is_trained_on(
     ) == bool(left_out)
 
 
+def test_each_split_is_listed_by_itself_and_a_task_of_both_purposes_is_fetched_once(
+    tmp_path: Path,
+) -> None:
+    world = FakeWorld(tmp_path, splits={"train": 4, "extra": 3})
+    member = world.member()
+    rule = held_out_rule("extra", may_overlap=True)
+    member = member_of(member.env, selection(("train", "extra")), rule, weight=1.0)
+    task_set = prepare(prepare_of({"fake": member}, 0.0, 8), {}, tmp_path)
+    train = [
+        f"fake/{split}/{n}" for split, count in (("train", 4), ("extra", 3)) for n in range(count)
+    ]
+    assert [row.task_id for row in task_set.rows("train")] == train
+    assert [row.task_id for row in task_set.rows("held_out")] == train[4:]
+    assert world.opened() == dict.fromkeys([task_id.removeprefix("fake/") for task_id in train], 1)
+
+
+def test_only_tasks_of_members_with_picture_files_are_fetched_again(tmp_path: Path) -> None:
+    work = WorkDirectory(tmp_path / "set.work")
+    work.begin({"key": "set"}, anew=set())
+    for member in ("pictured", "written"):
+        work.add(f"{member}/train/0", TaskEntry("hash", ({"role": "user", "content": "?"},)))
+    later = WorkDirectory(work.path)
+    later.begin({"key": "set"}, anew={"pictured"})
+    assert "pictured/train/0" not in later
+    assert "written/train/0" in later
+
+
 def test_an_environment_of_identical_tasks_is_kept_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,7 +232,7 @@ def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) 
     assert set(world.opened()) == {*failing}
 
 
-def test_another_version_of_the_environment_does_not_continue_its_predecessors_shards(
+def test_another_version_of_the_environment_does_not_continue_with_its_predecessors_tasks(
     tmp_path: Path,
 ) -> None:
     world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/99"])

@@ -19,7 +19,7 @@ from xp.spec import HeldOutSpec, SelectionSpec
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule
 from xp.tasks.questions import ProviderSplits
-from xp.tasks.selection import SHARD_TASKS, Position, SelectedTasks, cut_into_blocks, select_tasks
+from xp.tasks.selection import Position, SelectedTasks, ordered_tasks, select_tasks
 
 SIZES = {"train": 100, "extra": 40, "test": 20, "empty": 0}
 TRAIN = selection()
@@ -188,17 +188,18 @@ def test_one_task_cannot_be_trained_on_and_held_out() -> None:
         choose(TRAIN, held_out_rule(fraction=0.2), Sized({"train": 1}))
 
 
-def test_blocks_hold_every_task_once_and_held_out_ones_come_first() -> None:
+def test_held_out_tasks_come_first() -> None:
     member = member_of(replace(RULES, name="m"), TRAIN, held_out_rule("test"), 1.0)
-    train: list[Position] = [("train", index) for index in range(SHARD_TASKS + 5)]
-    tasks = {Purpose.TRAIN: [*train, ("extra", 7)], Purpose.HELD_OUT: [("test", 4), ("test", 2)]}
+    train: list[Position] = [("train", 1), ("train", 0), ("extra", 7)]
+    tasks = {Purpose.TRAIN: train, Purpose.HELD_OUT: [("test", 4), ("test", 2)]}
     chosen = {"m": SelectedTasks(tasks, HeldOutRecord(Rule.SPLIT))}
-    blocks = cut_into_blocks(prepare_of({"m": member}, 0.0, 1), chosen)
-    assert [(block.purpose, block.split, len(block.indices)) for block in blocks] == [
-        ("held_out", "test", 2),
-        ("train", "train", SHARD_TASKS),
-        ("train", "train", 5),
-        ("train", "extra", 1),
+    ordered = ordered_tasks(prepare_of({"m": member}, 0.0, 1), chosen)
+    assert [(task.purpose, task.task_id) for task in ordered] == [
+        ("held_out", "m/test/4"),
+        ("held_out", "m/test/2"),
+        ("train", "m/train/1"),
+        ("train", "m/train/0"),
+        ("train", "m/extra/7"),
     ]
 
 

@@ -10,9 +10,9 @@ import pytest
 from tests.support.sections import PLACES
 from tests.unit.slime_config import worker_config
 from xp.composition import compose
+from xp.contrib.tinker.worker.cost_limit import check_cost
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import spec_refusals
-from xp.worker.time_limit import check_cost
 
 PRICES = "hardware.usd_per_million_tokens={prompt: 1.0, sampled: 1.0, trained: 1.0}"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_session import RULES
 from tests.support.sections import held_out_rule, member_of, replace, selection
-from xp.envs.base import Message, Task, ToolSpec
+from xp.envs.base import Message, ToolSpec
 from xp.lib.text import valid_text, valid_value
 from xp.tasks.questions import entry_of
 
@@ -45,7 +45,7 @@ def test_a_prepared_task_has_tools_and_messages_that_a_tokenizer_takes() -> None
         ),
     )
     messages = [Message(role="user", content=CUT)]
-    entry = entry_of(Task("fake", "train", 0), "hash", messages, tools, member)
+    entry = entry_of("hash", messages, tools, member)
     assert "\\ud83d" not in entry.tools
     assert json.loads(entry.tools)[0]["function"]["name"] == WHOLE
     assert [WHOLE in message["content"] for message in entry.messages or ()] == [True, True]

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] = ()) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             spent, grown, tokens = pool.apply(measured, (is_bounded,))
         if is_bounded:
-            how = f"by its beginning, against {ROOM} tokens of room"
+            how = f"by its size, against {ROOM} tokens of room"
         else:
             how = "whole"
         if tokens is None:

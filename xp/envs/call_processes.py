@@ -218,7 +218,7 @@ class CallProcesses:
                 if not self._can_fork:
                     child.end("its modules cannot be forked")
                     child = self._process.child()
-            # The processes of a child that ended, or of this process's parent, are no more.
+            # The processes of a child that ended are no more.
             self._free.clear()
             self._busy.clear()
             self._loaded = child

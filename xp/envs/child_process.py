@@ -103,7 +103,6 @@ class Child:
         env: Mapping[str, str],
         python: str,
     ) -> None:
-        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._ending = threading.Lock()
         self._numbers = itertools.count()
@@ -123,7 +122,7 @@ class Child:
         threading.Thread(target=self._watch, name="child-end", daemon=True).start()
 
     def is_alive(self) -> bool:
-        return self._gone is None and self._owner == os.getpid()
+        return self._gone is None
 
     def ask(
         self,
@@ -169,8 +168,7 @@ class Child:
         """Ends the process and what it started, now or within processes.GRACE_S; waiting callers get the reason."""
         with self._ending:
             self._gone = self._gone or why
-        if self._owner == os.getpid():
-            processes.end(self._process, now=now)
+        processes.end(self._process, now=now)
 
     def _read(self) -> None:
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import subprocess
 import sys
 import time
@@ -84,7 +83,6 @@ class DockerContainer:
 
     def __init__(self, container_id: str) -> None:
         self.id: str | None = container_id
-        self._owner = os.getpid()
         self._remover = subprocess.Popen(
             ["sh", "-c", REMOVE, "sh", container_id],
             stdin=subprocess.PIPE,
@@ -94,14 +92,9 @@ class DockerContainer:
         )
         atexit.register(self.remove)
 
-    @property
-    def is_ours(self) -> bool:
-        """Returns whether it is there, and was started by this process: a forked one leaves its parent's alone."""
-        return self.id is not None and self._owner == os.getpid()
-
     def remove(self) -> None:
         """Removes the container; idempotent."""
-        if not self.is_ours:
+        if self.id is None:
             return
         self.id = None
         atexit.unregister(self.remove)
@@ -170,7 +163,7 @@ class ImageServer:
 
     def stop(self) -> None:
         """Removes the container, and says so if it had ended by itself."""
-        if self._container is not None and self._container.is_ours:
+        if self._container is not None and self._container.id is not None:
             with suppress(XpError):
                 ended = self._ended()
                 if ended:

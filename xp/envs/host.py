@@ -1,4 +1,4 @@
-"""The child process of a package's environments; its parent is a xp.envs.hosted.HostedProvider."""
+"""The child process of a package's environments, whose sessions xp.envs.hosted calls."""
 
 from __future__ import annotations
 

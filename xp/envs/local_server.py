@@ -73,7 +73,6 @@ class LocalServer:
         """The guard of the server."""
         self.pid: int | None = None
         """Process id of the server. None means that there is none."""
-        self._owner = os.getpid()
         self._turn = threading.Lock()
         self._is_ending = threading.Event()
 
@@ -100,7 +99,7 @@ class LocalServer:
     def replace(self) -> None:
         """Kills the child and starts another one on the same port with the same key; its sessions are lost."""
         with self._turn:
-            if self._process is None or self._owner != os.getpid():
+            if self._process is None:
                 return
             processes.end(self._process, now=True)
             if not self._is_ending.is_set():
@@ -125,11 +124,8 @@ class LocalServer:
         self.pid = int(report["pid"])
 
     def stop(self) -> None:
-        """Ends the child; idempotent. A forked process does not end its parent's server."""
+        """Ends the child; idempotent."""
         self._is_ending.set()
-        if self._owner != os.getpid():
-            self._process = None
-            return
         atexit.unregister(self.stop)
         self._end()
         with self._turn:  # A replacement may have started a new child in the meantime.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-import selectors
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -15,46 +14,22 @@ from xp.envs.base import DeadlineExceeded
 T = TypeVar("T")
 
 
-class LoopThread:
-    """An event loop that runs on a daemon thread until the process ends."""
+_lock = threading.Lock()
+_loops: list[asyncio.AbstractEventLoop] = []
+"""This process's loop; empty before its first use."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._selector: selectors.BaseSelector | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._selector = selectors.DefaultSelector()
-                self._loop = asyncio.SelectorEventLoop(self._selector)
-                threading.Thread(target=self._loop.run_forever, name="xp-envs", daemon=True).start()
-            return self._loop
-
-    def forget(self) -> None:
-        """Drops a forked child's copy of the parent's epoll, through which it could disturb the parent."""
-        if self._selector is not None:
-            self._selector.close()
-
-
-_threads: dict[int, LoopThread] = {}
-"""Threads by process id.
-
-A forked child keeps its parent's entry, so that nothing of the parent is finalised in the child.
-"""
-
-
-def _after_fork_in_child() -> None:
-    for thread in _threads.values():
-        thread.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+# A forked process has none of its parent's threads.
+os.register_at_fork(after_in_child=_loops.clear)
 
 
 def current_loop() -> asyncio.AbstractEventLoop:
-    """This process's loop, started at the first use."""
-    return _threads.setdefault(os.getpid(), LoopThread()).loop()
+    """This process's loop, which runs on a daemon thread from its first use until the process ends."""
+    with _lock:
+        if not _loops:
+            loop = asyncio.SelectorEventLoop()
+            threading.Thread(target=loop.run_forever, name="xp-envs", daemon=True).start()
+            _loops.append(loop)
+        return _loops[0]
 
 
 def run(work: Coroutine[Any, Any, T], limit_s: float) -> T:

@@ -1,4 +1,4 @@
-"""Base of providers of servers: state per process, a server that is started on demand, and shutdown."""
+"""Base of providers of servers: the connection, a server that is started on demand, and shutdown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServerHandle(Protocol):
 
 
 class SessionSlots:
-    """Slots of a process's sessions; `limit` may be lowered while they are taken."""
+    """Slots of a provider's sessions; `limit` may be lowered while they are taken."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -54,10 +54,9 @@ class SessionSlots:
 
 
 class ServerCore(ABC):
-    """State of a provider in one process: its connection, and a slot for each open session."""
+    """State of a provider: its connection, and a slot for each open session."""
 
     def __init__(self, target: Target, config: EnvConfig) -> None:
-        self.pid = os.getpid()
         self.limits = config.limits
         self.slots = SessionSlots(config.limits.max_sessions)
         self.transport = Transport(target)
@@ -85,19 +84,19 @@ class ServerSession(ABC, Generic[C]):
     def close(self) -> None:
         """Returns at once; the session is closed on the server in the background, at the latest in the provider's
         close."""
-        if not self._is_closed and self._core.pid == os.getpid():
+        if not self._is_closed:
             self._is_closed = True
             asyncio.run_coroutine_threadsafe(self._end(), current_loop())
 
     def _run(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
-        if self._is_closed or self._core.pid != os.getpid():
+        if self._is_closed:
             work.close()
-            raise SessionLost("the session is closed, or was opened before this process was forked")
+            raise SessionLost("the session is closed")
         return run(work, limit_s + SLACK_S)
 
 
 class ProcessBoundProvider(ABC, Generic[C]):
-    """Part of an xp.envs.base.Provider: after a fork, only its configuration is used, not its sockets and sessions.
+    """Part of an xp.envs.base.Provider, whose server is reached with the first session.
 
     Args:
         config: the environment.
@@ -116,7 +115,7 @@ class ProcessBoundProvider(ABC, Generic[C]):
         self._lock = threading.Lock()
         self._server: ServerHandle | None = None
         self._target = target
-        self._cores: dict[int, C] = {}
+        self._reached: C | None = None
         self._is_closed = False
         _providers.add(self)
 
@@ -125,7 +124,7 @@ class ProcessBoundProvider(ABC, Generic[C]):
 
     def close(self) -> None:
         with self._lock:
-            core = self._cores.get(os.getpid())
+            core = self._reached
             server = self._server
             self._server = None
             self._is_closed = True
@@ -136,20 +135,22 @@ class ProcessBoundProvider(ABC, Generic[C]):
 
     @abstractmethod
     def _new_core(self, target: Target) -> C:
-        """Makes the state for this process."""
+        """Makes the state of a connection to the server."""
 
     @abstractmethod
     def _start(self) -> tuple[ServerHandle, Target]:
         """Starts the configured server."""
 
     def _core(self) -> C:
-        """Returns this process's state; raises EnvUnavailable if the provider is closed."""
-        if self._is_closed:
-            raise EnvUnavailable(f"{self!r} is closed")
-        core = self._cores.get(os.getpid())
-        if core is None:
-            core = self._cores.setdefault(os.getpid(), self._new_core(self._reach()))
-        return core
+        """The connection to the server, which is started if needed; raises EnvUnavailable if the provider is closed."""
+        with self._lock:
+            if self._is_closed:
+                raise EnvUnavailable(f"{self!r} is closed")
+            if self._target is None:
+                self._server, self._target = self._start()
+            if self._reached is None:
+                self._reached = self._new_core(self._target)
+            return self._reached
 
     def _in_slot(self, core: C, opening: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Opens a session, after a wait for a free slot; closing the session frees the slot."""
@@ -168,12 +169,6 @@ class ProcessBoundProvider(ABC, Generic[C]):
         raise DeadlineExceeded(
             f"{self!r}: {core.slots.limit} sessions are open, and none was closed in time"
         )
-
-    def _reach(self) -> Target:
-        with self._lock:
-            if self._target is None:
-                self._server, self._target = self._start()
-        return self._target
 
     def _serve(self) -> LocalServer:
         """Starts the configuration's `serve`; the provider's close ends the sessions first, then the server."""
@@ -198,6 +193,7 @@ class ProcessBoundProvider(ABC, Generic[C]):
 
 
 _providers: weakref.WeakSet[ProcessBoundProvider[Any]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_providers.clear)
 
 
 @atexit.register

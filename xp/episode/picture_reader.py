@@ -7,12 +7,12 @@ processor differ by up to 0.015.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 from xp.envs.pictures import PictureStore
@@ -78,10 +78,13 @@ class PictureReader:
         marks = [decoder[token].content for token in self.form.special_ids if token in decoder]
         marks += [processor.image_token, getattr(processor, "video_token", None)]
         self._placeholders = tuple(dict.fromkeys(mark for mark in marks if mark))
-        self._kept: dict[str, Mapping[str, Any]] = {}
-        """Tensors of pictures by digest, those that were used last at the end."""
-        self._lock = Lock()
-        self._num_tokens: dict[str, int] = {}
+        side = math.isqrt(images.max_pixels)
+        largest = processed(processor, processor.image_token, [blank_image((side, side))])
+        size = sum(tensor.nbytes for tensor in largest.values())
+        self._picture = lru_cache(max(1, MAX_BYTES // size))(self._processed)
+        """Function from a picture's digest to what the processor makes of it alone."""
+        self.num_tokens = cache(self._count_tokens)
+        """Function from a picture's digest to the number of its features."""
 
     @staticmethod
     def load(
@@ -130,23 +133,11 @@ class PictureReader:
         if num_places != len(digests):
             raise ValueError(f"it renders {num_places} of {len(digests)} images")
         images = [self.image(digest) for digest in digests]
-        made = processed(self.processor, text, images)
-        if len(digests) == 1:
-            # Its tensors are those that the processor would make of the picture alone.
-            self._keep(digests[0], made)
-        ids = made[IDS][0].tolist()
+        ids = processed(self.processor, text, images)[IDS][0].tolist()
         fault = self.fault(ids, digests)
         if fault is not None:
             raise ValueError(fault)
         return [*ids]
-
-    def num_tokens(self, digest: str) -> int:
-        """Number of a picture's features: of the placeholders that the processor writes for it alone."""
-        known = self._num_tokens.get(digest)
-        if known is None:
-            ids = self._picture(digest)[IDS]
-            known = self._num_tokens[digest] = int((ids == self.placeholder_id).sum())
-        return known
 
     def image(self, digest: str) -> Any:
         """A picture as PIL's image, as it goes into the processor."""
@@ -174,18 +165,15 @@ class PictureReader:
             inputs[self.form.types] = ids.new_tensor(types)
         return inputs
 
-    def blank(self) -> Mapping[str, Any]:
-        """The tensors of one small picture that is in no store, made once."""
-        return self._blank
-
     @cached_property
-    def _blank(self) -> Mapping[str, Any]:
+    def blank(self) -> Mapping[str, Any]:
+        """The tensors of one small picture that is in no store."""
         made = processed(self.processor, self.processor.image_token, [blank_image(PROBES[0])])
         return {key: made[key] for key in self.form.dims}
 
     def no_pixels(self) -> dict[str, Any]:
         """`pixels` of no picture: tensors of the right form without lines."""
-        return {key: tensor[:0] for key, tensor in self._blank.items()}
+        return {key: tensor[:0] for key, tensor in self.blank.items()}
 
     def row_pixels(self, digests: Sequence[str]) -> dict[str, Any]:
         """`pixels` of a row, for batches that have such tensors of each row."""
@@ -239,26 +227,11 @@ class PictureReader:
         if fault is not None:
             raise PictureMismatch(fault)
 
-    def _picture(self, digest: str) -> Mapping[str, Any]:
-        """What the processor makes of a picture alone."""
-        with self._lock:
-            made = self._kept.get(digest)
-        if made is None:
-            made = processed(self.processor, self.processor.image_token, [self.image(digest)])
-        self._keep(digest, made)
-        return made
+    def _processed(self, digest: str) -> Mapping[str, Any]:
+        return processed(self.processor, self.processor.image_token, [self.image(digest)])
 
-    def _keep(self, digest: str, made: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._kept.pop(digest, None)
-            self._kept[digest] = made
-            while num_bytes(self._kept.values()) > MAX_BYTES and len(self._kept) > 1:
-                del self._kept[next(iter(self._kept))]
-
-
-def num_bytes(pictures: Iterable[Mapping[str, Any]]) -> int:
-    """Size of the tensors of pictures."""
-    return sum(tensor.nbytes for picture in pictures for tensor in picture.values())
+    def _count_tokens(self, digest: str) -> int:
+        return int((self._picture(digest)[IDS] == self.placeholder_id).sum())
 
 
 def processed(processor: Any, text: str, images: Sequence[Any]) -> Mapping[str, Any]:

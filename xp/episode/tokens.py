@@ -175,15 +175,6 @@ class ChatTokens:
         rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
         return list(rendered["input_ids"])
 
-    def prompt_length(self, messages: Sequence[Message], tools: str, limit: int) -> int | None:
-        """Number of tokens of the prompt; None if it is far above the limit, which its beginning shows."""
-        size = size_of_beginning(limit)
-        if num_characters(messages) + len(tools) > size:
-            text = self.rendered(messages, tools)
-            if is_far_over(len(self._ids(text[:size])), limit):
-                return None
-        return len(self.prompt(messages, tools))
-
     def prompt_text(self, prompt_ids: Sequence[int]) -> str | None:
         """The exact prompt for the trajectory; None if the run does not keep prompts."""
         if self._keeps_prompts:
@@ -292,17 +283,12 @@ class ChatTokens:
     ) -> list[int] | None:
         """The ids of `reply`; None if no room is left for a token of the next turn.
 
-        Only the beginning of a reply that is far too long is rendered and tokenized.
-
         Args:
             room: number of tokens left for the response.
             messages: as in `reply`, like `last_id`.
         """
-        size = size_of_beginning(room)
-        if num_characters(messages) > size:
-            beginning = self._reply(cut(messages, size), last_id)
-            if is_far_over(len(beginning), room):
-                return None
+        if is_far_too_long(messages, room):
+            return None
         ids = self.reply(messages, last_id=last_id)
         return ids if len(ids) < room else None
 
@@ -481,22 +467,15 @@ def _calls_of(results: Sequence[Message]) -> Dialogue:
     )
 
 
-_PER_TOKEN: Final = 16
-"""Characters of a beginning per token of the budget; most texts have three to five characters per token."""
-_MARGIN: Final = 64
+_MAX_CHARACTERS_PER_TOKEN: Final = 64
+"""Mean of a text that no tokenizer exceeds; most texts have three to five characters per token."""
+_MIN_ROOM: Final = 64
 
 
-def size_of_beginning(room: int) -> int:
-    """Characters of a longer text that are tokenized first, to see whether it is far too long."""
-    return _PER_TOKEN * max(room, _MARGIN)
-
-
-def is_far_over(num_tokens: int, room: int) -> bool:
-    """Returns whether a text cannot fit, from the number of tokens of its beginning.
-
-    Cutting a text adds only a few tokens, at the cut, which is far less than the margin here.
-    """
-    return num_tokens >= 2 * room + _MARGIN
+def is_far_too_long(messages: Sequence[Message], room: int) -> bool:
+    """Returns whether messages cannot fit into so many tokens, which costs no tokenizing: 15 MB would take a minute and
+    3 GB."""
+    return num_characters(messages) > _MAX_CHARACTERS_PER_TOKEN * max(room, _MIN_ROOM)
 
 
 def num_characters(messages: Sequence[Message]) -> int:
@@ -505,13 +484,3 @@ def num_characters(messages: Sequence[Message]) -> int:
     return sum(len(message["content"]) for message in messages) + sum(
         map(len, map(json.dumps, calls))
     )
-
-
-def cut(messages: Sequence[Message], size: int) -> list[Message]:
-    """The messages with the first `size` characters of all contents; later messages are kept, but empty."""
-    result: list[Message] = []
-    for message in messages:
-        shortened = with_pictures(message, [message["content"][: max(0, size)]])
-        result.append(shortened)
-        size -= len(message["content"])
-    return result

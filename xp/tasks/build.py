@@ -1,4 +1,4 @@
-"""Makes a task set from shards: merges, counts, checks completeness, and publishes it with one rename."""
+"""Makes a task set from the fetched tasks: merges, counts, checks completeness, and publishes it with one rename."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from xp.lib.atomic import replacing, sync_directory
 from xp.lib.digest import file_digest
 from xp.lib.text import counted
 from xp.tasks.config import PrepareConfig, Purpose
+from xp.tasks.entries import TaskEntry, WorkDirectory
 from xp.tasks.held_out import HeldOutRecord
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest
 from xp.tasks.picture_files import FILE as PICTURES
 from xp.tasks.picture_files import Digests
 from xp.tasks.request import canonical_request, identities, request_key
 from xp.tasks.row import TaskRow, write_rows
-from xp.tasks.selection import Block
-from xp.tasks.shards import ShardEntry, WorkDirectory
+from xp.tasks.selection import SelectedTask
 
 MOST_LISTED = 20
 ALL_HELD_OUT = (
@@ -51,24 +51,25 @@ class _HeldOutNames:
     nothing. The reset seeds of a row are tasks of their own.
     """
 
-    def __init__(self, config: PrepareConfig, blocks: Sequence[Block], work: WorkDirectory) -> None:
+    def __init__(
+        self, config: PrepareConfig, tasks: Sequence[SelectedTask], work: WorkDirectory
+    ) -> None:
         self._members = config.members
         self._environments = identities(config)
         self._distinct: dict[str, set[int]] = {}
         first: dict[str, tuple[str, ...]] = {}
         held_out: list[tuple[str, tuple[str, ...]]] = []
-        for block in blocks:
-            for entry in work.read(block).values():
-                names = self._names(block, entry)
-                if block.env in first:
-                    pairs = enumerate(zip(names, first[block.env], strict=True))
-                    self._distinct.setdefault(block.env, set()).update(
-                        kind for kind, (a, b) in pairs if a != b
-                    )
-                first.setdefault(block.env, names)
-                rule = config.members[block.env].env.held_out
-                if block.purpose is Purpose.HELD_OUT and rule is not None and not rule.may_overlap:
-                    held_out.append((block.env, names))
+        for task, entry in work.entries(tasks):
+            names = self._names(task, entry)
+            if task.env in first:
+                pairs = enumerate(zip(names, first[task.env], strict=True))
+                self._distinct.setdefault(task.env, set()).update(
+                    kind for kind, (a, b) in pairs if a != b
+                )
+            first.setdefault(task.env, names)
+            rule = config.members[task.env].env.held_out
+            if task.purpose is Purpose.HELD_OUT and rule is not None and not rule.may_overlap:
+                held_out.append((task.env, names))
         self._excluded = {
             names[kind]
             for env, names in held_out
@@ -77,21 +78,21 @@ class _HeldOutNames:
         self.trained = set[str]()
         """Names of the tasks that are trained on."""
 
-    def _names(self, block: Block, entry: ShardEntry) -> tuple[str, ...]:
-        seed = entry.index % self._members[block.env].env.num_seeds
+    def _names(self, task: SelectedTask, entry: TaskEntry) -> tuple[str, ...]:
+        seed = task.index % self._members[task.env].env.num_seeds
         prompts = (f"{key}/{seed}" for key in prompt_keys(entry.messages))
-        return f"{self._environments[block.env]}/{entry.task_hash}", *prompts
+        return f"{self._environments[task.env]}/{entry.task_hash}", *prompts
 
-    def names(self, block: Block, entry: ShardEntry) -> Sequence[str]:
+    def names(self, task: SelectedTask, entry: TaskEntry) -> Sequence[str]:
         """Identity of a task."""
-        names = self._names(block, entry)
-        return [names[kind] for kind in self._distinct.get(block.env) or (0,)]
+        names = self._names(task, entry)
+        return [names[kind] for kind in self._distinct.get(task.env) or (0,)]
 
-    def is_left_out(self, block: Block, entry: ShardEntry) -> bool:
+    def is_left_out(self, task: SelectedTask, entry: TaskEntry) -> bool:
         """Returns whether a task is for training, and held out."""
-        if block.purpose is not Purpose.TRAIN:
+        if task.purpose is not Purpose.TRAIN:
             return False
-        names = self._names(block, entry)
+        names = self._names(task, entry)
         is_held_out = not self._excluded.isdisjoint(names)
         if not is_held_out:
             self.trained.update(names)
@@ -100,7 +101,7 @@ class _HeldOutNames:
 
 def merge(
     config: PrepareConfig,
-    blocks: Sequence[Block],
+    tasks: Sequence[SelectedTask],
     work: WorkDirectory,
     failures: Sequence[Failure],
     versions: dict[str, str],
@@ -111,16 +112,11 @@ def merge(
     directory = work.path / "set"
     directory.mkdir()
     lost = {failure.task_id for failure in failures}
-    failed = Counter(
-        (block.env, block.purpose)
-        for block in blocks
-        for index in block.indices
-        if block.task_id(index) in lost
-    )
-    tallies = {(block.env, block.purpose): _Tally() for block in blocks}
-    overlap = _HeldOutNames(config, blocks, work)
+    failed = Counter((task.env, task.purpose) for task in tasks if task.task_id in lost)
+    tallies = {(task.env, task.purpose): _Tally() for task in tasks}
+    overlap = _HeldOutNames(config, tasks, work)
     with replacing(directory / TABLE) as temporary:
-        content_digest = write_rows(temporary, _rows(config, blocks, work, tallies, overlap))
+        content_digest = write_rows(temporary, _rows(config, tasks, work, tallies, overlap))
     if pictures:
         with replacing(directory / PICTURES) as temporary:
             temporary.write_text(json.dumps(pictures, indent=1, sort_keys=True), encoding="utf-8")
@@ -176,13 +172,14 @@ def set_aside(path: Path, reason: str) -> None:
 
 
 def judge(
-    config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Failure], work: WorkDirectory
+    config: PrepareConfig,
+    tasks: Sequence[SelectedTask],
+    failures: Sequence[Failure],
+    work: WorkDirectory,
 ) -> None:
     """Raises XpError if too many tasks failed; the full list stays in the work directory."""
-    selected = Counter[str]()
+    selected = Counter(task.env for task in tasks)
     failed = Counter(failure.task_id.partition("/")[0] for failure in failures)
-    for block in blocks:
-        selected[block.env] += len(block.indices)
     shares = {env: failed[env] / number for env, number in selected.items()}
     if all(share <= config.preparation.allow_missing_fraction for share in shares.values()):
         return
@@ -206,27 +203,22 @@ def judge(
 
 def _rows(
     config: PrepareConfig,
-    blocks: Sequence[Block],
+    tasks: Sequence[SelectedTask],
     work: WorkDirectory,
     tallies: dict[tuple[str, Purpose], _Tally],
     overlap: _HeldOutNames,
 ) -> Iterator[TaskRow]:
-    for block in blocks:
-        tally = tallies[block.env, block.purpose]
-        entries = work.read(block)
-        for index in block.indices:
-            entry = entries.get(index)
-            if entry is None:
-                continue
-            if overlap.is_left_out(block, entry):
-                tally.overlapping += 1
-                continue
-            tally.prompts.add(entry.prompt_digest)
-            if block.purpose is Purpose.HELD_OUT:
-                tally.names.append(overlap.names(block, entry))
-            tally.tasks += 1
-            tally.prompt_characters += entry.prompt_characters
-            yield entry.row(block, config.members[block.env].env.weight)
+    for task, entry in work.entries(tasks):
+        tally = tallies[task.env, task.purpose]
+        if overlap.is_left_out(task, entry):
+            tally.overlapping += 1
+            continue
+        tally.prompts.add(entry.prompt_digest)
+        if task.purpose is Purpose.HELD_OUT:
+            tally.names.append(overlap.names(task, entry))
+        tally.tasks += 1
+        tally.prompt_characters += entry.prompt_characters
+        yield entry.row(task, config.members[task.env].env.weight)
 
 
 def _as_built(

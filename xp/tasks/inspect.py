@@ -16,7 +16,6 @@ from xp.errors import ExitCode, XpError
 from xp.lib.atomic import try_lock
 from xp.tasks.config import Purpose
 from xp.tasks.manifest import Manifest, read_manifest
-from xp.tasks.picture_files import STATES
 from xp.tasks.prompt_lengths import SUFFIX
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet, open_verified, writing_below
@@ -142,5 +141,4 @@ def prune(store: Path, keep: Sequence[str], *, is_dry: bool) -> list[StoreEntry]
             removed.append(listed)
             if not is_dry:
                 shutil.rmtree(listed.path)
-                listed.path.with_name(listed.path.name + STATES).unlink(missing_ok=True)
     return removed

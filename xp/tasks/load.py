@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -67,9 +66,9 @@ def within_limit(
     """
     check_chat(chat, ((row.messages, row.tools) for row in rows))
 
-    def length(row: TaskRow) -> int | None:
+    def length(row: TaskRow) -> int:
         try:
-            return chat.prompt_length(row.messages, row.tools, max_tokens)
+            return len(chat.prompt(row.messages, row.tools))
         except TooManyPictures as fault:
             raise XpError(f"task {row.task_id}: {fault}", fault.code) from None
         except TemplateFault as fault:
@@ -78,21 +77,17 @@ def within_limit(
             ) from None
 
     lengths = count_tokens(directory, rows, chat.digest(), length)
-    fitting = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]
+    fitting = [row for row in rows if lengths[row.task_id] <= max_tokens]
     if not fitting:
-        shortest = min(lengths.values(), default=f"more than {2 * max_tokens}")
         raise XpError(
             f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens} (the shortest has"
-            f" {shortest} tokens); raise it",
+            f" {min(lengths.values())} tokens); raise it",
             ExitCode.TASKS,
         )
-    longest = str(max(lengths.values()))
-    if len(lengths) < len(rows):
-        longest = f"more than {2 * max_tokens}"
     purpose = "training" if rows[0].purpose is Purpose.TRAIN else "held-out"
     left_out = f"{len(rows) - len(fitting)} left out as longer than {max_tokens}"
     print(
-        f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {min(lengths.values())} to {longest} tokens,"
+        f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {min(lengths.values())} to {max(lengths.values())} tokens,"
         f" {left_out}",
         flush=True,
     )
@@ -174,6 +169,6 @@ def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:
     task = Task(row.env, row.split, row.index)
     prompt, tools = ask(member, partial(described, provider, task), is_known=True)
     try:
-        return entry_of(task, row.task_hash, prompt, tools, member).messages
+        return entry_of(row.task_hash, prompt, tools, member).messages
     except (ValueError, ProtocolError):
         return None

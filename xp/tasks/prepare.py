@@ -20,10 +20,10 @@ from xp.lib.reading import config_of
 from xp.lib.signals import StopSignal, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
-from xp.tasks.picture_files import PictureChanged, changed_pictures, digests_of_rows, few
+from xp.tasks.picture_files import changed_pictures, digests_of_rows, few, members_with_folders
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
-from xp.tasks.selection import SelectedTasks, cut_into_blocks, select_tasks
+from xp.tasks.selection import SelectedTasks, ordered_tasks, select_tasks
 from xp.tasks.store import BrokenSet, TaskSet, prove, writing_below
 from xp.tasks.training_length import steps_of
 
@@ -55,7 +55,7 @@ def prepare(
         return _trainable(config, task_set, reader)
     with writing_below(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        from xp.tasks.shards import builder_lock
+        from xp.tasks.entries import builder_lock
 
         waits = f"prepare: another process builds {path.name}; waiting for it"
         with builder_lock(path.with_name(f".{path.name}.lock"), lambda: _say(waits)):
@@ -67,10 +67,10 @@ def _build(
 ) -> TaskSet:
     """Builds the set, under the lock, unless another process has built it meanwhile; sets a damaged set aside."""
     from xp.tasks.build import judge, merge, publish, set_aside
+    from xp.tasks.entries import WorkDirectory
     from xp.tasks.fetch import Fetcher
     from xp.tasks.prompt_lengths import prompt_lengths
     from xp.tasks.report import print_summary
-    from xp.tasks.shards import WorkDirectory
 
     try:
         task_set = prove(path)
@@ -93,25 +93,20 @@ def _build(
                 if line is not None:
                     print(f"prepare: {name}: {line}", flush=True)
         versions, selected = _plan(config, providers)
-        blocks = cut_into_blocks(config, selected)
-        work.begin({"key": path.name, "environments": versions})
-        with ProgressBar(
-            "prepare", sum(len(block.indices) for block in blocks), "tasks"
-        ) as progress:
-            failures = Fetcher(config, providers, work, progress).run(blocks)
-        judge(config, blocks, failures, work)
-        try:
-            shown = digests_of_rows(config, blocks, work, providers)
-        except PictureChanged:
-            work.clear()
-            raise
+        tasks = ordered_tasks(config, selected)
+        work.begin({"key": path.name, "environments": versions}, anew=members_with_folders(config))
+        with ProgressBar("prepare", len(tasks), "tasks") as progress:
+            failures = Fetcher(config, providers, work, progress).run(tasks)
+        judge(config, tasks, failures, work)
+        shown = digests_of_rows(config, tasks, work, providers)
     records = {name: chosen.record for name, chosen in selected.items()}
-    publish(merge(config, blocks, work, failures, versions, records, shown), path, work)
+    publish(merge(config, tasks, work, failures, versions, records, shown), path, work)
     built = prove(path)
     title = f"{_size(built)} in {path}, {time.monotonic() - start:.1f} s"
-    print_summary(
-        title, built.manifest.counts, None if reader is None else prompt_lengths(built, reader)
-    )
+    lengths = None
+    if reader is not None:
+        lengths = prompt_lengths(built, reader)
+    print_summary(title, built.manifest.counts, lengths)
     print_held_out(built.manifest)
     for note in built.manifest.notes:
         print(f"note: {note}")
@@ -215,7 +210,7 @@ def main(argv: list[str]) -> int:
         _say(f"error: {error}")
         return error.code
     except StopSignal as stopped:
-        _say("prepare: stopped; finished shards are kept, and the same command continues from them")
+        _say("prepare: stopped; fetched tasks are kept, and the same command continues from them")
         return stopped.code
     except Exception:
         traceback.print_exc()

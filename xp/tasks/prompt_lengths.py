@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 from xp.lib.atomic import write_atomically
@@ -27,21 +27,17 @@ class Lengths:
 
     counted: int
     mean: float
-    """Mean length, in tokens, of the prompts that were counted completely."""
-    longest: str
-    """Longest prompt as text: a number of tokens, or "over N" if some were not counted completely."""
+    """Mean length, in tokens."""
+    longest: int
+    """Length of the longest prompt, in tokens."""
     too_long: float
     """Share of prompts longer than `training.max_prompt_tokens`."""
 
     @staticmethod
-    def of(numbers: Sequence[int | None], limit: int) -> Lengths:
-        """Figures of these lengths. None means far above the limit, not counted."""
-        known = [number for number in numbers if number is not None]
-        longest = str(max(known)) if len(known) == len(numbers) else f"over {2 * limit}"
-        too_long = sum(number is None or number > limit for number in numbers) / len(numbers)
-        return Lengths(
-            len(numbers), sum(known) / len(known) if known else math.inf, longest, too_long
-        )
+    def of(numbers: Sequence[int], limit: int) -> Lengths:
+        """Figures of these lengths, of which those above the limit are too long."""
+        too_long = sum(number > limit for number in numbers) / len(numbers)
+        return Lengths(len(numbers), fmean(numbers), max(numbers), too_long)
 
 
 @dataclass(frozen=True)
@@ -86,21 +82,23 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
             task_set.path,
             rows,
             chat.digest(),
-            lambda row: chat.prompt_length(row.messages, row.tools, longest),
+            lambda row: len(chat.prompt(row.messages, row.tools)),
         )
     except Exception as error:  # A chat template may raise anything; training reports its fault.
         fault = f"the chat template of {reader.place} renders no prompt ({type(error).__name__})"
         return PromptLengths({}, f"{fault}: {later}")
-    which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
+    which = ""
+    if len(rows) < total:
+        which = f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.place}{which}; training leaves out prompts over {limit}"
-    groups = grouped(((row.env, row.purpose), lengths.get(row.task_id)) for row in rows)
+    groups = grouped(((row.env, row.purpose), lengths[row.task_id]) for row in rows)
     return PromptLengths(
         {key: Lengths.of(numbers, longest) for key, numbers in groups.items()}, note
     )
 
 
 def count_tokens(
-    task_set: Path, rows: Sequence[TaskRow], tokenizer: str, count: Callable[[TaskRow], int | None]
+    task_set: Path, rows: Sequence[TaskRow], tokenizer: str, count: Callable[[TaskRow], int]
 ) -> Mapping[str, int]:
     """Tokens of prompts by task id, from the file, or counted and stored there.
 
@@ -108,20 +106,18 @@ def count_tokens(
         task_set: directory of the set.
         rows: rows of the set; all purposes share one file.
         tokenizer: digest of the tokenizer (`ChatTokens.digest`).
-        count: returns the length of one row's prompt, tools included; None if it is far above its limit: such a task
-            is absent from the result and from the file.
+        count: returns the length of one row's prompt, tools included.
     """
     file = directory_of(task_set) / f"{tokenizer}.json"
     known = read_counts(file)
     counted = {row.task_id: count(row) for row in rows if row.task_id not in known}
-    fresh = {task_id: number for task_id, number in counted.items() if number is not None}
-    if fresh:
-        known |= fresh
+    if counted:
+        known |= counted
         try:
             write_atomically(file, json.dumps(known, sort_keys=True))
         except OSError as error:  # a read-only store: they are counted again each time
             print(f"token counts are not kept: {file.parent}: {error.strerror}", flush=True)
-    return {row.task_id: known[row.task_id] for row in rows if row.task_id in known}
+    return {row.task_id: known[row.task_id] for row in rows}
 
 
 def directory_of(task_set: Path) -> Path:

@@ -28,7 +28,7 @@ from xp.lib.digest import digest_of
 from xp.lib.text import valid_value
 from xp.spec.dialect import Dialect
 from xp.tasks.config import MemberConfig
-from xp.tasks.shards import ShardEntry
+from xp.tasks.entries import TaskEntry
 
 Answer = TypeVar("Answer")
 
@@ -115,7 +115,7 @@ def unreachable(member: MemberConfig, why: str) -> XpError:
     env = member.env
     return XpError(
         f"environment {env.name} ({env.target or env.serve or env.provider}) does not answer as it should: {why}\n"
-        "check that its server runs and that the address is right; finished shards are kept for the next start",
+        "check that its server runs and that the address is right; fetched tasks are kept for the next start",
         ExitCode.ENVIRONMENT,
     )
 
@@ -139,12 +139,11 @@ def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[Tool
 
 
 def entry_of(
-    task: Task,
     task_hash: str,
     prompt: Sequence[Message],
     tools: tuple[ToolSpec, ...],
     member: MemberConfig,
-) -> ShardEntry:
+) -> TaskEntry:
     """Stored form of a task; raises ValueError if it has no prompt, or one that no chat template reads."""
     messages = opening_messages(member.env.system_prompt, prompt, tools)
     if not messages:
@@ -153,4 +152,4 @@ def entry_of(
     # A chat template with tools would instruct the model to write calls in the template's own format.
     shown = () if member.env.dialect is Dialect.ACTION else tools
     schemas = json.dumps(valid_value(tool_schemas(shown)), sort_keys=True, ensure_ascii=True)
-    return ShardEntry(task.index, task_hash, tuple(messages), schemas)
+    return TaskEntry(task_hash, tuple(messages), schemas)

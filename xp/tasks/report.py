@@ -38,7 +38,7 @@ def print_summary(
             if is_counted and lengths is not None:
                 group = lengths.groups.get((env, Purpose(purpose)))
                 if group:
-                    shown = [f"{group.mean:.0f}", group.longest, f"{group.too_long:.1%}"]
+                    shown = [f"{group.mean:.0f}", str(group.longest), f"{group.too_long:.1%}"]
                 else:
                     shown = ["-"] * 3
             table.add_row(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,10 +16,6 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 
 ROWS_PER_GROUP: Final = 1024
-GROUP_CHARACTERS: Final = 16 * 1024 * 1024
-"""Number of characters from which a row group is closed."""
-TEXTS: Final = ("task_id", "env", "purpose", "split", "task_hash", "tools")
-NUMBERS: Final = ("index", "weight")
 MESSAGE_KEYS: Final = ("role", "content", "name", "tool_call_id", "tool_calls", "pictures")
 """Keys of a message, the first two in each; in a table those of JSON_KEYS are JSON text."""
 JSON_KEYS: Final = ("tool_calls", "pictures")
@@ -88,18 +84,11 @@ def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
 
 
 def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
-    group: list[TaskRow] = []
-    num_characters = 0
-    for row in rows:
-        group.append(row)
-        texts = (text for message in row.messages for text in _stored(message).values())
-        num_characters += len(row.tools) + sum(map(len, texts))
-        if len(group) == ROWS_PER_GROUP or num_characters >= GROUP_CHARACTERS:
-            yield group
-            group = []
-            num_characters = 0
-    if group:
+    remaining = iter(rows)
+    group = list(islice(remaining, ROWS_PER_GROUP))
+    while group:
         yield group
+        group = list(islice(remaining, ROWS_PER_GROUP))
 
 
 def _stored(message: Message) -> dict[str, str]:
@@ -110,9 +99,11 @@ def _stored(message: Message) -> dict[str, str]:
     }
 
 
-def _message(texts: Mapping[str, str | None]) -> Message:
-    """The message that `_stored` made texts of."""
-    known: dict[str, Any] = {key: text for key, text in texts.items() if text is not None}
+def _message(texts: Mapping[str, str | None], shared: dict[str, str]) -> Message:
+    """The message that `_stored` made texts of; texts that are in `shared` are its objects."""
+    known: dict[str, Any] = {
+        key: shared.setdefault(text, text) for key, text in texts.items() if text is not None
+    }
     for key in JSON_KEYS:
         if key in known:
             known[key] = json.loads(known[key])
@@ -154,35 +145,25 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _batches(path: Path) -> Iterator[Any]:
-    """The table in parts. Texts remain in dictionaries, so equal ones have the size of one, as in the file."""
+    """The table in parts."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        names = [file.schema.column(at).path for at in range(len(file.schema))]
         if not file.schema_arrow.equals(schema()):
             raise ValueError("its columns are not those of a task set")
-    texts = [name for name in names if name not in NUMBERS]
-    with pq.ParquetFile(path, read_dictionary=texts) as file:
-        for group in range(file.num_row_groups):  # a part of two groups would have two dictionaries
-            yield from file.iter_batches(batch_size=ROWS_PER_GROUP, row_groups=[group])
+        yield from file.iter_batches(batch_size=ROWS_PER_GROUP)
 
 
 def _rows(batch: Any) -> Iterator[TaskRow]:
-    """The rows of a part; equal texts are one object."""
-    columns = {name: _texts(batch[name]) for name in TEXTS} | {
-        name: batch[name].to_pylist() for name in NUMBERS
-    }
-    purposes = {text: Purpose(text) for text in set(columns["purpose"])}
-    columns["purpose"] = [purposes[text] for text in columns["purpose"]]
-    values = batch["messages"].values
-    offsets = batch["messages"].offsets.to_pylist()
-    contents = zip(*(_texts(values.field(key)) for key in MESSAGE_KEYS), strict=True)
-    messages = [_message(dict(zip(MESSAGE_KEYS, texts, strict=True))) for texts in contents]
-    columns["messages"] = [tuple(messages[start:end]) for start, end in pairwise(offsets)]
-    yield from map(TaskRow, *(columns[field.name] for field in fields(TaskRow)))
-
-
-def _texts(column: Any) -> list[str]:
-    used = column.indices.unique()
-    words = dict(zip(used.to_pylist(), column.dictionary.take(used).to_pylist(), strict=True))
-    return [words[at] for at in column.indices.to_pylist()]
+    """The rows of a part; equal texts, such as the tools, are one object."""
+    shared: dict[str, str] = {}
+    for values in batch.to_pylist():
+        tools = values["tools"]
+        yield TaskRow(
+            **values
+            | {
+                "purpose": Purpose(values["purpose"]),
+                "messages": tuple(_message(texts, shared) for texts in values["messages"]),
+                "tools": shared.setdefault(tools, tools),
+            }
+        )

@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Protocol
 
 from xp.envs.rows import HELD_OUT_SPLITS
@@ -15,8 +14,6 @@ from xp.lib.digest import digest_number
 from xp.spec import HeldOutSpec, SelectionSpec
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule, named
-
-SHARD_TASKS = 64
 
 
 class Splits(Protocol):
@@ -38,19 +35,18 @@ class SelectedTasks:
     record: HeldOutRecord
 
 
-@dataclass(frozen=True)
-class Block:
-    """The tasks of one shard: consecutive tasks of one environment, split and purpose."""
+@dataclass(frozen=True, slots=True)
+class SelectedTask:
+    """A task of the set; one that is held out and trained on is two."""
 
-    number: int
-    """Position among all blocks, in the order of the rows."""
     env: str
     purpose: Purpose
     split: str
-    indices: tuple[int, ...]
+    index: int
 
-    def task_id(self, index: int) -> str:
-        return f"{self.env}/{self.split}/{index}"
+    @property
+    def task_id(self) -> str:
+        return f"{self.env}/{self.split}/{self.index}"
 
 
 def select_tasks(member: MemberConfig, splits: Splits) -> SelectedTasks:
@@ -257,21 +253,16 @@ def _take(
     return order[:count]
 
 
-def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, SelectedTasks]) -> list[Block]:
+def ordered_tasks(
+    config: PrepareConfig, selected: Mapping[str, SelectedTasks]
+) -> list[SelectedTask]:
     """All tasks in the order of the rows; held-out tasks first, since training excludes tasks with their hashes."""
-    blocks: list[Block] = []
-    for purpose in (Purpose.HELD_OUT, Purpose.TRAIN):
-        for name in sorted(config.members):
-            positions = selected[name].tasks.get(purpose, ())
-            for split, run in groupby(positions, lambda position: position[0]):
-                indices = tuple(index for _, index in run)
-                for start in range(0, len(indices), SHARD_TASKS):
-                    blocks.append(
-                        Block(
-                            len(blocks), name, purpose, split, indices[start : start + SHARD_TASKS]
-                        )
-                    )
-    return blocks
+    return [
+        SelectedTask(name, purpose, split, index)
+        for purpose in (Purpose.HELD_OUT, Purpose.TRAIN)
+        for name in sorted(config.members)
+        for split, index in selected[name].tasks.get(purpose, ())
+    ]
 
 
 Position = tuple[str, int]

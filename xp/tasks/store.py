@@ -1,7 +1,7 @@
 """The content-addressed store of task sets: finds sets, verifies them, and refuses damaged ones with a reason.
 
 A set is the directory `<store>/<request key>/`, which appears in one rename with its table and manifest complete.
-During a build there are also `<key>.work/` (finished shards) and `<key>.lock`. A damaged set is moved to
+During a build there are also `<key>.work/` (fetched tasks) and `<key>.lock`. A damaged set is moved to
 `<key>.corrupt-<n>`. The lengths of prompts for each model are in `<key>.tokens/` (`token_counts.py`).
 """
 
@@ -95,6 +95,6 @@ def writing_below(path: Path) -> Iterator[None]:
         raise XpError(
             f"cannot write the task set: {reason}: {file}\n"
             f"free some space or correct the permissions below {path}, then run the same command again; "
-            "finished shards are kept",
+            "fetched tasks are kept",
             ExitCode.RESOURCE,
         ) from error

@@ -17,7 +17,7 @@ from xp.lib.codec import JsonFile
 from xp.lib.models.files import missing_parts
 from xp.lib.reading import config_of
 from xp.worker.program import run_stage
-from xp.worker.publish import link_or_copy, made_beside
+from xp.worker.publish import link_or_copy, made_beside, take_name
 
 SOURCES: Final = "hub.json"
 """Manifest of a fetched model: its hub's name, commit, and the name of each file in Hugging Face's cache."""
@@ -70,8 +70,7 @@ def main(argv: Sequence[str]) -> None:
             link_or_copy(source, unfinished / file.name)
         manifest = {"name": config.name, "commit": config.commit, "files": sources}
         (unfinished / SOURCES).write_text(json.dumps(manifest, indent=1) + "\n")
-        if not (config.target / SOURCES).is_file():  # else another run was faster
-            unfinished.rename(config.target)
+        take_name(unfinished, config.target, (config.target / SOURCES).is_file)
     print(f"model: {config.target}, {config.name} at {config.commit[:12]}", flush=True)
 
 

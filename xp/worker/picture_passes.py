@@ -51,7 +51,7 @@ def showing_pictures(
         if not is_sharded:
             yield
             return
-        with seeing_nothing(model, reader.blank(), trains=trains_vision, is_due=lambda: is_blank):
+        with seeing_nothing(model, reader.blank, trains=trains_vision, is_due=lambda: is_blank):
             yield
     finally:
         hook.remove()

@@ -134,12 +134,11 @@ def live_prompt(
     if episode.is_over:
         return None
     try:
-        length = chat.prompt_length(episode.opening, tools, max_tokens)
-        if length is not None and length <= max_tokens:
-            return chat.prompt(episode.opening, tools)
-        size = f"over {2 * max_tokens}" if length is None else length
+        prompt = chat.prompt(episode.opening, tools)
+        if len(prompt) <= max_tokens:
+            return prompt
         episode.give_up(
-            f"PromptTooLong: the session's prompt has {size} tokens, more than training.max_prompt_tokens={max_tokens}"
+            f"PromptTooLong: the session's prompt has {len(prompt)} tokens, more than training.max_prompt_tokens={max_tokens}"
         )
     except TooManyPictures as fault:
         episode.give_up(f"TooManyPictures: {fault}")

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import write_json
+from xp.lib.atomic import sync_directory, write_json
 from xp.lib.models.template import install_template
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS, damaged, write_digests
@@ -65,7 +65,7 @@ def seal(directory: Path, end_ids: Sequence[int], template: str | None = None) -
 
 @contextmanager
 def made_beside(target: Path) -> Iterator[Path]:
-    """Context manager: yields an empty directory beside the target, which the block renames; else it is removed."""
+    """Context manager: yields an empty directory beside the target, for `take_name`; removes it if it has no other name."""
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     unfinished.chmod(0o755)
@@ -73,6 +73,25 @@ def made_beside(target: Path) -> Iterator[Path]:
         yield unfinished
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def take_name(directory: Path, target: Path, is_whole: Callable[[], bool]) -> None:
+    """Renames a directory; a whole one that another process made meanwhile stays, and another one is replaced.
+
+    Args:
+        directory: directory beside the target, as of `made_beside`.
+        target: the new name.
+        is_whole: returns whether the target has all its files.
+    """
+    if is_whole():
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        directory.rename(target)
+    except OSError:
+        if not is_whole():
+            raise
+    sync_directory(target.parent)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

@@ -7,7 +7,6 @@ tools/tiny_vlm).
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from typing import Final
 from xp.lib.reading import config_of
 from xp.lib.verified import damaged
 from xp.worker.program import run_stage
-from xp.worker.publish import made_beside
+from xp.worker.publish import made_beside, take_name
 
 MANIFEST: Final = "manifest.json"
 SHIPPED: Final = Path(__file__).with_name("tiny")
@@ -36,19 +35,8 @@ def main(argv: Sequence[str]) -> None:
     with made_beside(target) as unfinished:
         shutil.copytree(MODELS[str(target)], unfinished, dirs_exist_ok=True)
         unfinished.chmod(0o755)
-        publish(unfinished, target)
+        take_name(unfinished, target, lambda: damaged(target / MANIFEST) is None)
     print(f"model: {target}, copied from xp", flush=True)
-
-
-def publish(unfinished: Path, target: Path) -> None:
-    """Renames a model into place; if another process was faster, its model stays, unless it is damaged."""
-    if target.exists() and damaged(target / MANIFEST) is not None:
-        shutil.rmtree(target)
-    try:
-        os.rename(unfinished, target)
-    except OSError:
-        if damaged(target / MANIFEST) is not None:
-            raise
 
 
 if __name__ == "__main__":

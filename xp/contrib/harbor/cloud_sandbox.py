@@ -13,10 +13,10 @@ from typing import Any, Final
 from xp.contrib.harbor.cloud_options import PACKAGE
 from xp.contrib.harbor.sandbox import REWARD_BYTES, ContainerSandbox, Ran
 from xp.contrib.harbor.task_folder import HarborTask
+from xp.contrib.hosted import PackageProcess
 from xp.envs.base import EnvFault, ResponseLost
 from xp.envs.child_process import Child
 from xp.envs.config import EnvConfig
-from xp.envs.hosted import PackageProcess
 from xp.errors import ExitCode, XpError
 
 PROGRAM: Final = "xp.contrib.harbor.cloud_host"

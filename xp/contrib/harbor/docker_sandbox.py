@@ -125,7 +125,7 @@ class DockerSandbox(ContainerSandbox):
         return Ran(code, text)
 
     def close(self) -> None:
-        """See CommandSandbox; a forked process does not close its parent's sandbox."""
+        """See CommandSandbox."""
         self._running.remove()
 
     def _as_root(self, command: str) -> str:

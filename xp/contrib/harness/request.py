@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from xp.contrib.conversation import ModelRequest
 from xp.envs.base import Message, Picture, ProtocolError
-from xp.envs.conversation import ModelRequest
 from xp.envs.messages import ReadPicture, chat_messages, role_of
 from xp.envs.pictures import (
     PICTURE_PARTS,

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from xp.contrib.conversation import ModelRequest
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
 from xp.contrib.harness.request import ProgramRequest, RefusedRequest, RequestPictures
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import EnvUnavailable, Message, ModelMessage
-from xp.envs.conversation import ModelRequest
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from xp.contrib.conversation import ConversationSession, ModelRequest, tool_of
 from xp.contrib.harbor.cloud_sandbox import AgentRun, CloudSandbox
 from xp.contrib.harbor.reward_file import JSON_FILE, TEXT_FILE, reward_of
 from xp.contrib.harbor.sandbox import VERIFIER_LOGS, CommandSandbox, Ran
@@ -41,7 +42,6 @@ from xp.envs.base import (
     ToolResult,
 )
 from xp.envs.config import EnvConfig
-from xp.envs.conversation import ConversationSession, ModelRequest, tool_of
 from xp.envs.loop import run
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.episode.rewards import reduce_rewards

@@ -15,9 +15,9 @@ from inspect_ai.log import EvalSample
 from inspect_ai.model import Model, get_model
 from inspect_ai.util._display import init_display_type
 
+from xp.contrib.conversation import ModelRequest
 from xp.contrib.inspect.model import POLICY, conversations
 from xp.envs.base import EnvUnavailable
-from xp.envs.conversation import ModelRequest
 from xp.envs.loop import run
 
 START_S: Final = 240.0

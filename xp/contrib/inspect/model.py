@@ -20,7 +20,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolCall, ToolChoice, ToolInfo
 from inspect_ai.util import LimitExceededError
 
-from xp.envs.conversation import ModelRequest
+from xp.contrib.conversation import ModelRequest
 
 NAME: Final = "xp"
 POLICY: Final = f"{NAME}/policy"

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from xp.contrib.hosted import HostedProvider
 from xp.envs.config import EnvConfig
-from xp.envs.hosted import HostedProvider
 from xp.envs.judges import Prices
 from xp.errors import XpError
 from xp.lib.code_files import code_files, with_imports
@@ -43,7 +43,7 @@ class InspectOptions(BaseModel):
 
 
 class InspectProvider(HostedProvider):
-    """See xp.envs.hosted; `target` is `/path/to/file.py@task`, or a task of an installed package."""
+    """See xp.contrib.hosted; `target` is `/path/to/file.py@task`, or a task of an installed package."""
 
     Options = InspectOptions
     hosted = "xp.contrib.inspect.tasks:InspectTasks"

@@ -1,4 +1,4 @@
-"""One of inspect_ai's samples as a session (xp.envs.conversation)."""
+"""One of inspect_ai's samples as a session (xp.contrib.conversation)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalSample
 from inspect_ai.scorer import CORRECT, INCORRECT, NOANSWER, PARTIAL, value_to_float
 
+from xp.contrib.conversation import ConversationSession, ModelRequest
 from xp.contrib.inspect.evaluation import InspectEvaluation
 from xp.contrib.inspect.model import POLICY, conversations
 from xp.envs.base import ProtocolError, ToolCrashed, ToolResult
-from xp.envs.conversation import ConversationSession, ModelRequest
 from xp.envs.judges import JudgeCall, usage_of_judges
 
 WORDS = {CORRECT, INCORRECT, NOANSWER, PARTIAL}

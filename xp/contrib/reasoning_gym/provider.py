@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from xp.envs.hosted import HostedProvider
+from xp.contrib.hosted import HostedProvider
 
 MOST_TASKS: Final = 500_000_000
 """Largest number of tasks of a split, and largest seed; seeds of training and test tasks differ by a billion."""
@@ -67,7 +67,7 @@ class Options(BaseModel):
 
 
 class ReasoningGymProvider(HostedProvider):
-    """See xp.envs.hosted."""
+    """See xp.contrib.hosted."""
 
     Options = Options
     hosted = "xp.contrib.reasoning_gym.tasks:ReasoningGymTasks"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from xp.contrib.tinker.columns import COLUMNS, SFT_COLUMNS
 from xp.contrib.tinker.prices import plan_lines as plan_lines
+from xp.contrib.tinker.worker.cost_limit import COST
 from xp.contrib.tinker.worker.service import KEY, QUIET, URL, TinkerSftConfig, TinkerTrainConfig
 from xp.contrib.tinker.worker.state import FORM
 from xp.errors import nearest
@@ -28,7 +29,6 @@ from xp.planning.stages import (
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 from xp.worker.step_log import MEASURED
-from xp.worker.time_limit import COST
 from xp.worker.tiny_model import PLACE
 
 METRIC_SOURCES: Final[Mapping[str, str]] = {

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from xp.envs.conversation import ModelRequest
+from xp.contrib.conversation import ModelRequest
 
 KEY_VARIABLE: Final = "XP_VERIFIERS_KEY"
 """Variable, set in this process only, from which verifiers' client reads the endpoint's key."""

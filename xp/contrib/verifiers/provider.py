@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from xp.envs.hosted import HostedProvider
+from xp.contrib.hosted import HostedProvider
 from xp.envs.judges import Prices
 
 
@@ -30,7 +30,7 @@ class VerifiersOptions(BaseModel):
 
 
 class VerifiersProvider(HostedProvider):
-    """See xp.envs.hosted; `target` names the package."""
+    """See xp.contrib.hosted; `target` names the package."""
 
     Options = VerifiersOptions
     hosted = "xp.contrib.verifiers.tasks:VerifiersTasks"

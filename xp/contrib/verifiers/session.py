@@ -1,4 +1,4 @@
-"""One of verifiers' episodes as a session (xp.envs.conversation)."""
+"""One of verifiers' episodes as a session (xp.contrib.conversation)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from xp.contrib.conversation import ConversationSession, ModelRequest
 from xp.contrib.verifiers.model import ModelEndpoint
 from xp.envs.base import ProtocolError, ToolCrashed, ToolResult
-from xp.envs.conversation import ConversationSession, ModelRequest
 from xp.envs.judges import JudgeCall, usage_of_judges
 
 

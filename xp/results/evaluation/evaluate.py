@@ -50,7 +50,7 @@ from xp.spec import EngineName
 from xp.spec.dialect import Dialect
 from xp.tasks.load import check_unchanged, within_limit
 from xp.tasks.picture_files import FILE as PICTURES
-from xp.tasks.picture_files import may_name_pictures
+from xp.tasks.picture_files import members_with_folders
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
 from xp.tasks.row import TaskRow
@@ -282,7 +282,7 @@ class EvaluationRun:
         """Identity of the task set: its key, and its content if that depends on pictures beside the rows."""
         config = prepare_config(self.entry.spec)
         key = request_key(config)
-        if not may_name_pictures(config):
+        if not members_with_folders(config):
             return key
         task_set = prepare(config, self._environ, self._outputs)
         if PICTURES not in task_set.manifest.files:

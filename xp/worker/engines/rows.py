@@ -9,7 +9,7 @@ from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
 from xp.episode.play import RunBlocking, WrittenTurn, play
-from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.episode.tokens import ChatTokens, TemplateFault, is_far_too_long
 from xp.spec import Sampling
 from xp.worker.engines.conversation import Conversation
 from xp.worker.token_budget import reply_ids
@@ -184,11 +184,12 @@ def tokens_of(rows: Sequence[Conversation]) -> Tokens:
 
 def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversation | None:
     limit = sampling.max_prompt_tokens
+    if is_far_too_long(reply.messages, limit):
+        return None
     try:
-        length = chat.prompt_length(reply.messages, reply.tools, limit)
-        if length is None or length > limit:
-            return None
         ids = chat.prompt(reply.messages, reply.tools)
-        return Conversation(ids, pictures=digests_of(reply.messages))
     except TemplateFault:
         return None
+    if len(ids) > limit:
+        return None
+    return Conversation(ids, pictures=digests_of(reply.messages))

@@ -94,7 +94,7 @@ class SkyRLPictures:
         rendered = self._rendered.get(digest)
         if rendered is None:
             if len(self._rendered) >= MAX_KEPT:
-                del self._rendered[next(iter(self._rendered))]
+                self._rendered.clear()
             rendered = asyncio.ensure_future(self._render(digest))
             self._rendered[digest] = rendered
         try:

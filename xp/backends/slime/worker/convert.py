@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,10 +15,11 @@ from xp.backends.slime.worker.models import check_architecture, local_model
 from xp.backends.slime.worker.program import absolute_flags
 from xp.backends.slime.worker.sources import open_sources
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import sync_directory, write_json
+from xp.lib.atomic import write_json
 from xp.lib.reading import config_of
 from xp.lib.verified import damaged, digests_below
 from xp.worker.program import run_stage
+from xp.worker.publish import made_beside, take_name
 
 PROGRAM = "tools/convert_hf_to_torch_dist.py"
 MANIFEST = "manifest.json"
@@ -31,18 +31,14 @@ def main(argv: Sequence[str]) -> None:
     root = Path.cwd()
     target = Path(config.output_dir).absolute()
     check_architecture(local_model(config.manifest["model"], root), config.manifest["architecture"])
-    staged = target.with_name(f".{target.name}.{os.getpid()}.part")
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir(parents=True)
-    try:
+    with made_beside(target) as staged:
         _convert(config, root, staged)
         if not (staged / TRACKER).is_file():
             raise XpError(f"{PROGRAM} ended without writing {TRACKER}", ExitCode.MISSING_OUTPUT)
         content = {**config.manifest, "files": digests_below(staged)}
+        manifest = target / MANIFEST
         write_json(staged / MANIFEST, content)
-        _take_name(staged, target)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        take_name(staged, target, lambda: manifest.is_file() and damaged(manifest) is None)
 
 
 def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
@@ -58,16 +54,6 @@ def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
     ).returncode
     if code:
         raise XpError(f"{PROGRAM} ended with {code}; the reason is above", ExitCode.STAGE_FAILED)
-
-
-def _take_name(staged: Path, target: Path) -> None:
-    """Renames the checkpoint; keeps a whole one that another run made meanwhile, replaces another one."""
-    if (target / MANIFEST).is_file() and damaged(target / MANIFEST) is None:
-        return
-    if target.exists():
-        shutil.rmtree(target)
-    staged.rename(target)
-    sync_directory(target.parent)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def _trainer_class(program: SftProgram[TRLSftConfig]) -> Any:
             is_blank = chat.pictures.form.dims.keys().isdisjoint(inputs)
             with seeing_nothing(
                 model,
-                chat.pictures.blank(),
+                chat.pictures.blank,
                 trains=config.spec.model.train_vision,
                 is_due=lambda: is_blank,
             ):

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from xp.contrib.tinker.worker.batch import Row, bounds
+from xp.contrib.tinker.worker.cost_limit import check_cost
 from xp.contrib.tinker.worker.held_out import ServiceEvaluation
 from xp.contrib.tinker.worker.penalties import Penalties
 from xp.contrib.tinker.worker.publish import (
@@ -43,7 +44,7 @@ from xp.worker.rollout_thread import RolloutThread
 from xp.worker.stage import AFTER
 from xp.worker.step_log import Start, StepLog, check_gap
 from xp.worker.tasks import order_of, policy_chat
-from xp.worker.time_limit import check_cost, check_time
+from xp.worker.time_limit import check_time
 from xp.worker.training import TrainingProgram
 
 AHEAD = "played_ahead.json"

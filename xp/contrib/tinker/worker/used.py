@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from threading import Lock
 
+from xp.contrib.tinker.worker.cost_limit import COST
 from xp.spec.launcher import TokenPrices
-from xp.worker.time_limit import COST
 
 
 class UsedTokens:
