@@ -88,7 +88,7 @@ def test_prompts_turns_and_results_of_tools_have_their_pictures(
 
 @pytest.mark.parametrize(
     ("index", "images", "words"),
-    [(1, IMAGES, "an address .*xp fetches none"), (0, None, r"set model\.images")],
+    [(1, IMAGES, "is a URL; xp downloads no images"), (0, None, r"set model\.images")],
 )
 def test_an_address_and_a_picture_for_a_model_of_text_are_refused(
     index: int, images: Images | None, words: str

@@ -76,7 +76,7 @@ def test_other_forms_of_rows_have_pictures_too(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [TEXT, ANSWER], "images": ["../a.png"]}, "row 1: .*outside the folder"),
-    ({"messages": [TEXT, ANSWER], "images": ["https://host/a.png"]}, "xp fetches none"),
+    ({"messages": [TEXT, ANSWER], "images": ["https://host/a.png"]}, "xp downloads no images"),
     ({"messages": [TEXT, ANSWER], "audio": [{"bytes": "x"}]}, "text and pictures alone"),
 ]
 

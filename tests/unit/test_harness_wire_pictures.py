@@ -65,7 +65,7 @@ def test_only_the_parts_of_a_message_are_its_pictures(
 
 
 REFUSED: list[tuple[Any, str]] = [
-    ({"type": "image_url", "image_url": {"url": "https://host/a.png"}}, "xp fetches none"),
+    ({"type": "image_url", "image_url": {"url": "https://host/a.png"}}, "xp downloads no images"),
     ({"type": "image_url", "image_url": {"url": "/etc/hostname"}}, "a path"),
     ({"type": "input_image", "file_id": "f"}, "expected an image"),
 ]

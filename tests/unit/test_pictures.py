@@ -94,11 +94,11 @@ def test_a_picture_is_read_as_people_write_it(
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (b"no picture at all", "no image"),
+    (b"no picture at all", "not an image"),
     (PNG[:200], "a damaged image"),
     (bomb(10_000), "more than 50,000,000 pixels"),
-    ("https://host/a.png", "xp fetches none"),
-    ("file:///etc/passwd", "xp fetches none"),
+    ("https://host/a.png", "xp downloads no images"),
+    ("file:///etc/passwd", "xp downloads no images"),
     ("/etc/hostname", "outside the folder"),
     ("link.png", "outside the folder"),
     ("absent.png", "no file absent.png"),
@@ -209,9 +209,9 @@ def test_a_damaged_picture_of_a_tool_is_a_text_and_one_of_a_prompt_is_refused(
 ) -> None:
     output = {"blocks": [TEXT, block(b"no")], "reward": None, "finished": False}
     result = wire.tool_result({"ok": True, "output": output}, "call", store)
-    assert result.text.startswith("see [image left out: no image")
+    assert result.text.startswith("see [image left out: not an image")
     assert result.pictures == ()
-    with pytest.raises(ProtocolError, match="no image"):
+    with pytest.raises(ProtocolError, match="not an image"):
         wire.prompt([block(b"no")], "prompt", store)
 
 

@@ -110,7 +110,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
             there = " (there already)"
         when = ""
         if stage.made_in:
-            when = f", played in the {stage.made_in} stage; if that did not end"
+            when = f", played in the {stage.made_in} stage; only if that did not finish"
         elif stage.needs:
             when = f", after {' and '.join(stage.needs)}"
         argv = stage.job.argv
@@ -198,7 +198,7 @@ def notice_lines(plan: Plan) -> list[str]:
     lines = []
     replaced = dict.fromkeys(stub for stage in plan.stages for stub in stage.job.stubs)
     if replaced:
-        lines.append(f"not the real one: {', '.join(replaced)}")
+        lines.append(f"stubs in place of real parts: {', '.join(replaced)}")
     lines += [
         *sandbox_lines(plan.spec),
         *value_warnings(plan.spec),

@@ -269,7 +269,7 @@ class Api:
                 ExitCode.SECRET,
             )
         if status == 404:
-            fix = f"; is {section}.url right up to /v1, and does it serve {section}.name?"
+            fix = f"; check that {section}.url ends in /v1 and that the server offers this model"
         elif status < 400:
             fix = "; redirects are not followed, since the key stays with the origin that was given"
         kind = _NoMessage if status in REFUSED else XpError

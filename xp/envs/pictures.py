@@ -190,7 +190,7 @@ def _opened(data: bytes) -> tuple[Any, str]:
     except UnidentifiedImageError:
         kinds = ", ".join(FORMATS)
         raise PictureFault(
-            f"no image ({len(data):,} bytes that begin with {data[:8]!r}); {kinds} are read"
+            f"not an image: {len(data):,} bytes beginning with {data[:8]!r}; supported: {kinds}"
         ) from None
     except Image.DecompressionBombError:
         raise PictureFault(
@@ -236,10 +236,12 @@ def _data_in_text(text: str, folders: Sequence[Path]) -> bytes:
         return decoded(data)
     if text.lower().startswith(REMOTE):
         raise PictureFault(
-            f"an address ({text:.60}); xp fetches none: give the bytes, a data URI or a file beside the data"
+            f"{text:.60} is a URL; xp downloads no images: give the bytes, a data URI or a file beside the data"
         )
     if not folders:
-        raise PictureFault(f"a path ({text:.60}), but these rows are from no file")
+        raise PictureFault(
+            f"a path ({text:.60}), but the rows come from no file, so there is no folder that it lies in"
+        )
     try:
         return _data_in_file(text, folders)
     except (OSError, ValueError, RuntimeError) as error:

@@ -384,7 +384,7 @@ def table(record: RunRecord, outputs: Path, status_now: str) -> str:
             lines.append(line.rstrip())
         replaced = dict.fromkeys(stub for stage in attempt.stages for stub in stage.stubs)
         if replaced:
-            lines += [f"  not the real one: {', '.join(replaced)}"]
+            lines += [f"  stubs in place of real parts: {', '.join(replaced)}"]
     return "\n".join(lines)
 
 

@@ -37,7 +37,9 @@ def chat_template(spec: RunSpec, outputs: Path) -> Findings:
     try:
         python = interpreter(trainer_runtime(spec, ()))
     except XpError:
-        yield unknown("template", "there is no Python with transformers to ask")
+        yield unknown(
+            "template", "not checked: the trainer's Python, which has transformers, is missing"
+        )
         return
     try:
         words = (

@@ -57,7 +57,8 @@ class Allowance:
         if read is None or written is None:
             if self.is_limited and usage.get("requests", 1):
                 raise XpError(
-                    "the endpoint counts no tokens (`usage`), so that no limit of them can be kept"
+                    "the endpoint reports no token usage, so the limit cannot be enforced;"
+                    " leave out --budget-usd and --max-tokens-total"
                 )
             return
         self.tokens += read + written

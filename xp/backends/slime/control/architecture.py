@@ -59,14 +59,14 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
             supported = f"{YARN}FACTOR"
         yield Refusal(
             "model.architecture.rope_scaling",
-            f"Slime's network supports only {supported} and would train {shape.rope_scaling} as another network;"
+            f"Slime supports only {supported} and would build a different network for {shape.rope_scaling};"
             " use backend=skyrl or trl",
         )
     router = shape.router
     if router is not None and (router.sigmoid > router.normalized or router.bias > router.sigmoid):
         yield Refusal(
             "model.architecture.router",
-            "Megatron divides sigmoid scores by their sum and has a bias for them only, and would train another"
+            "Megatron divides sigmoid scores by their sum and has a bias for them only, so it would build a different"
             " network; use backend=skyrl or trl",
         )
     if (
@@ -77,5 +77,5 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal(
             "model.architecture.router",
             "Megatron scores a group by its best experts_per_token / groups_per_token experts, and the model's own code"
-            " by its best two, so that it would train another network; use backend=skyrl or trl",
+            " by its best two, so it would build a different network; use backend=skyrl or trl",
         )

@@ -81,7 +81,7 @@ def train(program: SftProgram[TRLSftConfig], ranks: Ranks) -> None:
     trainer = make_trainer(program, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     if checkpoint is not None:
-        print(f"going on from {checkpoint}", flush=True)
+        print(f"continuing from {checkpoint}", flush=True)
     updates.start()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     held_out_loss = None

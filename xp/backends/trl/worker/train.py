@@ -122,7 +122,7 @@ def _train(
 
     checkpoint = latest_checkpoint(checkpoints)
     if checkpoint is not None:
-        print(f"going on from {checkpoint}", flush=True)
+        print(f"continuing from {checkpoint}", flush=True)
         log.continue_after(step_of(checkpoint) // log.updates_per_rollout)
         rollouts.resume(checkpoint)
     try:
