@@ -16,7 +16,8 @@ from tests.support.ors_server import rules
 from xp.envs.base import PICTURE_MARK, ProtocolError, Task
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
-from xp.envs.pictures import VARIABLE, PictureStore, digests_of
+from xp.envs.picture_store import VARIABLE, PictureStore
+from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.spec.model import Images

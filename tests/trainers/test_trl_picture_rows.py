@@ -18,9 +18,9 @@ from tests.support.picture_trainings import SMALL, TWO_TURNS, steps_of
 from tests.support.sections import replace as replaced_in
 from tests.support.tiny_vision import IMAGES, message, picture, vision_model
 from xp.__main__ import main
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.base import NEW_PROMPT, TakenResult, Task, ToolResult
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.episode import Episode
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.tasks.config import Purpose
@@ -115,7 +115,7 @@ def trained(model: Path, directory: Path, *words: str) -> Mapping[str, Any]:
     config = TRLTrainConfig.from_json(text)
     grpo = {**config.grpo, "output_dir": str(directory / "trl"), "save_strategy": "no"}
     config = replace(config, grpo=grpo)
-    store = PictureStore.of(os.environ)
+    store = PictureStore.of_environ(os.environ)
     programs: Any = Programs(store)
     chat = model_chat(str(model), config.spec, store=store)
     metrics = MetricsFile(directory / "metrics.jsonl", "train", 1)
@@ -147,7 +147,7 @@ def test_each_row_of_an_episode_has_its_own_pictures(
 ) -> None:
     """Rows of no, one and two pictures are 24 of 12 episodes, which the trainer cuts into parts of a micro-batch."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     model = vision_model(family, tmp_path / "model", spread=0.08)
     line = trained(model, tmp_path)
     assert line["episodes/void"] == 0.0

@@ -13,7 +13,7 @@ pytest.importorskip("trl")
 from tests.support.picture_trainings import SMALL, TWO_TURNS, steps_of
 from tests.support.tiny_vision import vision_model
 from xp.__main__ import main
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 
 
 @pytest.mark.parametrize("family", [pytest.param("qwen2_vl", marks=pytest.mark.slow), "qwen3_vl"])

@@ -26,7 +26,7 @@ from tests.support.resuming import STEPS, lose_once, process_with
 from tests.support.view_server import served
 from xp.__main__ import main
 from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.errors import ExitCode
 from xp.tasks.picture_files import FILE
 

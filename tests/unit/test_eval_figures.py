@@ -14,7 +14,8 @@ from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call,
 from tests.support.sections import replace
 from tests.support.task_rows import row
 from xp.composition import compose
-from xp.envs.chat_api import Answer, DialogueFails, TooLong
+from xp.envs.chat_answers import Answer
+from xp.envs.chat_api import DialogueFails, TooLong
 from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus

@@ -17,7 +17,8 @@ from tests.programs.picture_agent import (
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
 from xp.contrib.harness.request import RefusedRequest, RequestPictures, difference
 from xp.envs.base import PICTURE_MARK, Message
-from xp.envs.pictures import REPLACEMENT, PictureStore, digests_of
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import REPLACEMENT, digests_of
 
 WIRES = [
     (chat_wire, chat_part, "messages", "text"),

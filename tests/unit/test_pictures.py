@@ -19,15 +19,9 @@ from xp.envs.base import PICTURE_MARK, Message, ProtocolError, Task, ToolResult
 from xp.envs.builtin.shapes_mini import NUM_ROWS, ShapesMini, drawn, puzzle
 from xp.envs.messages import chat_messages
 from xp.envs.openenv import observed
-from xp.envs.pictures import (
-    PictureFault,
-    PictureStore,
-    digests_of,
-    parts_of,
-    picture_data,
-    text_of,
-    with_pictures,
-)
+from xp.envs.picture_bytes import PictureFault, picture_data
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import digests_of, parts_of, text_of, with_pictures
 from xp.envs.rows import messages_of, reader_of
 from xp.episode.episode import Episode
 from xp.episode.prompt import as_user, opening_messages, prompt_keys

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.cli.table import labelled, wrapped
+from xp.cli.table import labelled_environment, wrapped
 from xp.episode.metrics import FULL_REWARD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
@@ -363,7 +363,7 @@ def symptom_lines(run: Path) -> list[str]:
 
 def environment_lines(run: Path) -> list[str]:
     """Health of a run's environments, with a label."""
-    return labelled("environment", EpisodeCount.of(run).health.lines(run))
+    return labelled_environment(EpisodeCount.of(run).health.lines(run))
 
 
 def _reward(result: HeldOutResult) -> str:

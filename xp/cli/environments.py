@@ -20,10 +20,10 @@ from xp.checks.env_check.report import EnvReport, report
 from xp.checks.env_check.watch import CLOSE_S, Watch, close_within
 from xp.cli.table import print_json
 from xp.composition import compose, options
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.load import load_provider
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.envs.slots import num_slots_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.execution.resume import split_off
@@ -125,7 +125,7 @@ def _check_member(
             watch.doing("connecting")
             environ = episode_environ(spec)
             if spec.model.images is not None:
-                environ[pictures.VARIABLE] = str(PictureStore.of({}).directory)
+                environ[picture_store.VARIABLE] = str(PictureStore.of_environ({}).directory)
             provider = load_provider(rules, environ)
             providers.append(provider)
             # A training split, or any split of an environment without training tasks.
@@ -182,7 +182,7 @@ def chat_of(directory: str, spec: RunSpec) -> ChatTokens:
         raise XpError(f"tokenizer={directory}: no such directory")
     from xp.worker.tasks import model_chat
 
-    return model_chat(directory, spec_in_job(spec), store=PictureStore.of({}))
+    return model_chat(directory, spec_in_job(spec), store=PictureStore.of_environ({}))
 
 
 def show_report(member: EnvReport) -> None:

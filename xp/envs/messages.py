@@ -9,7 +9,8 @@ from itertools import takewhile
 from typing import Any, Final
 
 from xp.envs.base import Message, Picture, ProtocolError
-from xp.envs.pictures import OFF, PictureFault, is_picture_part, joined, own_pictures
+from xp.envs.picture_bytes import PictureFault
+from xp.envs.pictures import OFF, is_picture_part, joined, own_pictures
 
 ROLES: Final = {
     **{role: role for role in ("system", "user", "assistant", "tool")},
@@ -42,7 +43,7 @@ def chat_call(identity: str, name: str, arguments: Any) -> dict[str, Any]:
 
 
 ReadPicture = Callable[[Any], Picture]
-"""Stores a picture as people write it (xp.envs.pictures.picture_data)."""
+"""Stores a picture as people write it (xp.envs.picture_bytes.picture_data)."""
 
 
 def chat_messages(value: Any, read: ReadPicture | None = None) -> list[Message]:

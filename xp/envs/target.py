@@ -220,6 +220,7 @@ def _catalog_secrets(
         raise XpError(
             "environments of the OpenReward catalog need the package openreward", ExitCode.RUNTIME
         )
+    # By its path: `import openreward` imports the packages of three vendors first (xp.envs.light_sdk).
     path = Path(package.origin).parent / "api" / "sandboxes" / "secrets.py"
     spec = importlib.util.spec_from_file_location("_xp_openreward_secrets", path)
     assert spec is not None

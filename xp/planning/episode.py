@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
 from xp.errors import XpError
@@ -151,9 +151,9 @@ def episode_environ(spec: RunSpec) -> dict[str, str]:
     """This process's variables, and the declared secrets under their names in an episode."""
     secrets = episode_secrets(spec)
     values = resolve(sorted(set(secrets.values())))
-    store = str(Path(spec.outputs).absolute() / pictures.DIRECTORY)
+    store = str(Path(spec.outputs).absolute() / picture_store.DIRECTORY)
     secret_values = {name: values[variable] for name, variable in secrets.items()}
-    return {**os.environ, pictures.VARIABLE: store, **secret_values}
+    return {**os.environ, picture_store.VARIABLE: store, **secret_values}
 
 
 def named_code(spec: RunSpec) -> list[str]:

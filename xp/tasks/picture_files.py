@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import PictureNamer, Provider, Task
-from xp.envs.pictures import PictureFault, digests_of, files_named, picture_data
+from xp.envs.picture_bytes import PictureFault, files_named, picture_data
+from xp.envs.pictures import digests_of
 from xp.envs.rows import folders_of
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically

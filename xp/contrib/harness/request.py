@@ -11,15 +11,8 @@ from typing import Any, Final
 from xp.envs.base import Message, Picture, ProtocolError
 from xp.envs.conversation import ModelRequest
 from xp.envs.messages import ReadPicture, chat_messages, role_of
-from xp.envs.pictures import (
-    PICTURE_PARTS,
-    PictureFault,
-    digests_of,
-    joined,
-    parts_of,
-    picture_data,
-    with_pictures,
-)
+from xp.envs.picture_bytes import PictureFault, picture_data
+from xp.envs.pictures import PICTURE_PARTS, digests_of, joined, parts_of, with_pictures
 
 SETTINGS: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),

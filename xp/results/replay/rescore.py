@@ -20,7 +20,7 @@ from xp.composition.points import from_container
 from xp.envs.base import EnvFault, Provider, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
-from xp.envs.pictures import DIRECTORY, VARIABLE
+from xp.envs.picture_store import DIRECTORY, VARIABLE
 from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.metrics import EpisodeFacts, episode_metrics

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.pictures import text_of
 from xp.episode.trajectory import own_turns
-from xp.errors import ExitCode, XpError
 from xp.results.report.escaped_text import MAX_CHARACTERS, page_name, page_text
 
 MOST_PICTURES: Final = 16
@@ -36,9 +34,10 @@ def detail(
     """
     messages = [_message(message, most, thumbnail) for message in record["messages"]]
     outcome = record["outcome"]
-    rows, undelivered = rows_of(record)
+    rows = rows_of(record)
+    undelivered = undelivered_turns(record)
     has_tree = len(rows) > 1 or bool(undelivered)
-    row_of = {at: n for n, row in enumerate(rows) for at in row["turns"]}
+    row_of = {turn: number for number, row in enumerate(rows) for turn in row["turns"]}
     for turn, position in enumerate(own_turns(record["messages"], outcome["num_turns"])):
         messages[position]["turn"] = turn
         if has_tree:
@@ -60,19 +59,25 @@ def detail(
     }
 
 
-def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
-    """Rows of tokens of an episode, several if its program rewrote its history; and the turns that it did not wait for.
+def undelivered_turns(record: Mapping[str, Any]) -> set[int]:
+    """Turns for which the episode's program did not wait, and which are not trained on."""
+    turns = set[int]()
+    for call in record["tool_calls"]:
+        turns |= set((call.get("result") or {}).get("undelivered", ()))
+    return turns
+
+
+def rows_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of tokens of an episode, several if its program rewrote its history.
 
     Returns:
-        Each row's turns, and the turn that it `follows` (-1 is a new prompt); and the turns that are not trained on.
+        Each row's turns, and the turn that it `follows` (-1 is a new prompt).
     """
     follows = dict[int, int]()
-    undelivered = set[int]()
     for call in record["tool_calls"]:
         result = call.get("result") or {}
         if result.get("follows") is not None:
             follows[call["turn"] + 1] = result["follows"]
-        undelivered |= set(result.get("undelivered", ()))
     rows: list[dict[str, Any]] = []
     for turn in range(record["outcome"]["num_turns"]):
         before = follows.get(turn, turn - 1)
@@ -81,7 +86,7 @@ def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
             row = {"follows": before, "turns": []}
             rows.append(row)
         row["turns"].append(turn)
-    return rows, undelivered
+    return rows
 
 
 def said_in(record: Mapping[str, Any]) -> str:
@@ -138,39 +143,3 @@ def _written(value: Any, most: int | None) -> str:
     return page_text(
         text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most
     )
-
-
-def described_task(run: Path, record: Mapping[str, Any]) -> str:
-    """The environment's description of the task, with the right answer, as JSON text for a page.
-
-    No file of a run has it, so the environment is asked again.
-
-    Args:
-        run: directory of the run.
-        record: record of the episode.
-
-    Raises:
-        XpError: the run was begun elsewhere, so that its environment is not started, or the environment fails.
-    """
-    # An environment needs what a page of recorded episodes does not: planning and providers.
-    from xp.envs.base import EnvFault, Task
-    from xp.envs.load import load_provider
-    from xp.episode.mixture import description
-    from xp.planning.episode import episode_environ
-    from xp.planning.stages import prepare_config
-    from xp.results.report.recipe import trusted_spec
-
-    spec = trusted_spec(run, "its environment is not started")
-    member = prepare_config(spec).members.get(str(record["env"]))
-    if member is None:
-        raise XpError(f"{run.name} has no environment {record['env']}", ExitCode.RUN_DIR)
-    provider = load_provider(member.env, episode_environ(spec))
-    try:
-        answer = description(provider, Task(record["env"], record["split"], record["index"]))
-    except EnvFault as error:
-        raise XpError(
-            f"the environment does not describe the task: {error}", ExitCode.ENVIRONMENT
-        ) from error
-    finally:
-        provider.close()
-    return page_text(json.dumps(answer, ensure_ascii=False, indent=2))

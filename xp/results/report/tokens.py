@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.pictures import DIRECTORY, PictureStore
+from xp.envs.picture_store import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS, own_turns
 from xp.errors import ExitCode, XpError
@@ -43,7 +43,7 @@ class TokenReader:
             record: record of the episode.
             file: its file; the tools are beside it.
         """
-        if len(rows_of(record)[0]) > 1:
+        if len(rows_of(record)) > 1:
             return no_tokens(
                 "The episode has several rows of tokens, which are not tokenized again; see its tree."
             )
