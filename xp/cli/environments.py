@@ -46,7 +46,9 @@ WORDS: Final = {
     "openenv": ("env=openenv", "env.serve={module}:{cls}", "env.rows={module}:rows"),
     "verifiers": ("env=verifiers", "env.target={module}"),
     "harness": (
-        *("env=harness", "env.sandbox=none", "env.rows={module}:rows"),
+        "env=harness",
+        "env.sandbox=none",
+        "env.rows={module}:rows",
         "env.options.command=python {module}.py {{prompt_file}}",
         "env.options.grade=python {{program}}/{module}.py grade {{row_file}} {{answer_file}}",
     ),

@@ -41,7 +41,7 @@ class Answer:
     """True if `model.max_tokens` or the model's context cut the message."""
 
 
-def answer_of(reply: bytes) -> Answer:
+def read_answer(reply: bytes) -> Answer:
     """The answer in a reply; raises ValueError, LookupError, TypeError or RecursionError if it has no message."""
     value = json.loads(reply)
     choice = value["choices"][0]

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from xp.envs.base import EnvFault
-from xp.envs.chat_answers import Answer, answer_of, is_failure, is_too_long
+from xp.envs.chat_answers import Answer, is_failure, is_too_long, read_answer
 from xp.envs.loop import run
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.errors import ExitCode, XpError
@@ -274,7 +274,7 @@ class Api:
 
     def _answer(self, reply: bytes) -> Answer:
         try:
-            return answer_of(reply)
+            return read_answer(reply)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise _NoMessage(
                 f"{self.url} does not speak the chat-completions protocol: {type(error).__name__} {error}"

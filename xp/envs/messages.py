@@ -71,7 +71,7 @@ def chat_messages(value: Any, read: ReadPicture | None = None) -> list[Message]:
             expected = f"{{role, content}} with a role of {', '.join(sorted({*ROLES.values()}))}"
             raise ProtocolError(f"message {number}: expected {expected}, got {entry!r:.80}")
         given = entry.get("tool_calls") or filter(None, [entry.get("function_call")])
-        calls = [_call(call, number, num_calls + place) for place, call in enumerate(given)]
+        calls = [_tool_call(call, number, num_calls + place) for place, call in enumerate(given)]
         message = Message(role=role, content="")
         message["content"], pictures = _content(entry, number, bool(calls), read)
         if pictures:
@@ -146,7 +146,7 @@ def _content(
     return joined(parts, between="\n")
 
 
-def _call(call: Any, number: int, place: int) -> dict[str, Any]:
+def _tool_call(call: Any, number: int, place: int) -> dict[str, Any]:
     """A call with an id and its arguments as an object; most chat templates refuse them as JSON text."""
     try:
         function = call.get("function") or call

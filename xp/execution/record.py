@@ -23,7 +23,7 @@ from xp.execution.launchers.base import timestamp
 from xp.lib.atomic import try_lock, write_atomically
 from xp.lib.codec import JsonFile
 from xp.lib.names import is_name, is_native_id
-from xp.lib.reading import config_of, text_of
+from xp.lib.reading import config_of, read_text
 from xp.lib.text import counted
 from xp.spec.launcher import Hardware
 from xp.tasks.training_length import FILE as LENGTH_FILE
@@ -349,7 +349,7 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     last = record.attempts[-1]
     try:
         file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
-        training = SettledLength.from_json(text_of(file, ExitCode.RUN_DIR, below=directory))
+        training = SettledLength.from_json(read_text(file, ExitCode.RUN_DIR, below=directory))
     except (XpError, ValueError):
         return record
     return _with_last(record, replace(last, training=training))

@@ -23,10 +23,21 @@ from xp.fields.training.sampling import SAMPLING
 from xp.fields.training.sizes import SIZES
 
 FIELDS: Final[tuple[Field, ...]] = (
-    *(*RUN, *ENV, *MODEL, *ARCHITECTURE),
-    *(*ADVANTAGES, *LOSS, *IMPORTANCE, *GROUPS),
-    *(*SIZES, *RATES, *SAMPLING, *PROGRESS),
-    *(*EVALUATION, *PARALLEL, *ENGINE),
+    *RUN,
+    *ENV,
+    *MODEL,
+    *ARCHITECTURE,
+    *ADVANTAGES,
+    *LOSS,
+    *IMPORTANCE,
+    *GROUPS,
+    *SIZES,
+    *RATES,
+    *SAMPLING,
+    *PROGRESS,
+    *EVALUATION,
+    *PARALLEL,
+    *ENGINE,
 )
 """All but those of the section `sft`, whose native keys are of a stage of its own."""
 BY_XP: Final = columns_of((*FIELDS, *SFT), "xp")

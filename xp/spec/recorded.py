@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from xp.errors import ExitCode, XpError
-from xp.lib.reading import text_of
+from xp.lib.reading import read_text
 from xp.lib.text import first_line
 from xp.lib.yaml_loader import LOADER
 
@@ -20,7 +20,7 @@ def recorded_spec(file: Path) -> dict[str, Any]:
     Raises:
         XpError: (RUN_DIR) the file holds what xp would not write.
     """
-    text = text_of(file, ExitCode.RUN_DIR, below=file.parent)
+    text = read_text(file, ExitCode.RUN_DIR, below=file.parent)
     try:
         value: Any = yaml.load(text, Loader=LOADER)
         json.dumps(value, allow_nan=False)  # a date, a set or bytes are nothing that xp writes

@@ -33,6 +33,7 @@ from xp.execution.held_out import is_of_reward_fn, scoring_differences
 from xp.lib.codec import from_value
 from xp.lib.nested import grouped
 from xp.lib.secrets.redaction import resolve
+from xp.lib.text import word_list
 from xp.planning.episode import episode_config
 from xp.results.evaluation.paired import PairedComparison, compare
 from xp.results.evaluation.results import check_content, of_run
@@ -45,10 +46,10 @@ from xp.worker.demonstrations import PHASE as SFT
 
 MEAN: Final = "reward/avg_raw_reward"
 FLAT: Final = "reward/groups_without_variance"
-KEYS: Final = (
-    *("reward_fn", "group_reward_fn", "group_score_weight", "judge"),
-    *("reward.reduction", "reward.nonterminal", "reward.minimum", "reward.maximum"),
-)
+KEYS: Final = word_list("""
+    reward_fn group_reward_fn group_score_weight judge
+    reward.reduction reward.nonterminal reward.minimum reward.maximum
+""")
 """Keys of an environment that make the rule."""
 
 

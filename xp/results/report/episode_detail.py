@@ -45,7 +45,7 @@ def detail(
     void = outcome["void_reason"]
     return {
         "messages": messages,
-        "calls": [_call(call, record["messages"], most) for call in record["tool_calls"]],
+        "calls": [_call_data(call, record["messages"], most) for call in record["tool_calls"]],
         "rows": rows,
         "step_rewards": outcome["step_rewards"],
         "reward_steps": [
@@ -55,7 +55,7 @@ def detail(
         "metrics": {page_name(name): value for name, value in outcome["metrics"].items()},
         **{name: record[name] for name in ("env_s", "open_s", "started_at")},
         "tokens": record["tokens"] or {},
-        "extra": _written(record["extra"], most) if record["extra"] else "",
+        "extra": _json_text(record["extra"], most) if record["extra"] else "",
     }
 
 
@@ -117,7 +117,9 @@ def _message(
     return {"role": page_name(message["role"]), "content": page_text(text, most), **more}
 
 
-def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) -> dict[str, Any]:
+def _call_data(
+    call: Mapping[str, Any], messages: Sequence[Any], most: int | None
+) -> dict[str, Any]:
     call_data: dict[str, Any] = {"turn": call.get("turn"), "message": call.get("message")}
     if "malformed" in call:
         call_data["malformed"] = page_text(str(call["malformed"]), most)
@@ -126,7 +128,7 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
     else:
         call_data |= {
             "name": page_name(call.get("name", "")),
-            "arguments": _written(call.get("arguments"), most),
+            "arguments": _json_text(call.get("arguments"), most),
         }
     result = call.get("result")
     if result is not None:
@@ -138,7 +140,7 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
     return call_data
 
 
-def _written(value: Any, most: int | None) -> str:
+def _json_text(value: Any, most: int | None) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return page_text(
         text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most

@@ -13,7 +13,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS, own_turns
 from xp.errors import ExitCode, XpError
 from xp.lib.packages import require
-from xp.lib.reading import text_of
+from xp.lib.reading import read_text
 from xp.planning.episode import spec_in_job
 from xp.results.report.episode_detail import rows_of
 from xp.results.report.escaped_text import page_text
@@ -51,7 +51,7 @@ class TokenReader:
         tools = "[]"
         if _DIGEST.fullmatch(digest):
             named = file.parent / TOOLS / f"{digest}.json"
-            tools = text_of(named, ExitCode.RUN_DIR, below=file.parent)
+            tools = read_text(named, ExitCode.RUN_DIR, below=file.parent)
         try:
             pieces = list(_pieces(self._chat, record, tools))
         except (TypeError, ValueError, LookupError, XpError) as error:

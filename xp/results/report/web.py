@@ -12,16 +12,19 @@ from typing import Any, Final
 
 STYLES: Final = ("vendor/uPlot.min.css", "style.css")
 SCRIPTS: Final = (
-    *(
-        "vendor/uPlot.iife.min.js",
-        "base.js",
-        "data.js",
-        "curves.js",
-        "distribution.js",
-        "overview.js",
-        "held_out.js",
-    ),
-    *("episodes.js", "episode.js", "compare.js", "sweep.js", "start.js", "main.js"),
+    "vendor/uPlot.iife.min.js",
+    "base.js",
+    "data.js",
+    "curves.js",
+    "distribution.js",
+    "overview.js",
+    "held_out.js",
+    "episodes.js",
+    "episode.js",
+    "compare.js",
+    "sweep.js",
+    "start.js",
+    "main.js",
 )
 """Names of the scripts, in the order of execution."""
 
