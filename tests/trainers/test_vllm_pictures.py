@@ -29,7 +29,7 @@ from xp.episode.picture_reader import PIXELS, PictureMismatch
 from xp.episode.sized_pictures import SizedPictures
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.planning.engine import vllm_server
+from xp.planning.engine_arguments import vllm_server
 from xp.results.evaluation.local import check_engine
 from xp.results.evaluation.settings import settings
 from xp.spec.model import Images

@@ -16,7 +16,7 @@ from xp.lib.data_files import is_data, names_of
 from xp.lib.models.clock import CLOCK
 from xp.lib.plugins import Kind, in_job, shipped
 from xp.lib.secrets.redaction import resolve
-from xp.planning.engine import num_accelerators
+from xp.planning.engine_arguments import num_accelerators
 from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
 from xp.spec.judge import JudgeModel

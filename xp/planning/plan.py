@@ -86,7 +86,8 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1, command: tuple[str,
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
     check(spec)
     places = _places(spec, run_id, attempt)
-    stages = (prepare_stage(spec, places, trains=True), *backend_of(spec).render(spec, places))
+    prepare = prepare_stage(spec, places, needs_training_tasks=True, trains=True)
+    stages = (prepare, *backend_of(spec).render(spec, places))
     check_limits(spec.launcher, stages)
     return Plan(run_id, attempt, spec, stages, command)
 
@@ -158,7 +159,8 @@ def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
         raise XpError("\n".join(faults))
     check_variables(spec)
     places = _places(spec, run_id, attempt)
-    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
+    prepare = prepare_stage(spec, places, needs_training_tasks=False, trains=False)
+    return Plan(run_id, attempt, spec, (prepare,))
 
 
 @one_reading()
@@ -178,7 +180,7 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
         if stage.name in ("model", "sft")
     }
     tuned = rendered["sft"]
-    prepare = prepare_stage(spec, places, trains=True, tunes_only=True)
+    prepare = prepare_stage(spec, places, needs_training_tasks=True, trains=False)
     stages = [prepare, *rendered.values()]
     if spec.env.is_held_out:
         models = {BEFORE: start_place(spec), AFTER: places.sft}

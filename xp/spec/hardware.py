@@ -10,18 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from xp.errors import XpError, nearest
-from xp.lib.yaml_loader import LOADER
+from xp.spec.defaults import conf_file
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-TABLE = (
-    (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf" / "accelerators.yaml"
-)
 AUTO: Final = "auto"
 _COUNT_FIRST = re.compile(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})x([a-z0-9].*)", re.IGNORECASE)
 _CARD_FIRST = re.compile(r"([a-z].*[a-z0-9])x([1-9]\d{0,3})", re.IGNORECASE)
@@ -95,20 +88,14 @@ class Machine:
 
 
 @cache
-def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=LOADER)
-    return table
-
-
-@cache
 def cards() -> Mapping[str, Card]:
     """Name -> card, of the table."""
-    features = _table()["architectures"]
+    features = conf_file("accelerators")["architectures"]
     return {
         name: Card(
             name=name, **{**features[card["architecture"]], **card, "host": tuple(card["host"])}
         )
-        for name, card in _table()["cards"].items()
+        for name, card in conf_file("accelerators")["cards"].items()
     }
 
 
@@ -139,7 +126,7 @@ def machine_of(word: str) -> Machine | None:
         text = parts[1]
     else:
         return None
-    refused: Mapping[str, str] = _table()["refused"]
+    refused: Mapping[str, str] = conf_file("accelerators")["refused"]
     reason = refused.get(_letters(text))
     if reason is not None:
         raise XpError(f"hardware={word}: {reason}")
