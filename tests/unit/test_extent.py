@@ -33,7 +33,7 @@ def test_the_embedded_default_evaluates_on_512_episodes() -> None:
 
 def test_an_environments_number_of_held_out_tasks_comes_from_cache(tmp_path: Path) -> None:
     spec = compose(["env=multiply", f"outputs={tmp_path}"])
-    assert evaluation_line(spec).endswith("how many there are is known after prepare")
+    assert evaluation_line(spec).endswith("number of tasks known after prepare")
     write_manifest(spec, train=2000, held_out=500)
     assert (
         "500 held-out tasks x 1 episode = 500 episodes, before and after training: 1,000"

@@ -92,9 +92,7 @@ def test_an_unknown_number_of_tasks_is_open_until_prepared(
     tmp_path: Path,
 ) -> None:
     spec = compose([*WHODUNIT["skyrl"], "env.train.num_tasks=null", f"outputs={tmp_path}"])
-    assert training_line(spec).startswith(
-        "the run: steps: 3 epochs of the task set, known after prepare"
-    )
+    assert training_line(spec).startswith("the run: 3 epochs; number of steps known after prepare")
     write_manifest(spec, train=100, held_out=50)
     assert training_line(spec).startswith(
         "the run: 18 steps (3 epochs of 100 tasks) = 1,152 episodes"

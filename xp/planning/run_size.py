@@ -88,7 +88,7 @@ def training_line(spec: RunSpec) -> str:
     epochs = counted(training.epochs or 0, "epoch")
     rate = f"learning rate {training.learning_rate:g}"
     if steps is None:
-        return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
+        return f"the run: {epochs}; number of steps known after prepare; {rate}"
     how = ""
     if training.epochs is not None:
         how = f" ({epochs} of {counted(expected_tasks(spec).train or 0, 'task')})"
@@ -174,7 +174,7 @@ def evaluation_line(spec: RunSpec) -> str:
         which = "each held-out task"
         if evaluation.num_tasks is not None:
             which = f"{counted(evaluation.num_tasks, 'held-out task')} at most"
-        return f"evaluation: {samples} of {which}; how many there are is known after prepare"
+        return f"evaluation: {samples} of {which}; number of tasks known after prepare"
     tasks = min(evaluation.num_tasks or num_held_out, num_held_out)
     episodes = tasks * evaluation.samples_per_task
     size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"
@@ -211,7 +211,7 @@ def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
     if requested is not None and known.held_out is not None and requested > known.held_out:
         yield Refusal(
             "evaluation.num_tasks",
-            f"{requested} of {known.held_out} held-out tasks; set null, which is all",
+            f"asks for {requested} held-out tasks, there are {known.held_out}; null takes all",
         )
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal(
