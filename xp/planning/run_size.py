@@ -211,7 +211,7 @@ def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
     if requested is not None and known.held_out is not None and requested > known.held_out:
         yield Refusal(
             "evaluation.num_tasks",
-            f"asks for {requested} held-out tasks, there are {known.held_out}; null takes all",
+            f"asks for {requested} held-out tasks, there are {known.held_out}; set null, which takes all",
         )
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal(
