@@ -41,8 +41,8 @@ class PictureRequest:
             )
         if self.num_encoded_again == self.num_context_tokens:
             raise PictureMismatch(
-                "the tokens of pictures may differ: for a context with images the engine encodes the text again, and"
-                " the text of the policy's turns gives other tokens than the policy wrote"
+                "the tokens of pictures differ: the engine encodes the text of a context with images again, and the text"
+                " of the policy's turns gives other tokens than the policy wrote"
             )
 
 
