@@ -32,7 +32,7 @@ from xp.planning.memory.estimate import capacity_of, estimate
 from xp.planning.memory.fit import MemoryVerdict, fit, impossible_by, memory_refusals, works
 from xp.planning.memory.weights import weights_of
 from xp.planning.refusals import machine_refusals
-from xp.planning.run_size import extent_refusals
+from xp.planning.size_refusals import size_refusals
 from xp.spec import Architecture, RunSpec
 
 ROOT: Final = Path(__file__).parents[1]
@@ -352,7 +352,7 @@ def _may_fit(spec: RunSpec) -> bool:
 
 def _refusals(spec: RunSpec) -> list[Refusal]:
     try:
-        return [*spec_refusals(spec), *extent_refusals(spec), *machine_refusals(spec)]
+        return [*spec_refusals(spec), *size_refusals(spec), *machine_refusals(spec)]
     except XpError as error:
         return [Refusal("", str(error))]
 

@@ -17,9 +17,11 @@ from typing import Any, Final
 
 import yaml
 
-from xp.cli.native import KeyLine, KeyResult, PlanKeys
+from xp.cli.explain import fields_of
 from xp.composition import compose
-from xp.composition.scripts import Script, read_script
+from xp.composition.plan_keys import PlanKeys
+from xp.contrib.native_diff.difference import Difference, KeyLine, KeyResult
+from xp.contrib.native_diff.scripts import Script, read_script
 from xp.lib.text import shortened
 from xp.planning.plan import build_plan, build_sft
 
@@ -88,7 +90,8 @@ class PublicScript:
             plan = build_sft(spec, "r")
         else:
             plan = build_plan(spec, "r")
-        return PlanKeys(plan).diff(Script(self.keys))
+        fields = {path: field.value for path, field in fields_of(plan.spec).items()}
+        return Difference(PlanKeys(plan), fields).lines(Script(self.keys))
 
     def reason(self, row: KeyLine) -> str:
         """xp's field or sentence, with the reason of the facts; empty for a difference that nobody explains."""

@@ -59,7 +59,7 @@ def under_trl(script: Script) -> EpisodeFacts:
         )
         if mask
     ]
-    return EpisodeFacts(rollout.outcome, dialogue(rollout.episode), tokenizer.decode(own))
+    return EpisodeFacts(rollout.outcome, dialogue(rollout.record.episode), tokenizer.decode(own))
 
 
 def _conversation(script: Script) -> list[int]:
@@ -115,7 +115,7 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     chat = ChatTokens(tokenizer, keeps_prompts=True)
     mix = DrawnMix()
     rollouts = under_trls_engine(
-        model, chat, mix, sampling_of(400, 8, 40), len(DRAWN), places=places
+        model, chat, mix, sampling_of(400, 8, 40), len(DRAWN), slots=places
     )
     trained = [any(rollout.conversation.mask) for rollout in rollouts]
     check_drawn(
@@ -123,7 +123,7 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     )
     for rollout in rollouts:
         record = rollout.record.trajectory("r", "train", 0)
-        assert list(record.messages[:1]) == list(rollout.episode.opening)
+        assert list(record.messages[:1]) == list(rollout.record.episode.opening)
         if rollout.outcome.status is not EpisodeStatus.VOID:
             assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)
 
@@ -140,7 +140,7 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
     grouped.ALL_OPEN.clear()
     with grouped.mixture(function) as mix:
         rollouts = under_trls_engine(
-            model, chat, mix, sampling, size, 2, places=places, group_size=size
+            model, chat, mix, sampling, size, 2, slots=places, group_size=size
         )
     if function == "overtaken":
         assert {rollout.outcome.reward for rollout in rollouts} == {None, 3.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.launching import stage
-from xp.checks.contracts.launcher import LauncherSuite
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launcher
 from xp.execution.launchers.local import LocalLauncher

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tools.pages import REFERENCE, parity_page
-from xp.checks.contracts.backend import BackendSuite
-from xp.checks.contracts.fields import ABOUT_THE_PLAN, changed, composed, dropped, rendered
-from xp.fields.field import columns_of
+from xp.contrib.contracts.backend import BackendSuite
+from xp.contrib.contracts.fields import ABOUT_THE_PLAN, changed, composed, dropped, rendered
 from xp.fields.sft import SFT
 from xp.fields.support import Support, meant_fields
-from xp.fields.table import BY_XP, FIELDS
+from xp.fields.table import BY_XP, FIELDS, columns_of
 from xp.lib.nested import upwards
 from xp.planning.backend import backend_of, spec_refusals
 from xp.spec import BackendName, RunSpec, schema_fields

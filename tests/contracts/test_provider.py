@@ -11,10 +11,9 @@ import pytest
 from tests.support.graded_rules import graded
 from tests.support.ors_server import COUNTER, QUIZ, rules, running
 from tests.support.sections import replace
-from xp.checks.contracts.provider import ProviderSuite, lent
+from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.envs.base import Provider
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.errors import XpError
 
 

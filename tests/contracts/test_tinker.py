@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.support.proofs import missing_tests
 from tests.support.tinker_server import needs_entry_point
-from xp.checks.contracts.backend import BackendSuite
-from xp.checks.contracts.fields import composed, dropped
+from xp.contrib.contracts.backend import BackendSuite
+from xp.contrib.contracts.fields import composed, dropped
 from xp.contrib.tinker import prices
 from xp.fields.limits import limits_of
 from xp.planning.backend import backend_of

@@ -13,8 +13,7 @@ import pytest
 
 from tests.support.fake_session import call
 from xp.envs.base import Task
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 

@@ -17,10 +17,9 @@ from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
 from tests.support.small_training import check_finds_no_fault, two_steps_are_played
 from xp.__main__ import main
-from xp.checks.contracts.provider import ProviderSuite, lent
+from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.envs.base import Provider
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 

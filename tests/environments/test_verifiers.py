@@ -15,10 +15,9 @@ from tests.environments.python import ROOT, Script, played, python, rewards, tol
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
 from tests.support.small_training import check_finds_no_fault, two_steps_are_played
-from xp.checks.contracts.provider import ProviderSuite, lent
+from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.envs.base import Provider
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.errors import XpError
 
 PACKAGES = ROOT / "tests/environments/packages"

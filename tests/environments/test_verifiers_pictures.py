@@ -14,8 +14,7 @@ from tests.environments.python import ROOT, python, told
 from tests.support.fake_session import call
 from tests.support.ors_server import rules
 from xp.envs.base import PICTURE_MARK, ProtocolError, Task
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.envs.picture_store import VARIABLE, PictureStore
 from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode

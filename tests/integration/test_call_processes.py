@@ -20,7 +20,7 @@ from tests.support.fake_session import with_limits
 from tests.support.launching import is_alive
 from tests.support.ors_server import rules
 from tests.support.waiting import wait_for
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs.base import Message, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.graded import GradedProvider

@@ -15,9 +15,9 @@ from typing import TextIO
 import pytest
 
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import build
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
 

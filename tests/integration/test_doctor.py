@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S
 from xp.checks.doctor.finding import Finding, Verdict
 from xp.checks.doctor.machine import accelerators, disk, versions
 from xp.checks.doctor.reach import environments, secrets
 from xp.checks.doctor.template import chat_template
 from xp.composition import compose
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan
 
@@ -22,7 +22,7 @@ from xp.planning.plan import build_plan
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in (
-        "xp.checks.doctor.program.TIMEOUT_S",
+        "xp.lib.python_program.TIMEOUT_S",
         "xp.checks.doctor.reach.DEADLINE_S",
         "xp.envs.slots.DEADLINE_S",
     ):
@@ -121,6 +121,20 @@ def test_a_tokenizer_that_is_here_is_looked_at_in_the_trainers_python(tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     (tmp_path / "model.safetensors").touch()
     finding = only(list(chat_template(compose(["model=hf", f"model.path={tmp_path}"]), tmp_path)))
+    assert (finding.verdict, "keeps earlier turns" in finding.text) == (Verdict.OK, True), finding
+
+
+@pytest.mark.integration
+def test_a_template_may_be_longer_than_an_argument_of_a_program(tmp_path: Path) -> None:
+    """Linux lets a program have no argument above 128 kB."""
+    tokenizer, _ = tokenizer_and_model()
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (tmp_path / "model.safetensors").touch()
+    template = tmp_path / "long.jinja"
+    template.write_text(f"{{# {'é' * 200_000} #}}{tokenizer.chat_template}", encoding="utf-8")
+    spec = compose(["model=hf", f"model.path={tmp_path}", f"model.template={template}"])
+    finding = only(list(chat_template(spec, tmp_path)))
     assert (finding.verdict, "keeps earlier turns" in finding.text) == (Verdict.OK, True), finding
 
 

@@ -22,8 +22,7 @@ from xp.checks.env_check.watch import Watch
 from xp.cli.environments import env_command
 from xp.cli.parser import parse
 from xp.envs.base import ToolSpec
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.errors import ExitCode
 from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource

@@ -11,7 +11,7 @@ from tests.support.ors_server import rules
 from xp.checks.env_check.measure import measure
 from xp.checks.env_check.report import EnvReport, report
 from xp.checks.env_check.watch import Watch
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.spec.env import READY
 
 ROWS = """

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs.base import ResponseLost, UnsafeOrigin
 from xp.envs.openenv import Socket, client_of, connect
 from xp.envs.target import Target

@@ -22,7 +22,7 @@ from tests.support.endpoint_evaluations import ROOT, knows_some, result_in, word
 from tests.support.endpoint_evaluations import outputs as outputs
 from tests.support.endpoint_evaluations import prepared as prepared
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs import server_events
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode

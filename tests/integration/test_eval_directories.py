@@ -99,3 +99,19 @@ def test_a_missing_engine_is_named_before_anything_is_played(
         '"engine": "vllm"' in one.read_text()
         for one in (outputs / "evaluations").glob("*/request.json")
     )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [("endpoint", "model.url=http://127.0.0.1:9/v1", "model.name=x"), ("tiny",)],
+    ids=["endpoint", "transformers"],
+)
+def test_a_python_is_refused_where_no_engine_is_started_in_it(
+    model: tuple[str, ...], outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["env=multiply", f"outputs={outputs}", "eval.python=/nowhere/python"]
+    name, *more = model
+    assert main(["eval", *words, f"model={name}", *more]) == ExitCode.CONFIG
+    assert "eval.python=/nowhere/python runs servers of vLLM and SGLang, and none is started" in (
+        capsys.readouterr().err
+    )

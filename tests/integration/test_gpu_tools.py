@@ -17,8 +17,8 @@ from tools.gpu.entries import ENTRIES, LARGE, SMOLLM2, Part, merged
 from tools.gpu.models import SHAPE
 from tools.gpu.speculation import counters, figures
 from tools.gpu.unpack import main as unpack
-from xp.checks.contracts.jobs import eventually
 from xp.composition import compose
+from xp.contrib.contracts.jobs import eventually
 from xp.planning.plan import build_plan
 
 SMALL = {

@@ -15,11 +15,11 @@ import pytest
 
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
-from xp.checks.contracts.jobs import DEADLINE_S, eventually
-from xp.checks.contracts.provider import ProviderSuite, lent
+from xp.contrib.contracts.jobs import DEADLINE_S, eventually
+from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.contrib.harbor import session
 from xp.envs.base import Provider, Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 

@@ -29,11 +29,10 @@ from tests.support.clouds import (
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, harbor
 from tests.support.harness_programs import harness
-from xp.checks.contracts.jobs import eventually
 from xp.checks.doctor.reach import environments
+from xp.contrib.contracts.jobs import eventually
 from xp.contrib.harbor.cloud_options import ACCOUNTS
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.spec.env import SandboxKind

@@ -14,9 +14,9 @@ from tests.support.child import ended
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import harbor, write_task
 from tests.support.harness_programs import harness
-from xp.checks.contracts.jobs import eventually
+from xp.contrib.contracts.jobs import eventually
 from xp.envs.base import Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.spec.env import SandboxKind

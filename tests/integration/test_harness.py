@@ -19,9 +19,9 @@ from tests.support.harbor_tasks import write_task
 from tests.support.harness_programs import PROGRAMS, SHELL, harness, play
 from tests.support.harness_programs import place as place
 from xp.__main__ import main
-from xp.checks.contracts.provider import ProviderSuite, lent
+from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.envs.base import Provider, Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.outcome import EpisodeStatus
 
 HELLO = call("bash", command="echo hello > hello.txt")

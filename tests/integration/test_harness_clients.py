@@ -20,7 +20,7 @@ from tests.support.harbor_tasks import write_task
 from tests.support.harness_programs import OPTIONS, PROGRAMS, SHELL, harness, play
 from xp.contrib.harness.provider import HarnessOptions, HarnessProvider
 from xp.envs.base import Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.outcome import EpisodeStatus
 
 FINISHED = EpisodeStatus.FINISHED

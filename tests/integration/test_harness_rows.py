@@ -16,7 +16,7 @@ from tests.support.chat_templates import tokenizer_of
 from tests.support.harness_programs import harness, place
 from tests.support.sections import sampling_of
 from xp.envs.base import Message, Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
@@ -142,10 +142,10 @@ def test_each_token_of_a_delivered_turn_is_trained_once_in_the_context_that_it_w
     turns = {-int(one) // 1000 for one in trained}
     assert len(turns) == NUM_DELIVERED
     (left,) = set(range(len(engine.requests))) - turns
-    assert rollout.episode.undelivered == (left,)
+    assert rollout.record.episode.undelivered == (left,)
     # Three segments of the main dialogue, and the sub-agent.
     assert len(rollout.conversations) == grader["program_rows"] == 4
-    assert rollout.record.tokens.generated == len(trained)
+    assert rollout.record.played().num_tokens == len(trained)
 
 
 def test_beyond_the_most_rows_the_episode_is_truncated_and_scored(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.graded_rules import MODULE, graded
 from tests.support.waiting import wait_for
-from xp.checks.contracts.provider import ProviderSuite, lent
+from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.envs.base import ProtocolError, Provider, Task
 from xp.envs.hosted import HostedProvider
 from xp.episode.episode import Episode

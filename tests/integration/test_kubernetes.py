@@ -15,12 +15,12 @@ import yaml
 
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.launching import ROOT, launcher_spec, stage
-from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.contrib.kubernetes.launcher import KubernetesLauncher, state_of
 from xp.contrib.submitted_files import stage_log
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Launch, Launcher
+from xp.execution.launchers.base import Context, Launch, Launcher, StageContext
 from xp.execution.launchers.files import copy_package
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
@@ -59,7 +59,7 @@ def manifests(name: str, tmp_path: Path, *more: str, detach: bool = False) -> di
     check_limits(spec.launcher, stages)
     context = Context("some_run", 1, tmp_path / "outputs", "runs/some_run/attempt_1")
     launcher = KubernetesLauncher(spec.launcher, tmp_path / "outputs")
-    texts = launcher.preview([(stage, context) for stage in stages])
+    texts = launcher.preview([StageContext(stage, context) for stage in stages])
     found = {}
     for path, text in texts.items():
         if path.endswith("kubernetes.yaml"):

@@ -14,9 +14,9 @@ import pytest
 from filelock import FileLock
 
 from tests.support.launching import ROOT, eventually, launcher_spec, plan, stage
-from xp.checks.contracts.launcher import LauncherSuite
 from xp.cli.runs import cancel
 from xp.composition import compose
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers import slurm
 from xp.execution.launchers.base import Context, Launcher

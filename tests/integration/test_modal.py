@@ -14,14 +14,13 @@ from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
-from xp.checks.contracts.launcher import LauncherSuite
 from xp.cli import runs
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
 from xp.execution import detached
-from xp.execution.launchers.base import Context, Launch, Launcher
+from xp.execution.launchers.base import Context, Launch, Launcher, StageContext
 from xp.execution.launchers.modal import ModalLauncher
 from xp.execution.launchers.modal_app import app_text
-from xp.execution.launchers.service import SubmittedStage
 from xp.execution.record import RunStatus, read_record
 from xp.execution.supervise import dispatch
 from xp.planning.job import Job, Resources, Runtime, Stage
@@ -219,8 +218,8 @@ def job(resources: Resources = H100S, **runtime: Any) -> Job:
     )
 
 
-def part(name: str, one: Job, place: str = "/o") -> SubmittedStage:
-    return SubmittedStage(Stage(name, one), Context("run", 1, Path(place), "attempt"))
+def part(name: str, one: Job, place: str = "/o") -> StageContext:
+    return StageContext(Stage(name, one), Context("run", 1, Path(place), "attempt"))
 
 
 def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> None:

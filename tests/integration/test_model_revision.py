@@ -15,8 +15,8 @@ from tests.support.child import ended
 from tests.support.http_server import HttpServer, Reply, Request, http_server
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.checks.contracts.fields import without_spec
 from xp.composition import compose
+from xp.contrib.contracts.fields import without_spec
 from xp.errors import ExitCode, XpError
 from xp.lib.models.files import hub_text, local_directory, pinned_place
 from xp.planning.plan import build_plan

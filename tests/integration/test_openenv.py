@@ -22,7 +22,7 @@ from tests.support.fake_session import RULES
 from tests.support.openenv_counter import MODULE, counter, task
 from tests.support.ors_server import rules
 from tests.support.sections import replace
-from xp.checks.contracts.provider import lent
+from xp.contrib.contracts.provider import lent
 from xp.envs.base import (
     DeadlineExceeded,
     EnvUnavailable,

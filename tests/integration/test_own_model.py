@@ -13,10 +13,10 @@ from tests.support.http_server import Reply, Request, http_server
 from tests.support.own_model import SMOLLM2, fault, model_at
 from tests.support.own_model import no_hub as no_hub
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S
-from xp.cli.native import PlanKeys
 from xp.composition import compose
 from xp.composition.model import name_of
+from xp.composition.plan_keys import PlanKeys
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode
 from xp.lib.models.clock import TEMPLATES
 from xp.lib.models.network import COUNTED, RECURRENT, TEXT_TWINS, network_of, stated

@@ -18,7 +18,7 @@ from xp.envs.picture_store import PictureStore
 from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.worker.engines.conversation import Opening
-from xp.worker.engines.in_process import over_model
+from xp.worker.engines.transformers_engine import over_model
 from xp.worker.media import load_network, placeholder_ids
 from xp.worker.token_budget import reply_ids
 

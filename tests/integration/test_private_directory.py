@@ -9,8 +9,8 @@ from pathlib import Path
 MAKER = """
 import sys
 from pathlib import Path
-from xp.lib import private_directory
-print(private_directory.make("test", Path(sys.argv[1])), flush=True)
+from xp.lib.atomic import private_directory
+print(private_directory("test", Path(sys.argv[1])), flush=True)
 sys.stdin.readline()
 """
 

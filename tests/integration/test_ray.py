@@ -19,7 +19,7 @@ from tests.support.child import ended
 from tests.support.detaching import DetachingContract
 from tests.support.launching import eventually, forms, is_alive, launcher_spec, plan, stage
 from tests.support.ray_cluster import ray_cluster
-from xp.checks.contracts.launcher import LauncherSuite
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import XpError
 from xp.execution.launchers.base import Launcher
 from xp.execution.launchers.ray import RayLauncher

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 
 CHILD = """
 import os, signal

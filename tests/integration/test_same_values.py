@@ -20,7 +20,7 @@ from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.arrow_values import rows_of_table
 from xp.lib.data_files import rows_of_file, rows_of_hub
-from xp.planning.run_size import row_lines
+from xp.planning.row_files import row_lines
 from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.fake_session import call
 from tests.support.ors_server import rules
 from xp.envs.base import Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 

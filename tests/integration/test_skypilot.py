@@ -12,12 +12,12 @@ import pytest
 from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.launching import launcher_spec
-from xp.checks.contracts.launcher import LauncherSuite
 from xp.composition import compose
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.contrib.submitted_files import code_in
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, Launcher
+from xp.execution.launchers.base import Context, Launcher, StageContext
 from xp.planning.plan import build_plan
 from xp.planning.refusals import check_limits
 
@@ -114,7 +114,7 @@ def files(words: tuple[str, ...], tmp_path: Path, *, detach: bool) -> list[str]:
     made = build_plan(spec, "some_run")
     context = Context("some_run", 1, tmp_path / "outputs", "runs/some_run/attempt_1")
     launcher = SkypilotLauncher(spec.launcher, tmp_path / "outputs")
-    return list(launcher.preview([(stage, context) for stage in made.stages]).values())
+    return list(launcher.preview([StageContext(stage, context) for stage in made.stages]).values())
 
 
 LOAD = """

@@ -17,7 +17,7 @@ import pytest
 from tests.support.child import ended
 from tests.support.detaching import DetachingContract
 from tests.support.launching import eventually, forms, launcher_spec, plan, stage
-from xp.checks.contracts.launcher import LauncherSuite
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launcher
 from xp.execution.launchers.slurm import SlurmLauncher, assumed_code

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.episode.trajectory import (
     read_trajectories,
 )

@@ -197,7 +197,7 @@ def test_a_server_that_is_lost_ends_the_stage_and_the_run_goes_on_with_a_new_one
 ) -> None:
     server = start(tmp_path / "server")
     try:
-        words = (*WORDS, "backend.overrides.deadline_s=30.0")
+        words = (*WORDS, "backend.overrides.deadline_s=120.0")
         process = begin(tmp_path / "outputs", server.url, *words)
         deadline = time.monotonic() + 2400
         while not list((tmp_path / "outputs/runs").glob("*/checkpoints/step-1/digests.json")):

@@ -20,8 +20,8 @@ from tests.support.modules import alone
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.checks.contracts.jobs import DEADLINE_S
 from xp.composition import compose
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
@@ -189,10 +189,10 @@ def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_sto
     def hear(number: int, _: int) -> None:
         assert number or first_may_end.wait(DEADLINE_S)
 
-    playing = play(rows(9), Mix(hear, 9), places=2, in_order=False)
+    playing = play(rows(9), Mix(hear, 9), slots=2, in_order=False)
     ended = []
     for one in playing:
-        ended.append(one.row.index)
+        ended.append(one.record.task.index)
         if len(ended) == 3:
             playing.begin_no_more()
             first_may_end.set()

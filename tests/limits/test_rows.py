@@ -13,11 +13,11 @@ import pytest
 from tests.support.proofs import TRAINERS
 from xp.composition import compose
 from xp.errors import XpError
-from xp.fields.field import OWN, Column, columns_of
+from xp.fields.field import OWN, Column
 from xp.fields.limits import claims, limits_of, proof_of
 from xp.fields.sft import SFT
 from xp.fields.support import refusals, value_refusals, with_sft
-from xp.fields.table import FIELDS
+from xp.fields.table import FIELDS, columns_of
 from xp.lib.nested import upwards
 from xp.planning.backend import backend_of
 from xp.planning.refusals import card_refusals, image_refusals

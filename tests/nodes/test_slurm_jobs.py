@@ -18,7 +18,7 @@ import pytest
 from tests.nodes.conftest import DEADLINE_S, QUICK, SMALL, xp
 from tests.support.child import ended, json_lines
 from tests.support.launching import eventually, launcher_spec, plan, stage
-from xp.checks.contracts.launcher import LauncherSuite
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.execution.launchers.slurm import SlurmLauncher
 from xp.execution.supervise import dispatch
 from xp.planning.job import Resources, Stage

@@ -15,8 +15,7 @@ from tests.support.fake_session import call
 from tests.support.harbor_tasks import harbor
 from tests.support.ors_server import rules
 from xp.envs.base import Task
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.episode.episode import Episode
 
 AT_ONCE = 8

@@ -14,7 +14,7 @@ import pytest
 from tests.reliability.prepare_fault import POINTS
 from tests.reliability.prepare_runs import Runs, new_runs
 from tests.support.cases import few
-from xp.lib import private_directory
+from xp.lib.atomic import private_directory
 from xp.tasks.store import prove
 
 LATER = {"task": (1, 340), "shard": (1, 3)}
@@ -23,7 +23,7 @@ LATER = {"task": (1, 340), "shard": (1, 3)}
 @cache
 def undisturbed() -> tuple[dict[str, bytes], float]:
     """Result of a run without a fault, and its duration."""
-    runs = new_runs(private_directory.make("test"))
+    runs = new_runs(private_directory("test"))
     start = time.monotonic()
     assert runs.finish()[0] == 0
     return runs.files(), time.monotonic() - start

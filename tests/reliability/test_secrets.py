@@ -164,7 +164,7 @@ sys.addaudithook(hook)
 import os
 from tests.support.ors_server import rules, COUNTER
 from tests.reliability.conftest import TASK
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 provider = load_provider(rules(serve=COUNTER), os.environ)
 session = provider.open(TASK)
 session.call("inc", {{}})

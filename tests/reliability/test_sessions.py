@@ -77,7 +77,7 @@ import os, sys
 sys.path[:0] = {path!r}
 from tests.reliability.conftest import TASK
 from tests.support.ors_server import rules
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 provider = load_provider(rules(target={url!r}, variant="counter"), os.environ)
 sessions = [provider.open(TASK) for _ in range(3)]
 sessions[0].call("inc", {{}})

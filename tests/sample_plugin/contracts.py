@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from xp_sample.launcher import SampleLauncher
 
-from xp.checks.contracts.backend import BackendSuite
-from xp.checks.contracts.launcher import LauncherSuite
-from xp.checks.contracts.provider import ProviderSuite, lent, provider_of
+from xp.contrib.contracts.backend import BackendSuite
+from xp.contrib.contracts.launcher import LauncherSuite
+from xp.contrib.contracts.provider import ProviderSuite, lent, provider_of
 from xp.envs.base import Provider
 from xp.execution.launchers.base import Launcher
 

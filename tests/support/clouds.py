@@ -12,8 +12,7 @@ import pytest
 from tests.stubs.daytona_cloud import KEY, DaytonaCloud
 from tests.support.harbor_tasks import CLOUD, HELLO, write_task
 from xp.envs.base import Task
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.episode.episode import Episode
 from xp.spec.env import SandboxKind
 

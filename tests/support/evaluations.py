@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.episode.evaluation import RECORD, evaluation_record
+from xp.episode.evaluation import RECORD, Estimate, evaluation_record
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.execution.held_out import HeldOutResult
 
 Rewards = Mapping[str, Sequence[float | None]]
 
@@ -72,6 +73,21 @@ def _result(reward: float | None) -> EpisodeResult:
         2,
         0,
     )
+
+
+def held_out_result(reward: float, stderr: float | None = None, **more: Any) -> HeldOutResult:
+    """The result of one episode; `more` replaces fields."""
+    num_tasks = more.pop("num_tasks", 1)
+    values: dict[str, Any] = {
+        "num_tasks": num_tasks,
+        "num_episodes": 1,
+        "num_void": 0,
+        "reward": Estimate(value=reward, stderr=stderr, num_tasks=num_tasks),
+        "passes": Estimate(value=0.0, stderr=None, num_tasks=num_tasks),
+        "pass_threshold": 1.0,
+        "env_pass_share": None,
+    }
+    return HeldOutResult(**(values | more))
 
 
 def evaluated(stage: Path) -> dict[str, dict[str, Any]]:

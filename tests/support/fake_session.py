@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.support.sections import environment, replace
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs.base import EnvFault, Message, ModelMessage, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.episode.episode import Episode

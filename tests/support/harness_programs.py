@@ -14,10 +14,9 @@ import pytest
 
 from tests.support.harbor_tasks import CLOUD, left_over
 from tests.support.ors_server import rules
-from xp.checks.contracts.jobs import eventually
+from xp.contrib.contracts.jobs import eventually
 from xp.envs.base import Task
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult
 from xp.spec.env import PromptSource, SandboxKind, ToolCallsPerTurn

@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 import psutil
 
-from xp.checks.contracts.jobs import CPU as CPU
-from xp.checks.contracts.jobs import DEADLINE_S as DEADLINE_S
-from xp.checks.contracts.jobs import eventually as eventually
-from xp.checks.contracts.jobs import stage as stage
+from xp.contrib.contracts.jobs import CPU as CPU
+from xp.contrib.contracts.jobs import DEADLINE_S as DEADLINE_S
+from xp.contrib.contracts.jobs import eventually as eventually
+from xp.contrib.contracts.jobs import stage as stage
 from xp.errors import XpError
 from xp.execution.launchers.local import LocalLauncher
 from xp.execution.record import RunRecord, read_record

@@ -14,7 +14,7 @@ from tests.support.fake_session import RULES
 from tests.support.sections import replace
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
-from xp.lib import private_directory
+from xp.lib.atomic import private_directory
 from xp.spec.env import EnvLimits
 
 COUNTER = "tests.envs_under_test.counter:Counter"
@@ -69,7 +69,7 @@ class Effects:
 
 @functools.cache
 def running(serve: str) -> Running:
-    effects = private_directory.make("test") / "effects"
+    effects = private_directory("test") / "effects"
     effects.touch()
     server = LocalServer(serve, environ={**os.environ, LOG_VARIABLE: str(effects)})
     server.start()

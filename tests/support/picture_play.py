@@ -13,7 +13,7 @@ from xp.episode.picture_reader import PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
 from xp.worker.engines.conversation import Conversation, Opening
-from xp.worker.engines.in_process import over_model
+from xp.worker.engines.transformers_engine import over_model
 
 TOLERANCE: Final = 1e-5
 SAMPLING: Final = Sampling(

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.launching import ROOT, eventually
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.episode.metrics_file import read_metrics
 from xp.execution.record import RunStatus, read_record
 

@@ -26,9 +26,8 @@ from xp.spec import (
     SelectionSpec,
 )
 from xp.spec.algorithm import OverlongSpec
-from xp.spec.dialect import Dialect
+from xp.spec.dialect import Dialect, ToolsPrompt
 from xp.spec.env import Reduction, Reward
-from xp.spec.model import ToolsPrompt
 from xp.tasks.config import MemberConfig, PrepareConfig
 from xp.worker.places import RunPaths
 from xp.worker.stage import StageConfig

@@ -14,10 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from xp.fields.skyrl import CPU_WORKER, EXTENSION
+from xp.fields.skyrl import CPU_WORKER
 from xp.lib.loopback import HOST, free_port
 from xp.lib.loopback_binding import ONE_MACHINE
 from xp.planning.stages import cpu_environment
+from xp.worker.skyrl_names import EXTENSION
 
 ARGUMENTS = (
     *("--host", HOST, "--dtype", "float32", "--enforce-eager"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.sections import chat_model
 from xp.envs.base import Message
-from xp.spec.model import ToolsPrompt
+from xp.spec.dialect import ToolsPrompt
 
 BY_XP = chat_model(tools_prompt=ToolsPrompt.SYSTEM)
 RESULTS = [

@@ -6,12 +6,12 @@ from functools import cache
 from pathlib import Path
 
 from tools.parity.model import make_model
-from xp.lib import private_directory
+from xp.lib.atomic import private_directory
 from xp.worker.tiny_model import SHIPPED
 
 
 @cache
 def model_directory() -> Path:
-    directory = private_directory.make("parity-model")
+    directory = private_directory("parity-model")
     make_model(directory, SHIPPED)
     return directory

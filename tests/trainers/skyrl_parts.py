@@ -12,12 +12,13 @@ from typing import Any
 from tests.support import jobs
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
-from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.train import skyrl_row
 from xp.composition import compose
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
+from xp.worker.skyrl_names import ENV_CLASS
 
 prepare_process()
 

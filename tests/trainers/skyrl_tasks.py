@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.support.listeners import Listener, listeners
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode, XpError
 
 

@@ -16,7 +16,6 @@ import pytest
 from tests.support.sections import PLACES, limited, sampling_of, unevaluated
 from tests.support.tiny import leave_model, tokenizer_and_model, turn_ids
 from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
-from xp.backends.slime.worker import config as hooks
 from xp.backends.slime.worker.config import (
     INPUT_KEY,
     METADATA_KEY,
@@ -27,6 +26,7 @@ from xp.backends.slime.worker.config import (
 from xp.backends.slime.worker.rollout_process import Worker
 from xp.spec import Algorithm, Evaluation, Sampling, Training
 from xp.tasks.row import TaskRow
+from xp.worker import slime_names as hooks
 
 IS_HERE = (
     os.environ.get("SLIME_ACCELERATOR") == "none-here"

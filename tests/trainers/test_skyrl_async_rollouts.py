@@ -14,7 +14,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.support.skyrl_trainer import SMALL, dataset
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.episode.advantages import advantage_rule
 
 PROMPTS = 2

@@ -33,7 +33,7 @@ from tests.trainers.skyrl_tasks import (
 from xp.backends.skyrl.worker import cluster, engine_watch
 from xp.backends.skyrl.worker.cluster import run_task, running_ray
 from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode, XpError
 from xp.lib import private_ray
 from xp.lib.loopback import free_port

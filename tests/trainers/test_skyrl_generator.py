@@ -206,7 +206,7 @@ def test_what_a_chat_template_refuses_is_void_and_ends_no_batch(
     """SkyRL renders a dialogue with a system message itself, and every prompt to count its tokens."""
     from skyrl.train.dataset import PromptDataset
 
-    from xp.backends.skyrl.worker.generator import UncountedPrompts
+    from xp.backends.skyrl.worker.prompts import UncountedPrompts
 
     tokenizer = copy.deepcopy(tokenizer_and_model()[0])
     refused = "m.role == 'system' or 'moved' in m.content"

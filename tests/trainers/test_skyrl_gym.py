@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("SKYRL_PYTHON", ROOT / ".venv-skyrl/bin/python"))

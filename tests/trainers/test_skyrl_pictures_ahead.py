@@ -16,11 +16,12 @@ from tests.support.gallery import Gallery
 from tests.support.skyrl_pictures import LIMITS, update_logprobs
 from tests.support.tiny_vision import IMAGES, seeing_chat, vision_model
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
-from xp.backends.skyrl.worker.generator import UncountedPrompts, XpGenerator
+from xp.backends.skyrl.worker.generator import XpGenerator
 from xp.backends.skyrl.worker.pictures import SkyRLPictures
+from xp.backends.skyrl.worker.prompts import UncountedPrompts
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 from xp.backends.skyrl.worker.train import write_view
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs import picture_store
 from xp.envs.picture_store import PictureStore
 

@@ -114,7 +114,7 @@ def test_glm_5_is_taken_with_its_sparse_attention(tmp_path: Path) -> None:
 def test_every_hook_is_a_function_that_slime_can_load() -> None:
     from slime.utils.misc import load_function
 
-    from xp.backends.slime.worker import config as hooks
+    from xp.worker import slime_names as hooks
 
     paths = [
         path for name, path in vars(hooks).items() if name.isupper() and path.startswith("xp.")

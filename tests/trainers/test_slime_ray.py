@@ -37,8 +37,8 @@ import ray
 
 @ray.remote
 def worker():
-    from xp.envs.secrets_file import environment
-    secret = hashlib.sha256(environment()["MY_KEY"].encode()).hexdigest()
+    from xp.lib.secrets.environment import with_secrets_file
+    secret = hashlib.sha256(with_secrets_file()["MY_KEY"].encode()).hexdigest()
     import slime_of_the_test
     return {"environ": dict(os.environ), "secret": secret, "xp": sys.modules["xp"].__file__}
 

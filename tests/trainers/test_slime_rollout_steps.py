@@ -29,7 +29,7 @@ from tests.trainers.slime_setup import (
     put_worker,
     worker_config,
 )
-from xp.checks.contracts.jobs import DEADLINE_S
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.errors import ExitCode, XpError
 
 __all__ = ["args", "arguments"]

@@ -13,9 +13,8 @@ import torch
 
 from tests.support.sections import run_spec
 from xp.contrib.tinker.worker.batch import Row, factors, token_losses, undone
-from xp.contrib.tinker.worker.datum import datum
 from xp.contrib.tinker.worker.penalties import kl
-from xp.contrib.tinker.worker.service import LossReduction, Service, fault_of, grad_norm
+from xp.contrib.tinker.worker.service import LossReduction, Service, datum, fault_of, grad_norm
 from xp.contrib.tinker.worker.sft import _request
 from xp.errors import ExitCode, XpError
 from xp.spec import KlEstimator, LossAggregation

@@ -27,8 +27,8 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.backends.trl.worker.rollout import Rollouts, decide_together
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
-from xp.checks.contracts.jobs import DEADLINE_S
 from xp.composition import compose
+from xp.contrib.contracts.jobs import DEADLINE_S
 from xp.envs.base import Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.metrics_file import MetricsFile

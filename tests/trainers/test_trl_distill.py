@@ -22,8 +22,8 @@ from tools.parity.recorded import BAR, ParityCase, batch
 from tools.parity.trl_program import _trainer, updates
 from xp.backends.trl.worker.means import trained
 from xp.backends.trl.worker.teacher import Teacher
+from xp.episode.advantages import DISTILL_KL
 from xp.errors import ExitCode, XpError
-from xp.worker.distill import DISTILL_KL
 from xp.worker.engines.teacher import TeacherApi, check_teacher
 from xp.worker.tiny_model import SHIPPED
 

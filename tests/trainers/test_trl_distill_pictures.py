@@ -14,8 +14,8 @@ from tests.support.sections import distill
 from tests.support.tiny_vision import seeing_chat, vision_model
 from xp.__main__ import main
 from xp.envs.picture_store import PictureStore
+from xp.episode.advantages import DISTILL_KL
 from xp.errors import XpError
-from xp.worker.distill import DISTILL_KL
 from xp.worker.engines.teacher import check_teachers_pictures
 
 

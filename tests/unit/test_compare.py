@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.evaluations import leave_evaluation
+from tests.support.evaluations import held_out_result, leave_evaluation
 from tests.support.sweep_runs import leave_run, spec
 from xp.__main__ import main
 from xp.cli.compare import compare_existing
@@ -230,7 +230,7 @@ def test_seeds_of_one_spec_have_an_interval(
 ) -> None:
     rows = []
     for seed, after in enumerate(rewards):
-        result = HeldOutResult(after, None, 1, 0, 0.0, 1.0, 1, limits=limits)
+        result = held_out_result(after, limits=limits)
         rows.append(row(f"r{seed}", seed, None, after, result=result))
     line = f"{len(rewards)} seeds of one spec: mean held-out reward 0.500, {interval}"
     assert sentence(tmp_path, [*rows, row("void", 9, None, None)]) == line
@@ -278,8 +278,8 @@ def result(
     threshold: float = 1.0,
 ) -> HeldOutResult:
     record = None if scoring is None else {"guess": SCORING | scoring}
-    return HeldOutResult(
-        0.5, None, 1, 0, 0.0, threshold, 1, env_pass_share=passes, tasks=tasks, scoring=record
+    return held_out_result(
+        0.5, pass_threshold=threshold, env_pass_share=passes, tasks=tasks, scoring=record
     )
 
 

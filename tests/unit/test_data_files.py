@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution.launchers.files import copy_modules, locate_data
 from xp.lib import data_files
 from xp.lib.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
-from xp.planning.run_size import row_lines
+from xp.planning.row_files import row_lines
 from xp.planning.stages import task_set_place
 
 SUMS = [{"question": f"{n} + {n}?", "answer": 2 * n} for n in range(20)]

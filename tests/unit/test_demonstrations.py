@@ -25,8 +25,8 @@ from xp.errors import XpError
 from xp.spec import RunSpec, Sampling, Thinking
 from xp.spec.dialect import Dialect
 from xp.spec.sft import LongDialogues, LossOn
-from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.row import Purpose, TaskRow
+from xp.tasks.schedule import evaluated_episodes
 from xp.worker.demonstrations import (
     Demonstration,
     Example,

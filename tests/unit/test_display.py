@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.evaluations import held_out_result
 from xp.cli.display import _made, _reward
 from xp.composition import compose
-from xp.execution.held_out import HeldOutResult
 from xp.execution.record import (
     AttemptRecord,
     Provenance,
@@ -24,7 +24,7 @@ from xp.planning.plan import build_plan
 
 
 def test_a_held_out_reward_stands_with_the_interval_over_its_tasks() -> None:
-    line = _reward(HeldOutResult(0.5, 0.1, 20, 0, 0.5, 1.0, 10))
+    line = _reward(held_out_result(0.5, 0.1, num_tasks=10, num_episodes=20))
     from scipy import stats
 
     reach = stats.t.ppf(0.975, 9) * 0.1

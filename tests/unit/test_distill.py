@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from tests.support.sections import PLACES, distill
-from xp.checks.contracts.fields import without_spec
 from xp.composition import compose
+from xp.contrib.contracts.fields import without_spec
+from xp.episode.advantages import distilled
 from xp.errors import XpError
 from xp.lib.models.vocabulary import read_vocabulary, vocabulary_fault
 from xp.planning.backend import backend_of
@@ -22,7 +23,6 @@ from xp.planning.memory.estimate import estimate
 from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan
 from xp.spec import Architecture, RunSpec
-from xp.worker.distill import distilled
 from xp.worker.tiny_model import SHIPPED
 
 OPD = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher")

@@ -42,7 +42,7 @@ def test_two_passes_in_training_give_the_same_log_probabilities(
 ) -> None:
     import torch
 
-    from xp.worker.dropout import disable_dropout
+    from xp.worker.network import disable_dropout
 
     model = tiny(kind, **own)
     first, second = logprobs(model)
@@ -56,7 +56,7 @@ def test_two_passes_in_training_give_the_same_log_probabilities(
 def test_adapters_keep_their_dropout() -> None:
     from peft import LoraConfig, get_peft_model
 
-    from xp.worker.dropout import disable_dropout
+    from xp.worker.network import disable_dropout
 
     model = tiny("llama", attention_dropout=0.5, intermediate_size=32)
     model = get_peft_model(model, LoraConfig(r=2, lora_dropout=0.25, target_modules="all-linear"))

@@ -12,7 +12,7 @@ from tests.support.sections import replace
 from xp.envs.builtin import gsm8k
 from xp.envs.builtin.multiply import Multiply
 from xp.envs.builtin.sums import Sums
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.errors import XpError
 
 

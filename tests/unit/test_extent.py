@@ -11,15 +11,9 @@ from tests.support.task_set import write_manifest
 from xp.cli.display import arithmetic
 from xp.composition import compose
 from xp.planning.plan import build_plan
-from xp.planning.run_size import (
-    NumTasks,
-    evaluation_line,
-    held_out_lines,
-    ineffective_lines,
-    num_tasks,
-    profile_lines,
-    profile_refusals,
-)
+from xp.planning.run_size import NumTasks, ineffective_lines, num_tasks
+from xp.planning.size_lines import evaluation_line, held_out_lines, profile_lines
+from xp.planning.size_refusals import profile_refusals
 from xp.spec import RunSpec
 from xp.tasks.profile import Profile
 
@@ -172,9 +166,10 @@ def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(
         (1, 3, 1),
         (4, 0, 1),
     ]
-    monkeypatch.setattr(
-        "xp.planning.run_size.profiles", lambda spec: dict.fromkeys(spec.env.members, profile)
-    )
+    for module in ("size_lines", "size_refusals"):
+        monkeypatch.setattr(
+            f"xp.planning.{module}.profiles", lambda spec: dict.fromkeys(spec.env.members, profile)
+        )
     own = ["env=multiply", "env.train.profile=x"]
     bounds = "with a pass rate of 0.25 to 0.5, 1 below, 1 above"
     spec = compose([*own, "env.train.pass_rate=[0.25,0.5]"])

@@ -12,7 +12,7 @@ from xp.checks.doctor.finding import Verdict
 from xp.checks.doctor.reach import environments
 from xp.composition import compose
 from xp.contrib.harbor.provider import resolved
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config
 from xp.planning.plan import build_plan

@@ -88,10 +88,10 @@ def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_
     found = read_evaluation(tmp_path / "runs/r/attempt_1/evaluate/after/eval.json")
     (file,) = tmp_path.rglob(TABLE)
     hashes = {row.task_id: row.task_hash for row in read_rows(file)}
-    assert {task: one["hash"] for task, one in found["tasks"].items()} == {
+    assert {task: one.hash for task, one in found.tasks.items()} == {
         episode.task_id: hashes[episode.task_id] for episode in played[1:]
     }
-    assert found["scoring"]["fake"]["env.reward.reduction"] == RULES.reward.reduction
+    assert found.scoring["fake"]["env.reward.reduction"] == RULES.reward.reduction
 
 
 def evaluation(
@@ -122,9 +122,7 @@ def test_only_the_result_before_training_is_of_earlier_attempts(tmp_path: Path) 
     second, _ = evaluation(tmp_path, 2)
     assert (second.is_due("before"), second.is_due("after")) == (False, True)
     second.add("after", played)
-    assert (
-        len(read_evaluation(tmp_path / "runs/r/attempt_2/evaluate/before/eval.json")["tasks"]) == 4
-    )
+    assert len(read_evaluation(tmp_path / "runs/r/attempt_2/evaluate/before/eval.json").tasks) == 4
     lines = [
         json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
     ]

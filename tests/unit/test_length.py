@@ -21,7 +21,8 @@ from xp.execution.record import (
     write_record,
 )
 from xp.planning.plan import build_plan
-from xp.planning.run_size import num_steps, training_line
+from xp.planning.run_size import num_steps
+from xp.planning.size_lines import training_line
 from xp.spec import RunSpec, Training
 from xp.tasks.training_length import settle, steps_of
 

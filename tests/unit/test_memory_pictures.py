@@ -21,7 +21,7 @@ from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.pictures import PictureBatch, picture_bytes, shown_tokens
 from xp.worker.media import load_network, text_layers
-from xp.worker.media_gradients import free_media_inputs
+from xp.worker.network import free_media_inputs
 
 VISION = {"width": 256, "depth": 8, "num_heads": 4}
 SIDE = 24

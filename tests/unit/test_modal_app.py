@@ -11,10 +11,10 @@ import pytest
 from tests.support.launching import launcher_spec
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context
+from xp.execution.launchers.base import Context, StageContext
 from xp.execution.launchers.modal import ModalLauncher, limit
 from xp.execution.launchers.modal_app import app_text, gpu_string, image_text
-from xp.execution.launchers.service import SubmittedStage, lock_of
+from xp.execution.launchers.service import lock_of
 from xp.planning.job import Job, Resources, Runtime, Stage
 from xp.planning.plan import build_plan
 from xp.planning.refusals import launcher_lines
@@ -38,8 +38,8 @@ def job(resources: Resources = H100S, **runtime: Any) -> Job:
     )
 
 
-def part(name: str, one: Job, place: str = "/o") -> SubmittedStage:
-    return SubmittedStage(Stage(name, one), Context("run", 1, Path(place), "attempt"))
+def part(name: str, one: Job, place: str = "/o") -> StageContext:
+    return StageContext(Stage(name, one), Context("run", 1, Path(place), "attempt"))
 
 
 def arguments(text: str) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.tables import rows
 from xp.__main__ import main
-from xp.composition.scripts import read_script
+from xp.contrib.native_diff.scripts import read_script
 from xp.errors import ExitCode, XpError
 
 NESTED = """

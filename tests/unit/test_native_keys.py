@@ -13,10 +13,10 @@ import yaml
 
 from tests.support.python_files import XP
 from tests.support.tables import rows
-from xp.checks.contracts.fields import without_spec
 from xp.cli.display import notice_lines
 from xp.composition import compose
 from xp.composition.native_names import _REFERENCE, _VARIANTS, reference_spec
+from xp.contrib.contracts.fields import without_spec
 from xp.fields.field import Refusal
 from xp.fields.support import owners
 from xp.planning.backend import spec_refusals

@@ -15,7 +15,7 @@ from xp.execution.launchers import slurm_array
 from xp.execution.launchers.slurm_job import options as slurm_options
 from xp.planning.job import Resources
 from xp.planning.plan import build_plan
-from xp.planning.run_size import training_line
+from xp.planning.size_lines import training_line
 from xp.spec.launcher import LauncherSpec
 
 OF_LAUNCHERS = {"skypilot": ["launcher.options.bucket=s3://mine"]}

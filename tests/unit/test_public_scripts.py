@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.public_scripts import page, scripts
-from xp.cli.native import KeyResult
+from xp.contrib.native_diff.difference import KeyResult
 
 SCRIPTS = scripts()
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.composition.scripts import read_script
+from xp.contrib.native_diff.scripts import read_script
 from xp.errors import XpError
 
 SCRIPT = """

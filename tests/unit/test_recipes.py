@@ -13,9 +13,10 @@ from tests.support.task_set import stage_config, write_manifest
 from xp.composition import compose, options
 from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
-from xp.planning.run_size import evaluation_line, expected_tasks
+from xp.planning.run_size import expected_tasks
+from xp.planning.size_lines import evaluation_line
 from xp.spec import RunSpec
-from xp.tasks.evaluated import evaluated_episodes
+from xp.tasks.schedule import evaluated_episodes
 from xp.worker.engines.config import EvaluateConfig
 
 RECIPES = options("recipes")

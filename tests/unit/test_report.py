@@ -16,10 +16,9 @@ from xp.execution.named import named_runs
 from xp.results.report.data import report
 from xp.results.report.episode_detail import detail
 from xp.results.report.episodes import EpisodeIndex
-from xp.results.report.escaped_text import page_text
 from xp.results.report.recipe import differences
 from xp.results.report.selection import Extent, chosen
-from xp.results.report.web import as_json
+from xp.results.report.web import as_json, page_text
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ from xp.execution.record import (
     write_record,
 )
 from xp.execution.reuse import finished, reusable_stages
+from xp.lib.reading import recorded_spec
 from xp.lib.verified import DIGESTS
 from xp.planning.plan import Plan, build_again, build_plan
-from xp.spec.recorded import recorded_spec
 
 SMALL = (
     "env.train.num_tasks=8",

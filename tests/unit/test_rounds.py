@@ -14,8 +14,8 @@ from xp.backends.trl.worker.held_out import share_of
 from xp.backends.trl.worker.process import Ranks
 from xp.spec import Evaluation
 from xp.tasks.config import Purpose
-from xp.tasks.evaluated import evaluated_episodes, evaluated_tasks
 from xp.tasks.row import TaskRow
+from xp.tasks.schedule import evaluated_episodes, evaluated_tasks
 
 
 def rule(num_tasks: int | None, samples_per_task: int) -> Evaluation:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from xp.composition import compose
-from xp.composition.points import Point
+from xp.composition.points import Point, compose_sweep
 from xp.composition.search import DATABASE, search
 from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
@@ -54,10 +54,47 @@ def test_a_run_that_fails_ends_the_search_with_its_own_message(tmp_path: Path) -
         search(RANGES, [], tmp_path, 3, objective)
 
 
-def test_the_upper_bound_of_a_range_is_checked_since_optuna_draws_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("written", "drawn"),
+    [
+        ("range(1,4)", {1, 2, 3}),
+        ("range(1,6,2)", {1, 3, 5}),
+        ("range(3,1,-1)", {2, 3}),
+        ("range(2,3)", {2}),
+    ],
+)
+def test_a_range_has_the_values_that_it_has_in_a_sweep(
+    written: str, drawn: set[int], tmp_path: Path
+) -> None:
+    assert {point.spec.seed for point in compose_sweep([f"seed={written}"])} == drawn
+    seen: set[int] = set()
+
+    def objective(point: Point) -> float:
+        seen.add(point.spec.seed)
+        return float(point.spec.seed)
+
+    search([f"seed={written}"], [], tmp_path, 12, objective)
+    assert seen == drawn
+
+
+def test_a_range_of_fractions_is_without_its_upper_bound(tmp_path: Path) -> None:
+    seen: set[float] = set()
+
+    def objective(point: Point) -> float:
+        seen.add(round(point.spec.training.temperature, 3))
+        return 0.0
+
+    words = ["training.temperature=range(0.8,1.1,0.1)"]
+    search(words, [], tmp_path, 12, objective)
+    assert seen == {0.8, 0.9, 1.0}
+    with pytest.raises(XpError, match="the range has no value"):
+        search(["seed=range(4,1)"], [], tmp_path, 1, objective)
+
+
+def test_the_last_value_of_a_range_is_checked_since_optuna_draws_it(tmp_path: Path) -> None:
     with pytest.raises(XpError, match="seed"):
-        search([f"seed=range({2**31 - 3},{2**31})"], [], tmp_path / "search", 1, lambda _: 0.0)
-    search([f"seed=range({2**31 - 2},{2**31},3)"], [], tmp_path, 1, lambda _: 0.0)
+        search([f"seed=range({2**31 - 3},{2**31 + 1})"], [], tmp_path / "search", 1, lambda _: 0.0)
+    search([f"seed=range({2**31 - 3},{2**31})"], [], tmp_path, 1, lambda _: 0.0)
 
 
 def test_a_database_that_cannot_be_read_is_an_error_of_resources(tmp_path: Path) -> None:

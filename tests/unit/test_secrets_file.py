@@ -6,22 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from xp.envs.secrets_file import VARIABLE, environment
 from xp.errors import ExitCode, XpError
+from xp.lib.secrets.environment import SECRETS_FILE, with_secrets_file
 
 
 def written(path: Path, text: str, mode: int = 0o600) -> dict[str, str]:
     path.write_text(text)
     path.chmod(mode)
-    return {VARIABLE: str(path), "OTHER": "stays"}
+    return {SECRETS_FILE: str(path), "OTHER": "stays"}
 
 
 def test_without_a_file_the_environment_is_as_it_is() -> None:
-    assert environment({"A": "1"}) == {"A": "1"}
+    assert with_secrets_file({"A": "1"}) == {"A": "1"}
 
 
 def test_the_files_values_join_the_environment_and_win(tmp_path: Path) -> None:
-    found = environment(written(tmp_path / "secrets", '{"KEY": "value", "OTHER": "of the file"}'))
+    found = with_secrets_file(
+        written(tmp_path / "secrets", '{"KEY": "value", "OTHER": "of the file"}')
+    )
     assert found["KEY"] == "value"
     assert found["OTHER"] == "of the file"
 
@@ -39,12 +41,12 @@ def test_a_bad_file_is_refused_without_showing_what_it_holds(
     tmp_path: Path, text: str, mode: int, fault: str
 ) -> None:
     with pytest.raises(XpError, match=fault) as caught:
-        environment(written(tmp_path / "secrets", text, mode))
+        with_secrets_file(written(tmp_path / "secrets", text, mode))
     assert caught.value.code is ExitCode.SECRET
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_missing_file_is_a_missing_secret(tmp_path: Path) -> None:
     with pytest.raises(XpError, match="cannot be read") as caught:
-        environment({VARIABLE: str(tmp_path / "gone")})
+        with_secrets_file({SECRETS_FILE: str(tmp_path / "gone")})
     assert caught.value.code is ExitCode.SECRET

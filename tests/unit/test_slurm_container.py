@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import launcher_spec, stage
-from xp.checks.contracts.launcher import LauncherSuite
+from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context
+from xp.execution.launchers.base import Context, StageContext
 from xp.execution.launchers.slurm import SlurmLauncher
 from xp.execution.launchers.slurm_job import apptainer_words, check_container, srun_options
 from xp.planning.job import Runtime, Stage
@@ -102,7 +102,9 @@ def test_a_container_mounts_the_secrets_of_a_stage_that_has_some(
     job = stage("train", "pass", secrets=secrets).job
     contained = Stage("train", replace(job, runtime=Runtime(image="/images/trl.sqsh")))
     spec = launcher_spec("slurm", container=container, secrets_file=file)
-    (text,) = SlurmLauncher(spec, context.outputs).preview([(contained, context)]).values()
+    (text,) = (
+        SlurmLauncher(spec, context.outputs).preview([StageContext(contained, context)]).values()
+    )
     paths = [str(context.outputs), *(path.format(home=tmp_path / "home") for path in mounted)]
     if container == "apptainer":
         assert f"--bind {','.join(paths)} --pwd" in text

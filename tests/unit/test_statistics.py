@@ -8,10 +8,9 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
-from tests.support.sections import replace
 from xp.episode.clusters import reward_limits
+from xp.episode.evaluation import Estimate
 from xp.results.evaluation.statistics import (
-    Estimate,
     mean,
     mix_of,
     pass_at_k,
@@ -202,5 +201,6 @@ def test_a_bootstrap_differs_by_a_fifth_of_the_width(
     bounds: tuple[float, float] | None, differs: bool
 ) -> None:
     summary = summarize({"a": [0.0], "b": [1.0]}, 1.0)
-    estimate = Estimate(0.5, 0.1, 0.25, 0.75, "t", 2)
-    assert replace(summary, reward=estimate, bootstrap=bounds).bootstrap_differs is differs
+    estimate = Estimate(value=0.5, stderr=0.1, low=0.25, high=0.75, num_tasks=2)
+    summary = summary.model_copy(update={"reward": estimate, "bootstrap": bounds})
+    assert summary.bootstrap_differs is differs

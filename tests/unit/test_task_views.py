@@ -11,8 +11,7 @@ from tests.support.view_rows import TOOLS, row
 from xp.backends.skyrl.worker import train as skyrl
 from xp.backends.slime.worker import train as slime
 from xp.episode.tokens import ChatTokens
-from xp.spec.dialect import Dialect
-from xp.spec.model import ToolsPrompt
+from xp.spec.dialect import Dialect, ToolsPrompt
 
 
 def test_skyrls_prompt_is_a_list_of_messages_and_names_its_task(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fake_provider import FakeWorld
 from xp.errors import ExitCode, XpError
-from xp.lib import private_directory
+from xp.lib.atomic import private_directory
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.manifest import read_manifest
 from xp.tasks.prepare import prepare
@@ -25,7 +25,7 @@ def build(root: Path, **behaviour: object) -> tuple[FakeWorld, PrepareConfig, Ta
 
 @cache
 def built_once() -> tuple[PrepareConfig, TaskSet]:
-    _, config, task_set = build(private_directory.make("test"))
+    _, config, task_set = build(private_directory("test"))
     return config, task_set
 
 

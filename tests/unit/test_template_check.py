@@ -164,7 +164,7 @@ def test_a_parameter_that_the_template_loses_behind_a_reference_is_named() -> No
 def test_a_template_that_does_not_end_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xp.checks.doctor.program.TIMEOUT_S", 0.01)
+    monkeypatch.setattr("xp.lib.python_program.TIMEOUT_S", 0.01)
     tokens("smollm2").tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "model.safetensors").touch()

@@ -211,7 +211,7 @@ def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> Non
     ids += tokenizer("more", add_special_tokens=False)["input_ids"]
     sampling = sampling_of(200, 100, 800, temperature=0.0)
     (rollout,) = under_trls_engine(ScriptedModel(ids, len(tokenizer)), chat, mix, sampling)
-    assert [turn.text for turn in rollout.episode.turns] == ["3", "7", "5"]
+    assert [turn.text for turn in rollout.record.episode.turns] == ["3", "7", "5"]
     assert rollout.outcome.status is EpisodeStatus.FINISHED
     conversation = rollout.conversation
     pairs = zip(conversation.completion_ids, conversation.mask, strict=True)

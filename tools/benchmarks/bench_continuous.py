@@ -98,7 +98,7 @@ class LockStepPlay(EpisodePlay):
         if self._num_playing:
             self._open_gate()
             return
-        self._num_playing = min(self._num_places, self._num_all - self._num_begun)
+        self._num_playing = min(self._num_slots, self._num_all - self._num_begun)
         for _ in range(self._num_playing):
             super()._begin_next()
 

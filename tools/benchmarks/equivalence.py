@@ -21,7 +21,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -30,6 +30,7 @@ from tools.benchmarks.sweeps import TrainedRun, sweep, trained_runs
 from xp.errors import XpError
 from xp.results.evaluation.paired import PairedComparison, compare, p_text
 from xp.results.evaluation.statistics import bootstrap, interval
+from xp.results.report.result import page_figures
 from xp.worker.tiny_model import SHIPPED
 
 MARGIN: Final = 0.03
@@ -281,9 +282,7 @@ def _write(
 ) -> None:
     out.mkdir(parents=True, exist_ok=True)
     content = {
-        "runs": {
-            name: [asdict(run) | {"area": run.area} for run in own] for name, own in runs.items()
-        },
+        "runs": {name: [_as_json(run) for run in own] for name, own in runs.items()},
         "comparisons": [asdict(one) for one in found],
     }
     (out / "equivalence.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -294,6 +293,11 @@ def _write(
         {names[name]: [run.rewards for run in own] for name, own in runs.items()},
     )
     print(f"written: {out}/equivalence.json, .md, .png")
+
+
+def _as_json(run: TrainedRun) -> dict[str, Any]:
+    results = {"before": page_figures(run.before), "after": page_figures(run.after)}
+    return asdict(run) | results | {"area": run.area}
 
 
 def numbers(text: str) -> list[int]:

@@ -22,7 +22,7 @@ from tools.parity.program import measure
 from tools.parity.recorded import ParityCase, RecordedEpisode
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import NATIVE
-from xp.worker.distill import DISTILL_KL
+from xp.episode.advantages import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 

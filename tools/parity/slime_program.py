@@ -36,10 +36,10 @@ from tools.parity.slime_actor import (
 from tools.parity.slime_rehearsal import no_device
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
+from xp.episode.advantages import DISTILL_KL
 from xp.episode.finite import finite_means
 from xp.episode.rewards import Overlong
 from xp.lib.reading import config_of
-from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
@@ -237,7 +237,7 @@ def _sample(
     else:
         status = status
     result = EpisodeResult(status, settled(episode, Overlong.of(config.spec)), (), 1, 0, 0)
-    close_sample(sample, result, 0, mask_truncated=config.spec.algorithm.mask_truncated)
+    close_sample(sample, result, 0, config.spec.algorithm)
     return sample
 
 

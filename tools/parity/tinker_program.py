@@ -21,9 +21,8 @@ from tools.parity.program import measure
 from tools.parity.recorded import ParityCase, RecordedEpisode, settled
 from tools.tinker_server import prepare_python
 from xp.contrib.tinker.worker.batch import Row, bounds
-from xp.contrib.tinker.worker.config import TinkerTrainConfig
 from xp.contrib.tinker.worker.penalties import Penalties
-from xp.contrib.tinker.worker.service import Service, grad_norm
+from xp.contrib.tinker.worker.service import Service, TinkerTrainConfig, grad_norm
 from xp.contrib.tinker.worker.step_batch import StepBatch
 from xp.episode.advantages import without_variance
 from xp.episode.rewards import Overlong

@@ -24,9 +24,8 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.rollout import TASK_ID
-from xp.episode.advantages import without_variance
+from xp.episode.advantages import DISTILL_KL, without_variance
 from xp.episode.rewards import Overlong
-from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 

@@ -15,6 +15,7 @@ from xp.cli.run_plans import (
     plans_of,
     plans_of_sweep,
     points_of,
+    recorded_run,
     run_plans,
 )
 from xp.cli.table import print_json, wrapped
@@ -25,7 +26,6 @@ from xp.lib.digest import text_digest
 from xp.lib.facts import one_reading
 from xp.lib.text import counted
 from xp.planning.plan import Plan, build_preparation, build_sft, new_run_id
-from xp.results.replay.recorded import recorded_file
 from xp.spec import RunSpec
 
 
@@ -38,11 +38,11 @@ def run(args: Namespace) -> int:
             raise XpError(
                 "--again runs points of a sweep again: add -m; without it, each run is new"
             )
-        file = recorded_file(args.overrides)
-        if file is not None:
+        recorded = recorded_run(args, args.overrides)
+        if recorded is not None:
             from xp.cli.reproduce import run_recorded
 
-            return run_recorded(file, args)
+            return run_recorded(recorded, args)
         return run_plans(plans_of(args), has_panel=not args.lines)
     from xp.cli.compare import compare_existing
     from xp.execution.sweep import write_sweep

@@ -24,7 +24,7 @@ from xp.lib.facts import one_reading
 from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted, first_line
 from xp.planning.episode import named_code
-from xp.results.report.result import interval_of
+from xp.results.evaluation.statistics import interval_of
 from xp.tasks.profile import pass_share
 from xp.worker.tiny_model import PLACE
 
@@ -85,7 +85,8 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     from xp.planning.duration import disk_line, sft_time_lines, time_lines
     from xp.planning.memory.fit import memory_lines
     from xp.planning.refusals import check_model_files, machine_line
-    from xp.planning.run_size import held_out_lines, profile_lines, row_lines
+    from xp.planning.row_files import row_lines
+    from xp.planning.size_lines import held_out_lines, profile_lines
 
     out = console()
     out.print(title(plan), style="bold")
@@ -168,14 +169,14 @@ def plan_json(plan: Plan) -> str:
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
     """Files that the launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
-    from xp.execution.launchers.base import Context, PreviewLauncher, make_launcher
+    from xp.execution.launchers.base import Context, PreviewLauncher, StageContext, make_launcher
 
     launcher = make_launcher(plan.spec.launcher, outputs)
     if not isinstance(launcher, PreviewLauncher):
         return {}
     directory = f"runs/{plan.run_id}/attempt_{plan.attempt}"
     context = Context(plan.run_id, plan.attempt, outputs.absolute(), directory)
-    return launcher.preview([(stage, context) for stage in plan.stages])
+    return launcher.preview([StageContext(stage, context) for stage in plan.stages])
 
 
 def title(plan: Plan) -> str:
@@ -236,7 +237,8 @@ def _strange_tools(spec: RunSpec) -> list[str]:
 def arithmetic(plan: Plan) -> list[str]:
     """The batch shape as text; the second line is the size of the run."""
     from xp.planning.batch import arithmetic as batch_arithmetic
-    from xp.planning.run_size import evaluation_line, ineffective_lines, training_line
+    from xp.planning.run_size import ineffective_lines
+    from xp.planning.size_lines import evaluation_line, training_line
 
     training = plan.spec.training
     if not plan.trains:
@@ -258,7 +260,7 @@ def arithmetic(plan: Plan) -> list[str]:
 def show_summary(plan: Plan, outputs: Path) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
     from xp.cli.report import episodes_line, report_line, write_report
-    from xp.planning.run_size import held_out_lines
+    from xp.planning.size_lines import held_out_lines
 
     out = console()
     run = outputs / "runs" / plan.run_id
@@ -327,10 +329,11 @@ def _learnable(run: Path) -> str:
     """Share of the held-out tasks that the fine-tuned model wins sometimes: the others give a group no advantage."""
     from xp.results.evaluation.results import of_run
 
-    result = of_run(run, run.name, "after")
-    if max(map(len, result.rewards.values()), default=0) < 2:
+    record = of_run(run, run.name, "after").record
+    if max(map(len, record.rewards.values()), default=0) < 2:
         return "from tasks that are won sometimes; evaluation.samples_per_task=4 counts them"
-    rates = [pass_share(rewards, result.pass_threshold) for rewards in result.rewards.values()]
+    threshold = record.summary.pass_threshold
+    rates = [pass_share(rewards, threshold) for rewards in record.rewards.values()]
     never = rates.count(0.0)
     always = rates.count(1.0)
     num_tasks = len(rates) - rates.count(None)

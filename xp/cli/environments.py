@@ -22,7 +22,7 @@ from xp.cli.table import print_json
 from xp.composition import compose, options
 from xp.envs import picture_store
 from xp.envs.base import EnvFault, Message, Provider
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.envs.picture_store import PictureStore
 from xp.envs.slots import num_slots_of
 from xp.errors import ExitCode, XpError, nearest

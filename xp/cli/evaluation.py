@@ -75,6 +75,12 @@ def evaluations(
             "--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens"
         )
     runs = [EvaluationRun(entry, known.settings, allowance) for entry in entries(known)]
+    python = known.settings.eval.python
+    if python is not None and not any(run.starts_engine for run in runs):
+        raise XpError(
+            f"eval.python={python} runs servers of vLLM and SGLang, and none is started; leave it out, or set"
+            " eval.engine=vllm or sglang for a model of this machine"
+        )
     for run in runs:
         run.check(again=again)
     return runs
@@ -145,7 +151,7 @@ def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     out = console()
     listed = records.summaries(outputs)
     if args.json or args.markdown or args.latex:
-        summaries = [dict(entry.summary) for entry in listed if entry.summary is not None]
+        summaries = [dict(entry.record.content) for entry in listed if entry.record is not None]
         _show(args, summaries, outputs)
         for entry in listed:
             if entry.fault:

@@ -154,7 +154,7 @@ def _needs(member: EnvMember) -> Iterator[str]:
 
 
 def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
-    from xp.envs.load import load_provider
+    from xp.envs.config import load_provider
 
     (config, *_) = episode_config(spec).members.values()
     with ExitStack() as stack:

@@ -34,12 +34,10 @@ def write_bundle(run: Path, target: Path | None, *, has_tasks: bool, has_episode
     )
 
 
-def run_recorded(file: Path, args: Namespace) -> int:
+def run_recorded(recorded: RecordedRun, args: Namespace) -> int:
     """Runs a spec.yaml or a bundle as a new run; of a bundle, prints what differs from its lock."""
-    from xp.cli.run_plans import refuse_config_dir, run_plans, tell_code
+    from xp.cli.run_plans import run_plans, tell_code
 
-    refuse_config_dir(args, str(file))
-    recorded = RecordedRun.open(file, args.overrides[1:])
     if recorded.directory is not None:
         tell_code(recorded.name, recorded.spec)
     plan = build_plan(recorded.spec, new_run_id(recorded.spec), command=("run", *args.overrides))

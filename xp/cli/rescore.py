@@ -31,9 +31,9 @@ def rescore_command(args: Namespace) -> int:
     from xp.composition.points import parse_assignments, validated
     from xp.execution.named import named_runs, outputs_of
     from xp.execution.resume import split_off
+    from xp.lib.reading import recorded_spec
     from xp.results.evaluation.settings import default_margin
     from xp.results.replay.rescore import compared, rescore, steps
-    from xp.spec.recorded import recorded_spec
 
     _, words = split_off(("outputs",), args.overrides)
     names = [word for word in words if "=" not in word]

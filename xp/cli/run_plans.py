@@ -106,7 +106,7 @@ def run_plan(
     from xp.execution.reuse import finished
     from xp.execution.supervise import dispatch
     from xp.planning.refusals import check_model_files
-    from xp.planning.run_size import row_lines
+    from xp.planning.row_files import row_lines
 
     outputs = Path(plan.spec.outputs)
     check_model_files(plan.spec)
@@ -175,12 +175,11 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
         ]
     if args.multirun:
         return plans_of_sweep(args)[0]
-    file = recorded_file(args.overrides)
-    if file is None:
+    recorded = recorded_run(args, overrides)
+    if recorded is None:
         spec = compose(overrides, args.config_dir)
     else:
-        refuse_config_dir(args, str(file))
-        spec = RecordedRun.open(file, overrides[1:]).spec
+        spec = recorded.spec
     return [
         build_plan(spec, new_run_id(spec), command=command_of(args, Point(tuple(overrides), spec)))
     ]
@@ -215,15 +214,22 @@ def points_of(args: Namespace) -> list[Point]:
     """The points of a sweep, or the only point of a command line without one."""
     if args.multirun:
         return compose_sweep(args.overrides, args.config_dir)
-    file = recorded_file(args.overrides)
-    if file is not None:
-        refuse_config_dir(args, str(file))
-        recorded = RecordedRun.open(file, args.overrides[1:])
+    recorded = recorded_run(args, args.overrides)
+    if recorded is not None:
         if recorded.directory is not None:
             tell_code(recorded.name, recorded.spec)
         recorded.bring_tasks()
         return [Point(tuple(args.overrides), recorded.spec)]
     return [Point(tuple(args.overrides), compose(args.overrides, args.config_dir))]
+
+
+def recorded_run(args: Namespace, words: Sequence[str]) -> RecordedRun | None:
+    """The recorded run that the first of these words names, with the others' values. None: it is an override."""
+    file = recorded_file(words)
+    if file is None:
+        return None
+    refuse_config_dir(args, str(file))
+    return RecordedRun.open(file, words[1:])
 
 
 def tell_code(name: str, spec: RunSpec) -> None:

@@ -161,7 +161,7 @@ def _begun(file: Path) -> tuple[str, str]:
 def _show_evaluations(evaluations: Sequence[ListedEvaluation], run: str | None = None) -> None:
     """Prints a line for each evaluation by `xp eval`, or for those of a run; they have their own records."""
     for evaluation in evaluations:
-        if run is None or (evaluation.summary is not None and evaluation.summary["run"] == run):
+        if run is None or (evaluation.record is not None and evaluation.record.run == run):
             print(f"evaluation {shown(line_of(evaluation))}")
 
 

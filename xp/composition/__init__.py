@@ -11,6 +11,6 @@ from xp.composition.points import (
     faults_of_points,
     from_container,
     parse_assignments,
+    recorded_with,
     to_yaml,
-    with_assignments,
 )

@@ -15,9 +15,8 @@ from typing import Any
 import yaml
 
 from xp.errors import ExitCode, XpError
-from xp.lib.reading import read_text
+from xp.lib.reading import read_text, yaml_loader
 from xp.lib.text import shortened
-from xp.lib.yaml_loader import LOADER
 
 MAX_DEPTH = 32
 
@@ -84,7 +83,7 @@ def read_file(file: Path) -> UserFile:
     if not _is_well_formed(file, text, user_file):
         return user_file
     try:
-        node = yaml.compose(text, Loader=LOADER)
+        node = yaml.compose(text, Loader=yaml_loader())
     except yaml.MarkedYAMLError as error:
         user_file.fault(*_syntax_fault(file, text, error))
         return user_file
@@ -109,7 +108,7 @@ def _is_well_formed(file: Path, text: str, user_file: UserFile) -> bool:
     """One pass over the events, before anything is built of them: syntax, tags, depth, number of documents."""
     depth = documents = 0
     try:
-        for event in yaml.parse(text, Loader=LOADER):
+        for event in yaml.parse(text, Loader=yaml_loader()):
             location = _location(file, event.start_mark)
             tag = getattr(event, "tag", None)
             if tag is not None:

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from xp.lib.reading import yaml_value
 from xp.lib.text import word_list
-from xp.lib.yaml_loader import LOADER
 
-WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
-    Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8"), Loader=LOADER
+WORDS: Mapping[str, Mapping[str, Any]] = yaml_value(
+    Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8")
 )
 """Names of other projects and of xp, as the file has them."""
 RENAMED = WORDS["renamed"]

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from xp.lib.code_files import find_module, users_location
-from xp.lib.names import is_name
 from xp.lib.nested import value_at
+from xp.lib.reading import is_name
 
 NAMING = ("serve", "target", "image", "provider", "grader", "rows")
 """Fields that give an environment of a general option its name; the first that has one."""

@@ -18,8 +18,8 @@ from xp.lib.models.clock import CLOCK, TODAY, asks_clock
 from xp.lib.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
 from xp.lib.models.network import context_of, mismatches, network_of, not_causal
 from xp.lib.models.template import template_fault
-from xp.lib.names import is_name
 from xp.lib.nested import value_at
+from xp.lib.reading import is_name
 from xp.lib.text import first_of
 from xp.planning.sft import ROOMS, sources_of
 from xp.spec import LauncherName

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,22 +98,14 @@ def compose_recorded(
     recorded = dict(container)
     validated(recorded, source)
     container = copy.deepcopy(recorded) | {"outputs": "outputs"}
-    parsed = _assignments(overrides)
-    name = "env"
-    members = container["env"]["members"]
-    if len(members) == 1 and not any(
-        override.key_or_group.startswith("env.members.") for override in parsed
-    ):
-        ((name, container["env"]),) = members.items()
-    faults = [str(fault) for override in parsed for fault in apply(container, override)]
-    give_way(
-        container, with_value([(override.key_or_group, override.value()) for override in parsed])
-    )
-    faults += [str(fault) for fault in complete_rows(container)]
-    faults += [str(fault) for fault in complete_template(container)]
-    faults += [str(fault) for fault in complete_recorded(container, recorded)]
-    raise_faults(faults)
-    return from_container(container, name)
+    return recorded_with(container, overrides, partial(_complete_recorded, recorded=recorded))
+
+
+def _complete_recorded(container: dict[str, Any], recorded: dict[str, Any]) -> Iterator[Fault]:
+    """Makes the values of a new run whole in place, as those of a spec that is composed."""
+    yield from complete_rows(container)
+    yield from complete_template(container)
+    yield from complete_recorded(container, recorded)
 
 
 def _assignments(overrides: Sequence[str]) -> list[Override]:
@@ -152,22 +145,30 @@ def from_container(container: dict[str, Any], name: str = "env") -> RunSpec:
     return result
 
 
-def with_assignments(
+def recorded_with(
     container: dict[str, Any],
-    values: Mapping[str, Any],
-    change: Callable[[dict[str, Any], str, Any], str | None],
+    overrides: Sequence[str],
+    complete: Callable[[dict[str, Any]], Iterable[Fault]] | None = None,
 ) -> RunSpec:
-    """Sets values of a recorded spec in place; raises XpError that names every fault.
+    """A recorded spec with values of the command line; raises XpError that names every fault.
 
     Args:
-        container: its sections.
-        values: key path -> value.
-        change: sets one of them; returns its fault.
+        container: its sections, which are changed in place.
+        overrides: `key=value`; of a single environment also `env.KEY=value`.
+        complete: makes the values whole in place, and yields what is wrong with them. None: they are taken as they are.
     """
-    faults = [change(container, key, value) for key, value in values.items()]
-    raise_faults([fault for fault in faults if fault])
-    give_way(container, with_value(list(values.items())))
-    return from_container(container)
+    parsed = _assignments(overrides)
+    keys = [override.key_or_group for override in parsed]
+    name = "env"
+    members = container["env"]["members"]
+    if len(members) == 1 and not any(key.startswith("env.members.") for key in keys):
+        ((name, container["env"]),) = members.items()
+    faults = [fault for override in parsed for fault in apply(container, override)]
+    give_way(container, with_value([(o.key_or_group, o.value()) for o in parsed]))
+    if complete is not None:
+        faults += complete(container)
+    raise_faults([str(fault) for fault in faults])
+    return from_container(container, name)
 
 
 def validated(container: dict[str, Any], run: str) -> RunSpec:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from math import isfinite
+from decimal import Decimal
+from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,18 +158,31 @@ def _range(override: Override) -> BaseDistribution:
             )
         return CategoricalDistribution(sorted(override.sweep_string_iterator()))
     assert isinstance(value, (IntervalSweep, RangeSweep))  # Hydra has no other kind
-    low: Any = value.start
+    low: Any
+    high: Any
     how: dict[str, Any]
     if isinstance(value, RangeSweep):
-        high: Any = value.stop
-        how = {"step": value.step}
-        if low == high:
-            raise ValueError("the range has no value; write range(LOW,HIGH)")
+        low, high = sorted(_ends(value.start, value.stop, value.step))
+        how = {"step": abs(value.step)}
     else:
+        low = value.start
         high = value.end
         how = {"log": "log" in value.tags}
     is_whole = all(isinstance(bound, int) for bound in (low, high, how.get("step", 1)))
     return (IntDistribution if is_whole else FloatDistribution)(low, high, **how)
+
+
+def _ends(start: Any, stop: Any, step: Any) -> tuple[Any, Any]:
+    """First and last value of Hydra's `range(start,stop,step)`, which is without `stop` as in a sweep.
+
+    Raises:
+        ValueError: it has no value.
+    """
+    first, end, width = (Decimal(str(number)) for number in (start, stop, step))
+    count = ceil((end - first) / width) if width else 0
+    if count < 1:
+        raise ValueError("the range has no value; write range(LOW,HIGH)")
+    return start, type(start + step)(first + (count - 1) * width)
 
 
 def _values(some: BaseDistribution) -> list[Any]:

@@ -20,7 +20,7 @@ from omegaconf._utils import get_yaml_loader
 from xp.composition.files import FileFault, read_file
 from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
 from xp.composition.values import escaped, with_texts
-from xp.lib.yaml_loader import over_libyaml
+from xp.lib.reading import yaml_loader
 from xp.spec.hardware import AUTO, machine_of, this_machine
 
 XP_FILES = "xp-own"
@@ -164,3 +164,11 @@ def hide_foreign_plugins() -> None:
     spec = ModuleSpec(PACKAGE, None, is_package=True)
     spec.submodule_search_locations = [str(Path(hydra.origin).parents[1] / PACKAGE)]
     sys.modules[PACKAGE] = module_from_spec(spec)
+
+
+def over_libyaml(loader: type[yaml.SafeLoader]) -> Any:
+    """A loader with the rules of another one, as OmegaConf's, over libyaml's parser."""
+    fast = yaml_loader()
+    if fast is yaml.SafeLoader:
+        return loader
+    return type(loader.__name__, (fast, loader), {})

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from xp.execution.launchers.base import StageContext
-from xp.execution.launchers.service import BY_ADDRESS, LOCKED, SubmittedStage
+from xp.execution.launchers.service import BY_ADDRESS, LOCKED
 from xp.lib.secrets.redaction import resolve
 from xp.planning.runtimes import AFTER_LOCK, RuntimeLock
 
@@ -93,7 +93,7 @@ def install_lines(uv: str, python: str, directory: str, lock: RuntimeLock) -> li
 
 def secret_values_of(stages: Sequence[StageContext]) -> dict[str, str]:
     """Values of the secrets of these stages and of their trackers."""
-    names = sorted({name for pair in stages for name in SubmittedStage(*pair).secrets})
+    names = sorted({name for pair in stages for name in pair.secrets})
     values = {name: value for _, context in stages for name, value in context.secrets.items()}
     missing = [name for name in names if name not in values]
     return {name: value for name, value in (values | resolve(missing)).items() if name in names}

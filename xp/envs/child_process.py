@@ -22,7 +22,7 @@ from xp.envs.pythons import HASH_SEED, executable, path_for
 from xp.envs.rpc_server import directory_kind
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
-from xp.lib.private_directory import PREFIX
+from xp.lib.atomic import PRIVATE
 from xp.lib.secrets.environment import inherited
 
 
@@ -198,7 +198,7 @@ class Child:
             self._gone = self._gone or f"it ended with code {code}"
             self._connection.close()
         for directory in Path(tempfile.gettempdir()).glob(
-            f"{PREFIX}{directory_kind(self._process.pid)}-*"
+            f"{PRIVATE}{directory_kind(self._process.pid)}-*"
         ):
             shutil.rmtree(
                 directory, ignore_errors=True

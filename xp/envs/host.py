@@ -14,7 +14,7 @@ from typing import Any, Final
 from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.rpc_server import directory_kind, serve, to_stderr
-from xp.lib import private_directory
+from xp.lib.atomic import private_directory
 from xp.lib.load import load_object
 
 END_S: Final = 4.0
@@ -28,7 +28,7 @@ class HostHandler:
         self._config = config
         self._sessions: dict[int, Session] = {}
         self._provider: Provider | None = None
-        self._directory = private_directory.make(directory_kind(os.getppid()))
+        self._directory = private_directory(directory_kind(os.getppid()))
         tempfile.tempdir = os.environ["TMPDIR"] = str(self._directory)
 
     def start(self, _: int, hosted: str) -> str | None:

@@ -12,8 +12,7 @@ from typing import Any, Final
 from xp.envs.base import Picture
 from xp.envs.picture_bytes import PictureFault, base64_png, decoded, opened_image, png_uri
 from xp.errors import ExitCode, XpError
-from xp.lib import private_directory
-from xp.lib.atomic import replacing, sync_directory
+from xp.lib.atomic import private_directory, replacing, sync_directory
 from xp.spec.model import Images
 
 VARIABLE: Final = "XP_PICTURES"
@@ -131,7 +130,7 @@ def store_of(images: Images | None, environ: Mapping[str, str]) -> PictureStore 
 
 @cache
 def _temporary() -> Path:
-    return private_directory.make("pictures")
+    return private_directory("pictures")
 
 
 def kept(data: str, store: PictureStore, *, is_result: bool) -> str | Picture:

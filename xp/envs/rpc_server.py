@@ -63,7 +63,7 @@ class RpcServer:
 
 
 def directory_kind(pid: int) -> str:
-    """Kind of the directory of a child's temporary files, by its guard's id; see xp.lib.private_directory."""
+    """Kind of the directory of a child's temporary files, by its guard's id; see xp.lib.atomic."""
     return f"host-{pid}"
 
 

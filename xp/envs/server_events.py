@@ -1,12 +1,17 @@
-"""Record of what happens to the servers of a stage's environments; other stages and commands read it."""
+"""Record of what happens to the servers of a stage's environments, and its reading by other commands."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from xp.errors import ExitCode
+from xp.lib.reading import objects_of
 from xp.lib.secrets.redaction import Redactor, secret_values
 
 VARIABLE: Final = "XP_SERVER_EVENTS"
@@ -38,3 +43,34 @@ class ServerEvents:
             line = json.dumps({**event, "env": self._env, "text": text})
             with open(self._file, "a", encoding="utf-8") as record:
                 record.write(f"{line}\n")
+
+
+@dataclass(frozen=True)
+class ServerReports:
+    """What the servers of a run's environments reported."""
+
+    faults: Mapping[tuple[str, str], Mapping[str, Any]]
+    """Environment and call -> its first exception, or its first late call."""
+    locations: Mapping[tuple[str, str], str]
+    """Environment and call -> file and line of its definition."""
+    restarts: Counter[tuple[str, str]]
+    """Numbers of restarts, by environment and reason."""
+
+    @staticmethod
+    def of(run: Path) -> ServerReports:
+        """Those of all stages of a run. Raises XpError as `objects_of` does."""
+        events: list[dict[str, Any]] = []
+        for file in sorted((*run.glob(f"attempt_*/*/{FILE}"), *run.glob(FILE))):
+            events += objects_of(file, ExitCode.RUN_DIR, below=run)
+        faults = {
+            (event["env"], event["call"]): event for event in reversed(events) if "call" in event
+        }
+        locations = {
+            (event["env"], call): location
+            for event in events
+            for call, location in event.get("places", {}).items()
+        }
+        restarts = Counter(
+            (event["env"], event["text"]) for event in events if event["event"] == "restarted"
+        )
+        return ServerReports(faults, locations, restarts)

@@ -1,4 +1,7 @@
-"""Computes advantages of a rollout step, for estimators that a trainer lacks or computes differently."""
+"""Computes advantages of a rollout step, for estimators that a trainer lacks or computes differently.
+
+Those of on-policy distillation come from a teacher's log-probabilities: one formula for all trainers.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
+from typing import Any, Final
 
 from xp.errors import XpError
 from xp.lib.load import load_estimate
 from xp.lib.nested import grouped
-from xp.spec import AdvantageScale, Algorithm, Estimator
+from xp.spec import AdvantageScale, Algorithm, Distill, Estimator
 
+DISTILL_KL: Final = "training/distill_kl"
 EPSILON = 1e-8
 """Added to a variance before its square root, as in the trainers' own whitening."""
 STD_EPSILON = 1e-6
@@ -200,3 +205,21 @@ def of_valid(
 def load_advantage_fn(name: str) -> AdvantageFn:
     """Loads the function `package.module:function`, with checks of its results; raises XpError if it does not exist."""
     return load_estimate("advantage_fn", name, "episodes")
+
+
+def distilled(
+    rule: Distill, of_reward: Any, teacher: Any, policy: Any, mask: Any
+) -> tuple[Any, Any]:
+    """Advantages of the tokens, 0 where nothing is trained, and the sum of the policy's gaps to the teacher.
+
+    Args:
+        rule: a spec's `algorithm.distill`.
+        of_reward: advantages from the rewards, (episodes, tokens) or (episodes, 1).
+        teacher: (episodes, tokens), the teacher's log-probabilities.
+        policy: the same shape, the policy's before the update.
+        mask: the same shape, above 0 for trained tokens.
+    """
+    is_trained = mask > 0
+    gap = (policy - teacher).detach().masked_fill(~is_trained, 0.0)
+    base = of_reward * is_trained if rule.beside_reward else 0.0
+    return base - rule.coef * gap, gap.sum()

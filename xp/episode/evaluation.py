@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,6 +21,10 @@ from xp.lib.reading import LARGEST, MAX_COUNT, json_of
 
 RECORD: Final = "eval.json"
 SCHEMA_VERSION: Final = 2
+STUDENT: Final = "t"
+"""Method of an interval: Student's."""
+DIFFERS: Final = 0.2
+"""Difference between bounds of both intervals, as a share of the width, above which the bootstrap is reported."""
 
 
 def evaluation_record(
@@ -136,38 +140,70 @@ Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 class _Part(BaseModel):
     """A part of an eval.json; keys that are not read here are not looked at."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, frozen=True)
 
 
-class _Estimate(_Part):
+class Estimate(_Part):
+    """A value with its standard error, and in a record of `xp eval` with its interval."""
+
     value: Number
     stderr: Number | None
-    num_tasks: Count
+    """Standard error, clustered by task. None means that there is only one task."""
     low: Number | None = None
     high: Number | None = None
+    """Bounds of the interval. None means that there is only one task, or all tasks have the same value."""
+    method: str = STUDENT
+    """`t` (Student's, tasks - 1 degrees of freedom) or `exact` (Clopper-Pearson, if all tasks or none pass)."""
+    num_tasks: Count
 
 
-class _Bounds(_Part):
+class Bounds(_Part):
+    """Lowest and highest possible mean reward, over all possible rewards of the void episodes."""
+
     low: Number
     high: Number
     of: str
+    """Source of the rewards' limits. `rule`: the reward rule; `observed`: the smallest and largest reward."""
 
 
-class _Figures(_Part):
-    """Figures; those with a default are of `xp eval` alone."""
+class Figures(_Part):
+    """Figures of one model on one environment, or on a mixture; those after `env_pass_share` are of `xp eval` alone."""
 
     num_tasks: Count
     num_episodes: Count
     num_void: Count
-    reward: _Estimate | None
-    passes: _Estimate | None
+    reward: Estimate | None
+    """Mean reward. None means that every episode is void."""
+    passes: Estimate | None
+    """Share of episodes with a reward of at least `pass_threshold`."""
     pass_threshold: Number
-    env_pass_share: Number | None
-    avg_at_k: _Estimate | None = None
-    pass_at_k: dict[str, _Estimate] = {}
-    pass_hat_k: dict[str, _Estimate] = {}
+    env_pass_share: Number | None = None
+    """Share of passes before the user's reward functions and the group's rewards."""
     bootstrap: tuple[Number, Number] | None = None
-    void_bounds: _Bounds | None = None
+    """Bootstrap interval of the mean reward, by resampling tasks (BCa). None means that all tasks have the same
+    mean."""
+    avg_at_k: Estimate | None = None
+    """Mean over tasks of each task's mean reward."""
+    pass_at_k: Mapping[str, Estimate] = {}
+    """k -> unbiased probability that one of k episodes passes, over tasks with at least k scored episodes."""
+    pass_hat_k: Mapping[str, Estimate] = {}
+    """k -> unbiased probability that all of k episodes pass (pass^k)."""
+    void_bounds: Bounds | None = None
+    """Bounds of the mean reward with void episodes. None means that no episode is void, or all are."""
+
+    @property
+    def num_scored(self) -> int:
+        return self.num_episodes - self.num_void
+
+    @property
+    def bootstrap_differs(self) -> bool:
+        """Returns whether the bootstrap interval differs notably from Student's."""
+        reward = self.reward
+        if self.bootstrap is None or reward is None or reward.low is None or reward.high is None:
+            return False
+        low, high = self.bootstrap
+        width = reward.high - reward.low
+        return max(abs(low - reward.low), abs(high - reward.high)) > DIFFERS * width
 
 
 class _Named(_Part):
@@ -191,7 +227,9 @@ class _Overlap(_Part):
     num_held_out: Count
 
 
-class _Evaluation(_Part):
+class EvaluationRecord(_Part):
+    """The content of an eval.json, of a run or of `xp eval`."""
+
     schema_version: Literal[2]
     id: str
     env: str
@@ -200,25 +238,34 @@ class _Evaluation(_Part):
     run: str | None
     num_asked: Count
     num_played: Count
-    summary: _Figures
-    environments: dict[str, _Figures]
+    summary: Figures
+    environments: dict[str, Figures]
     usage: _Usage
     tasks: dict[str, _Task]
     scoring: dict[str, dict[str, Any]]
     held_out: dict[str, _Overlap] = {}
     task_set: str | None = None
     """Absent in records of early versions."""
+    digest: str | None = None
+    """Digest of what decides the result. None for a record of `xp eval`, whose directory has it in its name."""
+    content: Mapping[str, Any] = {}
+    """The whole file, with the keys that are not read here."""
+
+    @property
+    def rewards(self) -> dict[str, list[float | None]]:
+        """Task -> the rewards of its episodes. None means void."""
+        return {task: episodes.rewards for task, episodes in self.tasks.items()}
 
 
-def read_evaluation(file: Path) -> Mapping[str, Any]:
-    """The content of an eval.json, of a run or of `xp eval`; raises XpError(RUN_DIR) for another file."""
+def read_evaluation(file: Path) -> EvaluationRecord:
+    """Reads an eval.json; raises XpError(RUN_DIR) for another file."""
     value = json_of(file, ExitCode.RUN_DIR, below=file.parent)
     try:
-        _Evaluation.model_validate_json(json.dumps(value))
+        record = EvaluationRecord.model_validate_json(json.dumps(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise XpError(
             f"{file} is not the record of an evaluation: {fault}", ExitCode.RUN_DIR
         ) from None
-    return cast(Mapping[str, Any], value)
+    return record.model_copy(update={"content": value})

@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol
 
 from xp.envs import picture_store, server_events
 from xp.envs.base import Message, ProtocolError, Provider, Task
-from xp.envs.config import EnvConfig, EpisodeConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, EpisodeConfig, load_provider
 from xp.envs.picture_store import PictureStore
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode

@@ -70,8 +70,7 @@ class PictureReader:
     def __init__(self, processor: Any, store: PictureStore, images: Images) -> None:
         self.processor = processor
         self.store = store
-        self.max_pixels = images.max_pixels
-        self.per_episode = images.per_episode
+        self.images = images
         self.form = input_form(processor)
         self.placeholder_id = self.form.placeholder_id
         """Token that stands for a part of a picture."""
@@ -109,7 +108,7 @@ class PictureReader:
             for name, value in self.processor.image_processor.to_dict().items()
             if not name.endswith("processor_type")
         }
-        content = [settings, self.max_pixels, self.form.sample]
+        content = [settings, self.images.max_pixels, self.form.sample]
         return text_digest(json.dumps(content, sort_keys=True, default=str))
 
     def placeholder_in(self, text: str) -> str | None:
@@ -151,7 +150,7 @@ class PictureReader:
 
     def image(self, digest: str) -> Any:
         """A picture as PIL's image, as it goes into the processor."""
-        return self.store.image(digest, self.max_pixels)
+        return self.store.image(digest, self.images.max_pixels)
 
     def pixels(self, digests: Sequence[str]) -> dict[str, Any]:
         """The tensors of pictures, in their order; empty without pictures."""
@@ -187,6 +186,10 @@ class PictureReader:
     def no_pixels(self) -> dict[str, Any]:
         """`pixels` of no picture: tensors of the right form without lines."""
         return {key: tensor[:0] for key, tensor in self._blank.items()}
+
+    def row_pixels(self, digests: Sequence[str]) -> dict[str, Any]:
+        """`pixels` of a row, for batches that have such tensors of each row."""
+        return self.pixels(digests) or self.no_pixels()
 
     def within(
         self, ids: Sequence[int], digests: Sequence[str], limit: int

@@ -40,8 +40,8 @@ from xp.episode.turn_ends import (
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.lib.models.clock import CLOCK, dated
-from xp.spec.dialect import Dialect
-from xp.spec.model import Model, ToolsPrompt
+from xp.spec.dialect import Dialect, ToolsPrompt
+from xp.spec.model import Model
 
 MAX_CACHED_CHARACTERS: Final = 65_536
 """Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""
@@ -169,8 +169,8 @@ class ChatTokens:
         digests = digests_of(messages)
         self._check_pictures(messages)
         if self.pictures is not None and digests:
-            if len(digests) > self.pictures.per_episode:
-                raise TooManyPictures(len(digests), self.pictures.per_episode)
+            if len(digests) > self.pictures.images.per_episode:
+                raise TooManyPictures(len(digests), self.pictures.images.per_episode)
             return self._expanded(self.rendered(messages, tools), digests)
         rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
         return list(rendered["input_ids"])

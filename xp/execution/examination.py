@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from contextlib import suppress
 from typing import Final
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.files import PACKAGE
 from xp.execution.launchers.preflight import interpreter
+from xp.lib.python_program import last_line
 from xp.lib.secrets.redaction import Redactor, resolve
 from xp.planning.backend import backend_of
 from xp.planning.runtime import trainer_runtime
@@ -30,24 +29,19 @@ def examine(spec: RunSpec) -> str | None:
         return None
     words, secrets = examination(spec)
     values = resolve(secrets.values())
-    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
-    secret = {name: values[source] for name, source in secrets.items()}
-    environ = {**os.environ, "PYTHONPATH": path, **secret}
-    command = [interpreter(trainer_runtime(spec, ())), *words]
+    variables = {name: values[source] for name, source in secrets.items()}
+    redactor = Redactor(values.values())
+    python = interpreter(trainer_runtime(spec, ()))
     try:
-        run = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        return redactor.redact(last_line(python, words, variables, TIMEOUT_S))
     except subprocess.TimeoutExpired:
         raise XpError(
             f"backend={spec.backend.name}: its service did not answer within {TIMEOUT_S:g} s",
             ExitCode.ENGINE,
         ) from None
-    redactor = Redactor(values.values())
-    if run.returncode == 0:
-        return redactor.redact(run.stdout.strip().rpartition("\n")[2])
-    code = ExitCode.STAGE_FAILED
-    with suppress(ValueError):
-        code = ExitCode(run.returncode)
-    message = redactor.redact(run.stderr.strip().rpartition("\nxp: ")[2])
-    raise XpError(message.removeprefix("xp: "), code)
+    except subprocess.CalledProcessError as error:
+        code = ExitCode.STAGE_FAILED
+        with suppress(ValueError):
+            code = ExitCode(error.returncode)
+        message = redactor.redact(error.stderr.strip().rpartition("\nxp: ")[2])
+        raise XpError(message.removeprefix("xp: "), code) from None

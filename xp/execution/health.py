@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.server_events import FILE
+from xp.envs.server_events import ServerReports
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode
@@ -85,21 +85,10 @@ class HealthCount:
         return [COPY.sub("", line) for line in self._lines(run)]
 
     def _lines(self, run: Path) -> list[str]:
-        files = sorted((*run.glob(f"attempt_*/*/{FILE}"), *run.glob(FILE)))
-        events = [
-            event for file in files for event in objects_of(file, ExitCode.RUN_DIR, below=run)
-        ]
-        reports = {
-            (event["env"], event["call"]): event for event in reversed(events) if "call" in event
-        }
-        locations = {
-            (event["env"], call): at
-            for event in events
-            for call, at in event.get("places", {}).items()
-        }
-        restarts = Counter(
-            (event["env"], event["text"]) for event in events if event["event"] == "restarted"
-        )
+        servers = ServerReports.of(run)
+        reports = dict(servers.faults)
+        locations = servers.locations
+        restarts = servers.restarts
         if not self._num_episodes and not reports and not restarts:
             return []
         lines = [

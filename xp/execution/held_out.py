@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from xp.episode.clusters import Limits, reward_limits, within
-from xp.episode.evaluation import RECORD, read_evaluation
+from xp.episode.evaluation import RECORD, Estimate, EvaluationRecord, Figures, read_evaluation
 from xp.errors import ExitCode
 from xp.execution.record import number_of
 from xp.lib.digest import digest_of
@@ -32,22 +31,12 @@ AFTER_THE_RULE: Final = (
 """Keys of a scoring that change rewards after the environment's own rule."""
 
 
-@dataclass(frozen=True)
-class HeldOutResult:
-    """One model's result."""
+class HeldOutResult(Figures):
+    """One model's figures, of which an episode is scored; without the rewards of each task, since there may be many
+    runs."""
 
-    reward_mean: float
-    reward_stderr: float | None
-    """Standard error. None means that there is one task only."""
-    num_scored: int
-    num_void: int
-    pass_share: float
-    """Share of rewards of at least `pass_threshold`."""
-    pass_threshold: float
-    num_tasks: int
-    """Number of held-out tasks."""
-    env_pass_share: float | None = None
-    """`pass_share` before the user's reward functions."""
+    reward: Estimate
+    passes: Estimate
     label: str = ""
     """Remark if the tasks are trained on as well; else empty."""
     limits: Limits = (None, None)
@@ -56,31 +45,41 @@ class HeldOutResult:
     """Digest of the tasks and their content."""
     scoring: ScoreChoice | None = None
 
+    @property
+    def reward_mean(self) -> float:
+        return self.reward.value
 
-def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
+    @property
+    def reward_stderr(self) -> float | None:
+        """Standard error. None means that there is one task only."""
+        return self.reward.stderr
+
+    @property
+    def pass_share(self) -> float:
+        """Share of rewards of at least `pass_threshold`."""
+        return self.passes.value
+
+
+def _result(record: EvaluationRecord) -> HeldOutResult | None:
     """The result in a record. None means that every episode is void."""
-    figures = value["summary"]
-    overlaps = value.get("held_out", {}).values()
-    if figures["reward"] is None or figures["passes"] is None:
+    if record.summary.reward is None or record.summary.passes is None:
         return None
-    num_trained_on = sum(overlap["num_trained_on"] for overlap in overlaps)
-    rewards = [reward for task in value["tasks"].values() for reward in task["rewards"]]
-    return HeldOutResult(
-        reward_mean=figures["reward"]["value"],
-        reward_stderr=figures["reward"]["stderr"],
-        num_scored=figures["num_episodes"] - figures["num_void"],
-        num_void=figures["num_void"],
-        pass_share=figures["passes"]["value"],
-        pass_threshold=figures["pass_threshold"],
-        num_tasks=figures["num_tasks"],
-        env_pass_share=figures["env_pass_share"],
-        label=overlap_label(num_trained_on, sum(overlap["num_held_out"] for overlap in overlaps))
-        if num_trained_on
-        else "",
-        limits=reward_limits(rewards, _limits(value["scoring"])),
-        tasks=digest_of({task: record["hash"] for task, record in value["tasks"].items()}),
-        scoring=value["scoring"],
+    rewards = [reward for task in record.rewards.values() for reward in task]
+    return HeldOutResult.model_construct(
+        **vars(record.summary),
+        label=_label(record),
+        limits=reward_limits(rewards, _limits(record.scoring)),
+        tasks=digest_of({task: played.hash for task, played in record.tasks.items()}),
+        scoring=record.scoring,
     )
+
+
+def _label(record: EvaluationRecord) -> str:
+    overlaps = record.held_out.values()
+    num_trained_on = sum(overlap.num_trained_on for overlap in overlaps)
+    if num_trained_on:
+        return overlap_label(num_trained_on, sum(overlap.num_held_out for overlap in overlaps))
+    return ""
 
 
 def _limits(scoring: ScoreChoice) -> Limits:

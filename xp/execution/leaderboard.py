@@ -184,7 +184,7 @@ def _values(line: RunEntry, names: Sequence[str]) -> list[Any]:
 
 def spec_of(directory: Path, attempt: int) -> Any:
     """The run's spec, from the plan of its last attempt, since JSON is read ten times as fast as YAML."""
-    from xp.spec.recorded import recorded_spec
+    from xp.lib.reading import recorded_spec
 
     plan = directory / f"attempt_{attempt}" / "plan.json"
     spec = None

@@ -12,7 +12,7 @@ from xp.composition import parse_assignments
 from xp.errors import ExitCode, XpError, nearest
 from xp.execution.record import FILE
 from xp.execution.run_directory import xp_command
-from xp.lib.names import is_name
+from xp.lib.reading import is_name
 from xp.lib.text import first_of
 from xp.spec.section import local_path
 

@@ -35,7 +35,7 @@ from xp.execution.tracking.base import (
 from xp.execution.tracking.mirror import Mirror
 from xp.lib.atomic import write_atomically
 from xp.lib.loaded_code import FILE, loaded
-from xp.lib.names import is_name
+from xp.lib.reading import is_name
 from xp.lib.secrets.redaction import Redactor, resolve, secret_values
 from xp.planning.job import Runtime
 

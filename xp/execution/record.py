@@ -22,8 +22,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import timestamp
 from xp.lib.atomic import try_lock, write_atomically
 from xp.lib.codec import JsonFile
-from xp.lib.names import is_name, is_native_id
-from xp.lib.reading import config_of, read_text
+from xp.lib.reading import config_of, is_name, is_native_id, read_text
 from xp.lib.text import counted
 from xp.spec.launcher import Hardware
 from xp.tasks.training_length import FILE as LENGTH_FILE

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.composition import parse_assignments, with_assignments
-from xp.composition.faults import all_paths
-from xp.errors import ExitCode, XpError, nearest
+from xp.composition import parse_assignments, recorded_with
+from xp.errors import ExitCode, XpError
 from xp.execution.lock import (
     CHANGEABLE,
     FILE,
@@ -19,7 +18,6 @@ from xp.execution.lock import (
     recorded_inputs,
 )
 from xp.execution.run_directory import xp_command
-from xp.lib.nested import set_at
 from xp.lib.text import counted
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
@@ -71,7 +69,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
     from xp.execution.named import run_directory
     from xp.execution.record import read_record
     from xp.execution.run_directory import is_unborn
-    from xp.spec.recorded import recorded_spec
+    from xp.lib.reading import recorded_spec
 
     values = parse_assignments(overrides)
     for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):
@@ -80,9 +78,11 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
                 f"{word}={text}: an address; a run must be in a directory of this machine",
                 ExitCode.RUN_DIR,
             )
-    directory = run_directory(
-        Path("outputs" if "/" in run else values.pop("outputs", "outputs")), run
-    )
+    outputs = "outputs"
+    if "/" not in run:
+        outputs = values.get("outputs", outputs)
+        overrides = [word for word in overrides if not word.startswith("outputs=")]
+    directory = run_directory(Path(outputs), run)
     file = directory / "spec.yaml"
     if not file.is_file():
         raise XpError(
@@ -92,7 +92,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
     container = recorded_spec(file)
     before = validated(container, directory.name).model_dump(mode="json")
     container["outputs"] = str(directory.parent.parent)
-    spec = with_assignments(container, values, _change)
+    spec = recorded_with(container, overrides)
     _check_kept(directory, before, spec)
     attempts = () if is_unborn(directory) else read_record(directory).attempts
     if {"training.num_steps", "training.epochs"} & set(values):
@@ -166,14 +166,6 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
             f"{key}: {run.name} has made {trained_steps} steps; give {least} or more, or evaluate an"
             f" earlier checkpoint: {xp_command(f'eval run={run.name}@N', run.parent.parent)}"
         )
-
-
-def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
-    """Sets a key in place; returns the fault of a key that does not exist."""
-    if set_at(container, key, value):
-        return None
-    known = [path for path in all_paths(container) if is_changeable(path)]
-    return f"{key}: unknown key{nearest(key, known)}; resume may change {', '.join(CHANGEABLE)}"
 
 
 def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> None:

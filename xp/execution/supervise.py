@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from xp.composition import to_yaml
 from xp.errors import ExitCode, XpError
 from xp.execution.detached import record_before
-from xp.execution.launchers.base import Context, Detachable, Echo, Launch, Launcher, timestamp
+from xp.execution.launchers.base import (
+    Context,
+    Detachable,
+    Echo,
+    Launch,
+    Launcher,
+    StageContext,
+    timestamp,
+)
 from xp.execution.launchers.cluster import read_launches
 from xp.execution.launchers.node.exits import exit_code, is_restartable, reason
 from xp.execution.launchers.node.job_spec import State, missing, states
@@ -153,7 +161,9 @@ class _Attempt:
             self._fill()
             todo = [stage for stage in self._plan.stages if not self._is_cached(stage)]
             with resource_errors(self._outputs / self._context.directory):
-                launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
+                launches = launcher.submit_all(
+                    [StageContext(stage, self._context_of(stage)) for stage in todo]
+                )
         except BaseException:
             self._take_back(launcher)
             with suppress(XpError):

@@ -152,7 +152,7 @@ def held_out_reward(spec: RunSpec) -> float:
 
 
 def _read(file: Path) -> tuple[str, SweepEntry] | None:
-    from xp.spec.recorded import recorded_spec
+    from xp.lib.reading import recorded_spec
 
     if not is_ours(file.parent):
         return None  # another user's run, or a copy

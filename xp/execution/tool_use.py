@@ -8,8 +8,7 @@ from typing import Any
 
 from xp.episode.trajectory import TOOLS, own_turns
 from xp.errors import ExitCode, XpError
-from xp.lib.names import is_name
-from xp.lib.reading import is_finite, json_of
+from xp.lib.reading import is_finite, is_name, json_of
 from xp.worker.diagnosis.history import ToolUse
 
 

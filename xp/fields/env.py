@@ -162,7 +162,7 @@ ENV = (
     Field(
         "env.train.curriculum",
         skyrl=Column(
-            implemented_by=f"{CURRICULUM}, in xp.backends.skyrl.worker.drawn_tasks",
+            implemented_by=f"{CURRICULUM}, in xp.backends.skyrl.worker.prompts",
             refuse=_no_single_groups,
             proof=OWN,
         ),

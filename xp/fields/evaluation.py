@@ -56,8 +56,8 @@ def _without_export(spec: RunSpec) -> str | None:
 EVALUATION = (
     *by_xp(
         {
-            "evaluation.num_tasks": "xp.tasks.evaluated",
-            "evaluation.samples_per_task": "xp.tasks.evaluated",
+            "evaluation.num_tasks": "xp.tasks.schedule",
+            "evaluation.samples_per_task": "xp.tasks.schedule",
         }
     ),
     Field(
@@ -135,12 +135,6 @@ EVALUATION = (
     ),
     Field(
         "evaluation.keep_best",
-        trl=Column(
-            implemented_by="xp.worker.best",
-            note="The model of the last step is not among them.",
-            note_if=lambda s: s.evaluation.keep_best,
-            proof=OWN,
-        ),
         slime=Column(
             implemented_by="xp.worker.best: the export of that step",
             refuse_if=lambda s: s.evaluation.keep_best,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from types import NoneType
@@ -136,18 +136,6 @@ def by_xp(modules: Mapping[str, str]) -> Iterator[Field]:
     """Fields that xp alone implements: key path -> module or package."""
     for path, module in modules.items():
         yield Field(path, xp=module)
-
-
-def columns_of(fields: Iterable[Field], trainer: str) -> dict[str, Column]:
-    """Key path -> the column of one of xp's trainers, or of `xp`; empty for a plug-in's."""
-    columns = {}
-    for field in fields:
-        column = getattr(field, trainer, None)
-        if isinstance(column, str):
-            column = Column(implemented_by=column) if trainer == "xp" else Column(column)
-        if column is not None:
-            columns[field.path] = column
-    return columns
 
 
 def resolved_text(text: Text, spec: RunSpec) -> str | None:

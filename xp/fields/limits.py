@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from xp.fields.field import OWN, Column, Proof, columns_of
+from xp.fields.field import OWN, Column, Proof
 from xp.fields.sft import SFT
-from xp.fields.table import FIELDS
+from xp.fields.table import FIELDS, columns_of
 from xp.lib.nested import upwards
 from xp.lib.plugins import Kind, load, plugins
 

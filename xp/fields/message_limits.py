@@ -55,7 +55,7 @@ PROOFS: Final[Mapping[str, Mapping[str, str]]] = {
         "episodes of one process must be divisible by micro_batch_size": f"{BATCHES}trl_agrees",
     },
     # The plan.
-    "xp/planning/run_size.py": dict.fromkeys(
+    "xp/planning/size_refusals.py": dict.fromkeys(
         (
             "held-out tasks",
             "leaves no tasks to evaluate",

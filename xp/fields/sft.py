@@ -7,7 +7,7 @@ from xp.fields.field import OWN, Column, Field, by_xp
 from xp.fields.shared import is_megatron
 from xp.fields.skyrl import MICRO_BATCHES, MIN_RATE, SCHEDULER, no_rate, other_schedule, warmup_note
 from xp.fields.slime import micro_batch, packing, sequence_length, warmup_flags
-from xp.fields.trl import world_size
+from xp.fields.trl import accumulation, world_size
 from xp.spec import RunSpec
 from xp.spec.sft import SOLVE
 from xp.worker import slime_names
@@ -117,10 +117,7 @@ SFT = (
     Field(
         "sft.batch_size",
         trl=Column(
-            lambda s: {
-                "gradient_accumulation_steps": s.sft.batch_size
-                // (s.sft.micro_batch_size * world_size(s))
-            },
+            lambda s: accumulation(s, s.sft.batch_size, s.sft.micro_batch_size),
             refuse=lambda s: uneven_sft_batch(world_size(s), s),
             proof=OWN,
         ),

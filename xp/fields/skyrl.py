@@ -24,8 +24,6 @@ from xp.worker import skyrl_names
 Keys = dict[str, Any]
 ALGORITHM = "trainer.algorithm"
 ENGINE = "generator.inference_engine"
-EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
-"""Extension class of vLLM's workers in a rehearsal with the real vLLM."""
 CPU_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 """vLLM's worker on a CPU; without this name, SkyRL's server starts the one of CUDA on every platform."""
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
@@ -73,7 +71,7 @@ def cpu_servers(spec: RunSpec) -> Keys:
         f"{ENGINE}.distributed_executor_backend": "mp",
         f"{ENGINE}.engine_init_kwargs.enable_sleep_mode": False,
         f"{ENGINE}.engine_init_kwargs.worker_cls": CPU_WORKER,
-        f"{ENGINE}.engine_init_kwargs.worker_extension_cls": EXTENSION,
+        f"{ENGINE}.engine_init_kwargs.worker_extension_cls": skyrl_names.EXTENSION,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xp.fields.field import Native
 from xp.fields.shared import is_colocated, is_on_cpu, uses_vllm
 from xp.spec import RunSpec, Strategy
 
@@ -26,6 +27,18 @@ def episodes_per_process(spec: RunSpec) -> int:
 def is_sharded(spec: RunSpec) -> bool:
     """Returns whether FSDP2 shards the policy; on one process the model is whole."""
     return spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
+
+
+def distributed_type(spec: RunSpec) -> str:
+    """accelerate's name for the way in which several processes train; its name of plain data parallelism on CPUs too."""
+    if is_sharded(spec):
+        return "FSDP"
+    return "MULTI_GPU"
+
+
+def accumulation(spec: RunSpec, episodes: int, micro_batch_size: int) -> Native:
+    """Number of each process's micro-batches in an update of so many episodes."""
+    return {"gradient_accumulation_steps": episodes // (micro_batch_size * world_size(spec))}
 
 
 def has_colocated_engine(spec: RunSpec) -> bool:

@@ -1,13 +1,17 @@
 """Atomic writes: a name never points to half a file, even if a process is killed or several write the same file.
 
-A line that is appended is whole, or the next one begins on a line of its own.
+A line that is appended is whole, or the next one begins on a line of its own. Temporary files of a process are in a
+directory that ends with it.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +19,9 @@ from typing import Any, Final
 
 TEMPORARY: Final = ".tmp"
 """Suffix of a file that is being written. Such a file may be deleted when the process that wrote it is gone."""
+
+PRIVATE: Final = "xp-tmp-"
+"""Beginning of the names of directories for temporary files."""
 
 
 @contextmanager
@@ -106,3 +113,21 @@ def try_lock(path: Path) -> Iterator[bool]:
         return
     with acquired:
         yield True
+
+
+def private_directory(kind: str, parent: Path | None = None) -> Path:
+    """Makes a directory that no other user can open, and that is removed when this process ends.
+
+    Args:
+        kind: what it is for; a part of its name.
+        parent: where. None means the system's directory for temporary files.
+    """
+    directory = Path(tempfile.mkdtemp(prefix=f"{PRIVATE}{kind}-", dir=parent))
+    process = os.getpid()
+    atexit.register(lambda: remove_directory(directory) if os.getpid() == process else None)
+    return directory
+
+
+def remove_directory(directory: Path) -> None:
+    """Removes a directory that `private_directory` returned."""
+    shutil.rmtree(directory, ignore_errors=True)

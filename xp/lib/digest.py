@@ -35,6 +35,11 @@ def bytes_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def digest_number(text: str, num_bytes: int) -> int:
+    """Pseudo-random whole number from 0 to 256**num_bytes, excluded: the first bytes of a text's digest."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:num_bytes])
+
+
 def file_digest(path: Path) -> str:
     """Digest of a file of any size; raises OSError."""
     with path.open("rb") as file:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xp.lib import private_directory
+from xp.lib.atomic import private_directory
 from xp.lib.digest import text_digest
 from xp.lib.loopback import HOST
 from xp.lib.loopback_binding import ONE_MACHINE
@@ -35,9 +35,9 @@ PRETENDED_GPUS = "XP_PRETENDED_GPUS"
 
 
 def make_directory() -> Path:
-    """Makes a directory for a new token and the cluster's files; see xp.lib.private_directory."""
+    """Makes a directory for a new token and the cluster's files; see xp.lib.atomic."""
     # A short path: Ray's sockets are below it, and a socket's path may have 107 bytes.
-    directory = private_directory.make("ray", Path("/tmp"))
+    directory = private_directory("ray", Path("/tmp"))
     token = token_file(directory)
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))

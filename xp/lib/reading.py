@@ -1,21 +1,30 @@
-"""Reads files that may come from somebody else: only regular files; every fault is an XpError."""
+"""Reads files that may come from somebody else: only regular files; every fault is an XpError.
+
+A run directory may come from another user: no text of it is used in a path, in a program's arguments or for a signal
+before it is checked here.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, TypeVar
 
 from xp.errors import ExitCode, XpError
+from xp.lib.text import first_line
 
 LARGEST: Final = 1e100
 """Largest absolute value of a number from a file: sums and squares of such numbers stay within a float's range."""
 MAX_COUNT: Final = 2**53
 """Largest count that a file may have: a float holds every smaller whole number exactly."""
+MAX_PATH: Final = 4096
+_RUN_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,149}")
+_NATIVE_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}")
 
 Config = TypeVar("Config")
 
@@ -123,3 +132,56 @@ def config_of(
         return parse(text)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise XpError(f"{file} is not {what}: {error}", ExitCode.RUN_DIR) from None
+
+
+def yaml_loader() -> Any:
+    """PyYAML's safe loader over libyaml, which reads in a tenth of the time; its own parser where it has no libyaml."""
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def yaml_value(text: str) -> Any:
+    """The value of a text of YAML; raises yaml.YAMLError."""
+    import yaml
+
+    return yaml.load(text, Loader=yaml_loader())
+
+
+def recorded_spec(file: Path) -> dict[str, Any]:
+    """The sections of a run's `spec.yaml`.
+
+    Raises:
+        XpError: (RUN_DIR) the file holds what xp would not write.
+    """
+    import yaml
+
+    text = read_text(file, ExitCode.RUN_DIR, below=file.parent)
+    try:
+        value = yaml_value(text)
+        json.dumps(value, allow_nan=False)  # a date, a set or bytes are nothing that xp writes
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise XpError(
+            f"{file} is not a spec: YAML syntax: {first_line(error)}", ExitCode.RUN_DIR
+        ) from None
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise XpError(f"{file} is not a spec: holds no sections", ExitCode.RUN_DIR)
+    return value
+
+
+def is_name(text: object) -> bool:
+    """Returns whether a text can name a run or a stage, and so a directory: letters, digits, `_`, `-`, single dots."""
+    return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
+
+
+def is_native_id(text: object) -> bool:
+    """Returns whether a text can be a launcher's id of a job; it never starts with a dash and has no space."""
+    return isinstance(text, str) and _NATIVE_ID.fullmatch(text) is not None
+
+
+def is_inner_path(text: object) -> bool:
+    """Returns whether a text is a relative path that stays below its starting directory."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_PATH or not text.isprintable():
+        return False
+    parts = PurePosixPath(text).parts
+    return bool(parts) and not text.startswith("/") and ".." not in parts

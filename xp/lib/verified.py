@@ -9,7 +9,7 @@ from typing import Final
 
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import bytes_digest, file_digest
-from xp.lib.names import is_inner_path
+from xp.lib.reading import is_inner_path
 
 DIGESTS: Final = "digests.json"
 """Manifest of a published model: `files` with the sha256 of each."""

@@ -6,8 +6,7 @@ import json
 
 from xp.fields.shared import is_on_cpu, longest_in_engine
 from xp.spec import EngineName, RunSpec
-from xp.worker.engines.config import VLLMServer
-from xp.worker.engines.probe import DEADLINE_S, START_TIMEOUT_S
+from xp.worker.engines.config import DEADLINE_S, START_TIMEOUT_S, VLLMServer
 
 ON_CPU = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),

@@ -21,8 +21,7 @@ from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
 from xp.spec.judge import JudgeModel
 from xp.tasks.request import is_found
-from xp.worker.engines.config import JudgeServer, VLLMServer
-from xp.worker.engines.probe import DEADLINE_S, START_TIMEOUT_S
+from xp.worker.engines.config import DEADLINE_S, START_TIMEOUT_S, JudgeServer, VLLMServer
 
 CATALOG_KEY = "OPENREWARD_API_KEY"
 HARNESS_PROGRAMS = ("command", "agent", "setup", "grade")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import nearest
@@ -12,7 +13,7 @@ from xp.lib.code_files import find_module
 from xp.lib.data_files import is_data, names_of
 from xp.lib.facts import fact
 from xp.planning.run_size import member_key
-from xp.spec import RunSpec
+from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY, GraderForm
 from xp.spec.sft import SOLVE
 from xp.spec.tasks import BY_PASS_RATE
@@ -25,39 +26,61 @@ GRADER_ARGUMENTS = 2
 """Arguments by position of a grader of the form `xp`: the answer and the row."""
 
 
-def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
-    """Key of the spec, `module:name`, and the number of arguments by position; None where any parameters are legal."""
+@dataclass(frozen=True)
+class NamedFunction:
+    """A function or a class of the user's that a key of the spec names."""
+
+    key: str
+    """Key path of the spec."""
+    name: str
+    """`module:name`, or the path of a script."""
+    num_arguments: int | None = None
+    """Number of arguments by position. None means that any parameters are legal."""
+
+    @property
+    def kind(self) -> str:
+        """Last part of the key, which decides how a stage loads it."""
+        return self.key.rpartition(".")[2]
+
+
+def named_functions(spec: RunSpec) -> Iterator[NamedFunction]:
+    """All functions and classes of the user's that a spec names."""
     for name, member in spec.env.members.items():
-        key = member_key(spec, name)
-        if ":" in member.provider:
-            yield f"{key}.provider", member.provider, None
-        if member.serve is not None and member.python is None:
-            yield f"{key}.serve", member.serve, None
-        if member.grader is not None and member.grader not in READY:
-            is_plain = member.grader_form is GraderForm.XP and not member.grader_args
-            yield f"{key}.grader", member.grader, GRADER_ARGUMENTS if is_plain else None
-        for source in names_of(member.rows):
-            if not is_data(source):
-                yield f"{key}.rows", source, None
-        for function in member.reward_fn or ():
-            yield f"{key}.reward_fn", function.fn, None
-        curriculum = member.train.curriculum
-        if curriculum is not None and curriculum != BY_PASS_RATE:
-            yield f"{key}.train.curriculum", curriculum, CURRICULUM_ARGUMENTS
-        if member.group_reward_fn is not None:
-            yield f"{key}.group_reward_fn", member.group_reward_fn, GROUP_ARGUMENTS
+        yield from _functions_of_member(member_key(spec, name), member)
     if spec.algorithm.advantage_fn is not None:
-        yield "algorithm.advantage_fn", spec.algorithm.advantage_fn, GROUP_ARGUMENTS
+        yield NamedFunction("algorithm.advantage_fn", spec.algorithm.advantage_fn, GROUP_ARGUMENTS)
     script = (spec.sft.data or "").partition(f"{SOLVE}:")[2]
     if script:
-        yield "sft.data", script, None
+        yield NamedFunction("sft.data", script)
+
+
+def _functions_of_member(key: str, member: EnvMember) -> Iterator[NamedFunction]:
+    if ":" in member.provider:
+        yield NamedFunction(f"{key}.provider", member.provider)
+    if member.serve is not None and member.python is None:
+        yield NamedFunction(f"{key}.serve", member.serve)
+    if member.grader is not None and member.grader not in READY:
+        is_plain = member.grader_form is GraderForm.XP and not member.grader_args
+        number = GRADER_ARGUMENTS if is_plain else None
+        yield NamedFunction(f"{key}.grader", member.grader, number)
+    for source in names_of(member.rows):
+        if not is_data(source):
+            yield NamedFunction(f"{key}.rows", source)
+    for function in member.reward_fn or ():
+        yield NamedFunction(f"{key}.reward_fn", function.fn)
+    curriculum = member.train.curriculum
+    if curriculum is not None and curriculum != BY_PASS_RATE:
+        yield NamedFunction(f"{key}.train.curriculum", curriculum, CURRICULUM_ARGUMENTS)
+    if member.group_reward_fn is not None:
+        yield NamedFunction(f"{key}.group_reward_fn", member.group_reward_fn, GROUP_ARGUMENTS)
 
 
 def function_faults(spec: RunSpec) -> list[str]:
     """A line for every function of the user's that its file does not have, or that takes another number of arguments;
     a module that is not a Python file is not checked."""
     faults = {
-        f"{key}={name}": function_fault(name, number) for key, name, number in named_functions(spec)
+        f"{function.key}={function.name}": function_fault(function.name, function.num_arguments)
+        for function in named_functions(spec)
     }
     return [f"{place}: {fault}" for place, fault in faults.items() if fault is not None]
 
@@ -81,9 +104,12 @@ def function_fault(name: str, num_arguments: int | None) -> str | None:
     file = Path(str(spec.origin))
     if file.suffix != ".py":
         return None
-    names = _names_of(file)
-    if names is None or isinstance(names, str):
-        return names
+    try:
+        names = _names_of(file)
+    except SyntaxError as error:
+        return f"{file}, line {error.lineno}: {error.msg}; correct the file"
+    except (OSError, ValueError, RecursionError):
+        return None
     if attribute in names:
         return _arguments_fault(names[attribute], num_arguments, file)
     if "*" in names or "__getattr__" in names:
@@ -92,14 +118,9 @@ def function_fault(name: str, num_arguments: int | None) -> str | None:
 
 
 @fact
-def _names_of(file: Path) -> Mapping[str, ast.stmt] | str | None:
-    """Names that a file of Python binds, or the fault of its syntax. None means that it cannot be read."""
-    try:
-        return dict(_bound(ast.parse(file.read_bytes()).body))
-    except SyntaxError as error:
-        return f"{file}, line {error.lineno}: {error.msg}; correct the file"
-    except (OSError, ValueError, RecursionError):
-        return None
+def _names_of(file: Path) -> Mapping[str, ast.stmt]:
+    """Names that a file of Python binds; raises OSError, or what `ast.parse` does."""
+    return dict(_bound(ast.parse(file.read_bytes()).body))
 
 
 def _bound(statements: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:

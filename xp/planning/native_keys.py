@@ -1,16 +1,19 @@
-"""The user's own native keys of a stage: those that a field renders or owns, those that break a promise, and the others."""
+"""The native keys of a trainer's stages: those of its columns, and which of the others a user may set."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import filter as matching
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from xp.fields import support
 from xp.fields.field import Native, Pin, Refusal
+from xp.fields.support import Columns, FieldSupport, value_refusals
+from xp.spec import RunSpec
 
 UNKNOWN_EFFECT = "xp does not know what it changes"
 """Sentence about a key that the trainer knows and xp does not."""
@@ -102,30 +105,78 @@ class NativeKeys:
         }
 
 
-def keys_of(
-    section: str,
-    file: Path,
-    known: Collection[str],
-    pins: Mapping[str, Pin],
-    owners: Mapping[str, str],
-) -> NativeKeys:
-    """Native keys of a stage.
+@dataclass(frozen=True)
+class TrainerKeys:
+    """Functions of a Backend that follow from its columns and its catalogs of keys."""
 
-    Args:
-        section: `backend.overrides`, or `sft.overrides` for which the section `sft` of the file comes first.
-        file: table of the backend; a name in its lists of owned keys may have `*`.
-        known: keys of the trainer's catalog.
-        pins: keys with one value for every run.
-        owners: native key -> its field, by the fields.
-    """
-    names = frozenset(known)
-    is_sft = section.startswith("sft")
-    table = _table(file, names, "sft" if is_sft else "")
-    field_of = {key: field for key, field in owners.items() if key not in table.owned}
-    if is_sft:
-        training = _table(file, names)
-        inherited = {key: field for key, field in training.owned.items() if key not in field_of}
-        table = KeyTable(
-            table.open, {**inherited, **table.owned}, {**training.refused, **table.refused}
-        )
-    return NativeKeys(section, known, table, pins, field_of)
+    columns: Columns
+    sft_columns: Columns
+    """Columns of the stage `sft` alone."""
+    pins: Mapping[str, Pin]
+    """Keys with one value for every run."""
+    table: Path
+    """File with the keys that no field renders; a name in its lists of owned keys may have `*`."""
+    catalog: Callable[[], Collection[str]]
+    """Reads the keys that the trainer knows."""
+    sft_catalog: Callable[[], Collection[str]]
+    """The same for the stage `sft`."""
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    """Names and values of the user's own keys as the trainer has them."""
+    write: Callable[[Native], str]
+    """Formats native keys in the trainer's own syntax."""
+    is_shared: Callable[[str], bool] = lambda _: True
+    """Returns whether the stage `sft` has this key of the training too."""
+    with_owned: Callable[[dict[str, str]], dict[str, str]] = dict
+    """Adds keys to the rendered ones whose meaning is a field's too: native key -> field."""
+
+    def native_keys(self, spec: RunSpec) -> NativeKeys:
+        """Keys of the training."""
+        return self._keys("backend.overrides", self.catalog(), support.owners(self.columns, spec))
+
+    def sft_keys(self, spec: RunSpec) -> NativeKeys:
+        """Keys of the stage `sft`."""
+        of_training = support.owners(self.columns, spec)
+        shared = {key: field for key, field in of_training.items() if self.is_shared(key)}
+        rendered = shared | support.owners(self.sft_columns, spec)
+        return self._keys("sft.overrides", self.sft_catalog(), rendered)
+
+    def field_refusals(self, spec: RunSpec) -> list[Refusal]:
+        """Refusals of the columns."""
+        return support.refusals(self._columns(spec), spec)
+
+    def meanings(self, spec: RunSpec, refusals: Sequence[Refusal]) -> Mapping[str, FieldSupport]:
+        """See xp.planning.backend.Backend.
+
+        Args:
+            spec: the spec.
+            refusals: all of the trainer's.
+        """
+        refused = [*value_refusals(spec), *refusals]
+        replaced = self.native_keys(spec).replaced(self.read(spec.backend.overrides))
+        return support.meanings(self._columns(spec), spec, refused, self.write, replaced)
+
+    def override_lines(self, spec: RunSpec) -> list[str]:
+        """See xp.planning.backend.Backend."""
+        return [
+            *self.native_keys(spec).warnings(self.read(spec.backend.overrides)),
+            *self.sft_keys(spec).warnings(self.read(spec.sft.overrides)),
+        ]
+
+    def _columns(self, spec: RunSpec) -> Columns:
+        return support.with_sft(self.columns, self.sft_columns, spec)
+
+    def _keys(self, section: str, known: Collection[str], rendered: dict[str, str]) -> NativeKeys:
+        """Native keys of a stage; for that of the fine-tuning, the section `sft` of the file comes first."""
+        names = frozenset(known)
+        is_sft = section.startswith("sft")
+        table = _table(self.table, names, "sft" if is_sft else "")
+        owners = {
+            key: field for key, field in self.with_owned(rendered).items() if key not in table.owned
+        }
+        if is_sft:
+            training = _table(self.table, names)
+            inherited = {key: field for key, field in training.owned.items() if key not in owners}
+            table = KeyTable(
+                table.open, {**inherited, **table.owned}, {**training.refused, **table.refused}
+            )
+        return NativeKeys(section, known, table, self.pins, owners)

@@ -16,7 +16,8 @@ from xp.planning.functions import function_faults
 from xp.planning.job import Stage
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.refusals import check_limits, check_variables, machine_refusals
-from xp.planning.run_size import extent_refusals, row_lines
+from xp.planning.row_files import check_rows
+from xp.planning.size_refusals import size_refusals
 from xp.planning.stages import evaluate_stage, prepare_stage, task_set_place
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths, start_place
@@ -64,8 +65,8 @@ def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
         spec: the run.
         tunes_only: True if the model is only fine-tuned.
     """
-    row_lines(spec)
-    refusals = [*spec_refusals(spec), *extent_refusals(spec), *machine_refusals(spec)]
+    check_rows(spec)
+    refusals = [*spec_refusals(spec), *size_refusals(spec), *machine_refusals(spec)]
     # Last: its remedy is searched among legal specs.
     if not refusals:
         refusals = [*memory_refusals(spec, trains=not tunes_only)]
@@ -153,7 +154,7 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
 @one_reading()
 def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans only the preparation of the task set, also for an environment without training tasks."""
-    row_lines(spec)
+    check_rows(spec)
     faults = function_faults(spec)
     if faults:
         raise XpError("\n".join(faults))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import xp
 from xp.lib.digest import file_digest, text_digest
-
-TIMEOUT_S: Final = 180.0
-"""Longest time of a process, in seconds; the training's stage checks what a plan could not."""
+from xp.lib.python_program import last_line
 
 
 def answer_of(program: str, directory: Path, *words: str, python: str | None = None) -> Any:
@@ -43,20 +39,9 @@ def _digest(directory: Path) -> str:
 def _asked(
     program: str, directory: str, words: tuple[str, ...], python: str, _digest: str
 ) -> dict[str, Any] | None:
-    """Runs the program once for a checkpoint of this digest."""
-    root = str(Path(xp.__file__).parents[1])
-    above = os.environ.get("PYTHONPATH")
-    paths = root if not above else f"{root}{os.pathsep}{above}"
+    """Runs the program once for a checkpoint of this digest; the training's stage checks what a plan could not."""
+    command = ("-m", program, directory, *words)
     try:
-        child = subprocess.run(
-            [python, "-m", program, directory, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=True,
-            env={**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"},
-        )
-        return dict(json.loads(child.stdout.splitlines()[-1]))
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return dict(json.loads(last_line(python, command, {"HF_HUB_OFFLINE": "1"})))
+    except (OSError, subprocess.SubprocessError, ValueError):
         return None

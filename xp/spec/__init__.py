@@ -38,11 +38,11 @@ from xp.spec.backend import (
     SpeculativeMethod,
     Strategy,
 )
-from xp.spec.dialect import Dialect
+from xp.spec.dialect import Dialect, ToolsPrompt, system_prompt_faults
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.judge import JudgeModel
 from xp.spec.launcher import Hardware, LauncherName, LauncherSpec
-from xp.spec.model import Architecture, DType, LoraSpec, Model, ToolsPrompt
+from xp.spec.model import Architecture, DType, LoraSpec, Model
 from xp.spec.open_name import OpenName
 from xp.spec.section import (
     WITHOUT_USER,
@@ -178,17 +178,8 @@ class RunSpec(Section):
             )
         if self.training.reference is Reference.SFT and self.sft.data is None:
             yield "training.reference=sft needs a fine-tuning, and there is none: set sft.data, or initial"
-        if self.model.tools_prompt is not ToolsPrompt.SYSTEM:
-            return
-        dialects = {member.dialect or self.model.dialect for member in self.env.members.values()}
-        if dialects == {Dialect.ACTION}:
-            yield (
-                "model.tools_prompt=system writes tools into the prompt, but an action dialect has no tools: set it"
-                " to template"
-            )
-        others = sorted(dialects - {self.model.dialect, Dialect.ACTION})
-        if others:
-            yield (
-                f"model.tools_prompt=system writes tools in model.dialect={self.model.dialect}, and an environment's"
-                f" dialect is {', '.join(others)}: give them one"
-            )
+        if self.model.tools_prompt is ToolsPrompt.SYSTEM:
+            dialects = {
+                member.dialect or self.model.dialect for member in self.env.members.values()
+            }
+            yield from system_prompt_faults(self.model.dialect, dialects)

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from xp.lib.reading import yaml_value
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 CONF = (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf"
 
@@ -13,11 +15,5 @@ CONF = (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf"
 @cache
 def conf_file(name: str) -> dict[str, Any]:
     """The content of `conf/NAME.yaml`; it is not to be changed."""
-    import yaml  # a stage reads none of these files
-
-    from xp.lib.yaml_loader import LOADER
-
-    content: dict[str, Any] = yaml.load(
-        (CONF / f"{name}.yaml").read_text(encoding="utf-8"), Loader=LOADER
-    )
+    content: dict[str, Any] = yaml_value((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
     return content

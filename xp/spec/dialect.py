@@ -1,7 +1,8 @@
-"""Formats of tool calls."""
+"""Formats of tool calls, and where a prompt has the tools."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from enum import StrEnum
 from typing import Annotated
 
@@ -42,4 +43,34 @@ class Dialect(StrEnum):
     """The format of the model's chat template (xp.episode.auto_dialect)."""
 
 
+class ToolsPrompt(StrEnum):
+    """Source of the tools' description, the chat template or the system prompt, and role of tool results."""
+
+    TEMPLATE = "template"
+    """The model's chat template gets the tools, and messages of the role `tool`."""
+    SYSTEM = "system"
+    """xp writes the tools in the system message and results in user messages, for a template without tools
+    (xp.episode.prompt)."""
+
+
 DialectName = Annotated[Dialect | str, OpenName(Kind.DIALECT, Dialect)]
+
+
+def system_prompt_faults(of_model: DialectName, of_members: Set[DialectName]) -> Iterator[str]:
+    """Faults of tools that xp writes into the system message, in the model's dialect.
+
+    Args:
+        of_model: `model.dialect`.
+        of_members: dialects of the environments.
+    """
+    if of_members == {Dialect.ACTION}:
+        yield (
+            "model.tools_prompt=system writes tools into the prompt, but an action dialect has no tools: set it"
+            " to template"
+        )
+    others = sorted(of_members - {of_model, Dialect.ACTION})
+    if others:
+        yield (
+            f"model.tools_prompt=system writes tools in model.dialect={of_model}, and an environment's"
+            f" dialect is {', '.join(others)}: give them one"
+        )

@@ -88,6 +88,12 @@ class Machine:
 
 
 @cache
+def base_values(section: str) -> Mapping[str, Any]:
+    """The values of conf/SECTION/_base.yaml, which a spec has where nobody sets others."""
+    return conf_file(f"{section}/_base")
+
+
+@cache
 def cards() -> Mapping[str, Card]:
     """Name -> card, of the table."""
     features = conf_file("accelerators")["architectures"]

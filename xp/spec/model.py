@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 
 from xp.lib.codec import IN_JOB
 from xp.spec.defaults import conf_file
-from xp.spec.dialect import Dialect, DialectName
+from xp.spec.dialect import Dialect, DialectName, ToolsPrompt
 from xp.spec.section import (
     CHECKED_BELOW,
     Commit,
@@ -28,16 +28,6 @@ from xp.spec.section import (
 class DType(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
-
-
-class ToolsPrompt(StrEnum):
-    """Source of the tools' description, the chat template or the system prompt, and role of tool results."""
-
-    TEMPLATE = "template"
-    """The model's chat template gets the tools, and messages of the role `tool`."""
-    SYSTEM = "system"
-    """xp writes the tools in the system message and results in user messages, for a template without tools
-    (xp.episode.prompt)."""
 
 
 class Router(Section):

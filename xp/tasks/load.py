@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.envs.base import ProtocolError, Provider, Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.envs.rows import name_of
 from xp.episode.tokens import ChatTokens, TemplateFault, TooManyPictures
 from xp.errors import ExitCode, XpError

@@ -137,7 +137,7 @@ def _lacking(config: PrepareConfig, task_set: TaskSet, environ: Mapping[str, str
 
 @contextmanager
 def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[dict[str, Provider]]:
-    from xp.envs.load import load_provider
+    from xp.envs.config import load_provider
     from xp.tasks.questions import ask
 
     with ExitStack() as stack:

@@ -123,13 +123,13 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
             " python -m xp eval list shows those that are there"
         )
     evaluation = read_evaluation(directory / RECORD)
-    if evaluation["status"] != "finished":
+    if evaluation.status != "finished":
         raise XpError(f"{directory} is not finished; the same `tasks profile` continues it")
-    prefix = f"{_member(outputs, evaluation['task_set'], request, directory)}/{split}/"
-    threshold = evaluation["summary"]["pass_threshold"]
+    prefix = f"{_member(outputs, evaluation.task_set or '', request, directory)}/{split}/"
+    threshold = evaluation.summary.pass_threshold
     tries = {
-        int(task.removeprefix(prefix)): played["rewards"]
-        for task, played in evaluation["tasks"].items()
+        int(task.removeprefix(prefix)): rewards
+        for task, rewards in evaluation.rewards.items()
         if task.startswith(prefix)
     }
     shares = {index: pass_share(rewards, threshold) for index, rewards in tries.items()}
@@ -139,7 +139,7 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
             f"{directory} has no tasks of split {split}: profile the split that is trained on"
             " (python -m xp tasks profile env=... model=...)"
         )
-    return Profile(evaluation["model"]["name"], max(map(len, tries.values())), rates)
+    return Profile(evaluation.model.name, max(map(len, tries.values())), rates)
 
 
 def _member(outputs: Path, key: str, request: Mapping[str, Any], directory: Path) -> str:

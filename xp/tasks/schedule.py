@@ -1,11 +1,13 @@
-"""Order of the training tasks, the same on every backend."""
+"""Order of the training tasks, and the tasks that an evaluation plays: the same on every backend."""
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
 
 from xp.lib.nested import grouped
+from xp.spec import Evaluation
 from xp.tasks.row import TaskRow
 
 
@@ -44,3 +46,21 @@ def _epochs(rows: Sequence[TaskRow], seed: str, shuffle: bool) -> Iterator[TaskR
         if shuffle:
             generator.shuffle(order)
         yield from order
+
+
+def evaluated_tasks(evaluation: Evaluation, rows: Sequence[TaskRow]) -> list[TaskRow]:
+    """The tasks that an evaluation plays, in the order of `rows`.
+
+    They are chosen by a hash of their names: the choice is the same in every run, and a smaller choice is part of a
+    larger one.
+    """
+    if evaluation.num_tasks is None or evaluation.num_tasks >= len(rows):
+        return list(rows)
+    ranks = {row.task_id: hashlib.sha256(row.task_id.encode()).digest() for row in rows}
+    chosen = set(sorted(ranks, key=ranks.__getitem__)[: evaluation.num_tasks])
+    return [row for row in rows if row.task_id in chosen]
+
+
+def evaluated_episodes(evaluation: Evaluation, rows: Sequence[TaskRow]) -> list[TaskRow]:
+    """One row per episode: every task once, then every task again, until each has its number of samples."""
+    return evaluated_tasks(evaluation, rows) * evaluation.samples_per_task

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Protocol
 
 from xp.envs.rows import HELD_OUT_SPLITS
 from xp.errors import ExitCode, XpError
+from xp.lib.digest import digest_number
 from xp.spec import HeldOutSpec, SelectionSpec
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule, named
@@ -219,7 +219,7 @@ def _fixes(fewer: str) -> str:
 
 def _rank(seed: int, what: str) -> float:
     """Pseudo-random number from 0 (included) to 1 (excluded), from a hash."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{what}".encode()).digest()[:8]) / 2**64
+    return digest_number(f"{seed}/{what}", 8) / 2**64
 
 
 def _take(

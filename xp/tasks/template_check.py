@@ -2,7 +2,7 @@
 
 It is also a program for the trainer's Python that prints a TemplateReport as JSON.
 
-Usage: python -m xp.tasks.template_check MODEL_DIR MODEL_AS_JSON [TASK_SET]
+Usage: python -m xp.tasks.template_check MODEL_DIR [TASK_SET] < MODEL_AS_JSON
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode
 from xp.lib.models.clock import CLOCK
-from xp.spec.dialect import Dialect
-from xp.spec.model import Model, ToolsPrompt
+from xp.spec.dialect import Dialect, ToolsPrompt
+from xp.spec.model import Model
 
 _ROOM: Final = {"which_room": {"type": "string", "description": "Its name."}}
 PROBE_TOOLS: Final = tool_schemas(
@@ -300,9 +300,9 @@ def main(arguments: list[str]) -> int:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(arguments[0], local_files_only=True)
-    chat = ChatTokens(tokenizer, decode(Model, arguments[1]))
+    chat = ChatTokens(tokenizer, decode(Model, sys.stdin.read()))
     report = examine(chat)
-    for task_set in arguments[2:]:
+    for task_set in arguments[1:]:
         from xp.tasks.row import read_rows
 
         rows = read_rows(Path(task_set, "tasks.parquet"))

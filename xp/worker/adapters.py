@@ -32,8 +32,8 @@ ENGINE_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 def adapters_of(directory: str | Path) -> Path | None:
     """Directory of a model's adapters: of a checkpoint itself, or in that of a merged model. None means that it has
     none."""
-    places = (Path(directory), Path(directory, ADAPTER))
-    return next((place.absolute() for place in places if (place / CONFIG).is_file()), None)
+    candidates = (Path(directory), Path(directory, ADAPTER))
+    return next((path.absolute() for path in candidates if (path / CONFIG).is_file()), None)
 
 
 def base_of(adapters: Path) -> str:
@@ -43,8 +43,8 @@ def base_of(adapters: Path) -> str:
         return base
     # models/NAME or runs/RUN/sft
     ends = [Path(*Path(base).parts[-length:]) for length in (2, 3)]
-    places = (Path(base), *(root / end for root in adapters.parents for end in ends))
-    return next((str(place) for place in places if (place / "config.json").is_file()), base)
+    candidates = (Path(base), *(root / end for root in adapters.parents for end in ends))
+    return next((str(path) for path in candidates if (path / "config.json").is_file()), base)
 
 
 def load_policy(directory: str | Path, dtype: str) -> Any:

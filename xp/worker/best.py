@@ -56,9 +56,9 @@ class BestKeeper:
     def __init__(self, evaluation: Evaluation, places: RunPaths, root: Path) -> None:
         self.rule = evaluation
         self._metrics = root / places.metrics
-        self._place = root / places.checkpoints / NAME
-        self._former = self._place.with_name(f".{NAME}.former")
-        self.staged = self._place.with_name(f".{NAME}.part")
+        self._directory = root / places.checkpoints / NAME
+        self._former = self._directory.with_name(f".{NAME}.former")
+        self.staged = self._directory.with_name(f".{NAME}.part")
         """Directory for a new best model's files before `finish`."""
 
     @staticmethod
@@ -71,10 +71,10 @@ class BestKeeper:
 
     def best(self) -> BestEvaluation | None:
         """The recorded best evaluation. None means that there is none yet."""
-        if self._former.exists() and not self._place.exists():
-            self._former.rename(self._place)  # a process was killed during `finish`
+        if self._former.exists() and not self._directory.exists():
+            self._former.rename(self._directory)  # a process was killed during `finish`
         try:
-            value = json.loads((self._place / RECORD).read_text())
+            value = json.loads((self._directory / RECORD).read_text())
             return BestEvaluation(int(value["step"]), float(value["reward"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -100,9 +100,9 @@ class BestKeeper:
         )
         seal(self.staged, end_ids, template)
         shutil.rmtree(self._former, ignore_errors=True)
-        if self._place.exists():
-            self._place.rename(self._former)
-        self.staged.rename(self._place)
+        if self._directory.exists():
+            self._directory.rename(self._former)
+        self.staged.rename(self._directory)
         shutil.rmtree(self._former, ignore_errors=True)
 
     def stop(self, step: int) -> EarlyStop | None:

@@ -7,7 +7,6 @@ reinforcement learning.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import re
@@ -31,8 +30,9 @@ from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TOOLS, TrajectoryWriter, own_turns, read_trajectories, trajectory
 from xp.errors import ExitCode, XpError
+from xp.lib.digest import digest_number
 from xp.lib.load import load_object
-from xp.lib.names import is_name
+from xp.lib.reading import is_name
 from xp.lib.text import counted
 from xp.spec import RunSpec, Thinking
 from xp.spec.sft import LongDialogues, LossOn
@@ -303,7 +303,7 @@ def rendered(
     held_out: list[Example] = []
     for demonstration in demonstrations:
         if chat.pictures is not None:
-            most_pictures = chat.pictures.per_episode
+            most_pictures = chat.pictures.images.per_episode
             if len(pictures_of(demonstration.messages)) > most_pictures:
                 counts[f"with more than model.images.per_episode={most_pictures} images"] += 1
                 continue
@@ -328,7 +328,7 @@ def rendered(
         else:
             # Not the hash by which evaluations choose their tasks: the chosen ones would all be on one side.
             name = f"sft/{demonstration.task_id}"
-            share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7]) / 2**56
+            share = digest_number(name, 7) / 2**56
             side = held_out if share < spec.sft.held_out_fraction else trained
             side.append(example)
     return trained, held_out

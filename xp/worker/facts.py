@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.envs.base import EnvFault
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_json

@@ -55,18 +55,18 @@ def auto_class(config: Any) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def load_network(place: str | Path, dtype: Any, *, trains_vision: bool = False) -> Any:
+def load_network(checkpoint: str | Path, dtype: Any, *, trains_vision: bool = False) -> Any:
     """Loads a checkpoint whole, its parts for pictures and sound frozen.
 
     Args:
-        place: Hugging Face id or directory.
+        checkpoint: Hugging Face id or directory.
         dtype: torch's data type of the weights.
         trains_vision: whether the part for pictures is not frozen.
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(place)
-    model = auto_class(config).from_pretrained(place, dtype=dtype, **loading_options(config))
+    config = AutoConfig.from_pretrained(checkpoint)
+    model = auto_class(config).from_pretrained(checkpoint, dtype=dtype, **loading_options(config))
     freeze_media(model, trains_vision=trains_vision)
     return model
 
@@ -190,8 +190,10 @@ def text_layers(model: Any, names: tuple[str, ...] | None) -> str | list[str] | 
 def text_weights(model: Any) -> dict[str, Any]:
     """The state of a model with media without those parts, tied weights under each of their names."""
     parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
-    places = tuple(f"{name}." for name, module in model.named_modules() if module in parts)
-    return {name: weight for name, weight in model.state_dict().items() if name.startswith(places)}
+    prefixes = tuple(f"{name}." for name, module in model.named_modules() if module in parts)
+    return {
+        name: weight for name, weight in model.state_dict().items() if name.startswith(prefixes)
+    }
 
 
 class TextWeights:
@@ -304,10 +306,10 @@ def pickled_weights(directory: Path) -> dict[str, Any]:
 def _write_index(directory: Path, files: Sequence[Path]) -> None:
     from safetensors import safe_open
 
-    places: dict[str, str] = {}
+    file_of: dict[str, str] = {}
     for file in files:
         with safe_open(file, framework="pt") as weights:
-            places |= dict.fromkeys(weights.keys(), file.name)
+            file_of |= dict.fromkeys(weights.keys(), file.name)
     total_bytes = sum(file.stat().st_size for file in files)
-    index = {"metadata": {"total_size": total_bytes}, "weight_map": places}
+    index = {"metadata": {"total_size": total_bytes}, "weight_map": file_of}
     (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -43,23 +43,32 @@ class SampledTask:
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """One episode with its trainer's token counts."""
+    """One episode that has ended, with its token counts."""
 
     task: SampledTask | TaskRow
     sample: int
     """Index among the episodes of this task in this step, from 0."""
     episode: Episode
-    tokens: Tokens
+    tokens: Tokens | None
+    """None means that an API did not count them, of which no metrics are made."""
     prompt: str | None
     """The model's exact prompt; None if the run does not keep prompts."""
+    extra: Mapping[str, Any] | None = None
+    """Further entries of its record."""
+
+    @property
+    def outcome(self) -> EpisodeResult:
+        """The settled result."""
+        return self.episode.settle()
 
     def played(self) -> EpisodeFacts:
         """The fields that the metrics need."""
+        assert self.tokens is not None
         episode = self.episode
         return EpisodeFacts(
             self.task.env,
             self.task.task_id,
-            episode.settle(),
+            self.outcome,
             self.tokens.generated,
             self.tokens.prompt + self.tokens.observed,
             episode.started_at,
@@ -78,6 +87,7 @@ class PlayedEpisode:
             tools=self.task.tools,
             tokens=self.tokens,
             prompt=self.prompt,
+            extra=self.extra,
         )
 
 

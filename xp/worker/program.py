@@ -43,8 +43,8 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
             loaded_code.VARIABLE, str(Path(config).absolute().with_name(loaded_code.FILE))
         )
     os.environ.setdefault(picture_store.VARIABLE, str(Path.cwd() / picture_store.DIRECTORY))
-    for name, place in CACHES.items():
-        os.environ.setdefault(name, str(Path.cwd() / "cache" / place))
+    for name, folder in CACHES.items():
+        os.environ.setdefault(name, str(Path.cwd() / "cache" / folder))
     try:
         with stopping():
             program(argv)
@@ -69,15 +69,15 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
 def _writing_fault(error: Exception) -> str | None:
     """The message about a disk that is full or refuses to be written. None means another fault."""
     number = getattr(error, "errno", None)
-    place = getattr(error, "filename", None) or Path.cwd()
+    path = getattr(error, "filename", None) or Path.cwd()
     if type(error).__name__ == "SafetensorError":
         # Its only type of error has the system's number in its text.
         number = next((full for full in FULL if f"(os error {full})" in str(error)), None)
     if number in FULL:
         what = f"{type(error).__name__}: {error}"
-        return f"the disk of {place} is full; make room and resume the run ({what})"
+        return f"the disk of {path} is full; make room and resume the run ({what})"
     if isinstance(error, OSError) and number in REFUSED:
-        return f"{error.strerror}: {place}; permit writing there"
+        return f"{error.strerror}: {path}; permit writing there"
     return None
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from xp.envs.rows import reader_of
-from xp.envs.secrets_file import environment
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.prompt import prompt_keys
@@ -22,6 +21,7 @@ from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.progress import step_bar
+from xp.lib.secrets.environment import with_secrets_file
 from xp.spec import Thinking
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.store import open_verified
@@ -160,7 +160,7 @@ def examples(
         excluded = held_out_names(Path(config.places.tasks), here)
     else:
         excluded = frozenset()
-    with EnvironmentMixture.from_file(here / "episode.json", environment()) as mix:
+    with EnvironmentMixture.from_file(here / "episode.json", with_secrets_file()) as mix:
         if config.solvers:
             files = [here / "trajectories" / "solve.jsonl"]
             if is_main:
@@ -229,10 +229,10 @@ def write_examples(trained: Sequence[Example], file: Path) -> None:
     has_pictures = any(example.pictures for example in trained)
     lines = []
     for example in trained:
-        row: dict[str, Any] = {"input_ids": example.ids, "loss_mask": example.mask}
+        line: dict[str, Any] = {"input_ids": example.ids, "loss_mask": example.mask}
         if has_pictures:
-            row[PICTURES] = " ".join(example.pictures)
-        lines.append(f"{json.dumps(row)}\n")
+            line[PICTURES] = " ".join(example.pictures)
+        lines.append(f"{json.dumps(line)}\n")
     write_atomically(file, "".join(lines))
 
 

@@ -9,6 +9,10 @@ from xp.spec import Algorithm, ImportanceCorrection, RatioFrom
 STEPS_KEY: Final = "trainer.max_training_steps"
 AT_THE_END: Final = 1_000_000_000
 """Value of SkyRL's `trainer.eval_interval` without evaluations between the first and the last step."""
+ENV_CLASS: Final = "xp"
+"""Name of xp's environment in SkyRL-Gym."""
+EXTENSION: Final = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
+"""Extension class of vLLM's workers in a rehearsal with the real vLLM."""
 XP_ESTIMATOR: Final = "xp"
 """Name in SkyRL's registry for xp's advantages; SkyRL's parser accepts only registered names."""
 

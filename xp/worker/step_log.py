@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from xp.episode.advantages import DISTILL_KL
 from xp.episode.finite import FiniteUpdates
 from xp.episode.metrics import TOKENS
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import step_bar
 from xp.worker.diagnosis.live import SymptomWatch
-from xp.worker.distill import DISTILL_KL
 from xp.worker.gpu_watch import GpuWatch
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
 from xp.worker.program import BEGAN

@@ -12,9 +12,9 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
-from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
+from xp.tasks.schedule import evaluated_episodes
 from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper
 from xp.worker.engines.config import EvaluateConfig

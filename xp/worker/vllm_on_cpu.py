@@ -51,7 +51,7 @@ def take_back_draws() -> None:
         generators = self.input_batch.generators
         thrown_away = _thrown_away(self)
         remaining = {
-            place: generator for place, generator in generators.items() if place not in thrown_away
+            index: generator for index, generator in generators.items() if index not in thrown_away
         }
         with replaced(self.input_batch, generators=remaining):
             return keep_books(self, *args, **kwargs)
@@ -64,7 +64,7 @@ def _thrown_away(runner: Any) -> dict[int, Any]:
     """Generators of the requests whose prompt is not complete yet, by position in the batch."""
     is_thrown_away = runner.discard_request_mask.np
     return {
-        place: generator
-        for place, generator in runner.input_batch.generators.items()
-        if is_thrown_away[place]
+        index: generator
+        for index, generator in runner.input_batch.generators.items()
+        if is_thrown_away[index]
     }

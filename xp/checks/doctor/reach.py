@@ -9,7 +9,7 @@ from pathlib import Path
 
 from xp.checks.doctor.finding import Finding, Findings, fault, fault_of, ok, unknown
 from xp.envs.base import EnvFault, Remover
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.envs.rows import HELD_OUT_SPLITS
 from xp.envs.slots import DEADLINE_S, measure_slots, num_slots_of, slot_limits
 from xp.errors import ExitCode, XpError

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xp.checks.doctor.finding import Findings, Verdict, fault, ok, unknown
-from xp.checks.doctor.program import answer_of
-from xp.composition import ROOT
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import interpreter
 from xp.lib.models.files import local_directory
+from xp.lib.python_program import last_line
 from xp.planning.episode import spec_in_job
 from xp.planning.runtime import trainer_runtime
-from xp.planning.stages import task_set_place
+from xp.planning.stages import QUIET, task_set_place
 from xp.spec import RunSpec
 from xp.tasks.manifest import TABLE
 from xp.worker.places import start_place
@@ -41,15 +40,11 @@ def chat_template(spec: RunSpec, outputs: Path) -> Findings:
             "template", "not checked: the trainer's Python, which has transformers, is missing"
         )
         return
+    words = ("-m", PROGRAM, name, *_prepared(spec, outputs))
+    # A template of the model's may be longer than an argument can be.
+    model = spec_in_job(spec).model.model_dump_json()
     try:
-        words = (
-            "-m",
-            PROGRAM,
-            name,
-            spec_in_job(spec).model.model_dump_json(),
-            *_prepared(spec, outputs),
-        )
-        done = answer_of(python, words, {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
+        line = last_line(python, words, {**QUIET, "HF_HUB_OFFLINE": "1"}, text=model)
     except subprocess.TimeoutExpired as late:
         message = f"{name}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
         fix = "read it (tokenizer_config.json, chat_template.jinja), and correct it or choose another model"
@@ -57,13 +52,11 @@ def chat_template(spec: RunSpec, outputs: Path) -> Findings:
             "template", f"{message}; {fix}; if only this machine is slow, try again", ExitCode.PLAN
         )
         return
-    if done.returncode:
-        yield unknown(
-            "template",
-            f"{python} could not read {name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}",
-        )
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.strip().splitlines() or ["?"])[-1]
+        yield unknown("template", f"{python} could not read {name}: {reason}")
         return
-    answer = json.loads(done.stdout.splitlines()[-1])
+    answer = json.loads(line)
     if answer["faults"]:
         yield fault("template", f"{name}: {'; '.join(answer['faults'])}", ExitCode.PLAN)
     else:

@@ -18,9 +18,8 @@ from xp.checks.env_check.policy import Policy, random_policy, scripted_policy
 from xp.checks.env_check.watch import Watch
 from xp.envs.base import AnswerChecker, EnvFault, Message, Provider, Task, ToolSpec
 from xp.envs.child_process import ChildProcess
-from xp.envs.config import EnvConfig
+from xp.envs.config import EnvConfig, load_provider
 from xp.envs.hosted import PROGRAM, HostedSession
-from xp.envs.load import load_provider
 from xp.envs.rows import ANSWER
 from xp.envs.slots import Slots, measure_slots, slot_limits
 from xp.episode.dialects import Syntax, syntax_of

@@ -31,7 +31,7 @@ from xp.envs.config import EnvConfig
 from xp.envs.loop import run
 from xp.envs.rpc_server import directory_kind, serve, to_stderr
 from xp.errors import ExitCode, XpError
-from xp.lib import private_directory
+from xp.lib.atomic import private_directory
 from xp.lib.secrets.redaction import Redactor
 from xp.spec.env import SandboxKind
 
@@ -71,7 +71,7 @@ class CloudHost:
         self._config = config
         self._kind = str(config.sandbox)
         self._cloud: Mapping[str, Any] = config.options["cloud"]
-        self._directory = private_directory.make(directory_kind(os.getppid()))
+        self._directory = private_directory(directory_kind(os.getppid()))
         tempfile.tempdir = os.environ["TMPDIR"] = str(self._directory)
         os.environ.setdefault(
             "LITELLM_LOCAL_MODEL_COST_MAP", "True"

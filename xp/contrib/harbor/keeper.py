@@ -13,7 +13,7 @@ from typing import Any
 
 from xp.contrib.harbor.sandbox import Ran
 from xp.envs.rpc_server import directory_kind, serve, to_stderr
-from xp.lib import private_directory
+from xp.lib.atomic import private_directory
 
 DRAIN_S = 0.5
 PIECE = 64 * 1024
@@ -58,7 +58,7 @@ class Keeper:
     """Makes the session's directory, and removes it at its end; see xp.envs.rpc_server."""
 
     def __init__(self, _: None) -> None:
-        self._root = private_directory.make(directory_kind(os.getppid()))
+        self._root = private_directory(directory_kind(os.getppid()))
 
     def root(self, _: int, __: None) -> Path:
         return self._root

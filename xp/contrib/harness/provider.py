@@ -54,10 +54,9 @@ from xp.envs.base import (
     Task,
     ToolSpec,
 )
-from xp.envs.config import EnvConfig
+from xp.envs.config import EnvConfig, load_provider
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
-from xp.envs.load import load_provider
 from xp.envs.loop import run
 from xp.envs.picture_store import store_of
 from xp.envs.pictures import pictures_of, unread

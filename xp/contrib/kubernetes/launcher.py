@@ -40,7 +40,6 @@ from xp.execution.launchers.node.job_spec import JOB_SPEC
 from xp.execution.launchers.service import (
     LOCKS,
     ServiceLauncher,
-    SubmittedStage,
 )
 from xp.lib.atomic import write_atomically
 from xp.lib.secrets.redaction import resolve
@@ -338,9 +337,9 @@ def _stage(launch: Launch) -> str:
 def _files(stages: Sequence[StageContext]) -> list[str]:
     """Paths, relative to the outputs root, of what the pods need: the code, job specs, and files of locks."""
     paths = []
-    for stage, context in stages:
-        directory = f"{context.directory}/{stage.name}"
-        paths += [context.code, f"{directory}/{JOB_SPEC}"]
-        if (SubmittedStage(stage, context).directory / LOCKS).is_dir():
+    for pair in stages:
+        directory = f"{pair.context.directory}/{pair.stage.name}"
+        paths += [pair.context.code, f"{directory}/{JOB_SPEC}"]
+        if (pair.directory / LOCKS).is_dir():
             paths.append(f"{directory}/{LOCKS}")
     return paths

@@ -17,7 +17,6 @@ from xp.execution.launchers.service import (
     LOCKS,
     MOUNT,
     PYTHON,
-    SubmittedStage,
     lock_of,
 )
 from xp.lib.digest import text_digest
@@ -158,13 +157,12 @@ def manifest_text(
     """
     pods = _Pods(name, f"{MOUNT}/{directory}/{SCRIPT}", spec)
     kind = kind_of([stage for stage, _ in stages])
-    submitted = [SubmittedStage(*pair) for pair in stages]
     if kind == RAY_JOB:
-        body = _ray_job(pods, submitted)
+        body = _ray_job(pods, stages)
     elif kind == JOB_SET:
-        body = _job_set(pods, submitted)
+        body = _job_set(pods, stages)
     else:
-        body = {"backoffLimit": pods.restarts, "template": pods.of(submitted)}
+        body = {"backoffLimit": pods.restarts, "template": pods.of(stages)}
         # A pod that is evicted or preempted is no failure of the job: it goes on from its last checkpoint.
         disruption = {"type": "DisruptionTarget", "status": "True"}
         rule = {"action": "Ignore", "onPodConditions": [disruption]}
@@ -181,7 +179,7 @@ def manifest_text(
     return to_yaml([document])
 
 
-def _ray_job(pods: _Pods, stages: Sequence[SubmittedStage]) -> dict[str, Any]:
+def _ray_job(pods: _Pods, stages: Sequence[StageContext]) -> dict[str, Any]:
     """Head and workers in the Python of the stage that needs them; the head runs all stages, one after the other."""
     stage = next(each for each in stages if _needs_ray(each.stage))
     resources = stage.stage.job.resources
@@ -215,7 +213,7 @@ def _ray_job(pods: _Pods, stages: Sequence[SubmittedStage]) -> dict[str, Any]:
     return body
 
 
-def _job_set(pods: _Pods, stages: Sequence[SubmittedStage]) -> dict[str, Any]:
+def _job_set(pods: _Pods, stages: Sequence[StageContext]) -> dict[str, Any]:
     """A job for each stage, which starts when the one before has succeeded, with a pod for each node."""
     jobs: list[dict[str, Any]] = []
     for stage in stages:
@@ -248,7 +246,7 @@ class _Pods:
         self.restarts = spec.max_restarts if spec.detach else 0
 
     def of(
-        self, stages: Sequence[SubmittedStage], more: dict[str, str] | None = None
+        self, stages: Sequence[StageContext], more: dict[str, str] | None = None
     ) -> dict[str, Any]:
         """A pod that runs stages one after the other, with the most that one of them needs."""
         names = " ".join(each.stage.name for each in stages)
@@ -258,7 +256,7 @@ class _Pods:
         command = ["bash", "-c", f"{_added(stages)}exec bash {self.script} {names}"]
         return self._template("stage", stages, main, variables, {"command": command})
 
-    def of_ray(self, stage: SubmittedStage, installed: Sequence[SubmittedStage]) -> dict[str, Any]:
+    def of_ray(self, stage: StageContext, installed: Sequence[StageContext]) -> dict[str, Any]:
         """A pod in which KubeRay starts Ray; all of Ray's processes get the stage's variables and secrets."""
         job = stage.stage.job
         code = f"{MOUNT}/{stage.context.code}"
@@ -279,8 +277,8 @@ class _Pods:
     def _template(
         self,
         name: str,
-        stages: Sequence[SubmittedStage],
-        main: SubmittedStage,
+        stages: Sequence[StageContext],
+        main: StageContext,
         variables: dict[str, str],
         command: dict[str, Any],
     ) -> dict[str, Any]:
@@ -375,7 +373,7 @@ def _python(stage: Stage) -> str:
     return f"{_environment(stage)}/bin/python"
 
 
-def _install(stage: SubmittedStage) -> list[str]:
+def _install(stage: StageContext) -> list[str]:
     """Commands that install a stage's lock; none for an image."""
     lock = lock_of(stage.stage.job)
     if lock is None:
@@ -388,7 +386,7 @@ def _install(stage: SubmittedStage) -> list[str]:
     ]
 
 
-def _added(stages: Sequence[SubmittedStage]) -> str:
+def _added(stages: Sequence[StageContext]) -> str:
     """The beginning of a command that adds to an image what xp needs there."""
     if all(each.stage.job.runtime.project is None or lock_of(each.stage.job) for each in stages):
         return ""
@@ -396,6 +394,6 @@ def _added(stages: Sequence[SubmittedStage]) -> str:
     return f"python3 -m pip install {words} && "
 
 
-def _image_variables(stage: SubmittedStage) -> dict[str, str]:
+def _image_variables(stage: StageContext) -> dict[str, str]:
     runtime = stage.stage.job.runtime
     return dict(runtime.image_checkouts) if runtime.image is not None else {}

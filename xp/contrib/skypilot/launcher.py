@@ -29,7 +29,6 @@ from xp.execution.launchers.base import Context, Echo, Launch, StageContext
 from xp.execution.launchers.cluster import ask, identity, inherited, run_unattended
 from xp.execution.launchers.service import (
     ServiceLauncher,
-    SubmittedStage,
 )
 from xp.lib.atomic import write_atomically
 from xp.lib.private_ray import TOKEN
@@ -126,9 +125,7 @@ class SkypilotLauncher(ServiceLauncher):
         )
 
     def _text(self, stages: Sequence[StageContext]) -> str:
-        return task_text(
-            self._name(*stages[0]), [SubmittedStage(*pair) for pair in stages], self._spec
-        )
+        return task_text(self._name(*stages[0]), stages, self._spec)
 
     def _name(self, stage: Stage, context: Context) -> str:
         return identity(stage, context).replace("_", "-").replace(".", "-")

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from xp.contrib.submitted_files import install_lines, stage_lines, to_yaml
 from xp.execution.launchers import service
+from xp.execution.launchers.base import StageContext
 from xp.execution.launchers.node.job_spec import JOB_SPEC
 from xp.execution.launchers.service import (
     LOCKS,
     MOUNT,
     PYTHON,
-    SubmittedStage,
     lock_of,
 )
 from xp.lib.private_ray import NICENESS, TOKEN
@@ -79,7 +79,7 @@ class SkypilotOptions(BaseModel):
         return self
 
 
-def task_text(name: str, tasks: Sequence[SubmittedStage], spec: LauncherSpec) -> str:
+def task_text(name: str, tasks: Sequence[StageContext], spec: LauncherSpec) -> str:
     """The YAML of one stage, or of a chain of stages.
 
     Raises:
@@ -102,9 +102,7 @@ def limit_of(stage: Stage) -> str | None:
     return service.limit_of(stage, "skypilot")
 
 
-def _document(
-    stage: SubmittedStage, options: SkypilotOptions, spec: LauncherSpec
-) -> dict[str, Any]:
+def _document(stage: StageContext, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
     job = stage.stage.job
     name = stage.stage.name
     lock = lock_of(job)

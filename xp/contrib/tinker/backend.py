@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from xp.contrib.tinker.columns import COLUMNS, SFT_COLUMNS
 from xp.contrib.tinker.prices import plan_lines as plan_lines
-from xp.contrib.tinker.worker.config import KEY, QUIET, URL, TinkerSftConfig, TinkerTrainConfig
-from xp.contrib.tinker.worker.metric_names import SOURCES
+from xp.contrib.tinker.worker.service import KEY, QUIET, URL, TinkerSftConfig, TinkerTrainConfig
 from xp.contrib.tinker.worker.state import FORM
 from xp.errors import nearest
 from xp.fields import support
@@ -28,9 +27,27 @@ from xp.planning.stages import (
 )
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
+from xp.worker.step_log import MEASURED
+from xp.worker.time_limit import COST
 from xp.worker.tiny_model import PLACE
 
-METRIC_SOURCES: Final = SOURCES
+METRIC_SOURCES: Final[Mapping[str, str]] = {
+    **{name: f"xp, {remark}" if remark else "xp" for name, remark in MEASURED.items()},
+    "training/loss": "xp, of the service's log-probabilities and the spec's formula",
+    "training/grad_norm": "`grad_norm` of optim_step, where the service returns it",
+    "training/learning_rate": "xp",
+    "training/clip_fraction": "xp",
+    "training/kl": "xp, only with `algorithm.use_kl_in_reward`",
+    "training/logprob_gap": "xp",
+    "training/staleness": "xp, only with `training.max_staleness`",
+    **dict.fromkeys(["cost/prompt_tokens", "cost/sampled_tokens", "cost/trained_tokens"], "xp"),
+    COST: "xp, only with `hardware.usd_per_million_tokens`",
+    "time/step_s": "xp, from the end of the step before, or of the evaluation after that",
+    "time/logprobs_s": "xp",
+    "time/update_s": "xp",
+    "time/weight_sync_s": "xp",
+}
+"""Metric -> its source."""
 PACKAGES: Final = ("tinker", "torch", "transformers", "peft", "openreward")
 OPTIONS: Final[Mapping[str, type]] = {"base_model": str, "deadline_s": float, "loss_fn": str}
 """Keys of `backend.overrides`: the service's name of the model, the longest wait for an answer in seconds, and a loss in

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from xp.errors import ExitCode, XpError
 from xp.execution.tracking.base import NodeTracking
@@ -56,7 +56,37 @@ class Context:
         return f"{self.run_id}/{self.attempt}/{stage}"
 
 
-StageContext = tuple[Stage, Context]
+class StageContext(NamedTuple):
+    """A stage with its run and attempt."""
+
+    stage: Stage
+    context: Context
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the stage, on this machine."""
+        return self.context.outputs / self.context.directory / self.stage.name
+
+    @property
+    def code(self) -> Path:
+        """Parent directory of the copied package, on this machine."""
+        return self.context.outputs / self.context.code
+
+    @property
+    def tracking(self) -> NodeTracking | None:
+        """Trackers that the stage's machine opens; None for a stage without metrics."""
+        run = f"runs/{self.context.run_id}"
+        # The file, or the places of a stage that writes it.
+        signs = (f"{run}/metrics.jsonl", f'"run": "{run}"')
+        if any(sign in text for text in self.stage.job.files.values() for sign in signs):
+            return self.context.tracking
+        return None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Variables with its secrets, and with its trackers' keys."""
+        tracking = self.tracking
+        return tuple(sorted({*self.stage.job.secrets, *(tracking.secrets if tracking else ())}))
 
 
 @dataclass(frozen=True)
@@ -78,7 +108,7 @@ def timestamp() -> str:
 
 
 class Launcher(Protocol):
-    """Runs jobs. Every implementation passes xp.checks.contracts.launcher.LauncherSuite."""
+    """Runs jobs. Every implementation passes xp.contrib.contracts.launcher.LauncherSuite."""
 
     @property
     def name(self) -> str: ...

@@ -17,8 +17,7 @@ from xp.execution.launchers.node.job_spec import Spread, make_job_spec
 from xp.lib.atomic import write_json
 from xp.lib.codec import decode
 from xp.lib.digest import text_digest
-from xp.lib.names import is_inner_path, is_native_id
-from xp.lib.reading import config_of
+from xp.lib.reading import config_of, is_inner_path, is_native_id
 from xp.lib.secrets.environment import STAGE_TOKENS
 from xp.lib.secrets.environment import inherited as passed
 from xp.planning.job import Job, Stage

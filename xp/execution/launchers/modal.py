@@ -32,7 +32,6 @@ from xp.execution.launchers.files import inside
 from xp.execution.launchers.node.job_spec import JOB_SPEC, RESULT, Result
 from xp.execution.launchers.service import (
     ServiceLauncher,
-    SubmittedStage,
     limit_of,
 )
 from xp.lib.atomic import replacing
@@ -75,7 +74,7 @@ class ModalLauncher(ServiceLauncher):
             )
         check_limits(self._spec, stages)
         for stage in stages:
-            modal_app.check_secrets(SubmittedStage(stage, context), self._spec)
+            modal_app.check_secrets(StageContext(stage, context), self._spec)
 
     def wait(self, launch: Launch, echo: Echo) -> int:
         """Follows Modal's log of the app until the result is on the volume, then copies the small results here."""
@@ -170,8 +169,7 @@ class ModalLauncher(ServiceLauncher):
     def _text(self, stages: Sequence[StageContext]) -> str:
         stage, context = stages[0]
         title = f"{', '.join(stage.name for stage, _ in stages)} of {context.run_id}, attempt {context.attempt}"
-        submitted = [SubmittedStage(*pair) for pair in stages]
-        return modal_app.app_text(title, self._name(stage, context), submitted, self._spec)
+        return modal_app.app_text(title, self._name(stage, context), stages, self._spec)
 
     def _name(self, stage: Stage, context: Context) -> str:
         return f"{self._spec.app}-{identity(stage, context)}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
+from xp.execution.launchers.base import StageContext
 from xp.execution.launchers.node.job_spec import JOB_SPEC
 from xp.execution.launchers.service import (
     BY_ADDRESS,
@@ -14,7 +15,6 @@ from xp.execution.launchers.service import (
     LOCKS,
     MOUNT,
     PYTHON,
-    SubmittedStage,
     lock_of,
 )
 from xp.planning.job import Job, Resources
@@ -125,7 +125,7 @@ def main() -> None:
 """
 
 
-def app_text(title: str, name: str, stages: Sequence[SubmittedStage], spec: LauncherSpec) -> str:
+def app_text(title: str, name: str, stages: Sequence[StageContext], spec: LauncherSpec) -> str:
     """Text of the app of one stage, or of a chain of stages.
 
     Raises:
@@ -147,7 +147,7 @@ def app_text(title: str, name: str, stages: Sequence[SubmittedStage], spec: Laun
     return head + functions + CHAIN.format(functions=", ".join(names), timeout_s=spec.timeout_s)
 
 
-def check_secrets(stage: SubmittedStage, spec: LauncherSpec) -> None:
+def check_secrets(stage: StageContext, spec: LauncherSpec) -> None:
     """Raises XpError(SECRET) for a stage with secrets, or trackers with keys, where no Modal Secret is named."""
     if stage.secrets and spec.secret_name is None:
         raise XpError(
@@ -187,7 +187,7 @@ def function_name(stage: str) -> str:
     return "stage_" + re.sub(r"\W", "_", stage)
 
 
-def _function(stage: SubmittedStage, spec: LauncherSpec) -> str:
+def _function(stage: StageContext, spec: LauncherSpec) -> str:
     job = stage.stage.job
     resources = job.resources
     keys = list(stage.secrets)

@@ -102,7 +102,7 @@ class RayLauncher(ClusterLauncher):
             self._check_cluster(stages)
 
     def submit(self, stage: Stage, context: Context) -> Launch:
-        return self._submit([(stage, context)])[0]
+        return self._submit([StageContext(stage, context)])[0]
 
     def submit_all(self, stages: Sequence[StageContext]) -> list[Launch]:
         """Submits one job that runs the stages in order, since Ray does not order jobs."""
@@ -133,7 +133,7 @@ class RayLauncher(ClusterLauncher):
 
     def _previewed(self, stages: Sequence[StageContext]) -> str:
         stage, context = stages[0]
-        specs = [its.outputs / its.directory / stage.name / JOB_SPEC for stage, its in stages]
+        specs = [pair.directory / JOB_SPEC for pair in stages]
         file = self._spec.secrets_file
         if file is None and stage.job.secrets:
             file = str(secrets_files.file_of(context, stage.name))
@@ -169,7 +169,7 @@ class RayLauncher(ClusterLauncher):
 
     def _submit(self, stages: Sequence[StageContext]) -> list[Launch]:
         stage, context = stages[0]
-        directory = (context.outputs / context.log(stage.name)).parent
+        directory = stages[0].directory
         known = read_launches(directory)
         if known is not None:
             return known

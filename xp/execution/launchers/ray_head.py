@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from xp.errors import ExitCode, XpError
-from xp.lib import private_directory, private_ray, processes
+from xp.lib import private_ray, processes
+from xp.lib.atomic import remove_directory
 from xp.lib.loopback import HOST, free_ports
 
 START_S = 300.0
@@ -67,7 +68,7 @@ class RayHead:
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
         processes.end(self._process)
-        private_directory.remove(self._directory)
+        remove_directory(self._directory)
 
     def _wait(self) -> None:
         """Waits until its dashboard accepts jobs; raises XpError(RUNTIME) with Ray's output."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context
-from xp.lib.names import is_name
+from xp.lib.reading import is_name
 
 _FILE = re.compile(r"[0-9]+\..+\.(json|part|token)")
 

@@ -6,7 +6,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -18,7 +17,7 @@ from xp.execution.launchers.cluster import (
     spread_of,
 )
 from xp.execution.launchers.files import write_files
-from xp.execution.launchers.node.job_spec import make_job_spec, tracking_of
+from xp.execution.launchers.node.job_spec import make_job_spec
 from xp.execution.launchers.node.log import LogStream, drain
 from xp.execution.launchers.node.spread import HERE
 from xp.lib.atomic import write_atomically
@@ -39,30 +38,6 @@ BY_ADDRESS = "--no-deps"
 """Options of pip for a lock's files: most have digests; a wheel by its address has none."""
 QUIET_S = 15.0
 """Seconds that the last lines of a log may take after the stage's end."""
-
-
-@dataclass(frozen=True)
-class SubmittedStage:
-    """A stage in a submitted file."""
-
-    stage: Stage
-    context: Context
-
-    @property
-    def directory(self) -> Path:
-        """Directory of the stage, on this machine."""
-        return self.context.outputs / self.context.directory / self.stage.name
-
-    @property
-    def code(self) -> Path:
-        """Parent directory of the copied package, on this machine."""
-        return self.context.outputs / self.context.code
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Variables with its secrets, and with its trackers' keys."""
-        tracking = tracking_of(self.stage, self.context)
-        return tuple(sorted({*self.stage.job.secrets, *(tracking.secrets if tracking else ())}))
 
 
 class ServiceLauncher:
@@ -106,7 +81,8 @@ class ServiceLauncher:
         raise NotImplementedError
 
     def submit(self, stage: Stage, context: Context) -> Launch:
-        return self._submit([(stage, context)], context.outputs / context.directory / stage.name)[0]
+        submitted = StageContext(stage, context)
+        return self._submit([submitted], submitted.directory)[0]
 
     def submit_all(self, stages: Sequence[StageContext]) -> list[Launch]:
         """Submits one job with a chain of stages."""
@@ -122,8 +98,8 @@ class ServiceLauncher:
         if self._spec.detach:
             return {f"{stages[0][1].directory}/{self.file_name}": self._text(stages)}
         return {
-            f"{its.directory}/{stage.name}/{self.file_name}": self._text([(stage, its)])
-            for stage, its in stages
+            f"{pair.context.directory}/{pair.stage.name}/{self.file_name}": self._text([pair])
+            for pair in stages
         }
 
     def _submit(self, stages: Sequence[StageContext], directory: Path) -> list[Launch]:

@@ -150,8 +150,9 @@ class SlurmLauncher(ClusterLauncher):
             return {str((directory / SCRIPT_OF_ARRAY).relative_to(context.outputs)): script}
         scripts = {}
         before = None
-        for stage, context in stages:
-            job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
+        for pair in stages:
+            stage, context = pair
+            job_spec = pair.directory / JOB_SPEC
             argv = self._command(stage, identity(stage, context), job_spec, context, before)
             scripts[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(
                 self._spec,
@@ -166,14 +167,15 @@ class SlurmLauncher(ClusterLauncher):
         return scripts
 
     def _submit(self, stage: Stage, context: Context, after: Launch | None) -> Launch:
-        directory = (context.outputs / context.log(stage.name)).parent
+        submitted = StageContext(stage, context)
+        directory = submitted.directory
         known = read_launches(directory)
         if known is not None:
             return known[0]
         name = identity(stage, context)
         native_id = _find(name) if (directory / SCRIPT).exists() else None
         native_id = native_id or self._hand_in(stage, context, name, after)
-        return record_launches(directory, self.name, native_id, [(stage, context)])[0]
+        return record_launches(directory, self.name, native_id, [submitted])[0]
 
     def _place(self, stages: Sequence[StageContext], arrays: SlurmArrays) -> list[Launch]:
         """Writes the job specs of a run's stages, and assigns them to its task of an array."""

@@ -176,7 +176,7 @@ ADVANTAGES = (
                 "from a Megatron checkpoint": "slime::a_teacher_is_a_megatron_checkpoint",
             },
         ),
-        xp="xp.worker.distill",
+        xp="xp.episode.advantages",
     ),
     *by_xp(
         {

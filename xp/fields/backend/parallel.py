@@ -17,7 +17,7 @@ from xp.fields.skyrl import (
     roles,
     trained,
 )
-from xp.fields.trl import is_sharded, world_size
+from xp.fields.trl import distributed_type, is_sharded, world_size
 from xp.spec import Attention, Estimator, RunSpec, Strategy
 
 
@@ -25,7 +25,7 @@ from xp.spec import Attention, Estimator, RunSpec, Strategy
 def _trl_strategy(spec: RunSpec) -> str:
     if world_size(spec) == 1:
         return "nothing: one process holds the whole model"
-    return f"accelerate launch, distributed_type={'FSDP' if is_sharded(spec) else 'MULTI_GPU'}"
+    return f"accelerate launch, distributed_type={distributed_type(spec)}"
 
 
 def _refused_strategy(spec: RunSpec) -> str | None:

@@ -15,7 +15,7 @@ from xp.fields.shared import (
 )
 from xp.fields.skyrl import MICRO_BATCHES, Keys, trained
 from xp.fields.slime import micro_batch, packing
-from xp.fields.trl import episodes_per_process, has_colocated_engine, world_size
+from xp.fields.trl import accumulation, episodes_per_process, has_colocated_engine
 from xp.spec import Estimator, Reference, RunSpec
 from xp.spec.training import Unfinished
 from xp.worker.skyrl_names import STEPS_KEY
@@ -130,8 +130,8 @@ def _split_group(spec: RunSpec) -> str | None:
 
 def _accumulation(spec: RunSpec) -> Native:
     training = spec.training
-    at_once = training.updates_per_step * training.micro_batch_size * world_size(spec)
-    return {"gradient_accumulation_steps": training.episodes_per_step // at_once}
+    episodes = training.episodes_per_step // training.updates_per_step
+    return accumulation(spec, episodes, training.micro_batch_size)
 
 
 # SkyRL

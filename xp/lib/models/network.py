@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from xp.lib.nested import flat
@@ -11,144 +13,50 @@ from xp.lib.text import as_yaml, word_list
 
 Config = Mapping[str, Any]
 """A config.json, a section of it, or fields of model.architecture."""
-KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "model_type": ("model_type",),
-    "hidden_size": ("hidden_size",),
-    "num_layers": ("num_hidden_layers",),
-    "num_heads": ("num_attention_heads",),
-    "num_kv_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
-    "intermediate_size": ("intermediate_size",),
-    "vocab_size": ("vocab_size",),
-    "norm_eps": ("rms_norm_eps", "layer_norm_eps"),
-    "tied_embeddings": ("tie_word_embeddings",),
-    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
-    "expert_intermediate_size": ("moe_intermediate_size",),
-    "dense_layers": ("first_k_dense_replace",),
-}
-"""Field of model.architecture -> keys of config.json, of which the first that exists is used."""
-ROUTER: Final[Mapping[str, tuple[str, ...]]] = {
-    "bias": ("use_routing_bias",),
-    "normalized": ("norm_topk_prob",),
-    "scaling": ("routed_scaling_factor",),
-    "groups": ("n_group",),
-    "groups_per_token": ("topk_group",),
-}
-"""Field of model.architecture.router -> keys of config.json."""
-LATENT: Final[Mapping[str, tuple[str, ...]]] = {
-    "q_rank": ("q_lora_rank",),
-    "kv_rank": ("kv_lora_rank",),
-    "nope_dim": ("qk_nope_head_dim",),
-    "rope_dim": ("qk_rope_head_dim",),
-    "value_dim": ("v_head_dim",),
-}
-"""Field of model.architecture.latent_attention -> keys of config.json."""
-LINEAR: Final[Mapping[str, tuple[str, ...]]] = {
-    "key_heads": ("linear_num_key_heads",),
-    "value_heads": ("linear_num_value_heads",),
-    "key_dim": ("linear_key_head_dim",),
-    "value_dim": ("linear_value_head_dim",),
-    "kernel": ("linear_conv_kernel_dim",),
-}
-"""Field of model.architecture.linear_attention -> keys of config.json."""
-TEXT_TWINS: Final[Mapping[str, str]] = {
-    "glm4v_moe_text": "glm4_moe",
-    "glm4v_text": "glm4",
-    "qwen3_vl_text": "qwen3",
-}
-"""Text network of a model with media -> the family that computes the same of text, where all three positions of a token
-are equal."""
-SIGMOID: Final = word_list("""
-    deepseek_v3 glm4_moe glm4_moe_lite glm_moe_dsa kimi_k2 minimax_m2
-""")
-"""Families whose routers have sigmoid scores and a bias though config.json may not say so."""
-RAW_SCORES: Final = ("olmoe", "qwen2_moe", "qwen3_moe")
-"""Families that do not divide by the sum of the chosen scores where config.json does not say."""
-ROTATED: Final = {
-    "glm4": 0.5,
-    "glm4_moe": 0.5,
-    "minimax_m2": 0.5,
-    "qwen3_5_moe_text": 0.25,
-    "qwen3_5_text": 0.25,
-    "qwen3_next": 0.25,
-}
-"""Family -> rotated part of a head where config.json does not say."""
+_TABLES: Final = tomllib.loads(Path(__file__).with_name("networks.toml").read_text("utf-8"))
+KEYS: Final[Mapping[str, Sequence[str]]] = _TABLES["keys"]
+ROUTER: Final[Mapping[str, Sequence[str]]] = _TABLES["router"]
+LATENT: Final[Mapping[str, Sequence[str]]] = _TABLES["latent"]
+LINEAR: Final[Mapping[str, Sequence[str]]] = _TABLES["linear"]
+TEXT_TWINS: Final[Mapping[str, str]] = _TABLES["text_twins"]
+ROTATED: Final[Mapping[str, float]] = _TABLES["rotated"]
+
+
+def _families_with(trait: str) -> tuple[str, ...]:
+    """The families of which a line of networks.toml is true."""
+    return tuple(family for family, traits in _TABLES["families"].items() if trait in traits)
+
+
+SIGMOID: Final = _families_with("sigmoid")
+RAW_SCORES: Final = _families_with("raw_scores")
+BIASED: Final = _families_with("biased")
+NORMALIZED: Final = _families_with("normalized")
+WIDE_NORMS: Final = _families_with("wide_norms")
+POST_NORMS: Final = _families_with("post_norms")
+OUTPUT_GATE: Final = _families_with("output_gate")
+SHARED_GATE: Final = _families_with("shared_gate")
+TIED: Final = _families_with("tied")
+RECURRENT: Final = _families_with("recurrent")
+OTHER_STATE: Final = _families_with("other_state")
+WITH_HEADS: Final = _families_with("heads")
+COUNTED: Final = _families_with("counted")
+MIXED: Final = _families_with("mixed")
 NEEDED: Final = word_list("""
     model_type hidden_size num_layers num_heads intermediate_size vocab_size
 """)
 """Fields that every architecture must have."""
-BIASED: Final = ("qwen2", "qwen2_moe")
-"""Families whose queries, keys and values have biases though config.json does not say so."""
-NORMALIZED: Final = word_list("""
-    gemma3_text minimax_m2 olmo2 olmo3 qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
-    qwen3_vl_moe_text qwen3_vl_text
-""")
-"""Families that normalize queries and keys."""
-WIDE_NORMS: Final = ("minimax_m2", "olmo2", "olmo3")
-"""Families that normalize queries and keys over all heads together."""
-POST_NORMS: Final = ("glm4", "glm4v_text")
-"""Families that also normalize what attention and feed-forward layers return."""
-OUTPUT_GATE: Final = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
-"""Families whose attention has a gate of the queries' width."""
-SHARED_GATE: Final = ("qwen2_moe", "qwen3_5_moe_text", "qwen3_next")
-"""Families with a gate before the shared expert."""
-TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
-"""Families whose embeddings are one matrix where config.json does not say."""
-RECURRENT: Final = word_list("""
-    bailing_hybrid bamba falcon_h1 falcon_mamba glm5_next granitemoehybrid inkling inkling2 jamba
-    kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe
-    qwen3_next qwen4_exp recurrent_gemma rwkv xlstm zamba zamba2 zaya
-""")
-"""Families with recurrent layers: their code in transformers 5.8 and 5.23 keeps a state beside keys and values."""
 RECURRENT_KINDS: Final = word_list("""
     conv hybrid hybrid_sliding linear_attention mamba recurrent
 """)
-"""Kinds of such layers, where config.json lists the kind of each layer (transformers, ALLOWED_LAYER_TYPES)."""
+"""Kinds of recurrent layers, where config.json lists the kind of each layer (transformers, ALLOWED_LAYER_TYPES)."""
 LAYER_LISTS: Final = ("layer_types", "layers_block_type")
 """Keys of that list."""
 RECURRENT_KEYS: Final = ("linear_attn", "linear_num_", "mamba_", "ssm_")
 """Beginnings of keys that only configurations of such layers have, for families with code of their own."""
-OTHER_STATE: Final = word_list("""
-    axk2 bloom deepseek_v32 deepseek_v4 dots3_note_text glm_moe_dsa gpt_neo hy_v4 llama4 llama4_text
-""")
-"""Other families whose layers keep more than keys and values, or count the tokens before them by the cache."""
 HEAD_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Keys of config.json with the number of heads of multi-token prediction (vLLM 0.30, config/speculative.py)."""
-WITH_HEADS: Final = word_list("""
-    bailing_hybrid deepseek_v3 deepseek_v32 deepseek_v4 dots3_note ernie4_5_moe exaone4_5 exaone_moe
-    glm4_moe glm4_moe_lite glm5_next glm_moe_dsa glm_ocr hy_v3 hy_v4 inkling_mm_model inkling_model
-    intern_s2_preview interns2_mobius kimi_k3 longcat_flash longcat_flash_ngram mimo mimo_v2
-    minimax_m3_vl nemotron_h nemotron_h_puzzle pangu_ultra_moe qwen3_5 qwen3_5_moe qwen3_5_moe_text
-    qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text step3p5 step3p7
-""")
-"""Families whose checkpoints may have such heads, by the same file; config.json has their number, or leaves it out."""
-COUNTED: Final = (
-    *word_list("""
-        deepseek_v3 glm4 glm4_moe glm4_moe_lite kimi_k2 llama minimax_m2 ministral3 mistral mixtral olmo3
-        phi3 qwen2 qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text
-        qwen3_vl_text smollm3
-    """),
-    *TEXT_TWINS,
-)
-"""Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
-MIXED: Final = ("nemotron_h",)
-"""Families whose layers are each one of attention, state, dense feed-forward and experts. Counted as plain decoders
-they would have up to three times their parameters, so nothing is estimated from their sizes."""
 MEDIA: Final = ("vision_config", "audio_config")
 """Sections of config.json about pictures and sound."""
-LLAMA3_BANDS: Final = {
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-YARN_BANDS: Final = {
-    "beta_slow": 1,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "original_max_position_embeddings": 4096,
-}
-"""DeepSeek-V3's, which are all that Megatron's flags can say."""
 
 
 def stated(config: Config) -> dict[str, Any]:
@@ -205,7 +113,7 @@ def stated(config: Config) -> dict[str, Any]:
     return fields | {"recurrent_layers": _is_recurrent(section)}
 
 
-def _read(config: Config, fields: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def _read(config: Config, fields: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     return {
         field: next(config[key] for key in keys if config.get(key) is not None)
         for field, keys in fields.items()
@@ -346,7 +254,7 @@ def _scaling(rope: Config) -> str | None:
     factor = rope.get("factor")
     if kind in (None, "default"):
         return None
-    bands = {"llama3": LLAMA3_BANDS, "yarn": YARN_BANDS}.get(kind, {})
+    bands = _TABLES["bands"].get(kind, {})
     # DeepSeek-V3 scales attention by both of its `mscale`; without them, YaRN scales otherwise.
     is_usual = all(
         rope.get(key, None if key.startswith("mscale") else value) == value

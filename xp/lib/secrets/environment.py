@@ -1,18 +1,26 @@
-"""Selects the user's environment variables that jobs and served environments inherit: those of a list, no others.
+"""Variables of jobs: those of the user's that they and served environments inherit, and secrets from a file.
 
-Secrets are declared and passed by name. With `XP_PASS_ENV=NAME,OTHER_*` the user passes further variables.
+Those of a list are inherited, no others; secrets are declared and passed by name. With `XP_PASS_ENV=NAME,OTHER_*` the
+user passes further variables. A process that does not inherit its secrets reads them in a file of mode 0600, whose path
+is in its environment: Ray stores a job's environment as plain text, so a launcher that uses Ray writes this file instead.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from xp.errors import ExitCode, XpError
+from xp.lib.reading import json_of
 from xp.lib.secrets.shapes import looks_like_secret, looks_like_secret_value
 from xp.lib.text import word_list
 
 PASS: Final = "XP_PASS_ENV"
+SECRETS_FILE: Final = "XP_SECRETS_FILE"
+"""Variable with the path of a JSON file, variable -> value."""
 STAGE_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN")
 """Tokens of stages, for gated models and for their Ray cluster; a served environment gets none of them."""
 
@@ -56,3 +64,24 @@ def inherited(
         elif not looks_secret and (name.upper() in _NAMES or name.startswith(_PREFIXES)):
             plain[name] = value
     return plain, hidden
+
+
+def with_secrets_file(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The process's variables and those of the secrets file, if there is one; the file's values take precedence.
+
+    Raises:
+        XpError: (SECRET) the file is missing, readable by others, or not a JSON object of texts. The message has no
+            value.
+    """
+    variables = dict(os.environ if environ is None else environ)
+    if not variables.get(SECRETS_FILE):
+        return variables
+    path = Path(variables[SECRETS_FILE])
+    values = json_of(path, ExitCode.SECRET)
+    if path.stat().st_mode & 0o077:
+        raise XpError(
+            f"{SECRETS_FILE}={path} can be read by others; chmod 600 {path}", ExitCode.SECRET
+        )
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        raise XpError(f"{SECRETS_FILE}={path} is no JSON object of texts", ExitCode.SECRET)
+    return {**variables, **values}

@@ -15,11 +15,10 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.lib.facts import fact
-from xp.lib.reading import lines_of
+from xp.lib.reading import lines_of, recorded_spec
 from xp.planning.memory.pictures import seen_by, shown_tokens
 from xp.planning.stages import prepared_set, task_set_place
 from xp.spec import RunSpec
-from xp.spec.recorded import recorded_spec
 from xp.tasks.manifest import TABLE
 from xp.tasks.prompt_lengths import directory_of, read_counts
 from xp.tasks.row import some_rows

@@ -13,18 +13,18 @@ from xp.envs.chat_answers import Answer
 from xp.envs.chat_api import Api, Unavailable
 from xp.envs.config import EpisodeConfig
 from xp.envs.picture_store import PictureStore
-from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
 from xp.results.evaluation.local import LocalModel
-from xp.results.evaluation.play import Dialogue, play_dialogue, record
+from xp.results.evaluation.play import Dialogue, play_dialogue
 from xp.results.evaluation.progress import EvaluationProgress
 from xp.results.evaluation.records import JUDGES, Number, recorded_usage
 from xp.results.evaluation.settings import ToolCalls
 from xp.tasks.row import TaskRow
 from xp.worker.engines.play import EpisodePlay
+from xp.worker.played import PlayedEpisode
 
 Todo = Sequence[tuple[TaskRow, int]]
 """Rows with numbers of samples, in the order of play."""
@@ -106,18 +106,8 @@ class Health:
 
 
 @dataclass(frozen=True)
-class EndedSample:
-    """An episode that has been played."""
-
-    episode: Episode
-    sample: int
-    record: Callable[[], Trajectory]
-    """Makes its record, once its reward is settled."""
-
-
-@dataclass(frozen=True)
-class EvaluationStage:
-    """Context of the episodes of one evaluation: environments, rules, output file and counts."""
+class EvaluationContext:
+    """Where the episodes of one evaluation are played and recorded: environments, rules, output file and counts."""
 
     run: str
     """Name of the evaluation."""
@@ -134,14 +124,14 @@ class EvaluationStage:
     """The pictures of messages. None means that there are none."""
     group_size: int = 1
     """Episodes of a task."""
-    groups: dict[str, list[EndedSample]] = field(default_factory=dict)
+    groups: dict[str, list[PlayedEpisode]] = field(default_factory=dict)
     """Ended episodes of groups that have not ended, by task."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_grouped(self, env: str) -> bool:
         return self.group_size > 1 and self.mix.scores_groups(env)
 
-    def settled(self, ended: EndedSample) -> list[Trajectory]:
+    def settled(self, ended: PlayedEpisode) -> list[Trajectory]:
         """Unrecorded episodes whose reward is known now: this one, or with rewards of the group all of it or none."""
         group = [ended]
         task = ended.episode.task
@@ -153,9 +143,11 @@ class EvaluationStage:
                     return []
                 del self.groups[task.id]
             group.sort(key=lambda ended: ended.sample)
-            self.mix.score_group([sample.episode for sample in group]).result()
+            self.mix.score_group([member.episode for member in group]).result()
         return [
-            sample.record() for sample in group if (task.id, sample.sample) not in self.recorded
+            episode.trajectory(self.run, "eval", 0)
+            for episode in group
+            if (task.id, episode.sample) not in self.recorded
         ]
 
     def take(self, trajectory: Trajectory) -> str | None:
@@ -178,22 +170,21 @@ Spend = Callable[[Mapping[str, Any]], str | None]
 
 
 def play_local(
-    stage: EvaluationStage, model: LocalModel, todo: Todo, size: int, spend: Spend
+    context: EvaluationContext, model: LocalModel, todo: Todo, size: int, spend: Spend
 ) -> str | None:
     """Plays the episodes that are not done, at most `size` at the same time, and records each at its end.
 
     Returns:
         Reason of an early stop. None means that all episodes were played.
     """
-    left = [(row, sample) for row, sample in todo if (row.task_id, sample) not in stage.done]
+    left = [(row, sample) for row, sample in todo if (row.task_id, sample) not in context.done]
     episodes = EpisodePlay(
-        model.open_engine, model.chat, left, stage.mix, places=size, in_order=False
+        model.open_engine, model.chat, left, context.mix, slots=size, in_order=False
     )
     reason: str | None = None
-    for played in (episode.record for episode in episodes):
-        read = partial(played.trajectory, stage.run, "eval", 0)
-        for trajectory in stage.settled(EndedSample(played.episode, played.sample, read)):
-            reason = stage.take(trajectory) or spend(usage_of(trajectory)) or reason
+    for rollout in episodes:
+        for trajectory in context.settled(rollout.record):
+            reason = context.take(trajectory) or spend(usage_of(trajectory)) or reason
         if reason is not None:
             episodes.begin_no_more()
     return reason
@@ -203,7 +194,7 @@ class EndpointPlay:
     """Plays many episodes at the same time with a model behind an API, with a limit of concurrent requests.
 
     Args:
-        stage: the evaluation.
+        context: the evaluation.
         connect: makes the API's client from a function that pauses.
         tools: format of tool calls.
         temperature: sampling temperature.
@@ -213,14 +204,14 @@ class EndpointPlay:
 
     def __init__(
         self,
-        stage: EvaluationStage,
+        context: EvaluationContext,
         connect: Callable[[Callable[[float], None]], Api],
         tools: ToolCalls,
         temperature: float,
         top_p: float,
         spend: Spend,
     ) -> None:
-        self._stage = stage
+        self._context = context
         self._tools = tools
         self._sampling = (temperature, top_p)
         self._spend = spend
@@ -246,7 +237,9 @@ class EndpointPlay:
             XpError: the API refuses, or does not answer in any attempt.
         """
         waiting = [
-            pending for pending in todo if (pending[0].task_id, pending[1]) not in self._stage.done
+            pending
+            for pending in todo
+            if (pending[0].task_id, pending[1]) not in self._context.done
         ]
         waiting.reverse()
         self._slots.release(concurrency)
@@ -273,7 +266,7 @@ class EndpointPlay:
                 fault = fault or ended
                 self._halt.set()
             else:
-                self._stop_for(self._stage.take(ended))
+                self._stop_for(self._context.take(ended))
         if fault is not None:
             raise fault
         return self._enough
@@ -293,29 +286,26 @@ class EndpointPlay:
                     ):
                         break
                     row, sample = waiting.pop()
-                    if self._stage.is_grouped(row.env):
+                    if self._context.is_grouped(row.env):
                         self._begun.add(row.task_id)
-                for trajectory in self._stage.settled(self._episode(row, sample)):
+                for trajectory in self._context.settled(self._episode(row, sample)):
                     self._ended.put(trajectory)
                     self._stop_for(self._spend(usage_of(trajectory)))
         except BaseException as error:  # raised by `_collect`, on the command's own thread
             self._ended.put(error)
         self._ended.put(None)
 
-    def _episode(self, row: TaskRow, sample: int) -> EndedSample:
-        stage = self._stage
-        episode = stage.mix.episode(row)
+    def _episode(self, row: TaskRow, sample: int) -> PlayedEpisode:
+        context = self._context
+        episode = context.mix.episode(row)
         episode.start()
         played = replace(row, messages=tuple(episode.opening))
-        rules = stage.rules.members[row.env]
-        pictures = None if rules.images is None else stage.pictures
+        rules = context.rules.members[row.env]
+        pictures = None if rules.images is None else context.pictures
         dialogue = Dialogue(played, rules, self._tools, pictures)
         usage = play_dialogue(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
-        return EndedSample(
-            episode,
-            sample,
-            partial(record, episode, row.tools, usage, run=stage.run, sample=sample),
-        )
+        extra = {"usage": usage.on_record()}
+        return PlayedEpisode(row, sample, episode, usage.tokens(), prompt=None, extra=extra)
 
     def _ask(self, name: str, dialogue: Dialogue) -> Answer:
         """Sends a request of an episode; a pause between attempts keeps the slot, so a busy endpoint gets fewer."""

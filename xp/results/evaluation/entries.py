@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.composition import compose, options, parse_assignments, with_assignments
+from xp.composition import compose, options, parse_assignments, recorded_with
 from xp.errors import ExitCode, XpError
 from xp.execution.named import outputs_of, run_directory
-from xp.lib.nested import set_at
 from xp.planning.refusals import check_model_files
 from xp.results.evaluation.command_line import ENDPOINT, EvalRequest
 from xp.results.evaluation.settings import BEST
@@ -141,8 +140,8 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
 
 def _spec_of_run(directory: Path, request: EvalRequest, env: str | None) -> RunSpec:
     """The run's spec, with another environment and the keys that an evaluation may set."""
-    from xp.composition.points import validated
-    from xp.spec.recorded import recorded_spec
+    from xp.composition.points import raise_faults, validated
+    from xp.lib.reading import recorded_spec
 
     container = recorded_spec(directory / "spec.yaml")
     validated(container, directory.name)
@@ -154,27 +153,15 @@ def _spec_of_run(directory: Path, request: EvalRequest, env: str | None) -> RunS
             mode="json"
         )
         words = [word for word in words if word not in of_env]
-    values = {
-        _in_mix(key, container["env"]): value for key, value in parse_assignments(words).items()
-    }
-    return with_assignments(container, values, _set)
-
-
-def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
-    if not key.startswith(_OF_A_RUN):
-        settable = "env, evaluation, preparation, seed, tracking, token limits and backend.engine.memory_fraction"
-        return f"{key}: the run's own; an evaluation of a run sets {settable}"
-    if set_at(container, key, value):
-        return None
-    return f"{key}: unknown key"
-
-
-def _in_mix(key: str, env: Mapping[str, Any]) -> str:
-    """Path in the mixture of a key of a single environment."""
-    members = list(env.get("members", ()))
-    if key.startswith("env.") and not key.startswith("env.members.") and len(members) == 1:
-        return f"env.members.{members[0]}.{key.removeprefix('env.')}"
-    return key
+    settable = "env, evaluation, preparation, seed, tracking, token limits and backend.engine.memory_fraction"
+    raise_faults(
+        [
+            f"{key}: the run's own; an evaluation of a run sets {settable}"
+            for key in parse_assignments(words)
+            if not key.startswith(_OF_A_RUN)
+        ]
+    )
+    return recorded_with(container, words)
 
 
 def _steps(directory: Path) -> str:

@@ -27,13 +27,13 @@ from xp.lib.atomic import write_json
 from xp.lib.digest import digest_of
 from xp.lib.secrets.redaction import resolve
 from xp.planning.episode import episode_config, episode_environ
-from xp.planning.run_size import row_lines
+from xp.planning.row_files import row_lines
 from xp.planning.stages import prepare_config
 from xp.results.evaluation import records
 from xp.results.evaluation.driver import (
     Allowance,
     EndpointPlay,
-    EvaluationStage,
+    EvaluationContext,
     Health,
     Todo,
     play_local,
@@ -48,13 +48,13 @@ from xp.results.evaluation.summary import summary_of
 from xp.results.evaluation.tracked import track
 from xp.spec import EngineName
 from xp.spec.dialect import Dialect
-from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.load import check_unchanged, within_limit
 from xp.tasks.picture_files import FILE as PICTURES
 from xp.tasks.picture_files import may_name_pictures
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
 from xp.tasks.row import TaskRow
+from xp.tasks.schedule import evaluated_tasks
 from xp.tasks.store import TaskSet
 from xp.worker.engines.evaluate import playing
 
@@ -83,6 +83,14 @@ class EvaluationRun:
     @property
     def title(self) -> str:
         return f"{self.entry.env} / {self.entry.name}"
+
+    @property
+    def starts_engine(self) -> bool:
+        """Whether a server of vLLM or SGLang is started, for the model or for a judge."""
+        is_local = self.entry.directory is not None
+        return self.entry.spec.served_judge is not None or (
+            is_local and self._settings.eval.engine is not EngineName.TRANSFORMERS
+        )
 
     def check(self, *, again: bool) -> None:
         """Checks what unplayed episodes need, before anything is made.
@@ -214,18 +222,25 @@ class EvaluationRun:
             TrajectoryWriter(directory / records.EPISODES) as writer,
             board,
         ):
-            size = self.entry.spec.evaluation.samples_per_task
-            pictures = PictureStore(self._outputs.absolute() / DIRECTORY)
-            stage = EvaluationStage(
-                directory.name, mix, rules, writer, board, health, done, recorded, pictures, size
+            context = EvaluationContext(
+                run=directory.name,
+                mix=mix,
+                rules=rules,
+                writer=writer,
+                board=board,
+                health=health,
+                done=done,
+                recorded=recorded,
+                pictures=PictureStore(self._outputs.absolute() / DIRECTORY),
+                group_size=self.entry.spec.evaluation.samples_per_task,
             )
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
-                return play_local(stage, model, todo, concurrency, self._spend)
+                return play_local(context, model, todo, concurrency, self._spend)
             how = self.entry.spec.evaluation
             tools = self._settings.model.tools
             play = EndpointPlay(
-                stage, self._connect, tools, how.temperature, how.top_p, self._spend
+                context, self._connect, tools, how.temperature, how.top_p, self._spend
             )
             return play(todo, concurrency, mix.max_sessions())
 
@@ -316,9 +331,9 @@ def _finished(directory: Path) -> dict[str, Any] | None:
     """Result of an evaluation. None means that it is not finished, or does not exist."""
     file = directory / RECORD
     if file.exists():
-        result = dict(read_evaluation(file))
-        if result["status"] == "finished":
-            return result
+        record = read_evaluation(file)
+        if record.status == "finished":
+            return dict(record.content)
     return None
 
 

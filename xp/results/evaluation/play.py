@@ -21,7 +21,6 @@ from xp.episode.outcome import Reply, Tokens
 from xp.episode.play import WrittenTurn, play_here
 from xp.episode.prompt import as_user, with_tools
 from xp.episode.tool_calls import ParsedCall, parse_call, read_json, with_calls
-from xp.episode.trajectory import Trajectory, trajectory
 from xp.errors import ExitCode, XpError
 from xp.lib.text import valid_text
 from xp.results.evaluation.settings import ToolCalls
@@ -246,21 +245,6 @@ def play_dialogue(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode
         return usage
     finally:
         episode.settle()
-
-
-def record(episode: Episode, tools: str, usage: Usage, *, run: str, sample: int) -> Trajectory:
-    """The trajectory of a settled episode."""
-    extra = {"usage": usage.on_record()}
-    return trajectory(
-        episode,
-        run=run,
-        phase="eval",
-        step=0,
-        sample=sample,
-        tools=tools,
-        tokens=usage.tokens(),
-        extra=extra,
-    )
 
 
 def _arguments(value: Any) -> Any:

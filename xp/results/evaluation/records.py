@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.episode.evaluation import RECORD, SCHEMA_VERSION, read_evaluation
+from xp.episode.evaluation import RECORD, SCHEMA_VERSION, EvaluationRecord, read_evaluation
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.execution.run_directory import resource_errors
 from xp.lib.atomic import try_lock, write_json
 from xp.lib.digest import digest_of
 from xp.lib.loaded_code import FILE, changed
-from xp.lib.names import is_name
+from xp.lib.reading import is_name
 from xp.lib.text import counted
 from xp.tasks import profile
 
@@ -154,8 +154,8 @@ class ListedEvaluation:
     """One evaluation below the outputs root."""
 
     directory: Path
-    summary: Mapping[str, Any] | None
-    """Content of its eval.json. None means that it does not exist yet, or is unreadable."""
+    record: EvaluationRecord | None
+    """Its eval.json. None means that it does not exist yet, or is unreadable."""
     fault: str = ""
     """Reason why its eval.json cannot be read. Empty means that it is readable or absent."""
 
@@ -179,19 +179,19 @@ def listed(directory: Path) -> ListedEvaluation:
 def line_of(evaluation: ListedEvaluation) -> str:
     """Line of one evaluation in a list."""
     directory = evaluation.directory
-    summary = evaluation.summary
+    record = evaluation.record
     if evaluation.fault:
         return f"{directory.name}  unreadable: {evaluation.fault}"
-    if summary is None:
+    if record is None:
         return f"{directory.name}  not finished: the same command continues it"
-    reward = summary["summary"]["reward"]
+    reward = record.summary.reward
     text = "no reward"
     if reward is not None:
-        text = f"{reward['value']:.3f}"
-        if reward.get("low") is not None:
-            text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
-    of = f"{counted(summary['summary']['num_tasks'], 'task')} of {summary['env']}"
-    return f"{directory.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
+        text = f"{reward.value:.3f}"
+        if reward.low is not None:
+            text += f" ({reward.low:.3f} to {reward.high:.3f})"
+    of = f"{counted(record.summary.num_tasks, 'task')} of {record.env}"
+    return f"{directory.name}  {record.status}  {text}  {record.model.name} on {of}"
 
 
 def _word(text: str) -> str:

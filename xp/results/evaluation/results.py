@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xp.episode.evaluation import RECORD, read_evaluation
+from xp.episode.evaluation import RECORD, EvaluationRecord, read_evaluation
 from xp.errors import ExitCode, XpError
-from xp.execution.held_out import ScoreChoice, evaluation_files, scoring_differences
+from xp.execution.held_out import evaluation_files, scoring_differences
 from xp.execution.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 from xp.lib.text import counted, first_of
 from xp.results.evaluation.paired import SHOWN, PairedComparison, compare, holm
 from xp.results.evaluation.records import evaluation_directory
-from xp.results.evaluation.statistics import Rewards
 
 
 @dataclass(frozen=True)
-class NamedResult:
-    """Rewards of one evaluation."""
+class NamedRecord:
+    """The record of one evaluation, with the name that a command line gives it."""
 
     name: str
-    rewards: Rewards
-    hashes: Mapping[str, str]
-    """Task -> digest of its content."""
-    pass_threshold: float
-    scoring: ScoreChoice
+    record: EvaluationRecord
     of_run: str | None = None
     """`RUN` or `RUN@0`, if it is of a run's own evaluation."""
 
@@ -56,10 +51,10 @@ def before_and_after(run: Path, margin: float) -> PairedComparison:
     return compare_named(*sides, margin)
 
 
-def compare_named(first: NamedResult, other: NamedResult, margin: float) -> PairedComparison:
+def compare_named(first: NamedRecord, other: NamedRecord, margin: float) -> PairedComparison:
     """Compares two evaluations; raises XpError(PLAN) if the tasks, their contents, or what decides the rewards
     differ."""
-    differences = scoring_differences([first.scoring, other.scoring])
+    differences = scoring_differences([first.record.scoring, other.record.scoring])
     if differences:
         raise XpError(
             f"{first.name} and {other.name}: their rewards are not on one scale, so that nothing is compared: these"
@@ -69,7 +64,11 @@ def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Pair
         )
     check_content(first, other)
     return compare(
-        (first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin
+        (first.name, other.name),
+        first.record.rewards,
+        other.record.rewards,
+        first.record.summary.pass_threshold,
+        margin,
     )
 
 
@@ -91,13 +90,13 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(full_names))
 
 
-def named(outputs: Path, name: str) -> NamedResult:
+def named(outputs: Path, name: str) -> NamedRecord:
     """Rewards of an evaluation or a run; `RUN@0` means its model before training."""
     directory = evaluation_directory(outputs, name)
     if directory is not None:
         if not (directory / RECORD).exists():
             raise XpError(f"{name} is not finished; call the same `eval` again", ExitCode.RUN_DIR)
-        return _of_file(name, directory / RECORD)
+        return NamedRecord(name, read_evaluation(directory / RECORD))
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(
@@ -106,28 +105,21 @@ def named(outputs: Path, name: str) -> NamedResult:
     return of_run(run_directory(outputs, run), name, "before" if step else "after")
 
 
-def of_run(directory: Path, name: str, which: str) -> NamedResult:
+def of_run(directory: Path, name: str, which: str) -> NamedRecord:
     """The newest result of the run's own evaluations with each task's rewards."""
     file = evaluation_files(directory).get(which)
     if file is None:
         text = f"the run has no evaluation {which} training; make one: python -m xp eval run={name}"
         raise XpError(f"{name}: {text}", ExitCode.RUN_DIR)
-    return _of_file(name, file, of_run=name)
+    return NamedRecord(name, read_evaluation(file), of_run=name)
 
 
-def _of_file(name: str, file: Path, of_run: str | None = None) -> NamedResult:
-    value = read_evaluation(file)
-    rewards = {task: record["rewards"] for task, record in value["tasks"].items()}
-    hashes = {task: record["hash"] for task, record in value["tasks"].items()}
-    return NamedResult(
-        name, rewards, hashes, value["summary"]["pass_threshold"], value["scoring"], of_run
-    )
-
-
-def check_content(first: NamedResult, other: NamedResult) -> None:
+def check_content(first: NamedRecord, other: NamedRecord) -> None:
     """Raises XpError(PLAN) if tasks of the same name differ in content."""
-    tasks = first.rewards.keys() & other.rewards.keys()
-    changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
+    of_first = first.record.tasks
+    of_other = other.record.tasks
+    common = of_first.keys() & of_other.keys()
+    changed = sorted(task for task in common if of_first[task].hash != of_other[task].hash)
     if changed:
         text = (
             f"{first.name} and {other.name}: {counted(len(changed), 'task')} have another content under the same name,"

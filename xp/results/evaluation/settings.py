@@ -7,12 +7,11 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Final
 
-import yaml
 from pydantic import Field, ValidationError
 
 from xp.composition import ROOT
 from xp.errors import XpError
-from xp.lib.yaml_loader import LOADER
+from xp.lib.reading import yaml_value
 from xp.spec import EngineName
 from xp.spec.judge import Endpoint
 from xp.spec.section import Count, Section, secret_below
@@ -64,9 +63,7 @@ class Settings(Section):
 
 def defaults() -> dict[str, Any]:
     """The content of eval.yaml."""
-    content: dict[str, Any] = yaml.load(
-        (ROOT / "conf" / "eval.yaml").read_text(encoding="utf-8"), Loader=LOADER
-    )
+    content: dict[str, Any] = yaml_value((ROOT / "conf" / "eval.yaml").read_text(encoding="utf-8"))
     return content
 
 

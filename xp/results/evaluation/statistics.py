@@ -4,94 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
 from xp.episode.clusters import Limits, clustered_stderr, reward_limits, within
+from xp.episode.evaluation import Bounds, Estimate, Figures
+from xp.execution.held_out import HeldOutResult
 
 Rewards = Mapping[str, Sequence[float | None]]
 """Task -> the rewards of its episodes. None means void."""
 
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 2000
-DIFFERS: Final = 0.2
-"""Difference between bounds of both intervals, as a share of the width, above which the bootstrap is reported."""
 EXACT: Final = "exact"
-STUDENT: Final = "t"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its interval."""
-
-    value: float
-    stderr: float | None
-    """Standard error, clustered by task. None means that there is only one task."""
-    low: float | None
-    high: float | None
-    """Bounds of the interval. None means that there is only one task, or all tasks have the same value."""
-    method: str
-    """`t` (Student's, tasks - 1 degrees of freedom) or `exact` (Clopper-Pearson, if all tasks or none pass)."""
-    num_tasks: int
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Lowest and highest possible mean reward, over all possible rewards of the void episodes."""
-
-    low: float
-    high: float
-    of: str
-    """Source of the rewards' limits. `rule`: the reward rule; `observed`: the smallest and largest reward."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Statistics of one model on one environment, or on a mixture."""
-
-    num_tasks: int
-    num_episodes: int
-    num_void: int
-    reward: Estimate | None
-    """Mean reward. None means that every episode is void."""
-    bootstrap: tuple[float, float] | None
-    """Bootstrap interval of the mean reward, by resampling tasks (BCa). None means that all tasks have the same
-    mean."""
-    passes: Estimate | None
-    """Share of episodes with a reward of at least `pass_threshold`."""
-    pass_threshold: float
-    avg_at_k: Estimate | None
-    """Mean over tasks of each task's mean reward."""
-    pass_at_k: Mapping[str, Estimate]
-    """k -> unbiased probability that one of k episodes passes, over tasks with at least k scored episodes."""
-    pass_hat_k: Mapping[str, Estimate]
-    """k -> unbiased probability that all of k episodes pass (pass^k)."""
-    void_bounds: Bounds | None
-    """Bounds of the mean reward with void episodes. None means that no episode is void, or all are."""
-
-    @property
-    def bootstrap_differs(self) -> bool:
-        """Returns whether the bootstrap interval differs notably from Student's."""
-        if (
-            self.reward is None
-            or self.bootstrap is None
-            or self.reward.low is None
-            or self.reward.high is None
-        ):
-            return False
-        low = self.reward.low
-        high = self.reward.high
-        return max(abs(self.bootstrap[0] - low), abs(self.bootstrap[1] - high)) > DIFFERS * (
-            high - low
-        )
 
 
 def summarize(
     rewards: Rewards,
     pass_threshold: float,
     limits: tuple[float | None, float | None] = (None, None),
-) -> Summary:
+) -> Figures:
     """All statistics of one environment.
 
     Args:
@@ -103,7 +35,7 @@ def summarize(
     scored = [task for task in scored if task]
     possible = reward_limits([reward for task in scored for reward in task], limits)
     passed = [[float(reward >= pass_threshold) for reward in task] for task in scored]
-    return Summary(
+    return Figures(
         num_tasks=len(rewards),
         num_episodes=sum(map(len, rewards.values())),
         num_void=sum(reward is None for task in rewards.values() for reward in task),
@@ -127,16 +59,18 @@ def mean(tasks: Sequence[Sequence[float]]) -> Estimate | None:
     value = fmean(values)
     stderr = clustered_stderr(tasks)
     if not stderr:  # one task, or all tasks have the same value
-        return Estimate(value, stderr, None, None, STUDENT, num_tasks)
+        return Estimate(value=value, stderr=stderr, num_tasks=num_tasks)
     low, high = interval(value, stderr, num_tasks)
-    return Estimate(value, stderr, low, high, STUDENT, num_tasks)
+    return Estimate(value=value, stderr=stderr, low=low, high=high, num_tasks=num_tasks)
 
 
 def bounded(estimate: Estimate | None, limits: Limits) -> Estimate | None:
     """The estimate with its interval within the limits of the values."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return estimate
-    return replace(estimate, low=within(estimate.low, limits), high=within(estimate.high, limits))
+    return estimate.model_copy(
+        update={"low": within(estimate.low, limits), "high": within(estimate.high, limits)}
+    )
 
 
 def interval(
@@ -145,6 +79,15 @@ def interval(
     """Student's interval of a mean whose standard error is clustered by task."""
     reach = stderr * student(num_tasks - 1, confidence)
     return value - reach, value + reach
+
+
+def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
+    """Bounds of the interval of a mean held-out reward. None means that there is one task, or that all rewards are
+    equal."""
+    if not result.reward_stderr or result.num_tasks < 2:
+        return None, None
+    low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    return within(low, result.limits), within(high, result.limits)
 
 
 def share(tasks: Sequence[Sequence[float]]) -> Estimate | None:
@@ -161,9 +104,12 @@ def share(tasks: Sequence[Sequence[float]]) -> Estimate | None:
         # Clopper and Pearson's interval for none or all: the other bound is the value itself.
         tail = (1 - CONFIDENCE) / 2
         number = estimate.num_tasks
+        exact = {"stderr": 0.0, "low": estimate.value, "high": estimate.value, "method": EXACT}
         if estimate.value == 0.0:
-            return Estimate(0.0, 0.0, 0.0, float(betaincinv(1, number, 1 - tail)), EXACT, number)
-        return Estimate(1.0, 0.0, float(betaincinv(number, 1, tail)), 1.0, EXACT, number)
+            exact["high"] = float(betaincinv(1, number, 1 - tail))
+        else:
+            exact["low"] = float(betaincinv(number, 1, tail))
+        return estimate.model_copy(update=exact)
     return bounded(estimate, (0.0, 1.0))
 
 
@@ -216,16 +162,19 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     value = sum(fraction * part.value for fraction, part in weighted)
     num_tasks = sum(part.num_tasks for part in parts)
     if any(part.stderr is None for part in parts):
-        return Estimate(value, None, None, None, STUDENT, num_tasks)
+        return Estimate(value=value, stderr=None, num_tasks=num_tasks)
     errors = [fraction * (part.stderr or 0.0) for fraction, part in weighted]
     variance = sum(error**2 for error in errors)
     if variance == 0:
-        return Estimate(value, 0.0, None, None, STUDENT, num_tasks)
+        return Estimate(value=value, stderr=0.0, num_tasks=num_tasks)
     freedom = variance**2 / sum(
         error**4 / (part.num_tasks - 1) for error, part in zip(errors, parts, strict=True)
     )
-    reach = math.sqrt(variance) * student(freedom)
-    return Estimate(value, math.sqrt(variance), value - reach, value + reach, STUDENT, num_tasks)
+    stderr = math.sqrt(variance)
+    reach = stderr * student(freedom)
+    return Estimate(
+        value=value, stderr=stderr, low=value - reach, high=value + reach, num_tasks=num_tasks
+    )
 
 
 def _over_k(
@@ -255,7 +204,9 @@ def _void_bounds(rewards: Rewards, limits: tuple[float | None, float | None]) ->
     highest = max(values) if highest is None else highest
     total = math.fsum(values)
     count = len(everything)
-    return Bounds((total + num_void * lowest) / count, (total + num_void * highest) / count, of)
+    return Bounds(
+        low=(total + num_void * lowest) / count, high=(total + num_void * highest) / count, of=of
+    )
 
 
 def student(freedom: float, confidence: float = CONFIDENCE) -> float:

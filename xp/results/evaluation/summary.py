@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from xp import __version__
 from xp.episode.clusters import Limits, reward_limits
-from xp.episode.evaluation import evaluation_record
+from xp.episode.evaluation import Estimate, evaluation_record
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult
 from xp.execution.held_out import limits_of
@@ -17,7 +16,6 @@ from xp.planning.episode import episode_config
 from xp.results.evaluation.records import EvaluationIdentity, Number, recorded_usage, task_of
 from xp.results.evaluation.statistics import (
     CONFIDENCE,
-    Estimate,
     Rewards,
     bounded,
     mix_of,
@@ -26,6 +24,9 @@ from xp.results.evaluation.statistics import (
 from xp.spec import RunSpec
 from xp.tasks.request import scoring
 from xp.tasks.row import TaskRow
+
+NOT_OF_REWARDS: Final = {"env_pass_share"}
+"""Figures that do not follow from the rewards."""
 
 
 def summary_of(
@@ -92,7 +93,11 @@ def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str,
     for name, recorded in record["environments"].items():
         of_env = {task: values for task, values in rewards.items() if task.split("/")[0] == name}
         summary = summarize(of_env, threshold, limits_of(rules[name]))
-        envs[name] = {**recorded, **asdict(summary), "bootstrap_differs": summary.bootstrap_differs}
+        envs[name] = {
+            **recorded,
+            **summary.model_dump(exclude=NOT_OF_REWARDS),
+            "bootstrap_differs": summary.bootstrap_differs,
+        }
     whole = next(iter(envs.values()))
     if len(envs) > 1:
         limits = {limits_of(rule) for rule in rules.values()}
@@ -129,7 +134,8 @@ def _mix(
     limits_of_all: Limits = (None, None),
 ) -> dict[str, Any]:
     """Figures over all environments as strata, weighted by their numbers of scored episodes."""
-    summary = {**recorded, **asdict(summarize(rewards, threshold, limits_of_all))}
+    of_all = summarize(rewards, threshold, limits_of_all)
+    summary = {**recorded, **of_all.model_dump(exclude=NOT_OF_REWARDS)}
     limits = reward_limits((reward for task in rewards.values() for reward in task), limits_of_all)
     for figure in ("reward", "passes", "avg_at_k"):
         scored = [env for env in envs.values() if env[figure]]
@@ -141,7 +147,7 @@ def _mix(
                 mix_of([Estimate(**env[figure]) for env in scored], weights),
                 (0.0, 1.0) if figure == "passes" else limits,
             )
-            summary[figure] = mixed and asdict(mixed)
+            summary[figure] = mixed and mixed.model_dump()
     bounds = [env["void_bounds"] for env in envs.values()]
     void_bounds = summary["void_bounds"] if any(bounds) else None
     return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": void_bounds}

@@ -7,7 +7,6 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -26,8 +25,7 @@ from xp.execution.record import read_record
 from xp.execution.run_directory import SPEC, resource_errors
 from xp.lib.atomic import replacing
 from xp.lib.data_files import HUB, data_of, shipped_name
-from xp.lib.names import is_inner_path
-from xp.lib.reading import json_of
+from xp.lib.reading import is_inner_path, json_of, recorded_spec
 from xp.lib.secrets.redaction import MASK, Redactor, known_values
 from xp.lib.secrets.shapes import holds_token
 from xp.lib.verified import DIGESTS
@@ -36,7 +34,6 @@ from xp.results.evaluation.results import of_run
 from xp.results.evaluation.statistics import summarize
 from xp.results.replay.recorded import ABOUT
 from xp.spec import RunSpec
-from xp.spec.recorded import recorded_spec
 from xp.spec.sft import SOLVE
 from xp.tasks.picture_files import FILE as SHOWN
 from xp.tasks.picture_files import Digests
@@ -299,9 +296,9 @@ def figures_of(run: Path) -> dict[str, Any]:
     """Held-out reward and pass rate of each model, with their intervals."""
     figures = {}
     for name in evaluation_files(run):
-        result = of_run(run, run.name, name)
-        summary = asdict(summarize(result.rewards, result.pass_threshold))
-        figures[name] = {key: summary[key] for key in ("reward", "passes")}
+        record = of_run(run, run.name, name).record
+        summary = summarize(record.rewards, record.summary.pass_threshold)
+        figures[name] = summary.model_dump(include={"reward", "passes"})
     return figures
 
 

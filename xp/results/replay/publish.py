@@ -21,13 +21,12 @@ from xp.execution.lock import read_lock
 from xp.execution.record import read_record
 from xp.execution.run_directory import SPEC, resource_errors
 from xp.lib.models.files import local_directory
-from xp.lib.reading import json_of, read_text
+from xp.lib.reading import json_of, read_text, recorded_spec
 from xp.lib.text import counted
 from xp.lib.verified import DIGESTS, VERIFIED, damaged
 from xp.planning.episode import user_modules
 from xp.results.replay.bundle import figures_of, refuse_secrets
 from xp.spec import RunSpec
-from xp.spec.recorded import recorded_spec
 from xp.worker.adapters import ADAPTER, CONFIG
 from xp.worker.places import model_place, start_place
 

@@ -25,10 +25,8 @@ from xp.execution.lock import LockInputs, differences, facts_and_inputs, read_lo
 from xp.execution.named import outputs_of
 from xp.execution.run_directory import SPEC
 from xp.lib.digest import file_digest
-from xp.lib.names import is_inner_path
-from xp.lib.reading import json_of
+from xp.lib.reading import is_inner_path, json_of, recorded_spec
 from xp.spec import RunSpec
-from xp.spec.recorded import recorded_spec
 from xp.worker.facts import Facts
 
 ABOUT: Final = "bundle.json"

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from xp.composition.points import from_container
 from xp.envs.base import EnvFault, Provider, Task, ToolResult
-from xp.envs.config import EnvConfig
-from xp.envs.load import load_provider
+from xp.envs.config import EnvConfig, load_provider
 from xp.envs.picture_store import DIRECTORY, VARIABLE
 from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
@@ -32,6 +31,7 @@ from xp.errors import ExitCode, XpError, nearest
 from xp.execution.held_out import is_of_reward_fn, scoring_differences
 from xp.lib.codec import from_value
 from xp.lib.nested import grouped
+from xp.lib.reading import recorded_spec
 from xp.lib.secrets.redaction import resolve
 from xp.lib.text import word_list
 from xp.planning.episode import episode_config
@@ -41,7 +41,6 @@ from xp.results.evaluation.statistics import Rewards
 from xp.results.report.episodes import EpisodeEntry, EpisodeIndex
 from xp.results.report.selection import AFTER, BEFORE
 from xp.spec import RunSpec
-from xp.spec.recorded import recorded_spec
 from xp.worker.demonstrations import PHASE as SFT
 
 MEAN: Final = "reward/avg_raw_reward"
@@ -189,7 +188,7 @@ def compared(
 def _check_scorers(runs: tuple[Path, Path]) -> None:
     """Raises XpError(PLAN) if the runs had other tasks, or if more than the rule of their rewards differs."""
     first, second = (of_run(run, run.name, "after") for run in runs)
-    scorings = [first.scoring, second.scoring]
+    scorings = [first.record.scoring, second.record.scoring]
     differences = {
         key: text
         for key, text in scoring_differences(scorings).items()

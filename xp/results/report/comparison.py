@@ -12,11 +12,11 @@ from xp.execution.sweep import spec_digest
 from xp.lib.nested import grouped, varied
 from xp.lib.text import first_line
 from xp.results.evaluation.paired import PairedComparison, holm
-from xp.results.evaluation.results import NamedResult, compare_named, named
+from xp.results.evaluation.results import NamedRecord, compare_named, named
 from xp.results.evaluation.settings import default_margin
-from xp.results.report.escaped_text import page_name
 from xp.results.report.recipe import MISSING, flat
 from xp.results.report.result import paired
+from xp.results.report.web import page_name
 
 UNIMPORTANT: Final = (*INCIDENTAL, "name")
 """Sections whose differences are not shown."""
@@ -55,7 +55,7 @@ def _pairs(runs: Sequence[Path]) -> tuple[list[PairedComparison], list[str]]:
     omissions."""
     pairs: list[PairedComparison] = []
     reasons: list[str] = []
-    first: NamedResult | None = None
+    first: NamedRecord | None = None
     for run in runs:
         try:
             result = named(run.parent.parent, run.name)

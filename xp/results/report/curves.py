@@ -14,7 +14,7 @@ from xp.lib.nested import grouped
 from xp.lib.reading import is_finite
 from xp.results.evaluation.statistics import bounded, mean
 from xp.results.report.episodes import EpisodeIndex
-from xp.results.report.escaped_text import page_name
+from xp.results.report.web import page_name
 
 STAGES: Final = ("sft", "train", "evaluate_during", "evaluate")
 MAX_TOOLS: Final = 7

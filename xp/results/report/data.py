@@ -11,22 +11,22 @@ from typing import Any, Final
 
 from xp import __version__
 from xp.envs.picture_store import DIRECTORY, PictureStore
+from xp.episode.evaluation import EvaluationRecord
 from xp.episode.metric_table import find, title_of_metric
 from xp.errors import ExitCode, XpError
 from xp.execution.notes import listed_notes
 from xp.execution.record import read_record, status_of
-from xp.lib.reading import json_of
+from xp.lib.reading import json_of, recorded_spec
 from xp.results.evaluation.records import REQUEST, line_of, listed
 from xp.results.report.comparison import comparison
 from xp.results.report.curves import curves, reward_intervals, tool_calls
 from xp.results.report.episode_detail import detail
 from xp.results.report.episodes import EpisodeEntry, EpisodeIndex
-from xp.results.report.escaped_text import page_name
 from xp.results.report.recipe import differences, flat
-from xp.results.report.result import results, verdict
+from xp.results.report.result import page_figures, results, verdict
 from xp.results.report.run_facts import facts, plan_and_measured, stages, title_of
 from xp.results.report.selection import Extent, chosen
-from xp.spec.recorded import recorded_spec
+from xp.results.report.web import page_name
 
 FORMAT: Final = 1
 NAMED: Final = ("phase", "env", "split", "status")
@@ -134,13 +134,17 @@ class EvaluationPage(RunPage):
     def data(self, rows_from: int = 0, chunk_of: Mapping[int, int] | None = None) -> dict[str, Any]:
         """The keys of a run; `metrics`, `stages` and `plan` are empty, `held_out` has its result as `after`."""
         evaluation = listed(self.run)
-        summary = evaluation.summary
         status = "unreadable" if evaluation.fault else "stopped"
         shown = []
-        if summary is not None:
-            status = summary["status"]
-            known = {**summary, **summary["playing"], **summary["usage"]}
-            names = ("run", "task_set", *summary["playing"], *USAGE)
+        environments: list[dict[str, Any]] = []
+        figures: dict[str, Any] = {}
+        if evaluation.record is not None:
+            status = evaluation.record.status
+            environments = _environments(evaluation.record)
+            figures = page_figures(evaluation.record.summary)
+            content = evaluation.record.content
+            known = {**content, **content["playing"], **content["usage"]}
+            names = ("run", "task_set", *content["playing"], *USAGE)
             shown = [
                 (name.replace("_", " "), page_name(known[name]))
                 for name in names
@@ -148,7 +152,7 @@ class EvaluationPage(RunPage):
             ]
         return {
             "is_evaluation": True,
-            "environments": [] if summary is None else _environments(summary),
+            "environments": environments,
             "id": page_name(self.run.name),
             "status": page_name(status),
             "title": page_name(f"{self.spec.get('env')} · {self.spec['model'].get('name')}"),
@@ -164,7 +168,7 @@ class EvaluationPage(RunPage):
             "spec": list(flat(self.spec).items()),
             "metrics": {},
             "reward": reward_intervals(self.index),
-            "held_out": {} if summary is None else _result(summary["summary"]),
+            "held_out": {"after": figures} if figures else {},
             "calls": {"step": [], "tools": {}},
             "episodes": self._columns(rows_from, chunk_of),
             "unreadable": self.index.num_unreadable,
@@ -183,28 +187,7 @@ def _notes(directory: Path) -> list[tuple[str, str]]:
     ]
 
 
-def _result(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of an evaluation in the form of a run's result after training."""
-    reward = figures["reward"]
-    passes = figures["passes"]
-    if reward is None:
-        return {}
-    num_void = figures["num_void"]
-    values = {
-        "reward_mean": reward["value"],
-        "reward_stderr": reward["stderr"],
-        "label": "",
-        "num_void": num_void,
-        "num_scored": figures["num_episodes"] - num_void,
-        "num_tasks": reward["num_tasks"],
-        "low": reward.get("low"),
-        "high": reward.get("high"),
-        "pass_share": passes and passes["value"],
-    }
-    return {"after": values}
-
-
-def _environments(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _environments(record: EvaluationRecord) -> list[dict[str, Any]]:
     """A row of figures for each environment of an evaluation."""
     names = (
         "num_tasks",
@@ -218,10 +201,10 @@ def _environments(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "env": page_name(env),
-            **{name: figures.get(name) for name in names},
-            **_result(figures).get("after", {}),
+            **{name: record.content["environments"][env].get(name) for name in names},
+            **page_figures(figures),
         }
-        for env, figures in summary["environments"].items()
+        for env, figures in record.environments.items()
     ]
 
 

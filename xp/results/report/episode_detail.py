@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from xp.envs.pictures import text_of
 from xp.episode.trajectory import own_turns
-from xp.results.report.escaped_text import MAX_CHARACTERS, page_name, page_text
+from xp.results.report.web import MAX_CHARACTERS, page_name, page_text
 
 MOST_PICTURES: Final = 16
 """Pictures of a message that a page shows."""

@@ -24,9 +24,9 @@ from xp.execution.sweep import SweepRecord, read_sweeps
 from xp.lib.reading import is_finite, json_of
 from xp.lib.text import shortened
 from xp.results.evaluation.records import REQUEST, listed
+from xp.results.evaluation.statistics import interval_of
 from xp.results.evaluation.verdict import RunVerdict, diagnose
-from xp.results.report.escaped_text import as_dict, page_name
-from xp.results.report.result import interval_of
+from xp.results.report.web import as_dict, page_name
 
 MAX_POINTS: Final = 32
 """Largest number of points of a run's curve; more steps are averaged."""
@@ -241,22 +241,25 @@ def _judged(directory: Path, entry: _Entry) -> _Entry:
 def _of_evaluation(directory: Path, stamp: tuple[int, ...]) -> _Entry:
     request = as_dict(json_of(directory / REQUEST, ExitCode.RUN_DIR, below=directory))
     evaluation = listed(directory)
-    summary = evaluation.summary or {}
-    status = "unreadable" if evaluation.fault else summary.get("status", "unfinished")
-    reward = as_dict(as_dict(summary.get("summary")).get("reward"))
-    began = summary.get("started")
-    ended = summary.get("ended")
+    status = "unreadable" if evaluation.fault else "unfinished"
+    reward = None
+    began = ended = None
+    if evaluation.record is not None:
+        status = evaluation.record.status
+        reward = evaluation.record.summary.reward
+        began = evaluation.record.content.get("started")
+        ended = evaluation.record.content.get("ended")
     run = RunEntry(
         directory.name,
         env=str(request["env"]),
         model=str(as_dict(request.get("model")).get("name")),
-        status=str(status),
+        status=status,
         note=evaluation.fault,
-        after=reward.get("value"),
+        after=None if reward is None else reward.value,
         tags=" ".join(listed_notes(directory).tags),
     )
     data = _data(directory, run, None) | {
-        "after": [reward["value"], reward.get("low"), reward.get("high")] if reward else None,
+        "after": None if reward is None else [reward.value, reward.low, reward.high],
         "of": page_name(request.get("run") or ""),
     }
     if isinstance(began, float) and isinstance(ended, float):

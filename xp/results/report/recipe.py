@@ -15,13 +15,12 @@ from xp.composition.model import GENERAL
 from xp.composition.points import validated
 from xp.errors import ExitCode, XpError
 from xp.execution.record import is_ours
-from xp.lib.names import is_name
 from xp.lib.nested import leaves, varied
+from xp.lib.reading import is_name, recorded_spec
 from xp.results.evaluation.records import REQUEST
-from xp.results.report.escaped_text import as_dict, page_name, page_text
+from xp.results.report.web import as_dict, page_name, page_text
 from xp.spec import RunSpec
 from xp.spec.hardware import machine_of
-from xp.spec.recorded import recorded_spec
 
 MISSING: Final = "(absent)"
 MAX_VALUE: Final = 2_000

@@ -6,17 +6,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from xp.episode.clusters import within
+from xp.episode.evaluation import Figures
 from xp.errors import XpError
 from xp.execution.health import EpisodeCount
-from xp.execution.held_out import HeldOutResult, held_out
+from xp.execution.held_out import held_out
 from xp.execution.record import RunRecord, RunStatus
 from xp.results.evaluation.paired import PairedComparison
 from xp.results.evaluation.results import before_and_after
 from xp.results.evaluation.settings import default_margin
-from xp.results.evaluation.statistics import interval
+from xp.results.evaluation.statistics import interval_of
 from xp.results.evaluation.verdict import RunVerdict, diagnose
-from xp.results.report.escaped_text import page_name
+from xp.results.report.web import page_name
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -25,20 +25,28 @@ def results(run: Path) -> dict[str, Any]:
         by_model = held_out(run)
     except XpError as error:
         return {"problem": page_name(error)}
-    pairs = {name: interval_of(estimate) for name, estimate in by_model.items()}
+    page = {}
+    for name, result in by_model.items():
+        low, high = interval_of(result)
+        page[name] = page_figures(result) | {"low": low, "high": high, "label": result.label}
+    return page
+
+
+def page_figures(figures: Figures) -> dict[str, Any]:
+    """Figures of an evaluation for a page; empty if every episode is void."""
+    reward = figures.reward
+    if reward is None:
+        return {}
     return {
-        name: {**asdict(by_model[name]), "low": low, "high": high}
-        for name, (low, high) in pairs.items()
+        "reward_mean": reward.value,
+        "reward_stderr": reward.stderr,
+        "low": reward.low,
+        "high": reward.high,
+        "num_tasks": reward.num_tasks,
+        "num_scored": figures.num_scored,
+        "num_void": figures.num_void,
+        "pass_share": figures.passes and figures.passes.value,
     }
-
-
-def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
-    """Bounds of the 95 % interval of a mean reward, clustered by task. None means that there is one task, or that all
-    rewards are equal."""
-    if not result.reward_stderr or result.num_tasks < 2:
-        return None, None
-    low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
-    return within(low, result.limits), within(high, result.limits)
 
 
 def verdict(

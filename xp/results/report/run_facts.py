@@ -10,18 +10,17 @@ from xp.composition import from_container
 from xp.episode.metric_table import title_of_metric
 from xp.errors import XpError
 from xp.execution.record import RunRecord, minutes_between
+from xp.lib.nested import value_at
 from xp.planning.memory.fit import memory_lines
-from xp.results.report.escaped_text import as_dict, page_name
+from xp.results.report.web import as_dict, page_name
 
 
 def title_of(spec: Mapping[str, Any]) -> str:
     """One line about the run."""
-    parts = ["+".join(as_dict(as_dict(spec.get("env")).get("members")))]
-    parts += [
-        str(as_dict(spec.get(name)).get("name"))
-        for name in ("model", "algorithm", "backend", "hardware")
-    ]
-    return page_name(" · ".join([*parts, f"seed {spec.get('seed')}"]))
+    sections = ("model", "algorithm", "backend", "hardware")
+    names = [str(value_at(spec, f"{section}.name")) for section in sections]
+    members = as_dict(value_at(spec, "env.members"))
+    return page_name(" · ".join(["+".join(members), *names, f"seed {spec.get('seed')}"]))
 
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -77,13 +76,6 @@ def plan_and_measured(
     """
     training = as_dict(spec.get("training"))
     values = as_dict(train.get("values"))
-    members = as_dict(as_dict(spec.get("env")).get("members"))
-    limits = {
-        name: f"at most {as_dict(member).get('max_turns')}" for name, member in members.items()
-    }
-    turns = ", ".join(f"{page_name(name)} {limit}" for name, limit in limits.items()) or "-"
-    if len(set(limits.values())) == 1:
-        turns = next(iter(limits.values()))
     episodes = f"{training.get('prompts_per_step')} x {training.get('group_size')}"
     written = f"at most {training.get('max_response_tokens')}"
     rows = [
@@ -94,7 +86,7 @@ def plan_and_measured(
         ),
         ("episodes a step", episodes, _mean(values, "episodes/num")),
         ("tokens written in an episode", written, _mean(values, "episodes/tokens")),
-        ("turns of an episode", turns, _mean(values, "environment/turns")),
+        ("turns of an episode", _turns(spec), _mean(values, "environment/turns")),
         ("seconds of a step", "not planned", _mean(values, "time/step_s")),
     ]
     for name in sorted({*values} - {"time/step_s", "time/start_s"}):
@@ -104,6 +96,15 @@ def plan_and_measured(
     for name, seconds in last.items():
         rows.append((f"seconds of {name}", "not planned", _text(seconds)))
     return [*rows, *_memory(spec, values)]
+
+
+def _turns(spec: Mapping[str, Any]) -> str:
+    """Limit of the turns of an episode, of each environment if they differ."""
+    members = as_dict(value_at(spec, "env.members"))
+    limits = {name: f"at most {value_at(member, 'max_turns')}" for name, member in members.items()}
+    if len(set(limits.values())) == 1:
+        return next(iter(limits.values()))
+    return ", ".join(f"{page_name(name)} {limit}" for name, limit in limits.items()) or "-"
 
 
 def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

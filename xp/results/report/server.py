@@ -27,9 +27,8 @@ from xp.lib.loopback import HOST
 from xp.results.report.comparison import comparison
 from xp.results.report.data import RunPage, frame, page_of, title_of_page
 from xp.results.report.episode_detail import detail, said_in
-from xp.results.report.escaped_text import page_name, page_text
 from xp.results.report.listing import Listing
-from xp.results.report.web import page, policy
+from xp.results.report.web import page, page_name, page_text, policy
 
 COOKIE: Final = "xp_view"
 HEADERS: Final = {

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from xp.envs.base import EnvFault, Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.episode.mixture import description
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_environ
 from xp.planning.stages import prepare_config
-from xp.results.report.escaped_text import page_text
 from xp.results.report.recipe import trusted_spec
+from xp.results.report.web import page_text
 
 
 def described_task(run: Path, record: Mapping[str, Any]) -> str:

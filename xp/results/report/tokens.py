@@ -16,8 +16,8 @@ from xp.lib.packages import require
 from xp.lib.reading import read_text
 from xp.planning.episode import spec_in_job
 from xp.results.report.episode_detail import rows_of
-from xp.results.report.escaped_text import page_text
 from xp.results.report.recipe import trusted_spec
+from xp.results.report.web import page_text
 from xp.worker.places import start_place
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

@@ -1,4 +1,7 @@
-"""Makes the HTML page of a report's data, with its scripts, styles, and a policy that forbids others."""
+"""Makes the HTML page of a report's data, with its scripts, styles, and a policy that forbids others.
+
+Texts of models, servers and files are escaped, and cut with the number of omitted characters.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from xp.lib.terminal import shown
+
+MAX_CHARACTERS: Final = 20_000
+"""Largest number of characters of one message in a page; the middle of a longer one is omitted."""
+END_SHARE: Final = 0.25
+"""Share of the shown characters that come from the end."""
+MAX_NAME: Final = 300
+"""Largest number of characters of a name, a number or a reason."""
 STYLES: Final = ("vendor/uPlot.min.css", "style.css")
 SCRIPTS: Final = (
     "vendor/uPlot.iife.min.js",
@@ -91,3 +102,21 @@ def _template() -> Any:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.from_string(_part("page.html.j2"))
+
+
+def page_text(text: str, most: int | None = MAX_CHARACTERS) -> str:
+    """Escapes control characters, direction marks and lone surrogates; cuts texts longer than `most`."""
+    if most is None or len(text) <= most:
+        return shown(text)
+    end = int(most * END_SHARE)
+    return f"{shown(text[: most - end])}\n... {len(text) - most:,} characters left out ...\n{shown(text[-end:])}"
+
+
+def page_name(value: object) -> str:
+    """A short text, on one line."""
+    return shown(str(value)[:MAX_NAME]).replace("\n", " ")
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """The value if it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from xp.lib.codec import JsonFile
 from xp.spec import JudgeModel, LauncherSpec
 from xp.worker.stage import StageConfig
+
+START_TIMEOUT_S: Final = 1800.0
+"""Seconds until a server's first answer: a large model from a slow disk, and CUDA graphs."""
+DEADLINE_S: Final = 600.0
+"""Seconds without an answer of the engine after which it counts as hanging; it gives none while it takes weights."""
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from xp.lib.digest import digest_number
 from xp.spec import Sampling
 from xp.worker.token_budget import is_cut
 
@@ -32,10 +32,10 @@ class Conversation:
 
     @classmethod
     def filling(cls, end_id: int) -> Conversation:
-        """A row without meaning, of which nothing is trained: losses need a token of a response."""
-        row = cls([end_id])
-        row.append_env_tokens([end_id])
-        return row
+        """One without meaning, of which nothing is trained: losses need a token of a response."""
+        conversation = cls([end_id])
+        conversation.append_env_tokens([end_id])
+        return conversation
 
     def append_policy_tokens(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Appends the policy's tokens."""
@@ -73,7 +73,7 @@ class Opening:
     """Token ids, one list per episode; an episode's number is its index here."""
     names: Sequence[str]
     """Name of each episode (its task and the index of its sample), from which its random seed is derived."""
-    places: int
+    slots: int
     """Largest number of concurrent episodes."""
     deliver: Deliver
     pictures: Sequence[Sequence[str]] = ()
@@ -117,7 +117,7 @@ class EpisodeEngine(ABC):
         return False
 
     def begin(self, number: int, conversation: Conversation | None = None) -> None:
-        """Begins the next turn of a conversation: of the opening's prompt, or of another one in its place."""
+        """Begins the next turn of a conversation: of the opening's prompt, or of another one instead."""
         if conversation is not None:
             self.conversations[number] = conversation
         self._begin_turn(number)
@@ -131,8 +131,8 @@ class EpisodeEngine(ABC):
     def _begin_turn(self, number: int) -> None:
         """Begins the next turn of a conversation."""
 
-    def end(self, number: int) -> None:  # noqa: B027 - not every engine has places
-        """Ends a conversation and frees its place."""
+    def end(self, number: int) -> None:  # noqa: B027 - not every engine has slots
+        """Ends a conversation and frees its slot."""
 
     def room(self, number: int) -> int:
         """Number of tokens left for a conversation."""
@@ -199,7 +199,7 @@ class RequestEngine(EpisodeEngine):
     def _begin_turn(self, number: int) -> None:
         conversation = self.conversations[number]
         words, limit = self._next_turn(number)
-        seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
+        seed = digest_number(words, 7)
         ids = [*conversation.prompt_ids, *conversation.completion_ids]
 
         def done(turn: GeneratedTurn | BaseException) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import RECORD, evaluation_record, read_evaluation
-from xp.episode.metrics import EpisodeFacts, check_health, void_reasons
+from xp.episode.metrics import EpisodeFacts, check_health, episode_metrics, void_reasons
 from xp.episode.metrics_file import last_step
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
@@ -29,10 +29,10 @@ from xp.lib.progress import evaluation_bar
 from xp.lib.reading import config_of
 from xp.spec import RunSpec, Sampling
 from xp.tasks.config import Purpose
-from xp.tasks.evaluated import evaluated_episodes, evaluation_metrics
 from xp.tasks.manifest import TABLE, read_manifest
 from xp.tasks.request import scoring
 from xp.tasks.row import read_rows
+from xp.tasks.schedule import evaluated_episodes
 from xp.worker.best import METRIC, STAGE
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.local import local_engine
@@ -42,6 +42,9 @@ from xp.worker.program import run_stage
 from xp.worker.stage import BEFORE, StageConfig
 from xp.worker.tasks import held_out_tasks, policy_chat
 from xp.worker.token_budget import evaluation_sampling
+
+TRAINED_ON = "tasks/trained_on"
+"""Metric of the share of held-out tasks that are trained on as well; absent if there are none."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -69,7 +72,7 @@ def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[Ep
             spec.backend.engine.name, config.server, model, chat, spec, stage
         ) as open_engine,
     ):
-        rollouts = EpisodePlay(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
+        rollouts = EpisodePlay(open_engine, chat, numbered, mix, slots=spec.evaluation.batch_size)
         bar = evaluation_bar(f"evaluate {name}", len(numbered), rollouts)
         ended = (rollout.record for rollout in bar)
         settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)
@@ -161,7 +164,7 @@ class RunEvaluation:
 
     def _is_recorded(self, name: str, stage: Path) -> bool:
         file = stage / name / RECORD
-        return file.is_file() and read_evaluation(file)["digest"] == self._digest(name)
+        return file.is_file() and read_evaluation(file).digest == self._digest(name)
 
     def _digest(self, name: str) -> str:
         """Digest of all that decides a model's result, independent of the attempt and of the training."""
@@ -213,6 +216,25 @@ def evaluated_while_training(
     if writes:
         config.metrics_file(STAGE, root).write(step, metrics)
     return metrics[METRIC]
+
+
+def evaluation_metrics(
+    name: str, played: Sequence[EpisodeFacts], pass_threshold: float, tasks: Path
+) -> dict[str, float]:
+    """The metrics of one evaluation under its name.
+
+    Args:
+        name: `before`, `after` or `during`.
+        played: all its episodes.
+        pass_threshold: smallest reward that is a pass.
+        tasks: directory of the task set.
+    """
+    metrics = episode_metrics(played, 1, pass_threshold)
+    records = read_manifest(tasks).held_out.values()
+    num_trained_on = sum(record.num_trained_on for record in records)
+    if num_trained_on:
+        metrics[TRAINED_ON] = num_trained_on / sum(record.num_held_out for record in records)
+    return {f"evaluation/{name}/{key}": value for key, value in metrics.items()}
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends each row's new columns; returns all columns of the rows."""
+        """Appends each slot's new columns; returns all columns of the slots."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         slots = self._slots
@@ -57,8 +57,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
                 pad(self.keys, (0, 0, 0, more)),
                 pad(self.values, (0, 0, 0, more)),
             )
-        self.keys[slots.rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
-        self.values[slots.rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
+        self.keys[slots.current[:, None], :, slots.columns] = key_states.transpose(1, 2)
+        self.values[slots.current[:, None], :, slots.columns] = value_states.transpose(1, 2)
         return self.keys[slots.read, :, : slots.width], self.values[slots.read, :, : slots.width]
 
     def prefix(self, slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,26 +95,26 @@ class SlotCache:
         self.cache = Cache(layer_class_to_replicate=partial(SlotLayer, self))
         self.lengths = torch.zeros(count, dtype=torch.long)
         """Tokens in each slot."""
-        self.rows = torch.zeros(0, dtype=torch.long)
+        self.current = torch.zeros(0, dtype=torch.long)
         """Slots of this forward pass."""
-        self.read: Any = self.rows
-        """The same, or a slice where they are the first ones, whose buffers are read in place."""
+        self.read: Any = self.current
+        """The same, or a slice where they are the first ones, whose buffers are read without a copy."""
         self.width = 0
         """Number of columns for attention."""
         self.columns = torch.zeros(0, 0, dtype=torch.long)
-        """Column of each new token, [rows, new tokens]."""
+        """Column of each new token, [slots, new tokens]."""
 
-    def aim(self, rows: torch.Tensor | None, num_rows: int, new: int) -> torch.Tensor:
-        """Sets the slots of the next forward pass; returns the position of each new token, [rows, new].
+    def aim(self, slots: torch.Tensor | None, num_slots: int, new: int) -> torch.Tensor:
+        """Sets the slots of the next forward pass; returns the position of each new token, [slots, new].
 
         Args:
-            rows: slots. None means the first `num_rows`.
-            num_rows: number of rows.
-            new: number of tokens per row, with padding.
+            slots: their numbers. None means the first `num_slots`.
+            num_slots: number of slots.
+            new: number of tokens per slot, with padding.
         """
-        self.rows = torch.arange(num_rows) if rows is None else rows
-        self.read = slice(num_rows) if rows is None else rows
-        lengths = self.lengths[self.rows]
+        self.current = torch.arange(num_slots) if slots is None else slots
+        self.read = slice(num_slots) if slots is None else slots
+        lengths = self.lengths[self.current]
         self.columns = lengths[:, None] + torch.arange(new)
         self.width = int(lengths.max()) + new
         while self.width > self.capacity:
@@ -146,12 +146,12 @@ def mask_rule(model: Any) -> Any:
 
 
 def masks(rule: Any, model: Any, positions: torch.Tensor, width: int) -> Any:
-    """Attention masks [rows, 1, new tokens, columns]: boolean, or numbers that are added to the scores.
+    """Attention masks [slots, 1, new tokens, columns]: boolean, or numbers that are added to the scores.
 
     Args:
         rule: the model's `mask_rule`.
         model: a Hugging Face model.
-        positions: position of each new token, [rows, new tokens]; a token's column is its position.
+        positions: position of each new token, [slots, new tokens]; a token's column is its position.
         width: number of columns of the cache.
     """
     if isinstance(rule, dict):
@@ -159,8 +159,8 @@ def masks(rule: Any, model: Any, positions: torch.Tensor, width: int) -> Any:
             kind: masks(rule_of_kind, model, positions, width)
             for kind, rule_of_kind in rule.items()
         }
-    row = torch.tensor(0)
-    is_seen = rule(row, row, positions[:, None, :, None], torch.arange(width))
+    first = torch.tensor(0)  # of the batch, and of the heads
+    is_seen = rule(first, first, positions[:, None, :, None], torch.arange(width))
     if model.config._attn_implementation != "eager":
         return is_seen
     return torch.zeros(is_seen.shape, dtype=model.dtype).masked_fill(

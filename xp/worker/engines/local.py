@@ -53,7 +53,7 @@ def local_engine(
         import torch
         from transformers.utils import logging
 
-        from xp.worker.engines.in_process import over_model
+        from xp.worker.engines.transformers_engine import over_model
 
         torch.set_num_threads(spec.backend.num_threads)
         logging.disable_progress_bar()

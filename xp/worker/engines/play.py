@@ -13,7 +13,6 @@ from itertools import count, islice
 from typing import Any, Final, Generic, TypeVar
 
 from xp.envs.pictures import digests_of
-from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Tokens
 from xp.episode.picture_reader import PictureMismatch
@@ -37,17 +36,11 @@ SIGNAL_POLL_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Rollout:
-    """A finished episode."""
+    """A finished episode with its tokens, which a training needs, and an evaluation need not keep."""
 
-    row: TaskRow
-    sample: int
-    """Index among the episodes of this task, from 0."""
+    record: PlayedEpisode
     conversations: list[Conversation]
     """Rows of tokens: one, or several if a program rewrote its history."""
-    episode: Episode
-    outcome: EpisodeResult
-    prompt: str | None
-    """The model's exact prompt; None if the run does not keep prompts."""
 
     @property
     def conversation(self) -> Conversation:
@@ -55,11 +48,8 @@ class Rollout:
         return self.conversations[0]
 
     @property
-    def record(self) -> PlayedEpisode:
-        """The episode, for metrics and trajectories."""
-        return PlayedEpisode(
-            self.row, self.sample, self.episode, tokens_of(self.conversations), self.prompt
-        )
+    def outcome(self) -> EpisodeResult:
+        return self.record.outcome
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
@@ -85,7 +75,7 @@ class Ended(Generic[T]):
 
 
 class EpisodePlay:
-    """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
+    """Plays one episode for each task; yields them in this order, each when it and all earlier ones have ended.
 
     The thread that iterates runs the engine, and a pool's threads run the environments. Each episode is a coroutine,
     which continues in the first thread when the future that it awaits has ended: one queue receives all such ends, and
@@ -94,10 +84,10 @@ class EpisodePlay:
     Args:
         open_engine: opens the engine, when the iteration begins.
         chat: the policy's tokenizer.
-        numbered: each row with the number of its sample.
+        numbered: each task with the number of its sample.
         mix: the environments.
-        places: largest number of concurrent episodes. None means the limit of open sessions.
-        group_size: each so many rows, in their order, are one group, whose rewards are settled when all have ended.
+        slots: largest number of concurrent episodes. None means the limit of open sessions.
+        group_size: each so many episodes, in their order, are one group, whose rewards are settled when all have ended.
         overlong: penalty for length. None means that there is none.
         in_order: whether the episodes come in their order; otherwise each comes as soon as it is settled.
     """
@@ -111,7 +101,7 @@ class EpisodePlay:
         chat: ChatTokens,
         numbered: Sequence[tuple[TaskRow, int]],
         mix: EnvironmentMixture,
-        places: int | None = None,
+        slots: int | None = None,
         group_size: int = 1,
         overlong: Overlong | None = None,
         in_order: bool = True,
@@ -120,15 +110,15 @@ class EpisodePlay:
         self._chat = chat
         self._numbered = numbered
         self._mix = mix
-        if places is None:
+        if slots is None:
             most = mix.max_sessions()
         else:
-            most = min(places, mix.max_sessions())
-        self._num_places = min(most, len(numbered))
+            most = min(slots, mix.max_sessions())
+        self._num_slots = min(most, len(numbered))
         self._group_size = group_size
         self._in_order = in_order
         self._inbox: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
-        self._episodes = {number: mix.episode(row) for number, (row, _) in enumerate(numbered)}
+        self._episodes = {number: mix.episode(task) for number, (task, _) in enumerate(numbered)}
         for number, episode in self._episodes.items():
             episode.count_by(partial(self._tokens, number), overlong)
         self._turns: dict[int, Future[RolloutTurn]] = {}
@@ -151,15 +141,15 @@ class EpisodePlay:
         """
         if not self._numbered:
             return
-        rows = {row.task_id: row for row, _ in self._numbered}
+        tasks = {task.task_id: task for task, _ in self._numbered}
         prompts = {
-            task_id: self._chat.prompt(row.messages, row.tools) for task_id, row in rows.items()
+            task_id: self._chat.prompt(task.messages, task.tools) for task_id, task in tasks.items()
         }
-        names = [f"{row.task_id}/{sample}" for row, sample in self._numbered]
-        ids = [prompts[row.task_id] for row, _ in self._numbered]
-        with ThreadPoolExecutor(self._num_places) as self._pool:
-            pictures = [digests_of(row.messages) for row, _ in self._numbered]
-            opening = Opening(ids, names, self._num_places, self._deliver, pictures)
+        names = [f"{task.task_id}/{sample}" for task, sample in self._numbered]
+        ids = [prompts[task.task_id] for task, _ in self._numbered]
+        with ThreadPoolExecutor(self._num_slots) as self._pool:
+            pictures = [digests_of(task.messages) for task, _ in self._numbered]
+            opening = Opening(ids, names, self._num_slots, self._deliver, pictures)
             self.engine = self._open_engine(opening)
             try:
                 yield from self._run()
@@ -168,7 +158,7 @@ class EpisodePlay:
                 self.engine.close()
 
     def _run(self) -> Iterator[Rollout]:
-        for _ in range(self._num_places):
+        for _ in range(self._num_slots):
             self._begin_next()
         num_ended = 0
         while self.engine.should_continue(self._is_live):
@@ -201,14 +191,14 @@ class EpisodePlay:
         return tokens_of(self._rows[number].all)
 
     def _ended(self, number: int) -> Rollout:
-        row, sample = self._numbered[number]
+        task, sample = self._numbered[number]
         rows = self._rows.pop(number)
         self.engine.conversations[number] = Conversation([])
         prompt = self._chat.prompt_text(rows.all[0].prompt_ids)
         episode = self._episodes.pop(number)
-        outcome = self._outcomes[number]
         rows.leave_out(episode.undelivered)
-        return Rollout(row, sample, rows.all, episode, outcome, prompt)
+        record = PlayedEpisode(task, sample, episode, tokens_of(rows.all), prompt)
+        return Rollout(record, rows.all)
 
     def _take_all(self) -> None:
         """Processes all events; waits for one if this thread is idle."""
@@ -239,7 +229,7 @@ class EpisodePlay:
             future.add_done_callback(lambda _: self._inbox.put(partial(self._resume, episode)))
 
     async def _play(self, number: int) -> None:
-        """Plays an episode, then begins the next one in its place: its own reward may take long."""
+        """Plays an episode, then begins the next one in its slot: its own reward may take long."""
         episode = self._episodes[number]
         rows = self._rows[number] = Rows(self.engine.conversations[number])
         sampling = self.engine.sampling
@@ -266,8 +256,8 @@ class EpisodePlay:
         if not episode.is_live:
             episode.start()
             return None
-        row, _ = self._numbered[number]
-        return live_prompt(episode, row.tools, self._chat, self.engine.sampling.max_prompt_tokens)
+        task, _ = self._numbered[number]
+        return live_prompt(episode, task.tools, self._chat, self.engine.sampling.max_prompt_tokens)
 
     async def _write(
         self, number: int, opening: Future[Any], row: Conversation, reply: Sequence[int]

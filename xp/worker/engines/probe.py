@@ -12,12 +12,8 @@ from xp.lib.loopback import direct_opener
 VLLM_PROBE: Final = "/is_sleeping"
 """Path that vLLM's engine process answers between two steps (0.22 to 0.31); `/health` is answered by its HTTP
 process."""
-START_TIMEOUT_S: Final = 1800.0
-"""Seconds until a server's first answer: a large model from a slow disk, and CUDA graphs."""
 PROBE_S: Final = 10.0
 """Deadline of one probe."""
-DEADLINE_S: Final = 600.0
-"""Seconds without an answer of the engine after which it counts as hanging; it gives none while it takes weights."""
 
 
 def is_answering(url: str, key: str | None, timeout_s: float = PROBE_S) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 from xp.lib.loopback import HOST, free_ports
 from xp.worker.engines import key_check
 from xp.worker.engines.completions import MODEL, CompletionClient, biases
+from xp.worker.engines.config import START_TIMEOUT_S
 from xp.worker.engines.conversation import GeneratedTurn, GenerationRequest
-from xp.worker.engines.probe import START_TIMEOUT_S
 from xp.worker.engines.server import Program, RunningServer, serving
 
 DEADLINE_S = 120.0
@@ -45,8 +45,11 @@ class SGLangClient(CompletionClient):
         }
 
     def _turn(self, answer: Any) -> GeneratedTurn:
-        rows = answer["meta_info"]["output_token_logprobs"]
-        return GeneratedTurn([int(row[1]) for row in rows], [float(row[0]) for row in rows])
+        # Log-probability, id and text of each token.
+        entries = answer["meta_info"]["output_token_logprobs"]
+        return GeneratedTurn(
+            [int(entry[1]) for entry in entries], [float(entry[0]) for entry in entries]
+        )
 
 
 class AdapterClient(SGLangClient):

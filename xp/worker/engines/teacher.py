@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from xp.envs.chat_api import Api, DialogueFails, TooLong
 from xp.episode.picture_reader import PictureReader
@@ -13,7 +13,6 @@ from xp.errors import ExitCode, XpError
 from xp.lib.models.vocabulary import vocabulary_fault
 from xp.spec import Distill
 from xp.spec.judge import Endpoint, LimitName
-from xp.spec.model import Images
 from xp.worker.places import teacher_place
 
 CONCURRENCY: Final = 32
@@ -53,13 +52,20 @@ def check_teachers_pictures(rule: Distill, reader: PictureReader) -> None:
         reader: the pictures as the policy reads them.
     """
     teacher = teacher_place(rule)
-    images = Images(max_pixels=reader.max_pixels, per_episode=reader.per_episode)
     tokenizer = reader.processor.tokenizer
-    if PictureReader.load(teacher, reader.store, images, tokenizer).digest() != reader.digest():
+    of_teacher = PictureReader.load(teacher, reader.store, reader.images, tokenizer)
+    if of_teacher.digest() != reader.digest():
         raise XpError(
             f"algorithm.distill.teacher={teacher}: its processor makes other tensors of pictures than the policy's; choose a"
             " teacher with the policy's processor, or set model.images=null"
         )
+
+
+class ScoredToken(NamedTuple):
+    """A token of a sequence, as the teacher's server returns it."""
+
+    logprob: float
+    text: str
 
 
 class TeacherApi(Api):
@@ -91,7 +97,8 @@ class TeacherApi(Api):
 
     def score(self, ids: Sequence[int], num_scored: int) -> list[float]:
         """Log-probabilities of the last tokens of a sequence; raises XpError(ENGINE) if the server gives none."""
-        return [float(token["logprob"]) for token in self._tokens(ids)[len(ids) - num_scored :]]
+        # The first token of a sequence has no score.
+        return [token.logprob for token in self._scored(ids)[len(ids) - num_scored - 1 :]]
 
     def score_all(self, sequences: Sequence[tuple[Sequence[int], int]]) -> list[list[float]]:
         """Log-probabilities of several sequences, each with the number of its last tokens that are scored."""
@@ -105,9 +112,9 @@ class TeacherApi(Api):
             *ids[:: max(1, len(ids) // NUM_PROBED)][:NUM_PROBED],
             *sorted(tokenizer.all_special_ids),
         ]
-        for number, token in zip(probed[1:], self._tokens(probed)[1:], strict=True):
+        for number, token in zip(probed[1:], self._scored(probed), strict=True):
             here = tokenizer.decode([number])
-            there = str(token.get("decoded_token"))
+            there = token.text
             # vLLM restores a space at the beginning, which SentencePiece's tokenizers leave out.
             if here.strip(" ") != there.strip(" ") and UNKNOWN not in here + there:
                 raise XpError(
@@ -115,8 +122,8 @@ class TeacherApi(Api):
                     " for the teacher; choose a teacher with the policy's tokenizer"
                 )
 
-    def _tokens(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """vLLM's entry of each token; the first is empty, since nothing is before it."""
+    def _scored(self, ids: Sequence[int]) -> list[ScoredToken]:
+        """Each token but the first, which has nothing before it."""
         body = {
             "model": self.name,
             "prompt": list(ids),
@@ -127,16 +134,17 @@ class TeacherApi(Api):
         try:
             answer = json.loads(self._post(json.dumps(body).encode()))
             entries = answer["choices"][0]["prompt_logprobs"][1:]
+            by_token = [entry[str(token)] for token, entry in zip(ids[1:], entries, strict=True)]
             tokens = [
-                {"logprob": entry[str(token)]["logprob"], **entry[str(token)]}
-                for token, entry in zip(ids[1:], entries, strict=True)
+                ScoredToken(float(entry["logprob"]), str(entry.get("decoded_token")))
+                for entry in by_token
             ]
         except (TooLong, DialogueFails) as error:
             fault = str(error)
         except (LookupError, TypeError, ValueError):
             fault = "its answer has no prompt_logprobs for each token; a vLLM server is needed"
         else:
-            return [{}, *tokens]
+            return tokens
         raise XpError(
             f"algorithm.distill.url={self.url}: the teacher's server failed: {fault}",
             ExitCode.ENGINE,

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from statistics import mean
 from typing import Any, Final
@@ -21,6 +22,7 @@ from transformers import (
 )
 
 from xp.episode.picture_reader import PictureReader
+from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.models.network import has_own_decoding, stated
 from xp.lib.nested import grouped
@@ -28,6 +30,7 @@ from xp.spec import Sampling
 from xp.worker.engines.conversation import (
     Conversation,
     EpisodeEngine,
+    OpenEngine,
     Opening,
     RolloutTurn,
 )
@@ -39,7 +42,7 @@ ROOM = 256
 """Initial number of tokens of a slot beyond the longest prompt."""
 SMALL = 256
 """Largest hidden size of a model that decodes with one thread: faster than two (tools/benchmarks/bench_threads.py)."""
-MAX_ROWS: Final = 64
+MAX_CONVERSATIONS: Final = 64
 """Largest number of conversations of one pass over whole ones."""
 _CHECKED: Final = WeakKeyDictionary[Any, Any]()
 """Models that `check_decoding` has accepted, and the class of their engine."""
@@ -88,18 +91,18 @@ class ModelEngine(EpisodeEngine):
     def step(self, is_live: bool) -> None:
         """Generates a token for every current turn, including turns that begin."""
         logits = self._logits()
-        rows = [self.conversations[turn.number] for turn in self._active]
+        conversations = [self.conversations[turn.number] for turn in self._active]
         contexts: list[list[int]] = []
         if self.sampling.repetition_penalty != 1:
-            contexts = [[*row.prompt_ids, *row.completion_ids] for row in rows]
+            contexts = [[*known.prompt_ids, *known.completion_ids] for known in conversations]
         randoms = [turn.random for turn in self._active]
         tokens, logprobs = draw(logits, self.sampling, randoms, contexts, self._never)
         unfinished = []
-        for turn, row, token, logprob in zip(
-            self._active, rows, tokens.tolist(), logprobs.tolist(), strict=True
+        for turn, conversation, token, logprob in zip(
+            self._active, conversations, tokens.tolist(), logprobs.tolist(), strict=True
         ):
             turn.ids.append(token)
-            row.append_policy_tokens([token], [logprob])
+            conversation.append_policy_tokens([token], [logprob])
             if token in self._end_ids or len(turn.ids) >= turn.limit or self._is_stop(turn.ids):
                 by_limit = is_cut(turn.ids, turn.limit, self._end_ids, self._is_stop)
                 self._opening.deliver(RolloutTurn(turn.number, turn.ids, by_limit))
@@ -134,9 +137,9 @@ class TransformersEngine(ModelEngine):
         self._shared: Prefix | None = None
         self._known: dict[tuple[int, ...], tuple[Prefix, torch.Tensor]] = {}
         """Prompts that further episodes share, and the logits after them."""
-        self._cache = SlotCache(opening.places, max(map(len, distinct)) + ROOM)
+        self._cache = SlotCache(opening.slots, max(map(len, distinct)) + ROOM)
         self._mask_rule = mask_rule(model)
-        self._free = list(range(opening.places))
+        self._free = list(range(opening.slots))
         self._slots: dict[int, int] = {}
         self._begins: list[int] = []
         self._replies: dict[int, list[int]] = {}
@@ -264,8 +267,8 @@ class TransformersEngine(ModelEngine):
         """Feeds each slot its chunk, padded on the right; returns the logits after each slot's last token."""
         lengths = torch.tensor([len(chunk) for chunk in chunks])
         ids = torch.full((len(chunks), int(lengths.max())), self._padding)
-        for row, chunk in enumerate(chunks):
-            ids[row, : len(chunk)] = torch.tensor(chunk)
+        for number, chunk in enumerate(chunks):
+            ids[number, : len(chunk)] = torch.tensor(chunk)
         return self._forward(torch.tensor(slots), ids, lengths)
 
     def _forward(
@@ -280,16 +283,16 @@ class TransformersEngine(ModelEngine):
 
         Args:
             slots: slots that get tokens.
-            ids: tokens, a row for each of these slots.
-            lengths: number of tokens of each row without padding.
-            is_padded: whether the rows are those of all slots up to the last.
+            ids: tokens of each of these slots, [slots, new tokens].
+            lengths: number of tokens of each slot without padding.
+            is_padded: whether `ids` has all slots up to the last.
         """
         count = len(ids)
         positions = self._cache.aim(None if is_padded else slots, count, ids.shape[1])
-        rows = torch.arange(count)
-        kept, places = (lengths - 1).unique(return_inverse=True)
-        chosen = slots if is_padded else rows
-        last_position = int(positions[rows, lengths - 1][chosen].max())
+        every = torch.arange(count)
+        ends, end_of = (lengths - 1).unique(return_inverse=True)
+        chosen = slots if is_padded else every
+        last_position = int(positions[every, lengths - 1][chosen].max())
         output = self._model(
             input_ids=ids,
             attention_mask=masks(self._mask_rule, self._model, positions, self._cache.width),
@@ -297,10 +300,10 @@ class TransformersEngine(ModelEngine):
             position_ids=positions.clamp(max=last_position),
             past_key_values=self._cache.cache,
             use_cache=True,
-            logits_to_keep=kept,
+            logits_to_keep=ends,
         )
         self._cache.lengths[slots] += lengths[chosen]
-        logits: torch.Tensor = output.logits[rows, places]
+        logits: torch.Tensor = output.logits[every, end_of]
         return logits[chosen].float()
 
 
@@ -322,37 +325,42 @@ class RecomputingEngine(ModelEngine):
             self._never = sorted({*self._never, *pictures.form.special_ids})
 
     def _logits(self) -> torch.Tensor:
-        rows = [self.conversations[turn.number] for turn in self._active]
-        keys = [((*row.prompt_ids, *row.completion_ids), tuple(row.pictures)) for row in rows]
-        # Equal ones are computed once; those of a pass have similar lengths, so that little is padding.
-        ordered = sorted(dict.fromkeys(keys), key=lambda key: len(key[0]))
-        parts = [
-            self._forward(ordered[start : start + MAX_ROWS])
-            for start in range(0, len(ordered), MAX_ROWS)
+        conversations = [self.conversations[turn.number] for turn in self._active]
+        sequences = [
+            ((*known.prompt_ids, *known.completion_ids), tuple(known.pictures))
+            for known in conversations
         ]
-        row_of = {key: row for row, key in enumerate(ordered)}
-        return torch.cat(parts)[[row_of[key] for key in keys]]
+        # Equal ones are computed once; those of a pass have similar lengths, so that little is padding.
+        ordered = sorted(dict.fromkeys(sequences), key=lambda sequence: len(sequence[0]))
+        parts = [
+            self._forward(ordered[start : start + MAX_CONVERSATIONS])
+            for start in range(0, len(ordered), MAX_CONVERSATIONS)
+        ]
+        number_of = {sequence: number for number, sequence in enumerate(ordered)}
+        return torch.cat(parts)[[number_of[sequence] for sequence in sequences]]
 
-    def _forward(self, rows: Sequence[tuple[tuple[int, ...], tuple[str, ...]]]) -> torch.Tensor:
-        lengths = torch.tensor([len(ids) for ids, _ in rows])
-        padded = torch.full((len(rows), int(lengths.max())), self._padding)
+    def _forward(
+        self, sequences: Sequence[tuple[tuple[int, ...], tuple[str, ...]]]
+    ) -> torch.Tensor:
+        lengths = torch.tensor([len(ids) for ids, _ in sequences])
+        padded = torch.full((len(sequences), int(lengths.max())), self._padding)
         mask = torch.zeros_like(padded)
-        for number, (ids, _) in enumerate(rows):
+        for number, (ids, _) in enumerate(sequences):
             padded[number, : len(ids)] = torch.tensor(ids)
             mask[number, : len(ids)] = 1
-        places = lengths - 1
+        end_of = lengths - 1
         # The layers are causal, so padding on the right changes nothing before it.
         inputs = {"input_ids": padded}
         if self._pictures is not None:
-            digests = [digest for _, pictures in rows for digest in pictures]
-            ends, places = places.unique(return_inverse=True)
+            digests = [digest for _, pictures in sequences for digest in pictures]
+            ends, end_of = end_of.unique(return_inverse=True)
             inputs |= {"attention_mask": mask, "logits_to_keep": ends}
             inputs |= self._pictures.inputs(padded, digests)
         device = self._model.device
         output = self._model(
             **{name: value.to(device) for name, value in inputs.items()}, use_cache=False
         )
-        logits: torch.Tensor = output.logits[torch.arange(len(rows)), places]
+        logits: torch.Tensor = output.logits[torch.arange(len(sequences)), end_of]
         return logits.float().cpu()
 
 
@@ -419,25 +427,25 @@ def draw(
     contexts: Sequence[Sequence[int]] = (),
     never: Sequence[int] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token per row, and its log-probability with the temperature (with 1 if the temperature is 0), before
+    """One token per conversation, and its log-probability with the temperature (with 1 if the temperature is 0), before
     penalties and cuts.
 
     Args:
-        logits: [rows, vocabulary].
+        logits: [conversations, vocabulary].
         sampling: temperature, top-p, top-k, min-p and the repetition penalty.
-        randoms: one generator per row, of which one number is used.
-        contexts: tokens of each row's conversation, for the penalty. Empty means that there is none.
+        randoms: one generator per conversation, of which one number is used.
+        contexts: tokens of each conversation, for the penalty. Empty means that there is none.
         never: tokens that are never drawn.
     """
     scale = sampling.temperature or 1.0
     logprobs = candidates = torch.log_softmax(logits / scale, -1)
     if contexts:
         penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
-        rows = [
-            penalty(torch.tensor([ids]), row[None])
-            for row, ids in zip(logits, contexts, strict=True)
+        penalized = [
+            penalty(torch.tensor([ids]), scores[None])
+            for scores, ids in zip(logits, contexts, strict=True)
         ]
-        candidates = torch.log_softmax(torch.cat(rows) / scale, -1)
+        candidates = torch.log_softmax(torch.cat(penalized) / scale, -1)
     if never:
         candidates = candidates.clone()
         candidates[:, list(never)] = -torch.inf
@@ -458,3 +466,18 @@ def draw(
         points = torch.minimum(points, torch.nextafter(heights[:, -1], torch.zeros(())))
         tokens = torch.searchsorted(heights, points[:, None], right=True)[:, 0]
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+
+
+def over_model(model: Any, chat: ChatTokens, sampling: Sampling, seed: str) -> OpenEngine:
+    """Function that opens engines over a model of this process, with pictures or of text alone.
+
+    Raises:
+        XpError: as `check_decoding` does.
+    """
+    is_stop = chat.holds_one_of(sampling.stop)
+    kind: Callable[..., EpisodeEngine]
+    if chat.pictures is None:
+        kind = check_decoding(model)
+    else:
+        kind = partial(RecomputingEngine, pictures=chat.pictures)
+    return lambda opening: kind(model, opening, chat.end_ids, sampling, seed, is_stop)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.fields.batch_shape import batch_shape
-from xp.fields.field import Column, Pin, columns_of
+from xp.fields.field import Column, Pin
 from xp.fields.sft import SFT
 from xp.fields.shared import is_megatron
 from xp.fields.skyrl import ALGORITHM, MEGATRON, Keys
-from xp.fields.table import FIELDS
+from xp.fields.table import FIELDS, columns_of
 from xp.spec import RunSpec
+from xp.worker.skyrl_names import ENV_CLASS
 
 METRICS = "xp writes the metrics and the trajectories"
 TRUNCATION = (

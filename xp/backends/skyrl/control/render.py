@@ -27,14 +27,14 @@ from xp.fields.field import Native, Refusal
 from xp.fields.sft import skyrl_ranks
 from xp.fields.shared import has_critic, is_colocated, is_megatron, is_on_cpu
 from xp.fields.skyrl import REMOVE_PADDING, can_pack, has_stub, is_packed, workers
-from xp.fields.support import FieldSupport, value_refusals, with_sft
+from xp.fields.support import FieldSupport
 from xp.lib.nested import flat
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.job import Job, Stage
-from xp.planning.native_keys import NativeKeys, keys_of
+from xp.planning.native_keys import TrainerKeys
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
@@ -241,11 +241,30 @@ def _stubs(spec: RunSpec) -> tuple[str, ...]:
     return "CUDA: the CPU", "NCCL and CUDA IPC: gloo"
 
 
+def _written(keys: Native) -> str:
+    return ", ".join(assignment(key, value) for key, value in keys.items())
+
+
+KEYS = TrainerKeys(
+    COLUMNS,
+    SFT_COLUMNS,
+    PINS,
+    TABLE,
+    catalog=lambda: catalog()["fields"],
+    sft_catalog=sft_catalog,
+    read=flat,
+    write=_written,
+)
+"""Keys of SkyRLTrainConfig and of SFTConfig, those of its policy by their names in SkyRLTrainConfig."""
+native_keys = KEYS.native_keys
+sft_keys = KEYS.sft_keys
+override_lines = KEYS.override_lines
+
+
 def check(spec: RunSpec) -> list[Refusal]:
     """See xp.planning.backend.Backend."""
-    field_refusals = support.refusals(with_sft(COLUMNS, SFT_COLUMNS, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return field_refusals or [
+    return KEYS.field_refusals(spec) or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, FSDP2)),
         *override_refusals(native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]),
         *override_refusals(sft_keys(spec), sft_overrides(spec), sft_catalog()),
@@ -262,33 +281,6 @@ def _padding_refusals(spec: RunSpec) -> Iterator[Refusal]:
         )
 
 
-def native_keys(spec: RunSpec) -> NativeKeys:
-    """Keys of SkyRLTrainConfig."""
-    return keys_of(
-        "backend.overrides", TABLE, catalog()["fields"], PINS, support.owners(COLUMNS, spec)
-    )
-
-
-def sft_keys(spec: RunSpec) -> NativeKeys:
-    """Keys of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
-    owners = support.owners(COLUMNS, spec) | support.owners(SFT_COLUMNS, spec)
-    return keys_of("sft.overrides", TABLE, sft_catalog(), PINS, owners)
-
-
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
-    """Key path of each leaf field -> its support."""
-    refused = [*value_refusals(spec), *check(spec)]
-    replaced = native_keys(spec).replaced(flat(spec.backend.overrides))
-    return support.meanings(with_sft(COLUMNS, SFT_COLUMNS, spec), spec, refused, _written, replaced)
-
-
-def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
-    return [
-        *native_keys(spec).warnings(flat(spec.backend.overrides)),
-        *sft_keys(spec).warnings(flat(spec.sft.overrides)),
-    ]
-
-
-def _written(keys: Native) -> str:
-    return ", ".join(assignment(key, value) for key, value in keys.items())
+    return KEYS.meanings(spec, check(spec))

@@ -91,9 +91,9 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         with self._trained_step() as step:
             if step == self._checkpointed:
                 return str(Path(self.cfg.trainer.ckpt_path, FORM.format(step)))
-            place = str(super().save_checkpoints())
+            checkpoint = str(super().save_checkpoints())
         self._checkpointed = step
-        return place
+        return checkpoint
 
     def save_models(self) -> None:
         with self._trained_step() as step:

@@ -59,7 +59,7 @@ def choose_latest(checkpoints: Path) -> None:
     latest = file.read_text().strip() if file.is_file() else None
     if latest is None or latest in map(str, known):
         return
-    whole = [step for step, place in known.items() if (place / STATE).is_file()]
+    whole = [step for step, directory in known.items() if (directory / STATE).is_file()]
     if whole:
         remedy = f"training continues from {FORM.format(max(whole))}"
         write_atomically(file, str(max(whole)))

@@ -3,7 +3,7 @@
 A new cluster is closed to other users (xp.lib.private_ray), who could otherwise run code in it.
 
 The processes of the job's own Ray inherit its environment, secrets included, and Ray does not store it. Those of an
-existing Ray read secrets from a file (xp.envs.secrets_file).
+existing Ray read secrets from a file (xp.lib.secrets.environment).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.skyrl.worker.engine_watch import EngineWatch, lost
-from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import private_ray
+from xp.lib.secrets.environment import SECRETS_FILE
 from xp.worker.engines.probe import is_lost_process
 
 UPSTREAM_SECRETS = (
@@ -35,7 +35,7 @@ UPSTREAM_SECRETS = (
 
 Its processes inherit them instead.
 """
-VARIABLES = ("PYTHONPATH", VARIABLE)
+VARIABLES = ("PYTHONPATH", SECRETS_FILE)
 PREPARE = "xp.backends.skyrl.worker.process.prepare_process"
 REHEARSE = "xp.backends.skyrl.worker.rehearsal.cpu_torch.prepare_process"
 REHEARSAL_CPUS = 6

@@ -12,8 +12,6 @@ from xp.worker.sft import SftConfig
 from xp.worker.skyrl_names import STEPS_KEY
 from xp.worker.stage import StageConfig, TrainConfig
 
-ENV_CLASS = "xp"
-"""Name of xp's environment in SkyRL-Gym."""
 TRAIN_DATA = "data.train_data"
 HELD_OUT_DATA = "data.val_data"
 REFERENCE_KEY = "trainer.ref.model.path"

@@ -17,7 +17,8 @@ from xp.errors import ExitCode, XpError
 from xp.lib import private_ray
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
-from xp.worker.engines.probe import DEADLINE_S, PROBE_S, VLLM_PROBE, is_answering, tail
+from xp.worker.engines.config import DEADLINE_S
+from xp.worker.engines.probe import PROBE_S, VLLM_PROBE, is_answering, tail
 
 FILE: Final = "engines.json"
 """File in SkyRL's log directory that names the engines once they are up."""

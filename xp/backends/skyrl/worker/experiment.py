@@ -15,15 +15,15 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, save_policy
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.drawn_tasks import DrawnPrompts
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
-from xp.backends.skyrl.worker.generator import UncountedPrompts, XpGenerator
+from xp.backends.skyrl.worker.generator import XpGenerator
 from xp.backends.skyrl.worker.pictures import SkyRLPictures
+from xp.backends.skyrl.worker.prompts import DrawnPrompts, UncountedPrompts
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
-from xp.envs.secrets_file import environment
 from xp.episode.advantages import advantage_rule
 from xp.episode.mixture import EnvironmentMixture
+from xp.lib.secrets.environment import with_secrets_file
 from xp.worker.best import BestKeeper
 from xp.worker.publish import publish
 from xp.worker.tasks import TASK_ORDER, model_chat
@@ -40,7 +40,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         root: the outputs root, to which all other paths are relative.
     """
     os.chdir(root)
-    environ = environment()
+    environ = with_secrets_file()
     with (
         open_stage(stage, config, environ) as (mix, recorder),
         engine_faults(),
@@ -110,10 +110,10 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         if config.stub:
             from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 
-            place = self.cfg.trainer.policy.model.path
+            model = self.cfg.trainer.policy.model.path
             weights = Path(config.stage_dir, "engine_weights.safetensors").absolute()
             spec = config.spec
-            return CpuEngine(place, weights, spec.backend.num_threads, spec.model.images)
+            return CpuEngine(model, weights, spec.backend.num_threads, spec.model.images)
         from xp.backends.skyrl.worker import engine_key
 
         has_key = engine_key.use(self.cfg)

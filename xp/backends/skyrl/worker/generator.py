@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -21,7 +20,6 @@ from skyrl.backends.skyrl_train.utils.routed_experts import RoutedExpertTrace
 from skyrl.train.generators.base import GeneratorInterface
 from skyrl.train.generators.utils import prepare_generator_input
 
-from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.backends.skyrl.worker.pictures import SkyRLPictures
 from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
@@ -30,6 +28,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.picture_reader import PictureMismatch
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
+from xp.lib.digest import digest_number
 from xp.lib.models.files import config_of
 from xp.lib.nested import grouped
 from xp.spec import RunSpec, Sampling
@@ -38,6 +37,7 @@ from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of, trainable
 from xp.worker.media import placeholder_ids
 from xp.worker.played import PlayedEpisode, SampledTask, is_left_out, live_prompt
+from xp.worker.skyrl_names import ENV_CLASS
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed, is_cut
 
 T = TypeVar("T")
@@ -152,8 +152,8 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             # More episodes than sessions would fill the pool with waiting calls, and no session would ever end.
             self._slots = asyncio.Semaphore(self._mix.max_sessions())
         batch = self._batch(input_batch)
-        rows = zip(input_batch["env_extras"], input_batch["trajectory_ids"], strict=True)
-        plays = [self._begin(extras, trajectory_id, batch) for extras, trajectory_id in rows]
+        prompts = zip(input_batch["env_extras"], input_batch["trajectory_ids"], strict=True)
+        plays = [self._begin(extras, trajectory_id, batch) for extras, trajectory_id in prompts]
         groups = grouped((play.trajectory_id.instance_id, play) for play in plays)
         tasks = [asyncio.ensure_future(self._play_group(group, batch)) for group in groups.values()]
         try:
@@ -302,7 +302,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
             "min_tokens": 0,
             "stop_token_ids": list(self.chat.end_ids),
             # Engines have one seed: without this, two of them may draw the same tokens for episodes of a group.
-            "seed": int.from_bytes(hashlib.sha256(words.encode()).digest()[:7]),
+            "seed": digest_number(words, 7),
             **biases(self._never),
         }
         request = {
@@ -338,7 +338,7 @@ class XpGenerator(GeneratorInterface):  # type: ignore[misc]
         return PlayedEpisode(play.task, play.sample, play.episode, tokens, prompt)
 
     def _output(self, plays: Sequence[_Play], batch: _Batch) -> dict[str, Any]:
-        """SkyRL's GeneratorOutput; an episode of several rows has several entries in a row."""
+        """SkyRL's GeneratorOutput; an episode of several rows has several entries, one after the other."""
         pairs = self._rows(plays)
         rewards = [self._rewards(play, row) for play, row in pairs]
         masks = [self._mask(play, row) for play, row in pairs]
@@ -396,12 +396,3 @@ def _stop_reason(play: _Play) -> str:
     if status is EpisodeStatus.VOID:
         return VOID
     return "length" if status is EpisodeStatus.TRUNCATED else "stop"
-
-
-class UncountedPrompts:
-    """In a tokenizer's place for SkyRL's data set, which counts each prompt's tokens by its own rendering, without
-    tools, and some chat templates refuse: xp has counted them when the tasks were prepared."""
-
-    def apply_chat_template(self, conversation: Any, **arguments: Any) -> list[int]:
-        del conversation, arguments
-        return []

@@ -59,15 +59,15 @@ class SkyRLPictures:
         Raises:
             PictureMismatch: the ids have other placeholders, or the engine has another number for a picture.
         """
-        places = [
-            {"offset": place.start, "length": len(place)}
-            for place in self._sized.places(ids, digests)
+        ranges = [
+            {"offset": positions.start, "length": len(positions)}
+            for positions in self._sized.places(ids, digests)
         ]
         if not digests:
             return None
         return {
             "mm_hashes": {"image": [self._name(digest) for digest in digests]},
-            "mm_placeholders": {"image": places},
+            "mm_placeholders": {"image": ranges},
             "kwargs_data": {"image": [await self._encoded(digest) for digest in digests]},
         }
 
@@ -79,9 +79,8 @@ class SkyRLPictures:
         Args:
             rows: digests of the pictures of each row.
         """
-        blank = self.reader.no_pixels()
-        pictures = [self.reader.pixels(digests) or blank for digests in rows]
-        return [row[PIXELS] for row in pictures], [row[GRID] for row in pictures]
+        pictures = [self.reader.row_pixels(digests) for digests in rows]
+        return [tensors[PIXELS] for tensors in pictures], [tensors[GRID] for tensors in pictures]
 
     def _name(self, digest: str) -> str:
         """Name of a picture for the engine. vLLM keeps what its vision part makes of a picture by it, also after an

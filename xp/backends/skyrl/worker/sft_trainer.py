@@ -107,12 +107,11 @@ class SkyRLPictureCollator:
 
     def __call__(self, examples: list[dict[str, Any]], batch_size: int) -> Any:
         batch = self._collate(examples, batch_size=batch_size)
-        rows = []
-        for example in examples:
-            digests = example.get(PICTURES, "").split()
-            rows.append(self._pictures.pixels(digests) or self._pictures.no_pixels())
+        pixels = [
+            self._pictures.row_pixels(example.get(PICTURES, "").split()) for example in examples
+        ]
         for key in (PIXELS, GRID):
-            batch[key] = TensorList([row[key] for row in rows])
+            batch[key] = TensorList([tensors[key] for tensors in pixels])
         return batch
 
 
@@ -148,8 +147,8 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
             fsdp_worker.PolicyWorker = TiedPolicyWorker  # SkyRL's method imports it by this name
         with replaced(sft_trainer, get_processor=lambda *_, **__: None):
             super().setup()
-        place = self.cfg.trainer.policy.model.path
-        reader = picture_reader(place, self._policy, self.tokenizer)
+        model = self.cfg.trainer.policy.model.path
+        reader = picture_reader(model, self._policy, self.tokenizer)
         if reader is not None:
             self.collator = SkyRLPictureCollator(self.collator, reader)
         update = self.dispatch.forward_backward

@@ -8,11 +8,11 @@ from typing import Any
 
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import AGE, GAP, NATIVE
+from xp.episode.advantages import DISTILL_KL
 from xp.episode.metrics import EpisodeFacts, all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
-from xp.worker.distill import DISTILL_KL
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.importance import METRICS as OF_WEIGHTS

@@ -12,7 +12,6 @@ from typing import Any
 from xp.backends.skyrl.worker.adapters_probe import check_adapters
 from xp.backends.skyrl.worker.cluster import joins
 from xp.backends.skyrl.worker.config import (
-    ENV_CLASS,
     HELD_OUT_DATA,
     TRAIN_DATA,
     SkyRLStageConfig,
@@ -23,13 +22,12 @@ from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, loopback_binding, private_ray
 from xp.lib.atomic import replacing
-from xp.lib.reading import config_of
 from xp.spec.backend import Placement
 from xp.tasks.row import TaskRow
 from xp.worker.engines.teacher import check_teacher, check_teachers_pictures
 from xp.worker.places import teacher_place
 from xp.worker.program import run_stage
-from xp.worker.skyrl_names import warm_up_too_long
+from xp.worker.skyrl_names import ENV_CLASS, warm_up_too_long
 from xp.worker.tasks import policy_chat
 from xp.worker.training import TrainingProgram
 
@@ -39,9 +37,9 @@ MIDDLEWARE = "xp.worker.engines.key_check.EngineKeyCheck"
 def main(argv: Sequence[str]) -> None:
     """Runs the training of a config file; SkyRL resumes from the last complete checkpoint, if there is one."""
     path = Path(argv[0]).absolute()
-    prepare(config_of(path, SkyRLTrainStageConfig.from_json))
     program = TrainingProgram.begin(path, SkyRLTrainStageConfig.from_json)
     config = program.config
+    prepare(config)
     chat = policy_chat(config, config.start_model, program.stage)
     write_views(program, chat)
 

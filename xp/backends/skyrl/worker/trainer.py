@@ -16,13 +16,15 @@ from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports, save_policy
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.drawn_tasks import DrawnPrompts
 from xp.backends.skyrl.worker.generator import VOID
+from xp.backends.skyrl.worker.prompts import DrawnPrompts
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import (
+    DISTILL_KL,
     AdvantageFn,
     check_not_negative,
     differ,
+    distilled,
     of_groups,
     without_variance,
 )
@@ -32,7 +34,6 @@ from xp.lib.progress import evaluation_bar
 from xp.spec import RatioFrom
 from xp.tasks.curriculum import FILE
 from xp.worker.best import BestKeeper
-from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import metrics, weigh
 from xp.worker.played import PlayedEpisode
 from xp.worker.publish import seal
@@ -139,10 +140,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     def _cleanup_old_checkpoints(self) -> None:
         """SkyRL's method, with xp's own rule of which directories are checkpoints."""
         self._node_ids = self._node_ids or self.dispatch.get_node_ids()
-        place = self.cfg.trainer.ckpt_path
+        checkpoints = self.cfg.trainer.ckpt_path
         keep = self.cfg.trainer.max_ckpts_to_keep
-        run_on_each_node(self._node_ids, prune, place, keep)
-        prune(place, keep)
+        run_on_each_node(self._node_ids, prune, checkpoints, keep)
+        prune(checkpoints, keep)
 
     def save_models(self) -> None:
         """Saves a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""

@@ -26,10 +26,9 @@ from xp.backends.skyrl.worker.advantages import critic_loss, loss_divisor
 from xp.episode.picture_reader import GRID, PIXELS
 from xp.lib.patching import replaced
 from xp.worker.adapters import check_untied
-from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 from xp.worker.media import TextWeights, freeze_media, has_media
-from xp.worker.media_gradients import free_media_inputs
+from xp.worker.network import disable_dropout, free_media_inputs
 from xp.worker.picture_passes import seeing_nothing
 
 CLIPPED = "loss_metrics/clip_ratio"

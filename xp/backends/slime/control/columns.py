@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.worker.config import (
+    INPUT_KEY,
+    METADATA_KEY,
+    TOOL_KEY,
+)
+from xp.fields.field import Column, Pin
+from xp.fields.sft import SFT
+from xp.fields.support import render
+from xp.fields.table import FIELDS, columns_of
+from xp.spec import RunSpec
+from xp.worker.slime_names import (
     ADVANTAGES,
     COUNT_TRAINED,
     ENTER_SFT,
@@ -12,18 +22,10 @@ from xp.backends.slime.worker.config import (
     EPISODES,
     EXAMPLES,
     GENERATE,
-    INPUT_KEY,
     LOG_ROLLOUT,
-    METADATA_KEY,
     SCALE_UPDATE,
-    TOOL_KEY,
+    STEPS_FLAG,
 )
-from xp.fields.field import Column, Pin, columns_of
-from xp.fields.sft import SFT
-from xp.fields.support import render
-from xp.fields.table import FIELDS
-from xp.spec import RunSpec
-from xp.worker.slime_names import STEPS_FLAG
 
 HOOK = "it is a function of xp's"
 DROPOUT = Pin(0.0, "the ratio is between two passes of the same network")

@@ -37,13 +37,13 @@ from xp.backends.slime.worker.config import (
 from xp.fields import support
 from xp.fields.architecture import SPARSE
 from xp.fields.field import Native, Refusal
-from xp.fields.support import FieldSupport, value_refusals, with_sft
+from xp.fields.support import FieldSupport
 from xp.lib.digest import text_digest
 from xp.lib.packages import IS_CLONE
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import NOT_MEGATRON, batch_refusals, with_shared
 from xp.planning.job import Job, Stage
-from xp.planning.native_keys import NativeKeys, keys_of
+from xp.planning.native_keys import TrainerKeys
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
@@ -304,6 +304,33 @@ def _exports(places: RunPaths) -> str:
     return f"{places.run}/exports"
 
 
+def _written(flags: Native) -> str:
+    return " ".join(words(flags_of(flags)))
+
+
+def _with_owned(rendered: dict[str, str]) -> dict[str, str]:
+    # xp uses this flag for the critic; a user's own function needs another algorithm.
+    user_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
+    return with_aliases(rendered | {"--custom-advantage-function-path": user_function})
+
+
+KEYS = TrainerKeys(
+    COLUMNS,
+    SFT_COLUMNS,
+    PINS,
+    OVERRIDES,
+    catalog=lambda: catalog().flags,
+    sft_catalog=lambda: catalog().flags,
+    read=override_flags,
+    write=_written,
+    with_owned=_with_owned,
+)
+"""Flags of the training and of the stage `sft`, each with its other names."""
+native_keys = KEYS.native_keys
+sft_keys = KEYS.sft_keys
+override_lines = KEYS.override_lines
+
+
 def check(spec: RunSpec) -> list[Refusal]:
     """See xp.planning.backend.Backend."""
     no_gpu = COLUMNS["hardware"].refusal("hardware", spec)
@@ -312,10 +339,7 @@ def check(spec: RunSpec) -> list[Refusal]:
     family = family_refusal(spec)
     if family is not None:
         return [family]
-    layout_refusals = [
-        *architecture_refusals(spec),
-        *support.refusals(with_sft(COLUMNS, SFT_COLUMNS, spec), spec),
-    ]
+    layout_refusals = [*architecture_refusals(spec), *KEYS.field_refusals(spec)]
     # The batch shape and the flags have a meaning only for a supported layout.
     return layout_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, NOT_MEGATRON)),
@@ -324,40 +348,6 @@ def check(spec: RunSpec) -> list[Refusal]:
     ]
 
 
-def native_keys(spec: RunSpec) -> NativeKeys:
-    """Flags of the training."""
-    return keys_of(
-        "backend.overrides", OVERRIDES, catalog().flags, PINS, with_aliases(owners(spec))
-    )
-
-
-def sft_keys(spec: RunSpec) -> NativeKeys:
-    """Flags of the stage `sft`."""
-    owned = with_aliases(owners(spec) | support.owners(SFT_COLUMNS, spec))
-    return keys_of("sft.overrides", OVERRIDES, catalog().flags, PINS, owned)
-
-
-def owners(spec: RunSpec) -> dict[str, str]:
-    """Flag -> its field, even if this spec does not write it; empty if the flag is the same for every run."""
-    # xp uses this flag for the critic; a user's own function needs another algorithm.
-    user_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
-    return support.owners(COLUMNS, spec) | {"--custom-advantage-function-path": user_function}
-
-
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
-    """Key path of each leaf field -> its support."""
-    refused = [*value_refusals(spec), *check(spec)]
-    replaced = native_keys(spec).replaced(
-        {f"--{name}": content for name, content in spec.backend.overrides.items()}
-    )
-    return support.meanings(with_sft(COLUMNS, SFT_COLUMNS, spec), spec, refused, _written, replaced)
-
-
-def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
-    of_sft = sft_keys(spec).warnings(override_flags(spec.sft.overrides))
-    return [*native_keys(spec).warnings(override_flags(spec.backend.overrides)), *of_sft]
-
-
-def _written(flags: Native) -> str:
-    return " ".join(words(flags_of(flags)))
+    return KEYS.meanings(spec, check(spec))

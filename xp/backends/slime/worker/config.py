@@ -198,27 +198,3 @@ def config_at(path: str) -> WorkerConfig:
 WORKER_ATTRIBUTE = "xp_worker"
 """Attribute of Slime's `args` with the absolute path of a WorkerConfig, which the stage programs set by
 --custom-config-path."""
-
-
-GENERATE = "xp.backends.slime.worker.rollout.generate"
-"""--custom-generate-function-path: `async (args, sample, sampling_params, evaluation) -> Sample` plays one episode."""
-ADVANTAGES = "xp.backends.slime.worker.advantages.post_process"
-"""--custom-reward-post-process-path: `(args, samples) -> (raw rewards, advantages)`, a void episode in no mean; divides
-by a group's standard deviation where args.grpo_std_normalization. With a critic: (raw rewards, rewards)."""
-LOG_ROLLOUT = "xp.backends.slime.worker.steps.log_rollout"
-"""--custom-rollout-log-function-path: `(rollout_id, args, samples, extra_metrics, rollout_time) -> bool`."""
-ENTER_TRAINING = "xp.backends.slime.worker.training.enter"
-"""--custom-megatron-init-path: `(args) -> None` lets xp capture what the training process logs, at once and to the
-last step; Slime's event files come late and are never closed. Gives the critic the advantage function of the policy."""
-COUNT_TRAINED = "xp.backends.slime.worker.means.count"
-"""--rollout-data-postprocess-path: `(args, rollout_id, rollout_data) -> None` counts what each update trains on. Slime
-does not call it in a critic's process: OVER_TRAINED_TOKENS does."""
-SCALE_UPDATE = "xp.backends.slime.worker.means.scale_update"
-"""--custom-megatron-before-train-step-hook-path: `(args, rollout_id, step_id, model, optimizer, scheduler) -> None`
-makes the update's mean that over what is trained on."""
-EXAMPLES = "xp.backends.slime.worker.sft_hooks.rollout"
-"""--rollout-function-path of a fine-tuning: `(args, rollout_id, data_source, evaluation) -> groups of samples`."""
-EPISODES = "xp.backends.slime.worker.sft_hooks.log_rollout"
-"""--custom-rollout-log-function-path of a fine-tuning: Slime logs nothing of its own; removes old checkpoints."""
-ENTER_SFT = "xp.backends.slime.worker.sft_hooks.enter"
-"""--custom-megatron-init-path of a fine-tuning: captures the metrics of each update, and the held-out loss."""

@@ -71,8 +71,9 @@ async def write_turn(
     meta = output["meta_info"]
     if pictures is not None and meta["finish_reason"]["type"] != "abort":
         pictures.check(meta["prompt_tokens"])
-    rows: Sequence[Sequence[Any]] = meta.get("output_token_logprobs") or []
-    return GeneratedTurn([int(row[1]) for row in rows], [float(row[0]) for row in rows]), meta
+    entries: Sequence[Sequence[Any]] = meta.get("output_token_logprobs") or []
+    ids = [int(entry[1]) for entry in entries]
+    return GeneratedTurn(ids, [float(entry[0]) for entry in entries]), meta
 
 
 def _lost(fault: str) -> XpError:

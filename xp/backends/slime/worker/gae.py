@@ -67,12 +67,12 @@ def estimated(
     if not padded.numel():
         return values, values
     at_last = torch.zeros_like(padded)
-    for row, (episode, reward) in enumerate(zip(values, rewards, strict=True)):
+    for number, (episode, reward) in enumerate(zip(values, rewards, strict=True)):
         if episode.numel():
-            at_last[row, episode.numel() - 1] = reward
+            at_last[number, episode.numel() - 1] = reward
     results = chunked_gae(at_last, padded, discount, gae_lambda)
     advantages, returns = (
-        [row[: episode.numel()] for row, episode in zip(result, values, strict=True)]
+        [estimate[: episode.numel()] for estimate, episode in zip(result, values, strict=True)]
         for result in results
     )
     return advantages, returns

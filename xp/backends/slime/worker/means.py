@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig, config_at
+from xp.episode.advantages import DISTILL_KL
 from xp.spec import LossAggregation
-from xp.worker.distill import DISTILL_KL
 
 _factors: list[float] = []
 """Factor of each update of the step in this process; a process has one role."""
@@ -42,14 +42,14 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     updates = []
     begin = 0
     for number in rollout_data["num_microbatches"]:
-        rows = [
+        chosen = [
             at
             for batch in rollout_data["micro_batch_indices"][begin : begin + number]
             for at in batch
         ]
         begin += number
         updates.append(
-            torch.stack([sizes[rows].sum(), (sizes[rows] == 0).sum(), shares[rows].sum()])
+            torch.stack([sizes[chosen].sum(), (sizes[chosen] == 0).sum(), shares[chosen].sum()])
         )
     counts = torch.stack(updates)
     torch.distributed.all_reduce(

@@ -18,11 +18,11 @@ from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.processes import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
 from xp.envs import picture_store
-from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, loopback_binding, private_ray
 from xp.lib.atomic import write_atomically
 from xp.lib.patching import replaced
+from xp.lib.secrets.environment import SECRETS_FILE
 from xp.worker.best import EarlyStop
 from xp.worker.engines.probe import is_lost_process
 from xp.worker.slime_names import train_program
@@ -126,7 +126,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     if os.environ.get("RAY_ADDRESS"):
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
-        names = ("PYTHONPATH", VARIABLE, picture_store.VARIABLE)
+        names = ("PYTHONPATH", SECRETS_FILE, picture_store.VARIABLE)
         variables = {name: os.environ[name] for name in names if os.environ.get(name)}
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **variables}})
     else:

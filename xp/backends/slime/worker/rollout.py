@@ -25,10 +25,10 @@ from xp.episode.picture_reader import PictureMismatch
 from xp.episode.rewards import Overlong
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
-from xp.spec import Sampling
+from xp.spec import Algorithm, Sampling
 from xp.worker.engines.conversation import Conversation
 from xp.worker.engines.rows import Rows, check_pictures, play_turns, tokens_of, trainable
-from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
+from xp.worker.played import PlayedEpisode, SampledTask, is_left_out, live_prompt
 from xp.worker.token_budget import evaluation_sampling, is_cut
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ async def _play(
     episode.count_by(lambda: tokens_of(rows.all), None if evaluation else Overlong.of(spec))
     try:
         limits = evaluation_sampling(spec) if evaluation else spec.training
-        metas = await _converse(worker, args, sample, sampling, episode, limits, rows)
+        report = await _converse(worker, args, sample, sampling, episode, limits, rows)
     except _Aborted:
         sample.status = sample.Status.ABORTED
         return sample
@@ -110,18 +110,16 @@ async def _play(
     prompt = chat.prompt_text(rows.all[0].prompt_ids)
     ended = PlayedEpisode(task, number, episode, tokens_of(rows.all), prompt)
     trained = await _threaded(worker, partial(_trained, worker, rows.all, evaluation=evaluation))
-    if trained[0].row is not rows.all[0]:
-        metas = []  # The engine reported of other tokens.
-    _fill(args, sample, trained[0], metas)
+    if not trained[0].is_played:
+        report = None  # It is about other tokens.
+    _fill(args, sample, trained[0], report)
     if not worker.is_grouped(task.env, evaluation=evaluation):
         await _record(worker, sample, ended, evaluation=evaluation)
     elif not evaluation:
         worker.ungrouped[sample.index] = ended
     else:
         await _end_held_out(worker, sample, ended)
-    close_sample(
-        sample, episode.settle(), chat.end_id, mask_truncated=spec.algorithm.mask_truncated
-    )
+    close_sample(sample, ended.outcome, chat.end_id, spec.algorithm)
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
     if worker.teacher is not None and not evaluation:
@@ -139,27 +137,33 @@ class TrainedRow:
     row: Conversation
     inputs: dict[str, Any] | None
     """Slime's `multimodal_train_inputs`. None means that it has no pictures."""
+    is_played: bool
+    """False for a row without meaning in the place of one that the update could not read."""
 
 
 def _trained(worker: Worker, rows: Sequence[Conversation], *, evaluation: bool) -> list[TrainedRow]:
     pictures = worker.pictures
     if pictures is None or evaluation:
-        return [TrainedRow(row, None) for row in rows]
-    whole = [trainable(worker.chat(), row) for row in rows]
-    return [TrainedRow(row, pictures.train_inputs(row)) for row in whole]
+        return [TrainedRow(row, None, is_played=True) for row in rows]
+    trained = []
+    for row in rows:
+        readable = trainable(worker.chat(), row)
+        inputs = pictures.train_inputs(readable)
+        trained.append(TrainedRow(readable, inputs, is_played=readable is row))
+    return trained
 
 
 def _fill(
-    args: Any, sample: Any, trained: TrainedRow, metas: Sequence[Mapping[str, Any]] = ()
+    args: Any, sample: Any, trained: TrainedRow, report: dict[str, Any] | None = None
 ) -> None:
-    """Sets a sample's tokens and pixels, and what the engine reports of the last turn."""
+    """Sets a sample's tokens and pixels, and what the engine reports of its last turn."""
     row = trained.row
     sample.multimodal_train_inputs = trained.inputs
     sample.tokens = [*row.prompt_ids, *row.completion_ids]
     sample.response_length = len(row.completion_ids)
     sample.loss_mask = row.mask
     sample.rollout_log_probs = row.logprobs
-    sample.append_response_tokens(args, meta_info=dict(metas[-1]) if metas else None)
+    sample.append_response_tokens(args, meta_info=report)
 
 
 def _siblings(args: Any, sample: Any, rows: Sequence[TrainedRow]) -> list[Any]:
@@ -195,11 +199,7 @@ async def _settle_group(
     await asyncio.wrap_future(worker.mix.score_group([ended.episode for _, ended in group]))
     for sample, ended in group:
         await _record(worker, sample, ended, evaluation=evaluation)
-        _set_result(
-            sample,
-            ended.episode.settle(),
-            mask_truncated=worker.config.spec.algorithm.mask_truncated,
-        )
+        _set_result(sample, ended.outcome, worker.config.spec.algorithm)
 
 
 async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluation: bool) -> None:
@@ -216,17 +216,17 @@ async def _converse(
     episode: Episode,
     limits: Sampling,
     rows: Rows,
-) -> list[Mapping[str, Any]]:
+) -> dict[str, Any] | None:
     """Plays turns until the episode ends or its tokens are used up.
 
     Returns:
-        What the engine reports of each turn.
+        What the engine reports of the last turn. None means that there was no turn.
 
     Raises:
         _Aborted: Slime stopped the engines.
     """
     chat = worker.chat()
-    metas = list[Mapping[str, Any]]()
+    report: dict[str, Any] | None = None
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
     tools = json.dumps(sample.metadata["tools"])
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
@@ -234,6 +234,7 @@ async def _converse(
     run = partial(_threaded, worker)
 
     async def write(row: Conversation, reply: Sequence[int]) -> tuple[Sequence[int], bool]:
+        nonlocal report
         row.append_env_tokens(reply)
         length = limits.next_turn(len(row.completion_ids))
         ids = [*row.prompt_ids, *row.completion_ids]
@@ -246,7 +247,7 @@ async def _converse(
         if meta["finish_reason"]["type"] == "abort" or _is_stopping(args):
             raise _Aborted
         await opening
-        metas.append(meta)
+        report = dict(meta)
         row.append_policy_tokens(turn.ids, turn.logprobs)
         return turn.ids, is_cut(turn.ids, length, chat.end_ids, is_stop)
 
@@ -258,30 +259,28 @@ async def _converse(
         except PictureMismatch as fault:
             episode.void(str(fault))
         check_pictures(chat, rows.all, episode)
-        return metas
+        return report
     finally:
         await opening
 
 
-def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:
+def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, algorithm: Algorithm) -> None:
     """Sets a sample's result, and gives it a token if it has none."""
-    _set_result(sample, outcome, mask_truncated=mask_truncated)
+    _set_result(sample, outcome, algorithm)
     if not sample.response_length:
         # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
         sample.append_response_tokens(tokens=[end_id], trainable=False)
 
 
-def _set_result(sample: Any, outcome: EpisodeResult, *, mask_truncated: bool) -> None:
+def _set_result(sample: Any, outcome: EpisodeResult, algorithm: Algorithm) -> None:
     """Sets a sample's status, its reward, and the mark that excludes it from training."""
-    is_void = outcome.status is EpisodeStatus.VOID
-    is_truncated = outcome.status is EpisodeStatus.TRUNCATED
     sample.status = sample.Status.COMPLETED
-    if is_void:
+    if outcome.status is EpisodeStatus.VOID:
         sample.status = sample.Status.FAILED
-    elif is_truncated:
+    elif outcome.status is EpisodeStatus.TRUNCATED:
         sample.status = sample.Status.TRUNCATED
     sample.reward = VOID_REWARD if outcome.reward is None else outcome.reward
-    sample.remove_sample = is_void or (is_truncated and mask_truncated)
+    sample.remove_sample = is_left_out(outcome, algorithm)
 
 
 def _fill_experts(args: Any, sample: Any) -> None:
@@ -307,10 +306,10 @@ def _fill_experts(args: Any, sample: Any) -> None:
             ExitCode.ENGINE,
         )
     experts = torch.arange(args.moe_router_topk, dtype=torch.int32)
-    rows = experts.repeat(len(sample.tokens) - 1, args.num_layers, 1)
+    of_tokens = experts.repeat(len(sample.tokens) - 1, args.num_layers, 1)
     if chosen is not None:
-        rows[:num_chosen] = torch.as_tensor(chosen)
-    sample.rollout_routed_experts = rows
+        of_tokens[:num_chosen] = torch.as_tensor(chosen)
+    sample.rollout_routed_experts = of_tokens
 
 
 def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:

@@ -17,7 +17,6 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.pictures import SlimePictures
 from xp.backends.slime.worker.processes import close_on_request
-from xp.envs.secrets_file import environment
 from xp.episode.metrics import EpisodeFacts, check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
@@ -25,6 +24,7 @@ from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.models.files import config_of as model_config
 from xp.lib.reading import config_of
+from xp.lib.secrets.environment import with_secrets_file
 from xp.tasks.curriculum import Curriculum
 from xp.worker.engines.completions import biases
 from xp.worker.engines.evaluate import RunEvaluation
@@ -83,7 +83,7 @@ class Worker:
         """Reads the WorkerConfig, and the `episode.json` of its stage."""
         config = config_of(path, WorkerConfig.from_json)
         stage = Path(config.root, config.stage_dir)
-        environ = environment()
+        environ = with_secrets_file()
         mix = EnvironmentMixture.from_file(stage / "episode.json", environ)
         file = stage / "trajectories" / f"{config.stage}.jsonl"
         recorder = Recorder(file, mix, config.upload_as, environ)
@@ -112,7 +112,7 @@ class Worker:
         distill = self.config.spec.algorithm.distill
         if distill is None or distill.url is None:
             return None
-        return TeacherApi(distill, environment())
+        return TeacherApi(distill, with_secrets_file())
 
     @cached_property
     def biases(self) -> Mapping[str, Any]:
@@ -149,7 +149,7 @@ class Worker:
         if self.config.evaluation is not None and self.evaluated in (BEFORE, AFTER):
             stage = self.path(self.config.evaluation).parent
             file = stage / "trajectories" / f"{self.evaluated}.jsonl"
-            self.recorder = Recorder(file, self.mix, self.config.upload_as, environment())
+            self.recorder = Recorder(file, self.mix, self.config.upload_as, with_secrets_file())
 
     def end_evaluation(self) -> None:
         if self.recorder is not self._train_recorder:

@@ -66,12 +66,12 @@ def main(argv: Sequence[str]) -> None:
 
 def write_order(config: SlimeSftConfig, num_examples: int, file: Path) -> None:
     """Writes Slime's prompt data: for each update the indices of its episodes, in a new random order in each epoch."""
-    rows = (
+    lines = (
         {INPUT_KEY: "", METADATA_KEY: {EXAMPLE: at}}
         for batch in _batches(config, num_examples)
         for at in (*batch, *[None] * (config.spec.sft.batch_size - len(batch)))
     )
-    write_atomically(file, "".join(f"{json.dumps(row)}\n" for row in rows))
+    write_atomically(file, "".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def _batches(config: SlimeSftConfig, num_examples: int) -> Iterator[list[int]]:

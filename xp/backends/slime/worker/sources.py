@@ -55,5 +55,5 @@ def _imported(package: str) -> Path | None:
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
-    place = Path(next(iter(spec.submodule_search_locations)))
-    return place.parents[package.count(".")]
+    directory = Path(next(iter(spec.submodule_search_locations)))
+    return directory.parents[package.count(".")]

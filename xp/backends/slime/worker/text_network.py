@@ -87,22 +87,22 @@ class StackedReader:
         return name in self._reader
 
     def get_tensor(self, name: str) -> Any:
-        place, _, part = name.rpartition(".")
-        is_stacked = name in self._reader or f"{place}.0.down_proj.weight" not in self._reader
+        prefix, _, part = name.rpartition(".")
+        is_stacked = name in self._reader or f"{prefix}.0.down_proj.weight" not in self._reader
         if is_stacked or part not in STACKED:
             return self._reader.get_tensor(name)
-        return _stacked(self._reader, place, part)
+        return _stacked(self._reader, prefix, part)
 
 
 @lru_cache(maxsize=1)  # Slime asks for a layer's experts one after another.
-def _stacked(reader: Any, place: str, part: str) -> Any:
+def _stacked(reader: Any, prefix: str, part: str) -> Any:
     import torch
 
     experts = []
     for number in count():
-        if f"{place}.{number}.down_proj.weight" not in reader:
+        if f"{prefix}.{number}.down_proj.weight" not in reader:
             break
-        names = (f"{place}.{number}.{name}.weight" for name in STACKED[part])
+        names = (f"{prefix}.{number}.{name}.weight" for name in STACKED[part])
         experts.append(torch.cat([reader.get_tensor(name) for name in names]))
     return torch.stack(experts)
 
@@ -229,8 +229,8 @@ def whole_exports(native: Callable[..., None]) -> Callable[..., None]:
 def main(argv: Sequence[str]) -> None:
     """Runs a program of Slime's that loads a checkpoint: PROGRAM FLAGS..."""
     program, *flags = argv
-    place = flags[flags.index("--hf-checkpoint") + 1]
-    adapt(Namespace(hf_checkpoint=place))
+    checkpoint = flags[flags.index("--hf-checkpoint") + 1]
+    adapt(Namespace(hf_checkpoint=checkpoint))
     sys.argv = [program, *flags]
     runpy.run_path(program, run_name="__main__")
 

@@ -26,15 +26,15 @@ from xp.backends.slime.worker.models import (
 )
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
-from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
+from xp.lib.secrets.environment import with_secrets_file
 from xp.spec import Evaluation, Training
-from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
+from xp.tasks.schedule import evaluated_tasks
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.engines.teacher import check_teacher
 from xp.worker.learning_rate import first_rate
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     if quantized is not None:
         check_quantized(local_model(quantized, root), config.architecture)
     if spec.algorithm.distill is not None:
-        check_teacher(spec.algorithm.distill, str(model), environment())
+        check_teacher(spec.algorithm.distill, str(model), with_secrets_file())
     program = TrainingProgram.begin(path, SlimeTrainConfig.from_json)
     config = program.config
     check_warm_up(config)
@@ -101,7 +101,8 @@ def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
     except EarlyStop as why:
         print(why, flush=True)
         last = config.checkpoints_in(root).choose_latest()
-        assert last is not None  # the evaluated step has a checkpoint, by the rows of patience
+        # The evaluated step has a checkpoint, by the refusals of evaluation.patience.
+        assert last is not None
         return last
     return config.num_steps - 1
 
@@ -126,12 +127,12 @@ def write_views(program: TrainingProgram[SlimeTrainConfig], model: Path) -> Chat
     return chat
 
 
-def critic_role(training: Training, place: Path, *, is_resumed: bool) -> Mapping[str, Any]:
+def critic_role(training: Training, directory: Path, *, is_resumed: bool) -> Mapping[str, Any]:
     """Entry of Slime's critic for --megatron-config-path; other settings are those of the policy's command line.
 
     A critic that is not resumed starts with the policy's initial weights and a new output layer.
     """
-    checkpoints = str(place.absolute())
+    checkpoints = str(directory.absolute())
     rate = training.critic_learning_rate or training.learning_rate
     overrides = {"lr": rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
     overrides |= {"lr_warmup_init": first_rate(rate, training.warmup_updates)}

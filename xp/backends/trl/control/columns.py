@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from xp.fields.field import Column, Pin, columns_of
+from xp.fields.field import Column, Pin
 from xp.fields.sft import SFT
-from xp.fields.table import FIELDS
+from xp.fields.table import FIELDS, columns_of
 
 LOGS = "xp writes the metrics, one line per rollout step, and the progress bar"
 PINS = {

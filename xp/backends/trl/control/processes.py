@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from xp.fields.shared import is_on_cpu
-from xp.fields.trl import world_size
-from xp.spec import DType, RunSpec, Strategy
+from xp.fields.trl import distributed_type, is_sharded, world_size
+from xp.spec import DType, RunSpec
 
 
 def accelerate_config(spec: RunSpec) -> str:
@@ -16,11 +16,9 @@ def accelerate_config(spec: RunSpec) -> str:
     """
     import yaml
 
-    is_sharded = spec.backend.parallel.strategy is Strategy.FSDP2
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        # accelerate's name of plain data parallelism, on CPUs too (`use_cpu`).
-        "distributed_type": "FSDP" if is_sharded else "MULTI_GPU",
+        "distributed_type": distributed_type(spec),
         "num_machines": spec.hardware.num_nodes,
         "machine_rank": 0,
         "num_processes": world_size(spec),
@@ -29,7 +27,7 @@ def accelerate_config(spec: RunSpec) -> str:
         "mixed_precision": "bf16" if spec.model.dtype is DType.BFLOAT16 else "no",
         "use_cpu": is_on_cpu(spec),
     }
-    if is_sharded:
+    if is_sharded(spec):
         config["fsdp_config"] = {
             "fsdp_version": 2,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",

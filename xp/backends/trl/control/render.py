@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from xp.backends.trl.control.columns import COLUMNS, PINS, SFT_COLUMNS
 from xp.backends.trl.control.constraints import CONSTRAINTS
-from xp.backends.trl.control.overrides import SFT_CATALOG, TABLE, catalog, class_fault
 from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
+from xp.errors import nearest
 from xp.fields import support
 from xp.fields.field import Native, Refusal
 from xp.fields.shared import is_colocated
-from xp.fields.support import FieldSupport, value_refusals, with_sft
+from xp.fields.support import FieldSupport
 from xp.fields.trl import is_sharded, node_size, world_size
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.engine_arguments import READS_PICTURES, vllm_server
 from xp.planning.job import Job, Stage
-from xp.planning.native_keys import NativeKeys, keys_of
+from xp.planning.native_keys import TrainerKeys
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
@@ -37,6 +40,8 @@ from xp.worker.engines.config import VLLMServer
 from xp.worker.places import RunPaths
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
+TABLE = Path(__file__).with_name("overrides.toml")
+SFT_CATALOG = "sft_catalog.json"
 
 
 def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
@@ -171,11 +176,50 @@ def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str
     return trainer_job(spec, here, argv, files, outputs, runtime, env, stubs)
 
 
+def _written(keys: Native) -> str:
+    return ", ".join(f"{key}={value}" for key, value in keys.items())
+
+
+@cache
+def catalog(name: str = "catalog.json") -> Mapping[str, Any]:
+    """Field -> type and default of the pinned GRPOConfig or SFTConfig, from tools.catalogs.trl."""
+    fields: Mapping[str, Any] = json.loads(Path(__file__).with_name(name).read_text())["fields"]
+    return fields
+
+
+def class_fault(name: str, known: Mapping[str, Any]) -> Callable[[str, Any], str | None]:
+    """Function that returns the fault of a key that a class lacks.
+
+    Args:
+        name: name of the class.
+        known: its catalog.
+    """
+    return lambda key, _: (
+        None if key in known else f"{name} has no such field{nearest(key, known)}; leave it out"
+    )
+
+
+KEYS = TrainerKeys(
+    COLUMNS,
+    SFT_COLUMNS,
+    PINS,
+    TABLE,
+    catalog=catalog,
+    sft_catalog=lambda: catalog(SFT_CATALOG),
+    read=dict,
+    write=_written,
+    is_shared=lambda key: key in (*SHARED, "output_dir"),
+)
+"""Keys of GRPOConfig and of SFTConfig."""
+native_keys = KEYS.native_keys
+sft_keys = KEYS.sft_keys
+override_lines = KEYS.override_lines
+
+
 def check(spec: RunSpec) -> list[Refusal]:
     """See xp.planning.backend.Backend."""
-    field_refusals = support.refusals(with_sft(COLUMNS, SFT_COLUMNS, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return field_refusals or [
+    return KEYS.field_refusals(spec) or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec)),
         *native_keys(spec).refusals(spec.backend.overrides, class_fault("GRPOConfig", catalog())),
         *sft_keys(spec).refusals(
@@ -184,36 +228,6 @@ def check(spec: RunSpec) -> list[Refusal]:
     ]
 
 
-def native_keys(spec: RunSpec) -> NativeKeys:
-    """Keys of GRPOConfig."""
-    return keys_of("backend.overrides", TABLE, catalog(), PINS, support.owners(COLUMNS, spec))
-
-
-def sft_keys(spec: RunSpec) -> NativeKeys:
-    """Keys of SFTConfig."""
-    shared = {
-        key: field
-        for key, field in support.owners(COLUMNS, spec).items()
-        if key in (*SHARED, "output_dir")
-    }
-    owners = shared | support.owners(SFT_COLUMNS, spec)
-    return keys_of("sft.overrides", TABLE, catalog(SFT_CATALOG), PINS, owners)
-
-
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
-    """Key path of each leaf field -> its support."""
-    refused = [*value_refusals(spec), *check(spec)]
-    replaced = native_keys(spec).replaced(spec.backend.overrides)
-    return support.meanings(with_sft(COLUMNS, SFT_COLUMNS, spec), spec, refused, _written, replaced)
-
-
-def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
-    return [
-        *native_keys(spec).warnings(spec.backend.overrides),
-        *sft_keys(spec).warnings(spec.sft.overrides),
-    ]
-
-
-def _written(keys: Native) -> str:
-    return ", ".join(f"{key}={value}" for key, value in keys.items())
+    return KEYS.meanings(spec, check(spec))

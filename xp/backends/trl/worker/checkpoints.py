@@ -84,7 +84,7 @@ class EndInTime(TrainerCallback):  # type: ignore[misc]
             return
         if self._ranks.is_main:
             try:
-                check_time(self._config, state.global_step // self._config.updates_per_rollout)
+                check_time(self._config, self._config.rollout_steps(state.global_step))
             except XpError as raised:
                 error = raised
         error = self._ranks.gather([error])[0][0]

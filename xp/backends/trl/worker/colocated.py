@@ -76,12 +76,12 @@ class ColocatedEngine(RequestEngine):
         shares, here = self._gathered((is_live, [request for request, _ in new]))
         self._is_group_live = any(is_live for is_live, _ in shares)
         for rank, (_, requests) in enumerate(shares):
-            for place, request in enumerate(requests):
+            for number, request in enumerate(requests):
                 name = str(self._num_added)
                 self._num_added += 1
                 self._engine.add_request(name, self._prompt(request), self._parameters(request))
                 if rank == here:
-                    self._pending[name] = new[place]
+                    self._pending[name] = new[number]
         if not self._engine.has_unfinished_requests():
             time.sleep(IDLE_S)
             return

@@ -29,6 +29,10 @@ class TRLTrainConfig(TRLStageConfig, TrainConfig):
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 
+    def rollout_steps(self, updates: int) -> int:
+        """Number of rollout steps whose updates are all among the first `updates` of the training."""
+        return updates // self.updates_per_rollout
+
     def with_steps(self, steps: int) -> Self:
         """Returns a copy with this number of rollout steps."""
         return replace(

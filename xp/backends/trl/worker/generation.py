@@ -74,7 +74,7 @@ class Generation:
 
     @contextmanager
     def _transformers(self) -> Iterator[EngineOf]:
-        from xp.worker.engines.in_process import over_model
+        from xp.worker.engines.transformers_engine import over_model
 
         model = self._model
         was_training = model.training

@@ -30,12 +30,11 @@ from xp.backends.trl.worker.means import (
 from xp.backends.trl.worker.resumed_weights import WholeCheckpoints
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
-from xp.episode.advantages import AdvantageFn, of_valid
+from xp.episode.advantages import DISTILL_KL, AdvantageFn, distilled, of_valid
 from xp.episode.picture_reader import PictureReader
 from xp.errors import ExitCode, XpError
 from xp.lib.patching import replaced
 from xp.spec import ImportanceMask, RatioFrom
-from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.engines.kv_cache import without_padding_mask
 from xp.worker.importance import metrics, weigh
 from xp.worker.learning_rate import SCHEDULES, make_scheduler

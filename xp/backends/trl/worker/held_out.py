@@ -14,8 +14,8 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
 from xp.lib.progress import evaluation_bar
-from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
+from xp.tasks.schedule import evaluated_tasks
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.conversation import OpenEngine
@@ -55,12 +55,12 @@ class HeldOutEvaluation:
         self._numbered, self._num_counted = share_of(
             self._tasks, config.spec.evaluation.samples_per_task, self._ranks
         )
-        self._places = max(1, config.spec.evaluation.batch_size // self._ranks.count)
+        self._num_slots = max(1, config.spec.evaluation.batch_size // self._ranks.count)
 
     @property
     def deadline_s(self) -> int:
         """Largest number of seconds that another rank may take, in addition to its training episodes."""
-        wave_size = min(self._places, *(limit.max_sessions for limit in self._limits))
+        wave_size = min(self._num_slots, *(limit.max_sessions for limit in self._limits))
         wave_s = math.ceil(max(limit.episode_timeout_s for limit in self._limits))
         return math.ceil(len(self._numbered) / wave_size) * wave_s
 
@@ -84,7 +84,8 @@ class HeldOutEvaluation:
             EarlyStop: no evaluation was better for `evaluation.patience`.
         """
         if step == 0:
-            self._play_model(engine, BEFORE)
+            played = self._play_model(engine, BEFORE)
+            self._whole.add(BEFORE, played, writes=self._ranks.is_main)
         else:
             self._play_during(engine, step, trainer)
         self._process.log.begin_step()
@@ -93,25 +94,37 @@ class HeldOutEvaluation:
         process = self._process
         spec = self._config.spec
         opened = engine(evaluation_sampling(spec), f"{spec.seed}/{step}")
-        played = self._play(opened, process.recorder, "during", step)
-        reward = evaluated_while_training(process.config, played, step, writes=self._ranks.is_main)
-        keeper = BestKeeper.of(process.config)
+        self._end_during(self._play(opened, process.recorder, "during", step), step, trainer)
+
+    def _end_during(self, played: Sequence[EpisodeFacts], step: int, trainer: Any) -> None:
+        config = self._process.config
+        reward = evaluated_while_training(config, played, step, writes=self._ranks.is_main)
+        keeper = BestKeeper.of(config)
         if keeper is not None:
             self._consider(keeper, step, reward, trainer)
 
-    def play_trained(self, engine: EngineOf) -> None:
-        """The same for the trained model, unless there is a result; raises XpError as `play` does."""
-        if AFTER in self._due:
-            self._play_model(engine, AFTER)
+    def play_trained(self, engine: EngineOf, trainer: Any) -> None:
+        """The same for the trained model, unless there is a result; raises XpError as `play` does.
 
-    def _play_model(self, engine: EngineOf, name: str) -> None:
+        An evaluation that is due after the last step is this one: its episodes are played once.
+        """
+        if AFTER not in self._due:
+            return
+        played = self._play_model(engine, AFTER)
+        config = self._process.config
+        step = config.rollout_steps(trainer.state.global_step)
+        # An early stop has evaluated its last step already.
+        if step == config.num_steps and self.is_due(step):
+            self._end_during(played, step, trainer)
+        self._whole.add(AFTER, played, writes=self._ranks.is_main)
+
+    def _play_model(self, engine: EngineOf, name: str) -> list[EpisodeFacts]:
         common = self._config
         spec = self._config.spec
         file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
         opened = engine(evaluation_sampling(spec), evaluation_seed(spec))
         with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
-            played = self._play(opened, recorder, name, 0)
-        self._whole.add(name, played, writes=self._ranks.is_main)
+            return self._play(opened, recorder, name, 0)
 
     def _play(
         self, opened: OpenEngine, recorder: Recorder, name: str, step: int
@@ -120,7 +133,7 @@ class HeldOutEvaluation:
         process = self._process
         run = self._config.places.run
         numbered = self._numbered
-        played = EpisodePlay(opened, process.chat, numbered, process.mix, places=self._places)
+        played = EpisodePlay(opened, process.chat, numbered, process.mix, slots=self._num_slots)
         bar = evaluation_bar(
             f"evaluate {name}", len(numbered), played, is_shown=self._ranks.is_main
         )
@@ -142,7 +155,7 @@ class HeldOutEvaluation:
         """Keeps the model, or stops; the first rank decides for all."""
         is_main = self._ranks.is_main
         (is_better, stop), *_ = self._ranks.gather(
-            [_decided(keeper, step, reward) if is_main else (False, None)]
+            [self._decided(keeper, step, reward) if is_main else (False, None)]
         )[0]
         if is_better:
             if is_main:
@@ -158,13 +171,13 @@ class HeldOutEvaluation:
         elif stop is not None:
             raise EarlyStop(stop)
 
-
-def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | None]:
-    """Returns whether an evaluation is the best so far, and why training stops (None: it continues)."""
-    if keeper.is_better(reward):
-        return True, None
-    stop = keeper.stop(step)
-    return False, None if stop is None else str(stop)
+    def _decided(self, keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | None]:
+        """Returns whether an evaluation is the best so far, and why training stops before its last step (None: it
+        continues)."""
+        if keeper.is_better(reward):
+            return True, None
+        stop = None if step == self._process.config.num_steps else keeper.stop(step)
+        return False, None if stop is None else str(stop)
 
 
 def share_of(

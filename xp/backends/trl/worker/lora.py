@@ -11,8 +11,8 @@ from xp.errors import ExitCode, XpError
 from xp.lib.models.network import KEYS
 from xp.spec import LoraSpec, Model
 from xp.worker.adapters import adapters_of, base_of, check_names, check_untied, number_of
-from xp.worker.dropout import disable_dropout
 from xp.worker.media import is_named, load_network, media_names, network_from, text_layers
+from xp.worker.network import disable_dropout
 
 BASE = ".base_layer"
 """What peft puts into the name of a weight with an adapter, once for each wrapper."""

@@ -101,7 +101,7 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             The mapping of StepSamples.output.
         """
         self._process.log.begin()
-        step = trainer.state.global_step // self._config.updates_per_rollout
+        step = self._config.rollout_steps(trainer.state.global_step)
         if self._curriculum is None:
             rows = [self._rows[prompt[0][TASK_ID]] for prompt in prompts]
         else:
@@ -121,7 +121,7 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
         """Trainer's hook: writes the curriculum's state before Seal."""
         if self._curriculum is not None and self._ranks.is_main:
             checkpoint = Path(args.output_dir) / FORM.format(state.global_step)
-            step = state.global_step // self._config.updates_per_rollout
+            step = self._config.rollout_steps(state.global_step)
             write_atomically(checkpoint / FILE, self._curriculum.state(step).to_json())
 
     def resume(self, checkpoint: Path) -> None:
@@ -138,7 +138,7 @@ class Rollouts(TrainerCallback):  # type: ignore[misc]
             return
         self._generation.update(trainer)
         with self._generation.engine(trainer) as engine:
-            self._held_out.play_trained(engine)
+            self._held_out.play_trained(engine, trainer)
 
     def _samples(self, rows: Sequence[TaskRow], step: int, trainer: Any) -> StepSamples:
         """This process's episodes of a step."""

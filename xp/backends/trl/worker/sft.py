@@ -30,7 +30,7 @@ from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
-from xp.worker.media_gradients import free_media_inputs
+from xp.worker.network import free_media_inputs
 from xp.worker.picture_passes import seeing_nothing
 from xp.worker.program import run_stage
 from xp.worker.sft import PICTURES, SftProgram, Updates, tokens_of_update

@@ -82,7 +82,7 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
 
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
         """Returns whether an update is applied; raises XpError(DIVERGED) if the run must stop."""
-        step = global_step // self._config.updates_per_rollout + 1
+        step = self._config.rollout_steps(global_step) + 1
         self._is_left_out = not self._finite.are_finite(
             step, {"loss": loss, "gradient norm": grad_norm}
         )
@@ -96,7 +96,7 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         """Adds the gap between engine and trainer; raises XpError(DIVERGED) if it is too large."""
         self._episodes["training/logprob_gap"] = gap
         if not self._episodes.get("training/staleness"):
-            step = global_step // self._config.updates_per_rollout + 1
+            step = self._config.rollout_steps(global_step) + 1
             check_gap(step, gap, self._training.max_logprob_gap)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
@@ -117,7 +117,7 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         self.count_update(0.0 if self._is_left_out else logs.get("grad_norm"))
         if global_step % self._config.updates_per_rollout:
             return
-        step = global_step // self._config.updates_per_rollout
+        step = self._config.rollout_steps(global_step)
         training = finite_means(self._updates)
         now = time.monotonic()
         self.line(

@@ -10,9 +10,9 @@ from trl.models import prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head
 
 from xp.spec import Distill
-from xp.worker.dropout import disable_dropout
 from xp.worker.engines.teacher import TeacherApi, check_teacher
 from xp.worker.media import load_network
+from xp.worker.network import disable_dropout
 from xp.worker.places import teacher_place
 
 Scorer = Callable[[Any], torch.Tensor]
@@ -59,12 +59,12 @@ class Teacher:
         if self.model is not None:
             return scorer(self.model)
         names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
-        rows = zip(*(output[name] for name in names), strict=True)
+        samples = zip(*(output[name] for name in names), strict=True)
         sequences = []
-        for prompt, in_prompt, completion, in_completion in rows:
+        for prompt, in_prompt, completion, in_completion in samples:
             scored = completion[in_completion > 0].tolist()
             sequences.append(([*prompt[in_prompt > 0].tolist(), *scored], len(scored)))
         result = torch.zeros(output["completion_ids"].shape, device=output["completion_ids"].device)
-        for row, logprobs in zip(result, self._api.score_all(sequences), strict=True):
-            row[: len(logprobs)] = torch.tensor(logprobs)
+        for scores, logprobs in zip(result, self._api.score_all(sequences), strict=True):
+            scores[: len(logprobs)] = torch.tensor(logprobs)
         return result

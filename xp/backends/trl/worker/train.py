@@ -39,7 +39,7 @@ from xp.worker.engines.key_check import KEY
 from xp.worker.engines.server import URL
 from xp.worker.facts import record_facts
 from xp.worker.media import frozen_media
-from xp.worker.media_gradients import free_media_inputs
+from xp.worker.network import free_media_inputs
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat

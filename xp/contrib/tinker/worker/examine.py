@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import TimeoutError as NotYet
 from importlib.metadata import version
 
-from xp.contrib.tinker.worker.config import KEY, QUIET, URL
-from xp.contrib.tinker.worker.service import PROBE, status_of
+from xp.contrib.tinker.worker.service import KEY, PROBE, QUIET, URL, status_of
 from xp.errors import ExitCode, XpError
 from xp.lib.loopback import keyed_opener
 from xp.worker.program import run_stage

@@ -12,7 +12,7 @@ from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
 from xp.lib.progress import evaluation_bar
 from xp.lib.reading import config_of
-from xp.tasks.evaluated import evaluated_episodes
+from xp.tasks.schedule import evaluated_episodes
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.engines.config import EvaluateConfig
 from xp.worker.engines.conversation import OpenEngine
@@ -63,11 +63,17 @@ class ServiceEvaluation:
             EarlyStop: no evaluation was better for `evaluation.patience`.
         """
         if step == 0:
-            self._play_model(sampler, BEFORE)
+            self._whole.add(BEFORE, self._play_model(sampler, BEFORE))
             return
         players = self._players
         opened = self._engine(sampler, f"{self._spec.seed}/{step}")
         played = self._play(opened, players.recorder, "during", step)
+        self._end_during(played, step, save)
+
+    def _end_during(
+        self, played: Sequence[EpisodeFacts], step: int, save: Callable[[Path], None]
+    ) -> None:
+        players = self._players
         reward = evaluated_while_training(players.config, played, step)
         keeper = BestKeeper.of(players.config)
         if keeper is None:
@@ -77,22 +83,30 @@ class ServiceEvaluation:
             if keeper.rule.keep_best:
                 save(staged)
             keeper.finish(step, reward, players.chat.end_ids, players.chat.template)
-        else:
+        elif step < players.config.num_steps:
             stop: EarlyStop | None = keeper.stop(step)
             if stop is not None:
                 raise stop
 
-    def play_trained(self, sampler: Any) -> None:
-        """The same for the trained model, unless there is a result."""
-        if self._whole.is_due(AFTER):
-            self._play_model(sampler, AFTER)
+    def play_trained(self, sampler: Any, step: int, save: Callable[[Path], None]) -> None:
+        """The same for the trained model, unless there is a result; arguments as of `play`.
 
-    def _play_model(self, sampler: Any, name: str) -> None:
+        An evaluation that is due after the last step is this one: its episodes are played once.
+        """
+        if not self._whole.is_due(AFTER):
+            return
+        played = self._play_model(sampler, AFTER)
+        # An early stop has evaluated its last step already.
+        if step == self._players.config.num_steps and self.is_due(step):
+            self._end_during(played, step, save)
+        self._whole.add(AFTER, played)
+
+    def _play_model(self, sampler: Any, name: str) -> Sequence[EpisodeFacts]:
         config = self._config
         file = Path(config.stage_dir) / "trajectories" / f"{name}.jsonl"
         with Recorder(file, self._players.mix, config.upload_as, os.environ) as recorder:
             opened = self._engine(sampler, evaluation_seed(self._spec))
-            self._whole.add(name, self._play(opened, recorder, name, 0))
+            return self._play(opened, recorder, name, 0)
 
     def _engine(self, sampler: Any, seed: str) -> OpenEngine:
         return self._players.engine(sampler, evaluation_sampling(self._spec), seed)
@@ -102,8 +116,8 @@ class ServiceEvaluation:
     ) -> Sequence[EpisodeFacts]:
         players = self._players
         evaluation = self._spec.evaluation
-        places = min(evaluation.batch_size, self._spec.backend.engine.max_sequences)
-        played = EpisodePlay(opened, players.chat, self._numbered, players.mix, places=places)
+        slots = min(evaluation.batch_size, self._spec.backend.engine.max_sequences)
+        played = EpisodePlay(opened, players.chat, self._numbered, players.mix, slots=slots)
         bar = evaluation_bar(f"evaluate {name}", len(self._numbered), played)
         ended = (rollout.record for rollout in bar)
         settled = with_group_rewards(players.mix, ended, evaluation.samples_per_task)

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from xp.contrib.tinker.worker.batch import Row
-from xp.contrib.tinker.worker.config import TinkerTrainConfig
 from xp.contrib.tinker.worker.engine import ServiceEngine
-from xp.contrib.tinker.worker.service import Service
+from xp.contrib.tinker.worker.service import Service, TinkerTrainConfig
 from xp.episode.advantages import without_variance
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
@@ -23,7 +21,7 @@ from xp.tasks.curriculum import Curriculum
 from xp.tasks.row import TaskRow
 from xp.worker.engines.conversation import OpenEngine
 from xp.worker.engines.play import EpisodePlay, Rollout, sample_numbers
-from xp.worker.played import record
+from xp.worker.played import is_left_out, record
 
 
 @dataclass(frozen=True)
@@ -131,13 +129,9 @@ class ServiceRollouts:
         is_flat = without_variance(rewards, groups)
         rows = []
         for number, rollout in enumerate(rollouts):
-            status = rollout.outcome.status
-            is_left_out = (
-                status is EpisodeStatus.VOID
-                or (algorithm.mask_truncated and status is EpisodeStatus.TRUNCATED)
-                or (algorithm.zero_variance_filter and is_flat[number])
-            )
-            if is_left_out:
+            if algorithm.zero_variance_filter and is_flat[number]:
+                continue
+            if is_left_out(rollout.outcome, algorithm):
                 continue
             rows += [
                 Row([*talk.prompt_ids, *talk.completion_ids], talk.logprobs, talk.mask, number)

@@ -1,4 +1,4 @@
-"""The service behind the Tinker API: its clients, faults as exit codes, what it counts, and what it computes."""
+"""The service behind the Tinker API: inputs of the programs that use it, clients, faults as exit codes, tokens, losses."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urljoin, urlsplit
 
-from xp.contrib.tinker.worker.config import KEY, URL
 from xp.contrib.tinker.worker.used import UsedTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.loopback import keyed_opener
+from xp.worker.sft import SftConfig
+from xp.worker.stage import TrainConfig
 
+URL: Final = "TINKER_BASE_URL"
+KEY: Final = "TINKER_API_KEY"
+"""Variables with the service's address and key."""
+QUIET: Final = {"TINKER_TELEMETRY": "0"}
+"""Variable with which the SDK sends no events beside the requests themselves."""
 DEADLINE_S: Final = 1800.0
 """Longest wait for the answer to one request; `backend.overrides.deadline_s` is another one."""
 NEWS_S: Final = 60.0
@@ -31,6 +37,25 @@ TOLERANCE: Final = 0.1
 """Largest relative difference of a measured ratio, of numbers with as few as 8 bits, from an expected one."""
 PROBE: Final = (3, 5, 7, 11, 13, 17, 19, 23)
 """Ids of the probe's tokens, which every vocabulary has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinkerTrainConfig(TrainConfig):
+    """Input of xp.contrib.tinker.worker.train."""
+
+    requests: Mapping[str, Any]
+    """Arguments of the requests to the service."""
+
+    def with_steps(self, steps: int) -> Self:
+        """Returns a copy with this number of rollout steps."""
+        return replace(self, steps=steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinkerSftConfig(SftConfig):
+    """Input of xp.contrib.tinker.worker.sft."""
+
+    requests: Mapping[str, Any]
 
 
 class LossReduction(StrEnum):
@@ -173,7 +198,7 @@ class Service:
                 waited = time.monotonic() - began
                 if waited >= self.deadline_s:
                     raise XpError(
-                        f"the service at {URL} gave no {what} within {self.deadline_s:g} s; resume the run when"
+                        f"the service at {URL} did not answer a request for {what} in {self.deadline_s:g} s; resume the run when"
                         " it answers, or set backend.overrides.deadline_s higher",
                         ExitCode.ENGINE,
                     ) from None
@@ -214,8 +239,6 @@ class Service:
 
         The last update changes the weights.
         """
-        from xp.contrib.tinker.worker.datum import datum
-
         pair = PROBE[:2]
         single = datum(pair, logprobs=[0.0], advantages=[1.0])
         silent = datum(pair, logprobs=[0.0], advantages=[0.0])
@@ -239,6 +262,23 @@ class Service:
             grad_clip_norm=self.requests["grad_clip_norm"] if is_cut else 0.0,
             **{name: self.requests[name] for name in names},
         )
+
+
+def datum(ids: Sequence[int], **tails: Sequence[float]) -> Any:
+    """One sequence of a request of training: a Datum of the API.
+
+    Args:
+        ids: all tokens.
+        tails: inputs of the loss, such as `advantages`, of the last tokens; 0 for those before.
+    """
+    from tinker.types import Datum, ModelInput, TensorData
+
+    size = len(ids) - 1
+    inputs = {"target_tokens": TensorData(data=list(ids[1:]), dtype="int64", shape=[size])}
+    for name, tail in tails.items():
+        values = [*[0.0] * (size - len(tail)), *tail]
+        inputs[name] = TensorData(data=values, dtype="float32", shape=[size])
+    return Datum(model_input=ModelInput.from_ints(list(ids[:-1])), loss_fn_inputs=inputs)
 
 
 def reduction_of(norms: Sequence[float]) -> LossReduction:
@@ -282,7 +322,7 @@ def fault_of(what: str, error: Exception) -> XpError:
     """The fault of a request that the SDK has given up, after its own retries."""
     place = f"the service at {URL}"
     if isinstance(error, NotYet | TimeoutError):
-        return _Waiting(f"{place} gave no {what}", ExitCode.ENGINE)
+        return _Waiting(f"{place} did not answer a request for {what}", ExitCode.ENGINE)
     status = status_of(error)
     reason = " ".join(str(error).split())[:500]
     if status in (401, 403):

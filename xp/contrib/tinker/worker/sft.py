@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from xp.contrib.tinker.worker.batch import undone
-from xp.contrib.tinker.worker.config import TinkerSftConfig
-from xp.contrib.tinker.worker.datum import datum
 from xp.contrib.tinker.worker.publish import publish_policy, service_name, tokenizer_place
-from xp.contrib.tinker.worker.service import LossReduction, Service, grad_norm
+from xp.contrib.tinker.worker.service import (
+    LossReduction,
+    Service,
+    TinkerSftConfig,
+    datum,
+    grad_norm,
+)
 from xp.contrib.tinker.worker.state import FORM, latest, prune, read_state, write_state
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from xp.contrib.tinker.worker.batch import Row, factors, token_losses, undone
-from xp.contrib.tinker.worker.config import TinkerTrainConfig
-from xp.contrib.tinker.worker.datum import datum
 from xp.contrib.tinker.worker.penalties import Penalties
-from xp.contrib.tinker.worker.service import Service
-from xp.episode.advantages import estimator_of, of_valid
+from xp.contrib.tinker.worker.service import Service, TinkerTrainConfig, datum
+from xp.episode.advantages import DISTILL_KL, distilled, estimator_of, of_valid
 from xp.episode.metrics import EpisodeFacts
 from xp.spec import AdvantageScale
-from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import metrics as importance_metrics
 from xp.worker.importance import weigh
 

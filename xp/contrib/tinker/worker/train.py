@@ -13,7 +13,6 @@ from statistics import fmean
 from typing import Any
 
 from xp.contrib.tinker.worker.batch import Row, bounds
-from xp.contrib.tinker.worker.config import TinkerTrainConfig
 from xp.contrib.tinker.worker.held_out import ServiceEvaluation
 from xp.contrib.tinker.worker.penalties import Penalties
 from xp.contrib.tinker.worker.publish import (
@@ -23,7 +22,7 @@ from xp.contrib.tinker.worker.publish import (
     tokenizer_place,
 )
 from xp.contrib.tinker.worker.rollouts import Players, ServiceRollouts, ServiceSamples
-from xp.contrib.tinker.worker.service import Service, grad_norm
+from xp.contrib.tinker.worker.service import Service, TinkerTrainConfig, grad_norm
 from xp.contrib.tinker.worker.state import FORM, latest, prune, read_state, write_state
 from xp.contrib.tinker.worker.step_batch import GAP, StepBatch
 from xp.episode.finite import FiniteUpdates
@@ -186,7 +185,8 @@ class ServiceTraining:
         state = {"state": self._state, "step": self._step}
         publish_policy(self._service, self._client, self._spec, players.chat, target, state)
         if self._held_out is not None:
-            self._held_out.play_trained(self._service.sampler(self._client))
+            sampler = self._service.sampler(self._client)
+            self._held_out.play_trained(sampler, self._step, self._save_adapters)
         costs = self._costs()
         if any(costs.values()):
             # After the last step's line: the run's costs are the sum of all lines.

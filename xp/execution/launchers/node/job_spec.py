@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context
+from xp.execution.launchers.base import Context, StageContext
 from xp.execution.tracking.base import NodeTracking
 from xp.lib.atomic import temporary_beside, write_atomically
 from xp.lib.reading import config_of
@@ -132,16 +132,6 @@ class Result:
         return self.code or (ExitCode.MISSING_OUTPUT if self.missing else ExitCode.OK)
 
 
-def tracking_of(stage: Stage, context: Context) -> NodeTracking | None:
-    """Trackers that a stage's machine opens; None for a stage without metrics."""
-    run = f"runs/{context.run_id}"
-    # The file, or the places of a stage that writes it.
-    signs = (f"{run}/metrics.jsonl", f'"run": "{run}"')
-    if any(sign in text for text in stage.job.files.values() for sign in signs):
-        return context.tracking
-    return None
-
-
 def make_job_spec(
     stage: Stage, context: Context, *, root: str, grace_s: float, **placement: Any
 ) -> JobSpec:
@@ -159,7 +149,7 @@ def make_job_spec(
         runtime=job.runtime,
         secrets=tuple(sorted(job.secrets)),
         grace_s=grace_s,
-        tracking=tracking_of(stage, context),
+        tracking=StageContext(stage, context).tracking,
         **placement,
     )
 

@@ -11,11 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from xp.envs.secrets_file import environment as with_secrets
 from xp.execution.launchers.node.job_spec import JobSpec
 from xp.execution.launchers.preflight import python_variables, with_interpreter
 from xp.lib import private_ray, processes
-from xp.lib.secrets.environment import STAGE_TOKENS, inherited
+from xp.lib.secrets.environment import STAGE_TOKENS, inherited, with_secrets_file
 from xp.lib.secrets.redaction import Redactor, secret_values
 
 
@@ -77,7 +76,9 @@ def node_variables(spec: JobSpec) -> dict[str, str]:
 def secrets_of(spec: JobSpec) -> dict[str, str]:
     """Variables of the stage's secrets with their values."""
     there = node_variables(spec)
-    return {name: value for name, value in with_secrets(there).items() if there.get(name) != value}
+    return {
+        name: value for name, value in with_secrets_file(there).items() if there.get(name) != value
+    }
 
 
 def redactor_of(spec: JobSpec) -> Redactor:

@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import yaml
 
-from xp.composition.python_command import command_of
-from xp.composition.python_script import PythonScript, notebook_source
+from xp.composition.plan_keys import ARRAY, keys_of
+from xp.contrib.native_diff.python_command import command_of
+from xp.contrib.native_diff.python_script import PythonScript, notebook_source
 from xp.errors import XpError
 from xp.lib.nested import flat
+from xp.lib.reading import yaml_value
 from xp.lib.text import counted
-from xp.lib.yaml_loader import LOADER
 
 # Loops keep what they took (`*+`), so that text with a quote that is never closed is read in linear time.
 _COMMAND: Final = r"\$\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"
@@ -39,10 +40,7 @@ _VARIABLE: Final = re.compile(
     rf"|\$\{{(?P<name>\w+)(?::?(?P<sign>[-=])(?P<default>(?:{_BRACED}|[^{{}}])*+))?\}}",
     re.S,
 )
-_ARRAY: Final = re.compile(r"\"?\$(?:\{(\w+)\[[@*]\]\}|@)\"?")
 _ASSIGNED: Final = re.compile(r"(\w+)(\+?)=(.*)", re.S)
-_KEY: Final = re.compile(r"\+{0,2}([A-Za-z_]\w*((?:\.\w+)*))=(.*)", re.S)
-"""A word `section.key=value` or `key=value`."""
 _SIGNS: Final[Mapping[type, Callable[[int, int], int]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -85,7 +83,7 @@ def read_script(path: Path, is_known: Callable[[str], bool] = lambda _: False) -
             case ".toml":
                 return Script(_divided(tomllib.loads(text), is_known))
             case ".yaml" | ".yml" | ".json":
-                nested = yaml.load(text, LOADER)
+                nested = yaml_value(text)
             case _:
                 return _Shell(path, {}).script(text)
     except (OSError, ValueError, SyntaxError, yaml.YAMLError) as error:
@@ -218,7 +216,7 @@ class _Shell:
         return any(_is_true(test) for test in tests)
 
     def _words(self, word: str) -> list[str]:
-        array = _ARRAY.fullmatch(word)
+        array = ARRAY.fullmatch(word)
         if array is not None:
             return self.variables.get(array[1] or "@", [word.strip('"')] if array[1] else [])
         text = self._text(word)
@@ -346,20 +344,3 @@ def _first_argument(words: Sequence[str], program: str) -> int:
         if not program and (word in ("-m", "--module") or (word == "trl" and position == 0)):
             return position + 2
     return 0
-
-
-def keys_of(words: Sequence[str]) -> dict[str, Any]:
-    """Keys of the words of a command line; a flag has the list of its words."""
-    flags: dict[str, Any] = {}
-    values: list[str] | None = None
-    for word in words:
-        key = _KEY.fullmatch(word)
-        if key is not None and (key[2] or values is None):
-            flags[key[1]] = key[3]
-            values = None
-        elif word.startswith("--") or _ARRAY.fullmatch(word):
-            name, is_given, value = word.partition("=")
-            flags[name] = values = [value] if is_given else []
-        elif values is not None:
-            values.append(word)
-    return flags

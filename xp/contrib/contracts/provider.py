@@ -13,7 +13,7 @@ import pytest
 
 from xp.composition import compose
 from xp.envs.base import EnvFault, Message, Provider, Task
-from xp.envs.load import load_provider
+from xp.envs.config import load_provider
 from xp.planning.episode import episode_config
 
 

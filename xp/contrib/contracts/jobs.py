@@ -1,4 +1,4 @@
-"""Stages of small scripts, for tests of launchers."""
+"""Stages of small scripts, values that must reach them unchanged, and waiting, for tests of launchers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from typing import Any
 from xp.planning.job import Job, Resources, Stage
 
 CPU = Resources("cpu", 0, 1, 1, 1.0)
+AWKWARD = {
+    "QUOTES": """it's "quoted" \\ and `ticked`""",
+    "LINES": "first line\nsecond line\n\ttabbed",
+    "SHELL": "$(touch pwned); rm -rf . && ${HOME} * ? ~ | # !x",
+    "UNICODE": "pässwörd → 秘密",
+    "SPACES": "  leading and trailing  ",
+    "DASH": "--help",
+}
+"""Variable -> value that a shell or a template would change."""
 DEADLINE_S = 250.0
 """Seconds that a busy machine may need for a few seconds' work, less than pytest's limit for a test, so that a failure
 says what was waited for. Processes that must not end by themselves run longer."""

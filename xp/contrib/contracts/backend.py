@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import ClassVar
 
-from xp.checks.contracts.fields import PLACES, composed, dropped
+from xp.contrib.contracts.fields import PLACES, composed, dropped
 from xp.fields.support import Support, meant_fields
 from xp.planning.backend import Backend, backend_of
 from xp.planning.job import Stage

@@ -1,4 +1,4 @@
-"""Keeps the frozen parts for pictures and sound out of the backward pass."""
+"""What all trainers change in a network before it is trained: no dropout, and no gradients through frozen parts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from xp.worker.media import media_names, without_adapters
+
+
+def disable_dropout(model: Any) -> None:
+    """Sets all dropout probabilities of a Hugging Face model, and of its configuration, to 0; adapters keep theirs.
+
+    The ratio of the loss is between two passes of the same network.
+    Attention takes its probability from a number (`attention_dropout`), which TRL's `disable_dropout` leaves.
+    """
+    from torch.nn import Dropout
+
+    modules = [module for name, module in model.named_modules() if "lora_" not in name]
+    configs = {id(module.config): module.config for module in modules if hasattr(module, "config")}
+    for owner in (*modules, *configs.values()):
+        for name, value in list(vars(owner).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(owner, name, 0.0)
+        if isinstance(owner, Dropout):
+            owner.p = 0.0
 
 
 def free_media_inputs(model: Any) -> None:

@@ -5,4 +5,4 @@ import sys
 pytest = sys.modules.get("pytest")
 if pytest is not None:
     for suite in ("backend", "launcher", "provider"):
-        pytest.register_assert_rewrite(f"xp.checks.contracts.{suite}")
+        pytest.register_assert_rewrite(f"xp.contrib.contracts.{suite}")

@@ -10,21 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from xp.checks.contracts.jobs import CPU, DEADLINE_S, eventually, stage
+from xp.contrib.contracts.jobs import AWKWARD, CPU, DEADLINE_S, eventually, stage
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import Context, Launcher
 from xp.execution.launchers.files import copy_package
 from xp.lib.secrets.redaction import Redactor
 from xp.planning.job import Job, Stage
-
-AWKWARD = {
-    "QUOTES": """it's "quoted" \\ and `ticked`""",
-    "LINES": "first line\nsecond line\n\ttabbed",
-    "SHELL": "$(touch pwned); rm -rf . && ${HOME} * ? ~ | # !x",
-    "UNICODE": "pässwörd → 秘密",
-    "SPACES": "  leading and trailing  ",
-    "DASH": "--help",
-}
 
 
 class LauncherSuite:

@@ -1,4 +1,4 @@
-"""SkyRL's dataset with a curriculum: the loader asks for a step's prompts when the step begins, and gets drawn ones."""
+"""What SkyRL reads prompts from: a data set that a curriculum draws, and a tokenizer for one that counts no tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from xp.tasks.curriculum import Curriculum, row_of_view
 
 
 class DrawnPrompts:
-    """The places of all rollout steps, in order; the loader, which has no processes of its own, reads none ahead.
+    """SkyRL's data set with a curriculum: the positions of all rollout steps, in order.
+
+    The loader, which has no processes of its own, reads none ahead: it asks for a step's prompts when the step begins.
 
     Args:
         view: SkyRL's PromptDataset of all tasks, each once.
@@ -24,16 +26,25 @@ class DrawnPrompts:
         self.collate_fn = view.collate_fn
         self._numbers = {row.task_id: number for number, row in enumerate(rows)}
         self._step_size = spec.training.prompts_per_step
-        self._num_places = config.num_steps * self._step_size
+        self._num_positions = config.num_steps * self._step_size
         self.curriculum = Curriculum(spec, rows, config.num_steps)
 
     def __getitem__(self, item: int) -> tuple[Any, Any, dict[str, Any], str]:
-        """The drawn task of a place; its uid is the place, as a task may be drawn again."""
-        step, place = divmod(item, self._step_size)
+        """The drawn task of a position; its uid is the position, as a task may be drawn again."""
+        step, position = divmod(item, self._step_size)
         self.curriculum.begin(step)
-        task = self.curriculum.tasks(step)[place]
+        task = self.curriculum.tasks(step)[position]
         messages, env_class, extras, _ = self._view[self._numbers[task.task_id]]
         return messages, env_class, extras, str(item)
 
     def __len__(self) -> int:
-        return self._num_places
+        return self._num_positions
+
+
+class UncountedPrompts:
+    """In a tokenizer's place for SkyRL's data set, which counts each prompt's tokens by its own rendering, without
+    tools, and some chat templates refuse: xp has counted them when the tasks were prepared."""
+
+    def apply_chat_template(self, conversation: Any, **arguments: Any) -> list[int]:
+        del conversation, arguments
+        return []
