@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from tools.benchmarks.bench_card import cases
 from xp.composition import compose
+from xp.lib.reading import yaml_value
 from xp.planning.memory.estimate import engine_stays_awake, estimate
 from xp.planning.memory.fit import MemoryFit, fit
 from xp.planning.memory.lengths import EpisodeLengths
@@ -17,10 +16,10 @@ from xp.planning.memory.pictures import FLOAT32, ROTATED, TYPED
 from xp.spec import RunSpec
 
 RECORDED: Final = Path(__file__).parents[1] / "tests/recorded"
-ENTRIES: list[dict[str, Any]] = yaml.safe_load(
+ENTRIES: list[dict[str, Any]] = yaml_value(
     (RECORDED / "public_memory.yaml").read_text(encoding="utf-8")
 )
-CARD: dict[str, Any] = yaml.safe_load((RECORDED / "card_memory.yaml").read_text(encoding="utf-8"))
+CARD: dict[str, Any] = yaml_value((RECORDED / "card_memory.yaml").read_text(encoding="utf-8"))
 VISION_PEAKS: Final = {"Qwen2-VL": 42.2, "Qwen2.5-VL": 42.2, "Qwen3-VL": 46.5}
 """Measured bytes of a patch and unit of width in a frozen vision part."""
 RUNS: Final = "runs"
@@ -161,10 +160,10 @@ def skyrls_update() -> float:
 
 def measured() -> list[str]:
     """The page's part about the card."""
-    specs = dict(cases())
+    words = cases()
     rows = [
         *(
-            (name, estimate(specs[name]).training_peak / GIB, peak)
+            (name, estimate(compose(words[name])).training_peak / GIB, peak)
             for name, peak in CARD["updates"].items()
         ),
         *((run["name"], peak_of(run), run["peak"]) for run in CARD["runs"]),

@@ -22,6 +22,7 @@ from xp.composition import compose
 from xp.composition.plan_keys import PlanKeys
 from xp.contrib.native_diff.difference import Difference, KeyLine, KeyResult
 from xp.contrib.native_diff.scripts import Script, read_script
+from xp.lib.reading import yaml_value
 from xp.lib.text import shortened
 from xp.planning.plan import build_plan, build_sft
 
@@ -112,7 +113,7 @@ class PublicScript:
 def scripts() -> Mapping[str, PublicScript]:
     """Name -> script."""
     loaded = {
-        file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
+        file.stem: yaml_value(file.read_text(encoding="utf-8"))
         for file in sorted(FACTS.glob("*.yaml"))
     }
     return {

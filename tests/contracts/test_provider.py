@@ -37,6 +37,15 @@ class Configured(ProviderSuite):
         return load_provider(self.config, os.environ)
 
 
+class Elsewhere(Configured):
+    """One whose server is the same kind of process as another one's, so that a closed provider needs none."""
+
+    @pytest.fixture
+    def closed(self) -> Provider:
+        away = replace(self.config, serve=None, target="http://127.0.0.1:9")
+        return load_provider(away, os.environ)
+
+
 class TestServed(Configured):
     """An environment that xp serves itself."""
 
@@ -60,7 +69,7 @@ class TestAtAUrl(ProviderSuite):
         return load_provider(rules(target=running(COUNTER).server.url), os.environ)
 
 
-class TestWithATerminalTool(Configured):
+class TestWithATerminalTool(Elsewhere):
     """An environment whose only tool takes the final message."""
 
     config = patient(serve=QUIZ)
@@ -75,7 +84,7 @@ class TestWithATerminalTool(Configured):
         session.close()
 
 
-class TestServedOfTheOtherSdk(Configured):
+class TestServedOfTheOtherSdk(Elsewhere):
     """An environment written on ors-sdk, which is served by that SDK's own server."""
 
     config = patient(serve="tests.envs_under_test.ors_sdk_counter:Counter")
@@ -99,7 +108,7 @@ class TestOpenEnv(Configured):
     )
 
 
-class TestOpenEnvWithMcpTools(TestOpenEnv):
+class TestOpenEnvWithMcpTools(Elsewhere):
     """An OpenEnv environment whose actions are calls of MCP tools."""
 
     config = replace(TestOpenEnv.config, serve="tests.envs_under_test.openenv_counter:Tools")

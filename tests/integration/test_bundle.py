@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.own_game import GAME, SECRET, xp
+from tests.support.child import xp
+from tests.support.own_game import GAME, SECRET
 from tests.support.own_game import prepared as prepared
 from tests.support.own_game import run as run
 from xp.__main__ import main

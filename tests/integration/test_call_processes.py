@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.support.child import Fork
 from tests.support.fake_session import with_limits
-from tests.support.launching import is_alive
+from tests.support.launching import ROOT, is_alive
 from tests.support.ors_server import rules
 from tests.support.waiting import wait_for
 from xp.contrib.contracts.jobs import DEADLINE_S
@@ -202,28 +200,18 @@ def test_what_a_call_left_behind_does_not_reach_the_next_episode() -> None:
         assert [settled(provider, config, text, 1).reward for text in ("bomb", "1")] == [1.0, 1.0]
 
 
-PARENT = """
-import sys, time
-from xp.envs.base import Task
-from tests.integration.test_call_processes import graded, GradedProvider
-provider = GradedProvider(graded("process_of"), {})
-print(int(provider.open(Task("x", "train", 1)).answer("1").reward), flush=True)
-time.sleep(600)
-"""
+def asks_for_ever() -> None:
+    provider = GradedProvider(graded("process_of"), {})
+    reward = provider.open(Task("x", "train", 1)).answer("1").reward
+    print(int(reward or 0), flush=True)
+    time.sleep(600)
 
 
 def test_no_process_outlives_its_parent() -> None:
-    number = signal.SIGKILL
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert parent.stdout is not None
-    worker = int(parent.stdout.readline())
-    processes = [one.pid for one in psutil.Process(parent.pid).children(recursive=True)]
+    parent = Fork(asks_for_ever, ROOT)
+    worker = int(parent.out.readline())
+    processes = [one.pid for one in psutil.Process(parent.process.pid).children(recursive=True)]
     assert worker in processes
-    parent.send_signal(number)
-    parent.wait(DEADLINE_S)
+    parent.send(signal.SIGKILL)
+    parent.process.join(DEADLINE_S)
     assert wait_for(lambda: not any(map(is_alive, processes)))

@@ -14,6 +14,7 @@ from typing import TextIO
 
 import pytest
 
+from tests.support.child import ended, xp
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import build
@@ -41,9 +42,9 @@ def test_every_command_explains_itself_in_80_columns(
     words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as caught:
         main([*words.split(), "--help"])
-    assert ended.value.code == 0
+    assert caught.value.code == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: python -m xp {words}")
     assert words not in COMMANDS or max(map(len, shown.splitlines())) <= 80
@@ -108,8 +109,8 @@ def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
         with lost_stream(kind) as stream, redirect_stdout(stream):
             try:
                 codes[kind] = main(words)
-            except SystemExit as ended:
-                codes[kind] = int(ended.code or 0)
+            except SystemExit as end:
+                codes[kind] = int(end.code or 0)
         said = capsys.readouterr().err
         assert (said == "") == (kind == "pipe"), said
         assert said.count("\n") <= 1
@@ -142,16 +143,10 @@ def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(
 ) -> None:
     (tmp_path / "guess.py").write_text("class Guess:\n    pass\n")
     words = ["plan", "--json", "env=openreward", "env.serve=guess:Guess"]
-    plans = []
-    for program in ([str(Path(sys.executable).with_name("xp"))], [sys.executable, "-m", "xp"]):
-        ended = subprocess.run(
-            [*program, *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert ended.returncode == 0, ended.stderr
-        plans.append(json.loads(ended.stdout)["spec"])
+    program = [str(Path(sys.executable).with_name("xp")), *words]
+    done = [ended(program, cwd=tmp_path), xp(*words, cwd=tmp_path)]
+    assert [one.stderr for one in done] == ["", ""]
+    plans = [json.loads(one.stdout)["spec"] for one in done]
     assert plans[0] == plans[1]
 
 

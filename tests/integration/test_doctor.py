@@ -111,7 +111,7 @@ def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
     assert answers.verdict == Verdict.OK
     assert slots.verdict == Verdict.OK
     assert "holds 4 idle sessions at the same time" in slots.text
-    finding = only(list(environments(compose(["env=echo", "env.train.split=nosuch"]))))
+    finding = only(list(environments(compose(["env=multiply", "env.train.split=nosuch"]))))
     assert "has no split nosuch" in finding.text
 
 
@@ -145,7 +145,7 @@ def test_the_command_goes_on_after_a_fault(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
     assert (
-        main(["doctor", "env=echo", "training.micro_batch_size=7", "upload_rollouts=true"])
+        main(["doctor", "env=multiply", "training.micro_batch_size=7", "upload_rollouts=true"])
         == ExitCode.PLAN
     )
     out = capsys.readouterr().out

@@ -63,7 +63,7 @@ def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> EnvRe
 
 
 def test_an_environment_is_measured_and_its_faults_are_told() -> None:
-    found = checked(rules(serve=COUNTER, retries_per_episode=0))
+    found = checked(rules(serve=COUNTER, retries_per_episode=0, prompt=PromptSource.LIVE))
     assert found.facts["tasks"] == "700 in train, 20 in test"
     assert "crash" in found.facts["tools"]
     assert any("void" in fault and "ToolCrashed" in fault for fault in found.faults)
@@ -71,7 +71,7 @@ def test_an_environment_is_measured_and_its_faults_are_told() -> None:
 
 
 def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
-    silent = rules(provider="tests.envs_under_test.silent:Silent")
+    silent = rules(provider="tests.envs_under_test.silent:Silent", prompt=PromptSource.LIVE)
     assert not checked(silent).facts["prompt"].startswith("3 to 3 tokens")
     assert (
         checked(replace(silent, dialect=Dialect.ACTION))
@@ -92,10 +92,11 @@ def test_an_environment_that_scores_nothing_is_at_fault() -> None:
     config = replace(
         graded("Higher"),
         max_turns=1,
+        prompt=PromptSource.LIVE,
         reward=reward_rule(rules().reward.reduction),
     )
     assert not any("scored" in fault for fault in checked(config).faults)
-    silent = rules(provider="tests.envs_under_test.silent:Silent")
+    silent = rules(provider="tests.envs_under_test.silent:Silent", prompt=PromptSource.LIVE)
     assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)
 
 
@@ -180,7 +181,8 @@ def test_answers_of_rows_are_graded_and_unset_variables_named(
 
 
 def test_the_solve_beside_a_class_is_played() -> None:
-    found = checked(rules(serve="xp.envs.builtin.whodunit_mini:WhodunitMini", max_turns=12))
+    serve = "xp.envs.builtin.whodunit_mini:WhodunitMini"
+    found = checked(rules(serve=serve, max_turns=12, prompt=PromptSource.LIVE))
     assert found.facts["`solve`"] == "2 of 2 episodes score 1"
     assert "slowest" in found.facts["turn takes"]
 

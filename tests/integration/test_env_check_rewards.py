@@ -12,7 +12,7 @@ from xp.checks.env_check.measure import measure
 from xp.checks.env_check.report import EnvReport, report
 from xp.checks.env_check.watch import Watch
 from xp.envs.config import load_provider
-from xp.spec.env import READY
+from xp.spec.env import READY, PromptSource
 
 ROWS = """
 def rows():
@@ -47,7 +47,9 @@ def grade(answer, row):
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, grader: str) -> EnvReport:
     (tmp_path / f"grader_{name}.py").write_text(GRADERS.get(name, "") + ROWS)
     monkeypatch.syspath_prepend(tmp_path)
-    config = rules(provider="local", grader=grader, rows=f"grader_{name}:rows")
+    config = rules(
+        provider="local", grader=grader, rows=f"grader_{name}:rows", prompt=PromptSource.LIVE
+    )
     provider = load_provider(config, os.environ)
     *_, found = measure(
         provider,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.ors_server import rules
-from xp.envs import local_server
+from xp.envs import local_server, openreward
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter, trajectory
@@ -23,6 +23,12 @@ pytestmark = pytest.mark.integration
 MODULE = "tests.envs_under_test.faulty"
 OPENENV = "tests.envs_under_test.faulty_openenv"
 SECRET = "a-shovel-of-gold-0042"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_server, "PING_S", 0.2)
+    monkeypatch.setattr(openreward, "CLOSE_S", 0.5)
 
 
 def place_of(fault: str, module: str = MODULE) -> tuple[Path, int]:
@@ -41,7 +47,7 @@ def health(
     stage = run / "attempt_1" / "train"
     stage.mkdir(parents=True)
     retries: Mapping[str, Any] = {
-        "retries_per_episode": 1,
+        "retries_per_episode": 0,
         "call_timeout_s": limit_s,
         "episode_timeout_s": 60.0,
     }
@@ -88,9 +94,8 @@ def health(
     ],
 )
 def test_a_fault_is_named_with_its_file_and_line_and_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str, words: tuple[str, ...]
+    tmp_path: Path, name: str, fault: str, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(local_server, "PING_S", 0.2)
     module = OPENENV if fault == "openenv" else MODULE
     more = (
         {"provider": "openenv", "rows": "tests.envs_under_test.rows:digs"}
@@ -107,9 +112,8 @@ def test_a_fault_is_named_with_its_file_and_line_and_no_secret(
 
 @pytest.mark.parametrize(("name", "fault"), [("Hanging", "hang"), ("Blocking", "block")])
 def test_a_call_without_an_answer_is_named_with_the_line_that_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str
+    tmp_path: Path, name: str, fault: str
 ) -> None:
-    monkeypatch.setattr(local_server, "PING_S", 0.2)
     text = health(tmp_path, name, limit_s=1.0)
     assert "DeadlineExceeded" in text or "SessionLost" in text
     file, line = place_of(fault)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cases import few
 from tests.support.endpoint_evaluations import TASKS
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
@@ -52,19 +54,24 @@ def messages(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {one["index"]: one["messages"] for one in records}
 
 
-def test_a_directory_with_the_checkpoint_of_a_start_is_played_again_after_a_cut(
-    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("start", "name"), few([("untrained", "untrained"), ("tuned", "untrained:tuned")], 1)
+)
+def test_a_directory_or_the_checkpoint_of_a_start_is_played_again_after_a_cut(
+    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str], start: str, name: str
 ) -> None:
-    tuned = directory.with_name("tuned")
-    for one in tokenizer_and_model():
-        one.save_pretrained(tuned)
-    start = f"training.initial_checkpoint={tuned}"
+    """Each directory's weights are compared with its config.json in a process of seconds."""
+    weights = directory.with_name(start)
     # A directory of the user's own options does not make a model's directory an option.
-    (outputs / "options").mkdir()
+    (outputs / "options").mkdir(exist_ok=True)
     command = ["eval", "env=multiply", *TASKS, f"model={directory}", f"outputs={outputs}", *PLAY]
-    command += ["evaluation.num_tasks=4", start, "--config-dir", str(outputs / "options")]
+    command += ["evaluation.num_tasks=4", "--config-dir", str(outputs / "options")]
+    if start == "tuned":
+        shutil.copytree(directory, weights)
+        command.append(f"training.initial_checkpoint={weights}")
     assert main(command) == 0
-    (file,) = (outputs / "evaluations").glob(f"*-untrained-tuned-*/{EPISODES}")
+    pattern = f"*-{name.replace(':', '-')}-????????/{EPISODES}"
+    (file,) = (outputs / "evaluations").glob(pattern)
     whole = file.read_text().splitlines()
     file.write_text("\n".join(whole[:2]) + '\n{"torn')  # as if it had been killed
     result = file.parents[1] / "eval.json"
@@ -72,12 +79,15 @@ def test_a_directory_with_the_checkpoint_of_a_start_is_played_again_after_a_cut(
         place.unlink()
     assert main(command) == 0
     assert messages(read_trajectories(file)) == messages(json.loads(line) for line in whole)
-    assert "untrained:tuned" in capsys.readouterr().out
+    assert name in capsys.readouterr().out
     assert json.loads(result.read_text())["model"]["files"]["model.safetensors"][1] == (
-        (tuned / "model.safetensors").stat().st_mtime_ns
+        (weights / "model.safetensors").stat().st_mtime_ns
     )
     endpoint = ["model=endpoint", "model.url=http://127.0.0.1:9/v1", "model.name=x"]
-    assert main(["eval", *endpoint, "env=multiply", start]) == ExitCode.CONFIG
+    assert (
+        main(["eval", *endpoint, "env=multiply", f"training.initial_checkpoint={directory}"])
+        == ExitCode.CONFIG
+    )
     assert "an endpoint has the weights that it serves" in capsys.readouterr().err
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.child import Fork
 from tests.support.endpoint_evaluations import ROOT, knows_some, outputs, prepared, words
 from xp.__main__ import main
 
@@ -25,16 +24,20 @@ PRICES = ("model.price_in=100", "model.price_out=1000")
 def on_a_terminal(command: list[str]) -> tuple[str, int]:
     """Output of a command on a terminal of 100 columns, as text without colours, and its exit code."""
     ours, theirs = pty.openpty()
-    environ = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
-        os.close(theirs)
-        pieces = []
-        while piece := _read(ours):
-            pieces.append(piece)
+
+    def program() -> int:
+        for number in range(3):
+            os.dup2(theirs, number)
+        return main(command)
+
+    fork = Fork(program, ROOT, {"COLUMNS": "100", "TERM": "xterm"})
+    os.close(theirs)
+    pieces = []
+    while piece := _read(ours):
+        pieces.append(piece)
     os.close(ours)
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(pieces).decode()), process.returncode
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(pieces).decode())
+    return text, fork.end().returncode
 
 
 def _read(terminal: int) -> bytes:
@@ -50,7 +53,7 @@ def test_a_terminal_shows_a_bar_and_a_pipe_plain_lines(
 ) -> None:
     with serving(ChatServer(write=knows_some, latency_s=0.1)) as server:
         asked = words(server, outputs, *PRICES, "evaluation.num_tasks=8", "eval.concurrency=2")
-        shown, code = on_a_terminal([sys.executable, "-m", "xp", *asked])
+        shown, code = on_a_terminal(asked)
         assert code == 0, shown
         assert main([*asked, "--again"]) == 0  # capfd takes its output as a file would
     states = re.findall(r"multiply / stub .*?(\d+)/8 reward (\d\.\d{3}), \$(\d\.\d{3})", shown)

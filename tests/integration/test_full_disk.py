@@ -46,10 +46,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_checkpoint_that_does_not_fit_ends_with_74(small_disk: Path) -> None:
-    ended, output = Supervisor(small_disk, [CHECKPOINT]).end()
-    assert ended == ExitCode.RESOURCE, output
-    assert "is full; make room" in output or "No space left" in output
-    assert "Traceback" not in output
+    ended = Supervisor(small_disk, [CHECKPOINT]).end()
+    assert ended.returncode == ExitCode.RESOURCE, ended.stdout
+    assert "is full; make room" in ended.stdout or "No space left" in ended.stdout
+    assert "Traceback" not in ended.stdout
     record = read_record(small_disk / "runs/run")
     assert str(record.status) == "failed"
     assert record.attempts[-1].ended is not None
@@ -57,9 +57,9 @@ def test_a_checkpoint_that_does_not_fit_ends_with_74(small_disk: Path) -> None:
 
 def test_a_full_disk_while_code_is_copied_ends_with_one_line(small_disk: Path) -> None:
     (small_disk / "others").write_bytes(bytes(14 * 2**20))
-    ended, output = Supervisor(small_disk, ["pass"]).end()
-    assert ended == ExitCode.RESOURCE, output
-    (line,) = [line for line in output.splitlines() if "No space left" in line]
+    ended = Supervisor(small_disk, ["pass"]).end()
+    assert ended.returncode == ExitCode.RESOURCE, ended.stdout
+    (line,) = [line for line in ended.stdout.splitlines() if "No space left" in line]
     assert "files could not be copied" in line
     assert "make room there, or set outputs=DIR" in line
-    assert len(output) < 1000
+    assert len(ended.stdout) < 1000

@@ -91,22 +91,23 @@ def test_a_function_that_cannot_score_is_refused_when_it_is_loaded(name: str, re
         load_group_fn(name if ":" in name else f"{__name__}:{name}")
 
 
-def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
-    spec = compose(
-        [
-            "env=whodunit",
-            "env.group_reward_fn=tests.support.grouped:ranked",
-            "env.group_score_weight=0.5",
-        ]
+def test_the_key_reaches_the_jobs_the_record_and_the_copied_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_group.py").write_text(
+        "def fn(episodes):\n    return [0.0 for _ in episodes]\n"
     )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["env=whodunit", "env.group_reward_fn=own_group:fn", "env.group_score_weight=0.5"]
+    spec = compose(words)
     config = episode_config(spec)
     (member,) = EpisodeConfig.from_json(config.to_json()).members.values()
-    assert member.group_reward_fn == "tests.support.grouped:ranked"
+    assert member.group_reward_fn == "own_group:fn"
     assert member.group_score_weight == 0.5
-    assert "tests" in user_modules(spec)
+    assert "own_group" in user_modules(spec)
     (keys,) = scoring(config).values()
-    assert keys["env.group_reward_fn"] == "tests.support.grouped:ranked"
-    assert "code of tests.support.grouped:ranked" in keys
+    assert keys["env.group_reward_fn"] == "own_group:fn"
+    assert "code of own_group:fn" in keys
 
 
 def test_the_scale_of_rewards_is_another_where_a_folders_test_is(tmp_path: Path) -> None:

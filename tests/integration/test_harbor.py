@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +11,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.child import Fork
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
+from tests.support.launching import ROOT
 from xp.contrib.contracts.jobs import DEADLINE_S, eventually
 from xp.contrib.contracts.provider import ProviderSuite, lent
 from xp.contrib.harbor import session
+from xp.contrib.harbor.local_sandbox import LocalSandbox
 from xp.envs.base import Provider, Task
 from xp.envs.config import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.integration
 
 
@@ -194,33 +194,18 @@ def test_an_episode_that_kills_its_process_is_void(tasks: Path) -> None:
     assert outcome.status is EpisodeStatus.VOID
 
 
-PROGRAM = """
-import os, time
-from pathlib import Path
-from tests.support.harbor_tasks import harbor
-from xp.contrib.harbor.local_sandbox import LocalSandbox
-box = LocalSandbox(None, None, os.environ)
-box.run("setsid sleep 604 & echo", {}, 5.0, 100)
-print(box.root, flush=True)
-box.run("sleep 605", {}, 600.0, 100)
-"""
+def runs_for_ever() -> None:
+    box = LocalSandbox(None, None, os.environ)
+    box.run("setsid sleep 604 & echo", {}, 5.0, 100)
+    print(box.root, flush=True)
+    box.run("sleep 605", {}, 600.0, 100)
 
 
 def test_a_process_that_is_ended_leaves_no_process_and_no_directory(place: Path) -> None:
-    number = signal.SIGKILL
-    environ = {**os.environ, "TMPDIR": str(place)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=ROOT,
-        env=environ,
-    )
-    assert process.stdout is not None
-    root = Path(process.stdout.readline().decode().strip())
+    program = Fork(runs_for_ever, ROOT)
+    root = Path(program.out.readline().strip())
     assert root.parent == place
     assert root.is_dir()
-    process.send_signal(number)
-    process.wait(DEADLINE_S)
-    process.stdout.close()
+    program.send(signal.SIGKILL)
+    program.process.join(DEADLINE_S)
     eventually(lambda: not left_over(place))

@@ -17,9 +17,10 @@ import pytest
 
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import write_task
-from tests.support.harness_programs import OPTIONS, PROGRAMS, SHELL, harness, play
+from tests.support.harness_programs import OPTIONS, PROGRAMS, SHELL, harness, play, play_on
+from xp.contrib.contracts.provider import lent
 from xp.contrib.harness.provider import HarnessOptions, HarnessProvider
-from xp.envs.base import Task
+from xp.envs.base import Provider, Task
 from xp.envs.config import load_provider
 from xp.episode.outcome import EpisodeStatus
 
@@ -42,16 +43,24 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ECHO = harness(
+    None,
+    serve="xp.envs.builtin.echo:Echo",
+    options={"command": "python {program}/tools_agent.py {prompt_file}"},
+)
+"""A program that plays an ORS server's task."""
+
+
 @pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    """A session whose program plays an ORS server's task and waits for the policy."""
-    options = {"command": "python {program}/tools_agent.py {prompt_file}"}
-    provider = load_provider(
-        harness(None, serve="xp.envs.builtin.echo:Echo", options=options), os.environ
-    )
-    with closing(provider.open(Task("x", "train", 0))) as opened:
+def echo() -> Iterator[Provider]:
+    yield from lent(load_provider(ECHO, os.environ))
+
+
+@pytest.fixture(scope="module")
+def session(echo: Provider) -> Iterator[Any]:
+    """A session whose program waits for the policy."""
+    with closing(echo.open(Task("x", "train", 0))) as opened:
         yield opened
-    provider.close()
 
 
 def answered(
@@ -109,20 +118,29 @@ def test_an_optional_or_wrong_method_of_mcp_has_the_protocols_error(
     assert session._tool_server.fault is None
 
 
+NO = call("echo", text="no")
+YES = call("echo", text="hello")
+
+
 @pytest.mark.parametrize(
     ("turns", "status", "reward"),
     [
-        ([call("echo", text="hello")], FINISHED, 1.0),
-        ([call("echo", text="no")], TRUNCATED, 0.0),
+        ([NO, YES, "Done."], FINISHED, 1.0),
+        ([NO, "I give up."], FINISHED, 0.0),
+        # A limit ends the program.
+        ([YES], FINISHED, 1.0),
+        ([NO], TRUNCATED, 0.0),
     ],
 )
-def test_a_session_that_ended_is_finished_though_a_limit_ends_the_program(
-    turns: list[str], status: EpisodeStatus, reward: float
+def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions(
+    echo: Provider, turns: list[str], status: EpisodeStatus, reward: float
 ) -> None:
-    options = {"command": "python {program}/tools_agent.py {prompt_file}"}
-    outcome, _ = play(harness(None, serve="xp.envs.builtin.echo:Echo", options=options), *turns)
+    outcome, episode = play_on(echo, ECHO, *turns)
     assert outcome.status == status
     assert outcome.reward == reward
+    assert [turn.messages[0]["content"] for turn in episode.turns if turn.messages] == [
+        {NO: "no match", YES: "match"}[text] for text in turns if text in (NO, YES)
+    ]
 
 
 def test_the_published_mcp_client_wins_a_finished_episode() -> None:

@@ -9,9 +9,15 @@ def run(code: str) -> str:
     return ended([sys.executable, "-c", code], check=True).stdout
 
 
-def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() -> None:
+def test_the_vendors_clients_and_openenvs_page_are_imported_when_they_are_used() -> None:
     assert run(
         "import sys\n"
+        "from xp.envs.light_sdk import import_openenv\n"
+        "import_openenv()\n"
+        "from openenv.core.env_server import create_web_interface_app\n"
+        "from openenv.core.env_server.http_server import create_fastapi_app\n"
+        "from importlib.util import find_spec\n"
+        "print('gradio' in sys.modules, find_spec('openenv.core.env_server.web_interface').loader.name)\n"
         "from xp.envs.light_sdk import VENDORS, import_openreward\n"
         "import_openreward()\n"
         "import openreward\n"
@@ -25,17 +31,11 @@ def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() ->
         "print(type(_metrics.OTLPMetricExporter(endpoint='127.0.0.1:9', insecure=True)).__name__)\n"
         "from openreward.api.rollouts.serializers.ant import serialize_anthropic_message\n"
         "print(serialize_anthropic_message({'role': 'user', 'content': 'hello'})[0].content)\n"
-    ).splitlines() == ["[]", "False True", "True True", "OTLPMetricExporter", "hello"]
-
-
-def test_openenvs_page_is_not_imported_and_can_be() -> None:
-    assert run(
-        "import sys\n"
-        "from xp.envs.light_sdk import import_openenv\n"
-        "import_openenv()\n"
-        "from openenv.core.env_server import create_web_interface_app\n"
-        "from openenv.core.env_server.http_server import create_fastapi_app\n"
-        "print('gradio' in sys.modules)\n"
-        "from importlib.util import find_spec\n"
-        "print(find_spec('openenv.core.env_server.web_interface').loader.name)\n"
-    ).split() == ["False", "openenv.core.env_server.web_interface"]
+    ).splitlines() == [
+        "False openenv.core.env_server.web_interface",
+        "[]",
+        "False True",
+        "True True",
+        "OTLPMetricExporter",
+        "hello",
+    ]

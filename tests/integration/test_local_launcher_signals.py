@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,9 @@ from tests.support.launching import (
     Supervisor,
     eventually,
     is_alive,
+    plan,
+    run,
+    stage,
     statuses,
 )
 from xp.errors import ExitCode
@@ -41,28 +42,28 @@ def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path) -> None:
     assert all(map(is_alive, tree))
     began = time.monotonic()
     supervisor.send(number)
-    ended, output = supervisor.end()
+    ended = supervisor.end()
     took = time.monotonic() - began
-    assert ended == code
+    assert ended.returncode == code
     assert took > 0.9
     assert not any(map(is_alive, tree))
     assert statuses(tmp_path) == {"s0": "interrupted", "s1": "pending"}
-    assert "resume" in output
-    assert "Traceback" not in output
+    assert "resume" in ended.stdout
+    assert "Traceback" not in ended.stdout
     assert not (tmp_path / "never").exists()
 
 
 def test_a_background_run_ends_by_a_signal_not_its_terminal(tmp_path: Path) -> None:
     """`nohup python -m xp &` in a script: the shell ignores INT and HUP for it."""
-    supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
+    supervisor = Supervisor(tmp_path, [POLITE], first=_ignore)
     eventually(lambda: (tmp_path / "up").exists() and statuses(tmp_path) == {"s0": "running"})
     supervisor.send(signal.SIGHUP)
     time.sleep(0.5)
     assert statuses(tmp_path) == {"s0": "running"}
     supervisor.send(signal.SIGTERM)
-    ended, output = supervisor.end()
-    assert ended == ExitCode.TERMINATED
-    assert "tidied up" in output
+    ended = supervisor.end()
+    assert ended.returncode == ExitCode.TERMINATED
+    assert "tidied up" in ended.stdout
     assert statuses(tmp_path) == {"s0": "interrupted"}
 
 
@@ -78,12 +79,11 @@ def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     time.sleep(0.6)
     assert all(is_alive(pid) for pid in tree[:3])
     # A supervisor that was slow to hear the first takes the next for the same key press.
-    while supervisor.process.poll() is None:
+    while supervisor.process.is_alive():
         supervisor.send(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            supervisor.process.wait(30)
-    ended, _ = supervisor.end()
-    assert ended == ExitCode.INTERRUPTED
+        supervisor.process.join(30)
+    ended = supervisor.end()
+    assert ended.returncode == ExitCode.INTERRUPTED
     assert not any(map(is_alive, tree))
 
 
@@ -108,29 +108,20 @@ while True:
     supervisor = Supervisor(tmp_path, [code], grace_s=600.0)
     eventually(lambda: (tmp_path / "up").exists())
     supervisor.send(signal.SIGINT)
-    ended, output = supervisor.end()
-    assert ended == ExitCode.INTERRUPTED
-    assert "sessions closed: close" in output
+    ended = supervisor.end()
+    assert ended.returncode == ExitCode.INTERRUPTED
+    assert "sessions closed: close" in ended.stdout
 
 
 def test_a_resume_waits_until_the_killed_attempt_is_gone(tmp_path: Path) -> None:
-    first = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=2.0)
+    first = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = first.tree()
-    first.send(signal.SIGKILL)
-    first.process.wait()
-    check = f"import os; print([p for p in {tree} if os.path.exists(f'/proc/{{p}}')])"
-    ended, output = Supervisor(tmp_path, [check], attempt=2, grace_s=2.0).end()
-    assert ended == 0
-    assert "[]" in output
-
-
-def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
-    tree = supervisor.tree()
     eventually(lambda: statuses(tmp_path) == {"s0": "running"})
-    supervisor.send(signal.SIGKILL)
-    eventually(lambda: not any(map(is_alive, tree)))
+    first.send(signal.SIGKILL)
+    first.process.join()
     assert statuses(tmp_path) == {"s0": "running"}
-    ended, output = Supervisor(tmp_path, ["print('again')"], attempt=2).end()
-    assert (ended, "again" in output) == (0, True)
+    check = f"import os; print([p for p in {tree} if os.path.exists(f'/proc/{{p}}')])"
+    screen: list[str] = []
+    run(plan(stage("s0", check)).at(2), tmp_path, screen)
+    assert "".join(screen) == "[]\n"
     assert statuses(tmp_path) == {"s0": "succeeded"}

@@ -14,16 +14,16 @@ from tests.support.child import ended
 from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
+from tests.support.modal_jobs import job, part
 from xp.cli import runs
 from xp.contrib.contracts.launcher import LauncherSuite
 from xp.errors import ExitCode, XpError
 from xp.execution import detached
-from xp.execution.launchers.base import Context, Launch, Launcher, StageContext
+from xp.execution.launchers.base import Launch, Launcher
 from xp.execution.launchers.modal import ModalLauncher
 from xp.execution.launchers.modal_app import app_text
 from xp.execution.record import RunStatus, read_record
 from xp.execution.supervise import dispatch
-from xp.planning.job import Job, Resources, Runtime, Stage
 
 pytestmark = pytest.mark.integration
 
@@ -197,29 +197,6 @@ def test_a_volume_that_does_not_answer_is_not_one_without_a_result(
     assert launcher.poll(launch) == ExitCode.TERMINATED
     stage_directory.rmdir()
     assert launcher.poll(launch) == ExitCode.TERMINATED
-
-
-TRAINS = ("torch", "transformers", "trl", "openreward")
-
-
-H100S = Resources("h100", 8, 1, 96, 1000.0)
-
-
-def job(resources: Resources = H100S, **runtime: Any) -> Job:
-    secrets = runtime.pop("secrets", {})
-    runtime.setdefault("packages", TRAINS)
-    return Job(
-        ("python", "-m", "x"),
-        {},
-        (),
-        resources,
-        Runtime(**runtime),
-        secrets=secrets,
-    )
-
-
-def part(name: str, one: Job, place: str = "/o") -> StageContext:
-    return StageContext(Stage(name, one), Context("run", 1, Path(place), "attempt"))
 
 
 def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support.launching import is_alive
+from tests.support.child import Fork
+from tests.support.launching import ROOT, is_alive
 from tests.support.ors_server import COUNTER, rules
 from tests.support.waiting import wait_for
 from xp.envs import local_server
@@ -24,7 +22,6 @@ from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_what_cannot_be_served_is_said_in_one_message() -> None:
@@ -83,24 +80,21 @@ def test_a_server_starts_with_the_first_question_is_replaced_when_killed_and_end
     assert not psutil.pid_exists(pid)
 
 
-KEEPS_THE_INTERPRETER = """
-import os
-from tests.support.ors_server import rules
-from xp.envs.openreward import OpenRewardProvider
-provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Stuck", call_timeout_s=600.0), os.environ)
-session = provider.open(provider.tasks("train", [1])[0])
-print(provider.server.pid, provider.server.url.rpartition(":")[2], flush=True)
-session.call("backtrack", {})
-"""
+def keeps_the_interpreter() -> None:
+    stuck = rules(serve="tests.envs_under_test.counter:Stuck", call_timeout_s=600.0)
+    provider = OpenRewardProvider(stuck, os.environ)
+    session = provider.open(provider.tasks("train", [1])[0])
+    assert provider.server is not None
+    print(provider.server.pid, provider.server.url.rpartition(":")[2], flush=True)
+    session.call("backtrack", {})
 
 
 def test_a_server_with_a_busy_tool_ends_with_its_run() -> None:
-    command = [sys.executable, "-c", KEEPS_THE_INTERPRETER]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        pid, port = map(int, run.stdout.readline().split())
-        assert wait_for(lambda: not answers(port)), "the tool has the interpreter"
-        run.kill()
+    run = Fork(keeps_the_interpreter, ROOT)
+    pid, port = map(int, run.out.readline().split())
+    assert wait_for(lambda: not answers(port)), "the tool has the interpreter"
+    run.send(signal.SIGKILL)
+    run.process.join()
     try:
         assert wait_for(lambda: not is_alive(pid) and not listens(port))
     finally:

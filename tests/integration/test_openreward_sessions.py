@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_session import call
-from tests.support.ors_server import rules
+from tests.support.ors_server import rules, running
 from xp.composition import compose
 from xp.envs.base import NotOffered, Task
 from xp.envs.openreward import OpenRewardProvider
@@ -29,7 +29,13 @@ VALUE = "not-a-shape-of-a-secret-but-one"
 
 @contextmanager
 def boxed(environ: Mapping[str, str] = {}, **changes: Any) -> Iterator[OpenRewardProvider]:
-    provider = OpenRewardProvider(rules(serve=BOXED, **changes), {**os.environ, **environ})
+    address: dict[str, Any] = {"serve": BOXED}
+    variables = {**os.environ, **environ}
+    if not environ and "overrides" not in changes:  # Others have the server of all tests.
+        server = running(BOXED).server
+        address = {"target": server.url, "allowed_origins": (server.url,)}
+        variables["OPENREWARD_API_KEY"] = server.key
+    provider = OpenRewardProvider(rules(**address, **changes), variables)
     try:
         yield provider
     finally:

@@ -29,7 +29,18 @@ def _numbers_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(processing_smolvlm, "num2words", str)
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, *QWENS])
+OF_ANOTHERS_KIND = ("smolvlm", "qwen3_5", "qwen2_vl", "qwen3_vl")
+"""Families whose processors do what Idefics 3's or Qwen 2.5-VL's does."""
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(name, marks=pytest.mark.slow if name in OF_ANOTHERS_KIND else ())
+        for name in (*FAMILIES, *QWENS)
+    ]
+
+
+@pytest.fixture(scope="module", params=cases())
 def family(request: pytest.FixtureRequest) -> str:
     if request.param in FAMILIES:
         for package in FAMILIES[request.param].needs:

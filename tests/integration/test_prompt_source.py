@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ors_server import rules
+from tests.support.cases import few
+from tests.support.ors_server import rules, running
 from tests.support.sections import chat_model, member_of, prepare_of, replace, selection
 from tests.support.tiny import tokenizer_and_model
 from xp.envs.config import EnvConfig, EpisodeConfig
@@ -26,17 +27,21 @@ from xp.worker.played import live_prompt
 
 pytestmark = pytest.mark.integration
 MODULE = "tests.envs_under_test"
+DRAWN = f"{MODULE}.drawn:Drawn"
+ORS = "an ORS environment that draws by chance"
+OPENENV = "an OpenEnv environment whose reset ignores its seed"
 SENTENCE = "the environment's prompt is not the prepared one"
 SYSTEM = "Call one of: {tool_names}."
 
 
-def served(name: str, **changes: object) -> EnvConfig:
-    return rules(serve=f"{MODULE}.drawn:{name}", system_prompt=SYSTEM, **changes)
+def drawn() -> EnvConfig:
+    """An environment of a server that is shared, since it draws for each session."""
+    url = running(DRAWN).server.url
+    return rules(target=url, allowed_origins=(url,), system_prompt=SYSTEM)
 
 
 ENVIRONMENTS = {
-    "an ORS environment that draws by chance": served("Drawn"),
-    "an OpenEnv environment whose reset ignores its seed": rules(
+    OPENENV: rules(
         provider="openenv", serve=f"{MODULE}.openenv_counter:Unseeded", rows=f"{MODULE}.rows:counts"
     ),
     "a grader whose first message is drawn": rules(
@@ -46,7 +51,7 @@ ENVIRONMENTS = {
     ),
     "a provider of the user's own": rules(name="x", provider="tests.envs_under_test.silent:Silent"),
 }
-FIRST = {"an OpenEnv environment whose reset ignores its seed": 1}
+FIRST = {OPENENV: 1}
 """Number of tasks whose prompt has something drawn, where it is not that of all."""
 
 
@@ -69,9 +74,14 @@ def episodes(env: EnvConfig, rows: Sequence[TaskRow]) -> list[Episode]:
     return played
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENREWARD_API_KEY", running(DRAWN).server.key)
+
+
+@pytest.mark.parametrize("name", few([ORS, *reversed(ENVIRONMENTS)], 3))
 def test_another_prompt_makes_void_and_a_live_one_is_played(name: str, tmp_path: Path) -> None:
-    env = ENVIRONMENTS[name]
+    env = ENVIRONMENTS.get(name) or drawn()
     rows = prepared(env, tmp_path)[: FIRST.get(name, 4)]
     assert rows
     void = episodes(env, rows)
@@ -124,7 +134,7 @@ def test_newly_drawn_rows_end_the_stage_unless_prompts_are_live(
 
 
 def test_a_live_prompts_length_is_checked_at_its_opening(tmp_path: Path) -> None:
-    live = served("Drawn", prompt=PromptSource.LIVE)
+    live = replace(drawn(), prompt=PromptSource.LIVE)
     row = prepared(live, tmp_path)[0]
     chat = ChatTokens(tokenizer_and_model()[0], chat_model())
     with EnvironmentMixture(EpisodeConfig({live.name: live}), os.environ) as mix:

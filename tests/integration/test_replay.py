@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import own_game
 from tests.support.child import json_lines
-from tests.support.own_game import prepared as prepared
+from tests.support.own_game import SECRET
 from tests.support.own_game import run as run
 from xp.__main__ import main
 from xp.composition import compose, to_yaml
@@ -27,30 +28,43 @@ from xp.results.replay.recorded import RecordedRun
 from xp.results.replay.replay import Outcome, check_first_batch, check_tasks, check_weights
 from xp.tasks.store import prove
 
+unplayed = own_game.prepared
 
-@pytest.fixture
-def recorded(run: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
-    """The run with four episodes of a training, of which two answers are right."""
-    monkeypatch.setenv("GAME_KEY", "4f9d0c7be21a4a5fb3")
-    monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.delitem(sys.modules, "game", raising=False)
-    (name,) = json.loads((run / "attempt_1/plan.json").read_text())["spec"]["env"]["members"]
+
+@pytest.fixture(scope="module")
+def prepared(unplayed: Path) -> Path:
+    """A preparation with four episodes of a training, of which two answers are right."""
+    (run,) = (unplayed / "outputs/runs").iterdir()
     made = RecordedRun.open(run, (f"outputs={run.parents[1]}",))
     (table,) = (run.parents[1] / "tasks").glob("*/manifest.json")
     rows = list(prove(table.parent).rows("train"))[:4]
     file = run / "attempt_1/train/trajectories/train.jsonl"
-    with (
-        EnvironmentMixture(episode_config(made.spec), episode_environ(made.spec)) as mix,
-        TrajectoryWriter(file) as to,
-    ):
-        for number, row in enumerate(rows):
-            episode = mix.episode(row)
-            right = int(row.messages[-1]["content"].split()[2]) + 1
-            episode.step(f"It is {right}." if number % 2 else "I do not know.")
-            assert episode.settle().reward == number % 2
-            to.write(trajectory(episode, run=run.name, phase="train", step=0, sample=0, tools="[]"))
-    assert rows[0].env == name
-    return made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(unplayed)
+        patch.setenv("GAME_KEY", SECRET)
+        patch.syspath_prepend(unplayed)
+        environ = episode_environ(made.spec)
+        with (
+            EnvironmentMixture(episode_config(made.spec), environ) as mix,
+            TrajectoryWriter(file) as to,
+        ):
+            for number, row in enumerate(rows):
+                episode = mix.episode(row)
+                right = int(row.messages[-1]["content"].split()[2]) + 1
+                episode.step(f"It is {right}." if number % 2 else "I do not know.")
+                assert episode.settle().reward == number % 2
+                to.write(
+                    trajectory(episode, run=run.name, phase="train", step=0, sample=0, tools="[]")
+                )
+    return unplayed
+
+
+@pytest.fixture
+def recorded(run: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
+    monkeypatch.setenv("GAME_KEY", SECRET)
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.delitem(sys.modules, "game", raising=False)
+    return RecordedRun.open(run, (f"outputs={run.parents[1]}",))
 
 
 def test_tasks_that_changed_are_named_one_by_one(recorded: RecordedRun, tmp_path: Path) -> None:

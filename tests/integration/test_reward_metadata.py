@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_session import call
-from tests.support.ors_server import rules
+from tests.support.ors_server import rules, running
 from xp.envs.config import EpisodeConfig
 from xp.envs.light_sdk import import_openreward
 from xp.episode.mixture import EnvironmentMixture
@@ -49,8 +49,10 @@ def played(
     look_alike: str, split: str, index: int, message: str, function: str = "remember"
 ) -> list[dict[str, Any]]:
     own = (WeightedFnSpec(fn=f"tests.integration.test_reward_metadata:{function}", weight=1.0),)
-    member = rules(name="e", serve=f"{CATALOG}.{look_alike}", reward_fn=own)
+    server = running(f"{CATALOG}.{look_alike}").server
+    member = rules(name="e", target=server.url, allowed_origins=(server.url,), reward_fn=own)
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENREWARD_API_KEY", server.key)
         seen = Path(place) / "seen.json"
         patch.setenv(SEEN, str(seen))
         with EnvironmentMixture(EpisodeConfig({"e": member}), os.environ) as mix:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,10 +11,12 @@ import pytest
 
 from tests.support.launching import Supervisor, eventually, launcher_spec, plan, stage
 from xp.cli import runs
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
 from xp.execution import detached
 from xp.execution.launchers.base import Context, Echo, Launch
+from xp.execution.launchers.local import LocalLauncher
 from xp.execution.record import RunStatus, read_record
+from xp.execution.supervise import dispatch
 
 pytestmark = pytest.mark.integration
 
@@ -34,9 +35,9 @@ def test_the_log_of_a_running_run_is_followed(
     eventually(lambda: begun(tmp_path))
     runs.logs(tmp_path / "runs/run", follow=False)
     assert capsys.readouterr().out == "first\n"
-    threading.Timer(1.0, (tmp_path / "go").touch).start()
+    threading.Timer(0.2, (tmp_path / "go").touch).start()
     runs.logs(tmp_path / "runs/run", follow=True)
-    assert supervisor.end()[0] == 0
+    assert supervisor.end().returncode == 0
     assert capsys.readouterr().out == "first\nlast\nsecond stage\n"
 
 
@@ -44,7 +45,7 @@ def test_a_run_that_is_cancelled_is_interrupted(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [WAITS])
     eventually(lambda: begun(tmp_path))
     assert str(supervisor.process.pid) in runs.cancel(tmp_path / "runs/run")
-    assert supervisor.end()[0] == ExitCode.TERMINATED
+    assert supervisor.end().returncode == ExitCode.TERMINATED
     assert read_record(tmp_path / "runs/run").status is RunStatus.INTERRUPTED
 
 
@@ -54,7 +55,7 @@ def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
     supervisor = Supervisor(tmp_path, [WAITS], grace_s=0.5)
     eventually(lambda: begun(tmp_path))
     supervisor.send(signal.SIGKILL)
-    supervisor.process.wait()
+    supervisor.process.join()
     directory = tmp_path / "runs/run"
     assert runs.status(directory, read_record(directory)) == runs.KILLED
     runs.logs(directory, follow=True)
@@ -98,8 +99,6 @@ class Silent:
 def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xp.execution.supervise import dispatch
-
     silent = Silent()
     monkeypatch.setattr(detached, "detachable", lambda *_: silent)
     monkeypatch.setattr(runs, "DEADLINE_S", 0.5)
@@ -111,34 +110,20 @@ def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(
     assert read_record(tmp_path / "runs/run").status is RunStatus.RUNNING
 
 
-FAILS = """
-import sys
-from pathlib import Path
-from tests.support.launching import plan, stage
-from xp.errors import XpError
-from xp.execution.launchers.local import LocalLauncher
-from xp.execution.supervise import dispatch
-one = plan(stage("a", "print('the reason'); raise SystemExit(7)"))
-try:
-    dispatch(one, LocalLauncher(), Path(sys.argv[1]), replan=one.at)
-except XpError as error:
-    print(error, file=sys.stderr)
-"""
-
-
 @pytest.mark.parametrize("is_one_screen", [True, False])
 def test_the_reason_of_a_failed_stage_is_once_on_each_output(
-    tmp_path: Path, is_one_screen: bool
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_one_screen: bool,
 ) -> None:
-    stderr = subprocess.STDOUT if is_one_screen else subprocess.PIPE
-    command = [sys.executable, "-c", FAILS, str(tmp_path)]
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        check=True,
-    )
-    outputs = [done.stdout] if is_one_screen else [done.stdout, done.stderr]
+    if is_one_screen:
+        monkeypatch.setattr(sys, "stderr", sys.stdout)
+    one = plan(stage("a", "print('the reason'); raise SystemExit(7)"))
+    with pytest.raises(XpError) as caught:
+        dispatch(one, LocalLauncher(), tmp_path, replan=one.at)  # type: ignore[arg-type]
+    print(caught.value, file=sys.stderr)
+    captured = capfd.readouterr()
+    outputs = [captured.out] if is_one_screen else [captured.out, captured.err]
     assert [output.count("the reason") for output in outputs] == [1] * len(outputs)
     assert "stage a failed: exit code 7" in outputs[-1]

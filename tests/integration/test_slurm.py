@@ -38,8 +38,14 @@ def has_slurm() -> bool:
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slurm,
-    pytest.mark.skipif(not has_slurm(), reason=f"no Slurm here; as root: {SETUP}"),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def slurm() -> None:
+    """Asks where the tests run: a cluster that is down answers after seconds, to each process that collects them."""
+    if not has_slurm():
+        pytest.skip(f"no Slurm here; as root: {SETUP}")
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +73,14 @@ class TestDetachedSlurm(DetachingContract):
     @pytest.fixture
     def launcher(self, outputs: Path) -> Launcher:
         return SlurmLauncher(launcher_spec("slurm", grace_s=1.0, detach=True), outputs)
+
+    # What ends a stage is read as that of one which is waited for.
+    test_a_failed_stage_ends_the_run_and_the_next_one_never_starts = pytest.mark.slow(
+        DetachingContract.test_a_failed_stage_ends_the_run_and_the_next_one_never_starts
+    )
+    test_missing_outputs_are_a_failure_there_too = pytest.mark.slow(
+        DetachingContract.test_missing_outputs_are_a_failure_there_too
+    )
 
 
 @pytest.mark.slow  # Slurm waits two minutes before it starts a requeued job

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.cases import few
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.spec import Sampling
@@ -96,7 +97,7 @@ def check_log_probabilities(engine: Engine, model: object, temperature: float) -
         )
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("temperature", few([0.7, 1.0], 1))
 def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature: float) -> None:
     """Replies come at different times, and more episodes are played than there are places."""
     engine = Engine(prompts(6), replace(SAMPLING, temperature=temperature), places=3)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 
-from tests.limits.words import has, package
+from tests.limits.words import has, place_of
 from tests.support.tables import rows
 
 CHECKOUTS = {"slime": "SLIME_PATH", "megatron": "MEGATRON_PATH"}
@@ -21,13 +17,6 @@ def test_the_pinned_code_does_what_xp_refuses(section: str, row: str, lines: lis
     del section, row
     for line in lines:
         name, _, words = line.partition(" | ")
-        top, _, file = name.partition("/")
-        if top in CHECKOUTS:
-            if CHECKOUTS[top] not in os.environ:
-                pytest.skip(f"needs a checkout: {CHECKOUTS[top]}=...")
-            place = Path(os.environ[CHECKOUTS[top]]) / top / file
-        else:
-            if find_spec(top) is None:
-                pytest.skip(f"{top} is not in this environment")
-            place = package(top) / file
+        top = name.partition("/")[0]
+        place = place_of(f"{CHECKOUTS[top]}/{name}" if top in CHECKOUTS else name)
         assert has(place, " ".join(words.split()))

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.proofs import TRAINERS
+from tests.support.tables import table
 from xp.composition import compose
-from xp.errors import XpError
+from xp.errors import ExitCode
 from xp.fields.field import OWN, Column
 from xp.fields.limits import claims, limits_of, proof_of
 from xp.fields.sft import SFT
@@ -24,7 +25,7 @@ from xp.planning.refusals import card_refusals, image_refusals
 from xp.spec import RunSpec
 
 ROOT = Path(__file__).parents[2]
-TABLES = ("algorithm", "engine", "limits", "machine", "skyrl", "slime", "spec", "training", "trl")
+TABLES = ("algorithm", "engine", "limits", "machine", "skyrl", "slime", "training", "trl")
 """Tables of tests/tables with commands that a plan refuses; `limits` has those that no other table has."""
 
 ADAPTERS = "model.lora={rank: 8, alpha: 16.0, dropout: 0.1, target_modules: null}"
@@ -36,6 +37,7 @@ NOTED = (
     *(f"backend={name} training.{cut}" for name in ("trl", "skyrl", "slime") for cut in CUTS),
     *(f"backend={name} env.train.curriculum=pass_rate" for name in ("trl", "skyrl", "slime")),
     "backend=trl training.optimizer=sgd",
+    "backend=trl training.optimizer=adamw_8bit",
     "backend=trl algorithm.importance_mask=token",
     "backend=slime algorithm.dynamic_sampling=true training.generation_prompts=64",
     "backend=slime model=qwen3.5-4b",
@@ -69,30 +71,18 @@ def quoted(overrides: str) -> str:
 
 @cache
 def specs() -> tuple[RunSpec, ...]:
-    """Specs of the plans in the tables, refused or not."""
+    """Those of `composed`, composed once."""
     return tuple(composed())
 
 
 def composed() -> Iterator[RunSpec]:
-    """Composes the tables' commands; one that no spec comes of is left out."""
+    """The specs of NOTED and of the tables' plans that are refused."""
     for overrides in NOTED:
         yield compose(["env=whodunit", "hardware=a100x4", *shlex.split(quoted(overrides))])
-    for name in TABLES:
-        names = {"ROOT": str(ROOT)}
-        for line in (ROOT / f"tests/tables/{name}.txt").read_text().splitlines():
-            if definition := re.fullmatch(r"([A-Z]+) = (.*)", line):
-                names[definition[1]] = definition[2]
-            elif line.startswith("plan "):
-                command = re.sub(
-                    r"\$([A-Z]+)",
-                    lambda word, names=names: names[word[1]],
-                    line,
-                )
-                words = [word for word in shlex.split(command)[1:] if not word.startswith("-")]
-                try:
-                    yield compose(words)
-                except XpError:
-                    continue
+    for code, command, _ in [case.values for name in TABLES for case in table(name)]:
+        program, *words = shlex.split(command)
+        if program == "plan" and code == ExitCode.PLAN:
+            yield compose([word for word in words if not word.startswith("-")])
 
 
 @pytest.fixture(scope="module")

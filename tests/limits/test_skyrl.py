@@ -13,23 +13,16 @@ import typing_extensions
 
 pytest.importorskip("skyrl", reason="SkyRL is not in this environment: make test-skyrl")
 
-from tests.limits.words import has, lacks, package
+from tests.limits.words import has, in_table, lacks, package
 from tests.support.families import write_family
 from xp.backends.skyrl.worker.process import prepare_process
 
 prepare_process()
 
 SKYRL = package("skyrl")
-CONFIG = SKYRL / "train/config/config.py"
 CHECKS = SKYRL / "train/utils/utils.py"
-TRAINER = SKYRL / "train/trainer.py"
-AHEAD = SKYRL / "train/fully_async_trainer.py"
 PARTS = SKYRL / "backends/skyrl_train"
-LOSSES = PARTS / "utils/ppo_utils.py"
 MODEL = PARTS / "workers/model_wrapper.py"
-FSDP = PARTS / "distributed/fsdp_strategy.py"
-MEGATRON = PARTS / "workers/megatron"
-SCHEDULE = PARTS / "distributed/megatron/optimizer.py"
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +39,6 @@ def checked(*overrides: str) -> Any:
     config = SkyRLTrainConfig.from_cli_overrides(["trainer.logger=console", *overrides])
     validate_cfg(config)
     return config
-
-
-def test_megatron_has_no_critic() -> None:
-    assert has(
-        CHECKS,
-        "assert cfg.trainer.critic.model.path is None,"
-        ' "only GRPO training is currently supported for megatron"',
-    )
 
 
 def test_there_is_one_reference_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,13 +118,6 @@ def test_fsdp2_has_no_attention_for_sinks(tmp_path: Path) -> None:
     assert not re.search(r"^kernels==", lock.read_text(), re.MULTILINE)
 
 
-def test_megatrons_attention_is_flash_or_fused() -> None:
-    assert has(
-        MEGATRON / "megatron_worker.py",
-        'provider.attention_backend = "flash" if flash_attn else "fused"',
-    )
-
-
 def test_padding_is_removed_for_flash_attention_alone(tmp_path: Path) -> None:
     from tests.support.tiny import leave_model
     from xp.backends.skyrl.worker.process import prepare_process
@@ -196,14 +174,6 @@ def test_guesses_are_of_the_models_own_heads() -> None:
     assert has(CHECKS, '"method": "mtp"')
 
 
-def test_it_computes_in_bfloat16() -> None:
-    """Its forward passes are under an autocast, whatever the configuration says."""
-    assert has(
-        PARTS / "workers/worker.py", 'torch.autocast(dtype=torch.bfloat16, device_type="cuda")'
-    )
-    assert lacks(PARTS / "workers/worker.py", r"autocast\((?!dtype=torch\.bfloat16)")
-
-
 def test_experts_are_replayed_under_megatron_alone() -> None:
     returned = "generator.inference_engine.enable_return_routed_experts=true"
     with pytest.raises(AssertionError, match="only supported with Megatron training backend"):
@@ -217,83 +187,11 @@ def test_experts_need_an_engine_of_one_machine() -> None:
         checked(returned, "generator.inference_engine.distributed_executor_backend=ray")
 
 
-def test_a_critics_adapters_leave_its_head_out() -> None:
-    assert has(
-        MODEL, "setattr(self, value_head_prefix, nn.Linear(config.hidden_size, 1, bias=False))"
-    )
-    assert lacks(MODEL, r"modules_to_save")
-
-
-def test_the_engine_is_asked_for_the_adapters_rank() -> None:
-    assert has(PARTS / "inference_servers/utils.py", "args.max_lora_rank = lora_cfg.rank")
-
-
 def test_alpha_is_a_whole_number() -> None:
     from skyrl.train.config import SkyRLLoraConfig
 
     kinds = {field.name: field.type for field in fields(SkyRLLoraConfig)}
     assert kinds["alpha"] in (int, "int")
-
-
-def test_megatron_names_its_own_layers() -> None:
-    assert has(
-        MEGATRON / "megatron_worker.py",
-        'target_modules = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj",'
-        ' "out_proj"]',
-    )
-
-
-def test_sampling_ahead_has_one_update_per_step() -> None:
-    assert has(AHEAD, "train_batch_size must equal policy_mini_batch_size for fully async training")
-
-
-def test_megatrons_terms_are_means_of_micro_batches() -> None:
-    assert has(
-        MEGATRON / "megatron_model_wrapper.py",
-        "kl_loss = masked_mean(kl_loss, loss_mask, dim=-1).mean()",
-        "entropy = masked_mean(entropy_BS, loss_mask)",
-    )
-
-
-def test_its_optimizer_is_adamw() -> None:
-    """FSDP2's has no eps; Megatron's distributed optimizer asserts Adam."""
-    assert has(FSDP, "new_optimizer = optim.AdamW(")
-    assert lacks(FSDP, r"optim\.(SGD|Adafactor)|\beps=")
-    assert has(SCHEDULE, '"use_distributed_optimizer": True')
-
-
-def test_megatrons_rate_is_constant() -> None:
-    assert has(SCHEDULE, "Only constant_with_warmup scheduler is supported for Megatron")
-
-
-def test_the_reference_is_copied_between_epochs() -> None:
-    assert has(
-        TRAINER,
-        "self.cfg.trainer.update_ref_every_epoch and self.ref_model is not None and is_epoch_end",
-    )
-    assert lacks(CONFIG, r"update_ref_every_(n_)?steps?|ref_update_interval")
-
-
-def test_no_key_is_a_deterministic_mode() -> None:
-    assert lacks(CONFIG, r"deterministic(_mode|_algorithms)?\s*:|full_determinism")
-    assert lacks(PARTS, r"use_deterministic_algorithms")
-
-
-def test_megatron_makes_a_nonfinite_update() -> None:
-    """Only FSDP2's step looks at the norm."""
-    assert has(FSDP, "if grad_norm is not None and not torch.isfinite(grad_norm):")
-    assert lacks(PARTS / "distributed/megatron/megatron_strategy.py", r"isfinite|isnan")
-
-
-def test_weights_are_stored_in_float32() -> None:
-    """A policy that only samples is in bfloat16, a trained one is not."""
-    assert has(PARTS / "workers/fsdp/fsdp_worker.py", "bf16=self.cfg.policy.inference_only_init,")
-    assert has(MODEL, "torch_dtype=torch.bfloat16 if bf16 else torch.float32,")
-
-
-def test_its_adapters_are_of_modules_alone() -> None:
-    assert has(MODEL, "lora_config = LoraConfig(", "target_modules=target_modules,")
-    assert lacks(MODEL, "target_parameters")
 
 
 def test_k3_is_cut() -> None:
@@ -353,42 +251,6 @@ def test_unused_models_go_to_the_host(
     assert went == moved
 
 
-def test_the_loss_of_its_heads_stays_in_them() -> None:
-    assert has(
-        PARTS / "mtp/hidden_capture.py",
-        'kwargs["hidden_states"] = hidden.detach()',
-        "return orig_embedding(*emb_args, **emb_kwargs).detach()",
-    )
-
-
-def test_a_checkpoint_has_no_sampled_groups() -> None:
-    assert has(
-        AHEAD,
-        'fully_async_state = { "consumed_uids": consumed_uids_list, "filtered_uids":'
-        ' filtered_uids_list, "epoch": self.epoch, }',
-    )
-
-
-def test_a_sleeping_engine_keeps_no_weights_but_below_adapters() -> None:
-    """vLLM's level 2 discards them (tests/trainers/test_skyrl_sent_weights.py)."""
-    assert has(
-        PARTS / "inference_servers/remote_inference_client.py",
-        "async def sleep(self, level: int = 2,",
-        "if self.uses_lora_weight_sync and level != 1:",
-    )
-
-
-def test_a_groups_age_is_of_its_start_and_the_cache_is_kept() -> None:
-    assert has(AHEAD, "global_step_when_scheduled=global_step_at_start,")
-    assert has(
-        PARTS / "inference_servers/remote_inference_client.py",
-        "async def pause_generation(self, clear_cache: bool = False)",
-        "return await self.pause(mode=PauseMode.KEEP, clear_cache=clear_cache)",
-    )
-    for place in (AHEAD, PARTS / "workers/worker_dispatch.py"):
-        assert lacks(place, "clear_cache=True")
-
-
 def test_micro_batches_of_tokens_ignore_the_size() -> None:
     from inspect import signature
 
@@ -402,32 +264,6 @@ def test_a_long_episode_is_alone_in_its_micro_batch() -> None:
 
     batches = make_seq_packer("balanced", bin_capacity=10).pack([25, 4, 5])
     assert sorted(sorted(batch) for batch in batches) == [[0], [1, 2]]
-
-
-def test_megatrons_warm_up_begins_at_0() -> None:
-    """Megatron's `init_lr` is the warm-up's first rate, and SkyRL's configuration has no key for it."""
-    assert has(SCHEDULE, 'init_lr=getattr(config, "lr_warmup_init", 0.0)')
-    assert lacks(CONFIG, "lr_warmup_init")
-
-
-def test_all_weights_decay_under_fsdp2() -> None:
-    assert has(FSDP, "optim.AdamW( fsdp_module.parameters(),")
-
-
-def test_an_engines_log_probabilities_are_after_the_cut() -> None:
-    assert has(
-        PARTS / "inference_servers/utils.py", 'overrides["logprobs_mode"] = "processed_logprobs"'
-    )
-
-
-def test_it_evaluates_after_the_last_step() -> None:
-    assert has(TRAINER, "or self.global_step == self.total_training_steps")
-
-
-def test_batches_are_evaluated_one_by_one() -> None:
-    place = SKYRL / "train/evaluate.py"
-    assert has(place, "for _, prompts in enumerate(eval_dataloader):", "await generator.generate(")
-    assert lacks(place, "asyncio.gather")
 
 
 def test_its_peft_leaves_experts_without_adapters() -> None:
@@ -457,29 +293,6 @@ def test_its_peft_leaves_experts_without_adapters() -> None:
     assert lacks(MODEL, r"target_parameters")
 
 
-def test_quantized_weights_are_not_trained() -> None:
-    """Weights are loaded for bitsandbytes alone, and sent to the engine as they are."""
-    assert has(MODEL, "quantization_config=nf4_config")
-    assert lacks(PARTS / "workers/fsdp", r"dequant|weight_scale_inv")
-
-
-def test_fsdp2_divides_no_layer() -> None:
-    """Neither its strategy nor its workers have a tensor, a pipeline or an expert parallelism."""
-    for place in (FSDP, PARTS / "workers/fsdp"):
-        assert lacks(
-            place,
-            r"tensor_parallel(?!_size=|\b.*inference)|pipeline_parallel|expert_model_parallel",
-        )
-
-
-def test_ulysses_divides_attention_by_heads() -> None:
-    assert has(
-        PARTS / "distributed/ulysses/monkey_patch.py",
-        "num_attention_heads % ulysses_sp_size == 0",
-        "num_key_value_heads % ulysses_sp_size == 0 or ulysses_sp_size % num_key_value_heads == 0",
-    )
-
-
 def test_trainers_have_the_same_number_on_each_node() -> None:
     """Their placement is one number of nodes and one of accelerators on each."""
     placement = checked().trainer.placement
@@ -501,3 +314,6 @@ def test_a_critic_gets_no_pictures() -> None:
 
     assert "pixel_values=" in inspect.getsource(PolicyWorkerBase)
     assert "pixel_values" not in inspect.getsource(CriticWorkerBase)
+
+
+globals().update(in_table("skyrl"))

@@ -12,44 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.limits.words import code, has, lacks, package
+from tests.limits.words import code, has, in_table, package
 from xp.composition import ROOT
 from xp.planning.runtimes import LOCK, versions_in
 
 TRL = package("trl")
 TRAINER = TRL / "trainer/grpo_trainer.py"
-CONFIG = TRL / "trainer/grpo_config.py"
 ENGINE = TRL / "generation/vllm_generation.py"
-
-
-def test_its_baseline_is_the_mean_of_the_whole_group() -> None:
-    assert has(
-        TRAINER,
-        "mean_grouped_rewards = torch.nanmean(rewards.view(-1, num_generations), dim=1)",
-        "advantages = rewards - mean_grouped_rewards",
-    )
-    # Dividing by the mean would be MaxRL's.
-    assert lacks(TRAINER, r"/ \(?mean_grouped_rewards")
-
-
-def test_it_has_no_critic() -> None:
-    assert lacks(TRAINER, r"\b(critic|value_head|value_model|gae)\b")
-
-
-def test_cispo_has_no_lower_bound() -> None:
-    """Its ratio is clamped by a `max` alone."""
-    assert has(
-        TRAINER,
-        'if self.loss_type == "cispo": clamped_ratios = torch.clamp(coef_1, max=self.epsilon_high)',
-    )
-
-
-def test_a_loss_has_one_mean() -> None:
-    assert has(
-        TRAINER,
-        'if self.loss_type in ["grpo", "sapo"]: ',
-        'elif self.loss_type in ["cispo", "dapo", "vespo"]: ',
-    )
 
 
 def test_the_penalty_is_k3_and_a_part_of_the_loss() -> None:
@@ -62,21 +31,10 @@ def test_the_penalty_is_k3_and_a_part_of_the_loss() -> None:
     assert code(TRAINER).count("per_token_kl = ") == 2, "k3, and its weighing by the ratio"
 
 
-def test_groups_are_not_resampled() -> None:
-    assert lacks(TRAINER, r"dynamic_sampling|resampl|filter_groups|over_?sampl")
-    assert lacks(CONFIG, r"dynamic_sampling|resampl|filter_groups|over_?sampl")
-
-
 def test_the_lock_has_no_flash_attention() -> None:
     lock = (Path(__file__).parents[2] / "requirements/all.lock").read_text()
     assert find_spec("flash_attn") is None
     assert not re.search(r"^flash[-_]attn\b", lock, re.MULTILINE)
-
-
-def test_only_data_is_divided() -> None:
-    """The tensor parallelism of a colocated engine is no part of the trainer's."""
-    assert lacks(TRAINER, r"megatron|args\.tensor_parallel|pipeline_parallel|context_parallel")
-    assert lacks(TRAINER, r"expert_parallel|\b[tcp]p_size|parallelism_config")
 
 
 def test_fsdp2_moves_all_state_or_none() -> None:
@@ -84,11 +42,6 @@ def test_fsdp2_moves_all_state_or_none() -> None:
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     assert [field.name for field in fields(CPUOffloadPolicy)] == ["pin_memory"]
-
-
-def test_it_knows_no_sglang() -> None:
-    assert lacks(TRL / "generation", "sglang")
-    assert lacks(TRAINER, "sglang")
 
 
 def test_a_colocated_engine_has_these_arguments() -> None:
@@ -106,24 +59,9 @@ def test_a_colocated_engine_has_these_arguments() -> None:
     assert has(ENGINE, 'quantization = "bitsandbytes"')
 
 
-def test_a_model_is_loaded_without_its_heads() -> None:
-    """Heads of multi-token prediction are left out by transformers, which TRL loads models with."""
-    models = package("transformers") / "models"
-    assert has(
-        models / "qwen3_next/modeling_qwen3_next.py",
-        '_keys_to_ignore_on_load_unexpected = [r"^mtp.*"]',
-    )
-    assert lacks(TRAINER, r"\bmtp|nextn")
-
-
 def test_its_lock_has_no_server_of_tokens_with_pictures() -> None:
     """vLLM 0.30 is the first version with `--enable-scale-out` and with `content_parts` beside a request's tokens."""
     assert versions_in([ROOT / "runtimes/trl" / LOCK])["vllm"] == "0.29.0"
-
-
-def test_it_knows_no_routed_experts() -> None:
-    assert lacks(TRL / "generation", r"routed_experts|router_replay|routing_replay")
-    assert lacks(TRAINER, r"routed_experts|router_replay|routing_replay")
 
 
 def test_an_adapter_on_the_head_is_refused(tmp_path: Path) -> None:
@@ -131,18 +69,6 @@ def test_an_adapter_on_the_head_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="Applying a PEFT adapter to `lm_head` is not supported"):
         trainer_of(tmp_path, LoraConfig(r=2, target_modules=["lm_head"]))
-
-
-def test_micro_batches_count_episodes() -> None:
-    for file in ("grpo_config.py", "sft_config.py"):
-        assert lacks(
-            TRL / "trainer" / file, r"max_tokens_per|token_budget|tokens_per_(micro_)?batch"
-        )
-
-
-def test_rows_of_episodes_are_not_packed() -> None:
-    for file in ("grpo_config.py", "grpo_trainer.py"):
-        assert lacks(TRL / "trainer" / file, r"\bpacking\b|padding_free|pack_dataset")
 
 
 def trainer_of(directory: Path, adapters: Any, model: Any = None, **options: Any) -> Any:
@@ -223,26 +149,6 @@ def test_a_group_has_two_episodes(tmp_path: Path) -> None:
         )
 
 
-def test_an_engines_log_probabilities_are_after_the_cut() -> None:
-    assert has(ENGINE, 'logprobs_mode="processed_logprobs"')
-
-
-def test_fsdp2_moves_the_reference_as_the_policy() -> None:
-    """Both are wrapped by one plug-in, whose policy of offloading is one for all."""
-    assert has(
-        TRL / "models/utils.py", "fsdp_plugin = accelerator.state.fsdp_plugin", "fsdp2_kwargs"
-    )
-    assert has(TRAINER, "self.ref_model = prepare_fsdp(self.ref_model, self.accelerator)")
-
-
-def test_embeddings_keep_moments_of_32_bits() -> None:
-    assert has(
-        package("transformers") / "trainer.py",
-        "if isinstance(module, nn.Embedding):",
-        'manager.register_module_override(module, "weight", {"optim_bits": 32})',
-    )
-
-
 def test_biases_and_norms_do_not_decay() -> None:
     from types import SimpleNamespace
 
@@ -291,14 +197,6 @@ def test_peft_refuses_out_projections_of_mamba() -> None:
     assert has(package("peft") / "tuners/tuners_utils.py", *(f'"{name}"' for name in MAMBA))
 
 
-def test_bfloat16_needs_ampere() -> None:
-    """PyTorch only emulates it on older cards."""
-    assert has(
-        package("torch") / "cuda/__init__.py",
-        "if torch.cuda.get_device_properties(device).major >= 8: return True",
-    )
-
-
 def test_quantized_weights_are_not_trained(tmp_path: Path) -> None:
     """Weights in FP8 are unpacked by transformers, which cannot write the model of experts again afterwards."""
     import json
@@ -338,3 +236,6 @@ def test_quantized_weights_are_not_trained(tmp_path: Path) -> None:
         package("transformers") / "trainer_utils.py",
         "You cannot perform fine-tuning on purely quantized models",
     )
+
+
+globals().update(in_table("trl"))

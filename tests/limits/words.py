@@ -2,9 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
+
+from tests.support.tables import rows
+
+CHECKOUTS = ("SLIME_PATH", "MEGATRON_PATH")
+"""Variables with a checkout."""
+
+
+def in_table(section: str) -> dict[str, Callable[[], None]]:
+    """Tests of a section of tests/tables/words.txt, by their names."""
+    cases = [case.values for case in rows("words", section)]
+    return {f"test_{name}": _test_of(name, lines) for name, lines in cases}
+
+
+def _test_of(name: str, lines: Sequence[str]) -> Callable[[], None]:
+    def test() -> None:
+        for line in lines:
+            file, mark, words = re.split(r" (!?\|) ", line, maxsplit=1)
+            if mark == "|":
+                assert has(place_of(file), words)
+            else:
+                assert lacks(place_of(file), words)
+
+    test.__name__ = f"test_{name}"
+    return test
+
+
+def place_of(file: str) -> Path:
+    """A file or directory of an installed package or a checkout; skips the test where that is not here."""
+    top, _, below = file.partition("/")
+    if top in CHECKOUTS:
+        if top not in os.environ:
+            pytest.skip(f"needs a checkout: {top}=...")
+        return Path(os.environ[top]) / below
+    if find_spec(top) is None:
+        pytest.skip(f"{top} is not in this environment")
+    return package(top) / below
 
 
 def package(name: str) -> Path:

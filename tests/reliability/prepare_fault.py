@@ -1,13 +1,9 @@
-"""The prepare stage with a fault at the n-th visit of a point; without one where the point is `nowhere`.
-
-`python -m tests.reliability.prepare_fault POINT:ACTION[:N] CONFIG`
-"""
+"""The prepare stage with a fault at the n-th visit of a point, POINT:ACTION[:N]; none where it is `nowhere`."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -32,14 +28,6 @@ POINTS: Final = (
     "before-commit",
     "committed",
 )
-
-
-class WithoutPandas:
-    """Finds no pandas: pyarrow imports it with the first table, which takes as long as all the rest of the stage."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ImportError(name)
 
 
 class InjectedFault(Exception):
@@ -93,7 +81,6 @@ class Fault:
 
 
 def main(fault: Fault, config: str) -> int:
-    sys.meta_path.insert(0, WithoutPandas())
     fault.before(xp.tasks.prepare, "prove", "start")
     fault.before(xp.tasks.prepare, "_build", "locked")
     fault.before(xp.tasks.fetch.Fetcher, "run", "planned")
@@ -108,9 +95,3 @@ def main(fault: Fault, config: str) -> int:
     fault.before(xp.tasks.build, "publish", "before-commit")
     fault.after(xp.tasks.build, "sync_directory", "committed", lambda path: path.name == "tasks")
     return xp.tasks.prepare.main([config])
-
-
-if __name__ == "__main__":
-    status = main(Fault(sys.argv[1]), sys.argv[2])
-    sys.stderr.flush()
-    os._exit(status)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.reliability.prepare_fault import Fault, main
+from tests.support.child import Fork
 from tests.support.fake_provider import FakeWorld
 from tests.support.sections import replace
 from xp.lib.atomic import write_atomically
 from xp.tasks.config import PrepareConfig
 from xp.tasks.request import request_key
-
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -32,23 +30,21 @@ class Runs:
     def path(self) -> Path:
         return self.root / "tasks" / request_key(self.config)
 
-    def start(self, fault: str = "nowhere:kill", preexec: object = None) -> subprocess.Popen[str]:
+    def start(self, fault: str = "nowhere:kill", first: Callable[[], None] = lambda: None) -> Fork:
         write_atomically(self.root / "config.json", self.config.to_json())
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.reliability.prepare_fault", fault, "config.json"],
-            cwd=self.root,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=preexec,  # type: ignore[call-overload]
-        )
 
-    def finish(self, fault: str = "nowhere:kill", preexec: object = None) -> tuple[int, str]:
+        def program() -> int:
+            first()
+            return main(Fault(fault), "config.json")
+
+        return Fork(program, self.root)
+
+    def finish(
+        self, fault: str = "nowhere:kill", first: Callable[[], None] = lambda: None
+    ) -> tuple[int, str]:
         """Exit code and what was said on both streams."""
-        process = self.start(fault, preexec)
-        out, err = process.communicate(timeout=600)
-        return process.returncode, out + err
+        done = self.start(fault, first).end()
+        return done.returncode, done.stdout + done.stderr
 
     def files(self) -> dict[str, bytes]:
         return {file.name: file.read_bytes() for file in self.path.iterdir()}

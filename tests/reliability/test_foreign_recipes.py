@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.child import ended
+from tests.support.child import ended, xp
 from tests.support.foreign import leave_run, record
+from tests.support.launching import ROOT
+from tests.support.tables import rows
 from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
 from xp.errors import ExitCode
 from xp.planning.episode import named_code
 
-SKYRL = ("backend=skyrl", "hardware=a100x4", "env=multiply")
 SLIME = ("backend=slime", "model=qwen3-4b", "hardware=h100x8")
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nclass Env: ...\ndef one(*_): ...\n"
 
@@ -31,17 +32,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plan(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "xp", "plan", *arguments]
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH")))),
-    }
-    return ended(words, cwd=place, env=environ)
-
-
 def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path) -> None:
-    done = plan(place, *SERVED, "env.reward_fn=theirs.envs:one")
+    done = xp("plan", *SERVED, "env.reward_fn=theirs.envs:one", cwd=place)
     assert done.returncode == ExitCode.OK, done.stderr
     assert "would import modules: theirs" in done.stdout
     assert not (place / "theirs" / "ran").exists()
@@ -51,68 +43,12 @@ def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path) -> None:
 SERVED = ("env=openreward", "env.serve=theirs.envs:Env")
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        (
-            ("env=inspect", "env.target={place}/theirs/envs.py@one"),
-            "would import the task of inspect_ai: {place}/theirs",
-        ),
-        (
-            ("env=verifiers", "env.target=owner/their-pack", "env.python={place}/python"),
-            "modules: their_pack",
-        ),
-        (
-            (
-                "env=multiply",
-                "env.judge={{rubric: r, model: {{url: 'https://theirs.example', name: m, key: MY_KEY}}}}",
-            ),
-            "would send tasks, answers and MY_KEY to the judge at https://theirs.example",
-        ),
-        (("env=multiply", "env.group_reward_fn=theirs.envs:one"), "modules: theirs"),
-        (
-            ("env=harbor", "env.target={place}/tasks", "env.sandbox=none"),
-            "would run the programs of the tasks in: ",
-        ),
-        (
-            (
-                "env=harness",
-                "env.rows=a:b",
-                "env.options.command=python {place}/x.py",
-                "env.options.grade=true",
-            ),
-            "would start the program: python",
-        ),
-        *(
-            (
-                (
-                    "env=harness",
-                    "env.rows=a:b",
-                    "env.options.command=true",
-                    "env.options.grade=python their_grade.py",
-                    "env.options.setup=bash their_setup.sh",
-                ),
-                f"would start the program: {program}",
-            )
-            for program in ("python their_grade.py", "bash their_setup.sh")
-        ),
-        (
-            ("backend.runtime.python={place}/python",),
-            "would start the Python of the jobs: {place}/python",
-        ),
-        (
-            ("env=openenv_coding", "env.image=theirs:1", "env.serve=null"),
-            "would start the image of an environment: theirs:1",
-        ),
-        ((*SKYRL, "backend.runtime.image=theirs:1"), "would start the image of the jobs: theirs:1"),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
-)
+@pytest.mark.parametrize(("settings", "expected"), rows("foreign_code", "settings"))
 def test_plan_says_which_code_another_python_or_a_task_would_run(
-    place: Path, settings: tuple[str, ...], line: str
+    place: Path, settings: str, expected: list[str]
 ) -> None:
-    spec = compose([setting.format(place=place) for setting in settings])
-    assert line.format(place=place) in "\n".join(named_code(spec))
+    text = "\n".join(named_code(compose(shlex.split(settings.replace("PLACE", str(place))))))
+    assert [line for line in expected if line.replace("PLACE", str(place)) not in text] == []
     assert not (place / "theirs" / "ran").exists()
 
 
@@ -133,46 +69,16 @@ def test_each_flag_by_which_slime_loads_code_is_shown() -> None:
     assert [key for key in keys if f"{key}=theirs.envs.one" not in code] == []
 
 
-@pytest.mark.parametrize(
-    ("override", "shown"),
-    [
-        ("spec=[theirs,one]", "spec=['theirs', 'one']"),
-        (
-            "rollout-sample-hook-path=[theirs.envs.one]",
-            "rollout-sample-hook-path=['theirs.envs.one']",
-        ),
-        (
-            "sglang-forward-hooks=[{hook_factory: 'a:b'}]",
-            "sglang-forward-hooks=[{'hook_factory': 'a:b'}]",
-        ),
-        (
-            "a={worker_extension_cls: theirs.envs.Env}",
-            "a={'worker_extension_cls': 'theirs.envs.Env'}",
-        ),
-        ("a='{b: theirs.envs.Env}'", "a={b: theirs.envs.Env}"),
-        ("trust-remote-code=true", "trust-remote-code=True"),
-        (
-            "a={lr-decay-style: cosine, clip-grad: 1.5}",
-            "a={'lr-decay-style': 'cosine', 'clip-grad': 1.5}",
-        ),
-        *(
-            (f"{harmless}", None)
-            for harmless in ("lr-decay-style=cosine", "use-tis=true", "trust-remote-code=false")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("override", "expected"), rows("foreign_code", "overrides"))
 @pytest.mark.parametrize("place", ["backend", "sft"])
 def test_code_that_an_override_names_in_any_form_is_shown(
-    place: str, override: str, shown: str | None
+    place: str, override: str, expected: list[str]
 ) -> None:
-    lines = [
-        line
-        for line in named_code(compose([*SLIME, f"{place}.overrides.{override}"]))
-        if "may import" in line
-    ]
-    assert [f"may import it: {place}.overrides.{shown}" in line for line in lines] == [True] * (
-        shown is not None
-    )
+    lines = named_code(compose([*SLIME, f"{place}.overrides.{override}"]))
+    shown = [line for line in lines if "may import" in line]
+    assert len(shown) == len(expected)
+    for line, value in zip(shown, expected, strict=True):
+        assert f"may import it: {place}.overrides.{value}" in line
 
 
 def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:
@@ -181,20 +87,20 @@ def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:
     (run / "attempt_1" / "code").mkdir()
     (run / "attempt_1" / "code" / "theirs.py").write_text(TRAP)
     before = sorted(place.rglob("*"))
-    done = plan(place, f"resume={run}")
+    done = xp("plan", f"resume={run}", cwd=place)
     assert done.returncode == ExitCode.OK, done.stderr
     assert "would import modules: theirs" in done.stdout
     assert sorted(place.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "names", [("theirs/__init__.py",), ("__init__.py", "hydra_optuna_sweeper/__init__.py")]
-)
-def test_a_working_directory_offers_hydra_no_plugin(place: Path, names: tuple[str, ...]) -> None:
-    for name in names:
-        file = place / "hydra_plugins" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(TRAP)
-    done = plan(place)
+def test_a_working_directory_offers_hydra_no_plugin(place: Path) -> None:
+    """A fresh process: Hydra looks for plugins once."""
+    for folder in (place, place / "theirs"):
+        (folder / "hydra_plugins/hydra_optuna_sweeper").mkdir(parents=True)
+        (folder / "hydra_plugins/hydra_optuna_sweeper/__init__.py").write_text(TRAP)
+    (place / "theirs/hydra_plugins/__init__.py").write_text(TRAP)
+    path = os.pathsep.join([str(place), str(place / "theirs"), str(ROOT)])
+    words = [sys.executable, "-m", "xp", "plan"]
+    done = ended(words, cwd=place, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == ExitCode.OK, done.stderr
     assert not list(place.rglob("ran"))

@@ -8,11 +8,11 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.planted.recorded import unpack
+from tests.support.report_run import ENV, episode, make_evaluation, write_episodes
 from xp.__main__ import main
 from xp.errors import ExitCode
 
@@ -48,10 +48,9 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         file = place / "runs" / name / "run.json"
         own = json.loads(file.read_text())["run_id"]
         file.write_text(file.read_text().replace(own, name))
-    for file in (SUMMARY, MANIFEST, LOG):
+    for file in (MANIFEST, LOG):
         (place / file).parent.mkdir(parents=True, exist_ok=True)
-    (place / SUMMARY).write_text(json.dumps(SUMMARISED))
-    (place / SUMMARY).with_name("request.json").write_text("{}")
+    make_evaluation(place, "bad", 0.5)
 
     def late(*_: object) -> None:
         raise AssertionError(f"it takes more than {SECONDS} s")
@@ -60,35 +59,6 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield place
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-
-
-FIGURES: dict[str, Any] = {
-    "num_tasks": 1,
-    "num_episodes": 1,
-    "num_void": 0,
-    "pass_threshold": 1.0,
-    "bootstrap_differs": False,
-    "reward": {"value": 0.5, "stderr": 0.1, "low": 0.4, "high": 0.6, "method": "t", "num_tasks": 2},
-    **dict.fromkeys(("passes", "avg_at_k", "env_pass_share", "bootstrap", "void_bounds")),
-    "pass_at_k": {},
-    "pass_hat_k": {},
-}
-SUMMARISED: dict[str, Any] = {
-    "schema_version": 2,
-    "id": "bad",
-    "env": "e",
-    "model": {"name": "m"},
-    "run": "good",
-    "status": "finished",
-    "stopped": None,
-    "num_asked": 1,
-    "num_played": 1,
-    "summary": FIGURES,
-    "environments": {"e": FIGURES},
-    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "cost_usd": None, "judges": {}},
-    "scoring": {"e": {}},
-    "tasks": {"e/test/1": {"hash": "x", "rewards": [0.5]}},
-}
 
 
 def run_all(
@@ -131,27 +101,6 @@ def test_a_file_that_is_no_plain_file_is_refused(
     assert name in told["runs list"] or name not in (METRICS, EVALUATION)
 
 
-EPISODE: dict[str, Any] = {
-    "schema_version": 4,
-    "phase": "train",
-    "step": 0,
-    "env": "e",
-    "split": "train",
-    "index": 1,
-    "sample": 0,
-    "messages": [],
-    "outcome": {
-        "reward": 0.5,
-        "status": "finished",
-        "num_turns": 1,
-        "num_tool_calls": 0,
-        "num_malformed": 0,
-    },
-    "tokens": {"prompt": 1, "generated": 1, "observed": 1},
-    "elapsed_s": 1.0,
-}
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -180,7 +129,11 @@ def test_a_value_of_an_evaluation_that_is_none_is_refused(
     "path",
     [
         *([], ["model"], ["summary"], ["usage"], ["num_played"]),
-        *(["summary", "reward", "value"], ["environments", "e"], ["tasks", "e/test/1", "rewards"]),
+        *(
+            ["summary", "reward", "value"],
+            ["environments", ENV],
+            ["tasks", f"{ENV}/test/1", "rewards"],
+        ),
     ],
 )
 def test_a_summary_of_another_shape_is_one_line_of_the_list(
@@ -215,8 +168,8 @@ READING = (
 
 def leave_private(outputs: Path) -> None:
     """Private words in the episodes and the log of the run `bad`."""
-    told = EPISODE | {"messages": [{"role": "user", "content": PRIVATE}]}
-    (outputs / EPISODES).write_text(json.dumps(told) + "\n")
+    (outputs / EPISODES).unlink()
+    write_episodes(outputs / EPISODES, [episode("train", 0, 1, 0, 0.5, said=PRIVATE)])
     (outputs / LOG).write_text(PRIVATE)
 
 

@@ -72,7 +72,7 @@ def test_a_burst_while_sessions_open_costs_time_and_no_episode(world: World, nam
 def test_a_first_session_waits_for_a_server_that_is_starting(world: World) -> None:
     """Nothing has answered this provider before: its first request opens a session."""
     provider = world.provider()
-    world.proxy.refuse_for(2.0)
+    world.proxy.refuse_for(1.0)
     assert provider.open(TASK).prompt()
 
 

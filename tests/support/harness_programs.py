@@ -15,7 +15,7 @@ import pytest
 from tests.support.harbor_tasks import CLOUD, left_over
 from tests.support.ors_server import rules
 from xp.contrib.contracts.jobs import eventually
-from xp.envs.base import Task
+from xp.envs.base import Provider, Task
 from xp.envs.config import EnvConfig, load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult
@@ -79,11 +79,18 @@ def play(
 ) -> tuple[EpisodeResult, Episode]:
     """An episode on the first task; a turn of a tuple says whether a token limit cut it."""
     provider = load_provider(config, os.environ)
+    played = play_on(provider, config, *turns, split=split)
+    provider.close()
+    return played
+
+
+def play_on(
+    provider: Provider, config: EnvConfig, *turns: str | tuple[str, bool], split: str = "train"
+) -> tuple[EpisodeResult, Episode]:
+    """See `play`; the provider stays open."""
     task = Task("x", split, 0)
     episode = Episode(task, lambda: provider.open(task), config)
     for turn in turns:
         text, is_cut = (turn, False) if isinstance(turn, str) else turn
         episode.step(text, is_cut=is_cut)
-    outcome = episode.settle()
-    provider.close()
-    return outcome, episode
+    return episode.settle(), episode

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 import psutil
 
+from tests.support.child import Fork
 from xp.contrib.contracts.jobs import CPU as CPU
 from xp.contrib.contracts.jobs import DEADLINE_S as DEADLINE_S
 from xp.contrib.contracts.jobs import eventually as eventually
@@ -23,7 +23,6 @@ from xp.errors import XpError
 from xp.execution.launchers.local import LocalLauncher
 from xp.execution.record import RunRecord, read_record
 from xp.execution.supervise import dispatch
-from xp.lib import signals
 from xp.planning.job import Runtime, Stage
 from xp.spec import LauncherSpec
 
@@ -162,7 +161,7 @@ def statuses(outputs: Path, run_id: str = "run") -> dict[str, str]:
     }
 
 
-class Supervisor:
+class Supervisor(Fork):
     """`dispatch` in a process of its own."""
 
     def __init__(
@@ -171,44 +170,30 @@ class Supervisor:
         codes: Sequence[str],
         *,
         grace_s: float = 2.0,
-        attempt: int = 1,
-        debounce_s: float = signals.DEBOUNCE_S,
-        **options: Any,
+        first: Callable[[], None] = lambda: None,
     ) -> None:
-        request = {
-            "outputs": str(outputs),
-            "codes": list(codes),
-            "grace_s": grace_s,
-            "attempt": attempt,
-        }
-        request["debounce_s"] = debounce_s
         self.outputs = outputs
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.launching", json.dumps(request)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            **options,
-        )
+        self._codes = codes
+        self._grace_s = grace_s
+        self._first = first
+        super().__init__(self._supervise, ROOT)
+
+    def _supervise(self) -> int:
+        self._first()
+        os.dup2(1, 2)
+        sys.stderr = sys.stdout
+        stages = [stage(f"s{number}", code) for number, code in enumerate(self._codes)]
+        try:
+            dispatch(plan(*stages), LocalLauncher(self._grace_s), self.outputs)  # type: ignore[arg-type]
+        except XpError as error:
+            print(f"xp: {error}")
+            return error.code
+        return 0
 
     def tree(self) -> list[int]:
         """Wait for STUBBORN_TREE to stand; returns its processes."""
         eventually(lambda: (self.outputs / "pids").exists())
         return [int(text) for text in (self.outputs / "pids").read_text().split()]
-
-    def send(self, number: int) -> None:
-        os.kill(self.process.pid, number)
-
-    def end(self, timeout_s: float = DEADLINE_S) -> tuple[int, str]:
-        """Exit code and output."""
-        try:
-            output, _ = self.process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-        return self.process.returncode, output
 
 
 def forms(secret: str) -> set[str]:
@@ -228,24 +213,6 @@ def is_alive(pid: int) -> bool:
     except psutil.NoSuchProcess:
         return False
 
-
-def _main(request: dict[str, Any]) -> int:
-    signals.DEBOUNCE_S = request.get("debounce_s", signals.DEBOUNCE_S)  # type: ignore[misc]
-    stages = [stage(f"s{number}", code) for number, code in enumerate(request["codes"])]
-    try:
-        dispatch(
-            plan(*stages).at(request["attempt"]),  # type: ignore[arg-type]
-            LocalLauncher(request["grace_s"]),
-            Path(request["outputs"]),
-        )
-    except XpError as error:
-        print(f"xp: {error}", flush=True)
-        return error.code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(json.loads(sys.argv[1])))
 
 __all__ = [
     "CPU",

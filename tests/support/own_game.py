@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.child import xp
+
 GAME = '''"""Sums, graded by a rule."""
 
 import os
@@ -26,19 +24,6 @@ def grade(answer, row):
 '''
 WORDS = ("env=graded", "env.grader=game:grade", "env.secrets={GAME_KEY: null}", "name=own")
 SECRET = "4f9d0c7be21a4a5fb3"
-
-
-def xp(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs xp in a directory of its own, as another user would."""
-    return subprocess.run(
-        [sys.executable, "-m", "xp", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
 
 
 @pytest.fixture(scope="module")

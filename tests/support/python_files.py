@@ -15,9 +15,3 @@ def trees() -> Mapping[Path, ast.Module]:
     """File of xp -> its syntax tree."""
     files = sorted(XP.rglob("*.py"))
     return {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
-
-
-@cache
-def nodes() -> Mapping[Path, list[ast.AST]]:
-    """File of xp -> every node of its syntax tree."""
-    return {file: list(ast.walk(tree)) for file, tree in trees().items()}

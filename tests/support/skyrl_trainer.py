@@ -21,7 +21,7 @@ def dataset(path: Path) -> Any:
     from skyrl.train.dataset import PromptDataset
 
     write_view(ROWS, path)
-    return PromptDataset([str(path)], tokenizer_and_model()[0], 820, 1)
+    return PromptDataset([str(path)], tokenizer_and_model()[0], 820, num_workers=0)
 
 
 def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **changes: Any) -> Any:
@@ -60,3 +60,25 @@ def output(rewards: list[float | None]) -> dict[str, Any]:
 
 
 UIDS = ["0"] * 4 + ["1"] * 4
+
+
+def without_updates(kind: Any) -> Any:
+    """A class of SkyRL's trainers that update nothing."""
+
+    class Trainer(kind):  # type: ignore[misc]
+        def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
+            training_input["values"] = None
+            training_input["action_log_probs"] = training_input["rollout_logprobs"]
+            return training_input
+
+        def train_critic_and_policy(self, data: Any) -> Any:
+            return {}
+
+        def init_weight_sync_state(self) -> None: ...
+
+        def save_models(self) -> None: ...
+
+        def _cleanup_old_checkpoints(self) -> None:
+            """Without SkyRL's call of Ray on each node."""
+
+    return Trainer

@@ -1,5 +1,8 @@
-"""Ray reads its settings when it is imported, so they are set here, before any test module imports it; checkouts."""
+"""Ray reads its settings when it is imported, so they are set here, before any test module imports it; checkouts; one
+thread for torch."""
 
+import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -17,3 +20,12 @@ def pytest_sessionstart() -> None:
         pytest.exit(
             "\n".join([*wrong, "XP_TEST_ANY_COMMIT=1 runs the tests all the same"]), returncode=4
         )
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A stage's program in this process must not set two threads: beside other tests, they spin for most of their time."""
+    with pytest.MonkeyPatch.context() as patched:
+        if "torch" in sys.modules:
+            patched.setattr("torch.set_num_threads", lambda _: None)
+        yield

@@ -1,15 +1,14 @@
-"""One batch through SkyRL's SFTTrainer on FSDP workers, without Ray and in float64.
-
-`python -m tests.trainers.skyrl_sft_batch <config.json> <number of ranks> <metrics.json>`, in the outputs root.
-"""
+"""One batch through SkyRL's SFTTrainer on FSDP workers, without Ray and in float64, in forks of the test's process."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import run_forked
 from tools.parity.found import Found
 from tools.parity.processes import in_processes
 from xp.backends.skyrl.worker import sft
@@ -19,12 +18,38 @@ from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, SftProgram, read_example
 from xp.worker.tasks import policy_chat
 
 
-def main(path: Path, num_ranks: int, target: Path) -> None:
+def metrics_of(path: Path, num_ranks: int, root: Path) -> dict[str, Any]:
+    """What SkyRL's trainer measures of a stage's files.
+
+    Args:
+        path: the stage's config.
+        num_ranks: number of processes.
+        root: the outputs root.
+    """
+    target = root / "metrics.json"
+
+    def program() -> int:
+        os.chdir(root)
+        _run(path, num_ranks, target)
+        return 0
+
+    run_forked(program, root / "log.txt")
+    metrics: dict[str, Any] = json.loads(target.read_text())
+    return metrics
+
+
+def _run(path: Path, num_ranks: int, target: Path) -> None:
     import torch
+    from torch.distributed import device_mesh
 
     from xp.lib.loopback import free_port
 
+    native = device_mesh.init_device_mesh
     cpu_torch.prepare_process()
+    # Modules that other tests of this process have imported hold the function itself.
+    for module in [*sys.modules.values()]:
+        if vars(module).get("init_device_mesh") is native:
+            module.init_device_mesh = device_mesh.init_device_mesh  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     port = free_port()
     in_processes(
@@ -94,7 +119,3 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
     if rank == 0:
         target.write_text(json.dumps(values))
     return Found([], [], [], [], {}, [])
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -201,3 +203,17 @@ def detective(chooser: Any) -> Says:
         return turn_ids(f"<tool_call>\n{call}\n</tool_call>")
 
     return says
+
+
+def result_of(program: str, *words: str) -> Any:
+    """What a program of tests/trainers prints after RESULT."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.trainers.{program}", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("RESULT"))
+    print(line)
+    return json.loads(line.removeprefix("RESULT"))

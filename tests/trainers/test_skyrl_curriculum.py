@@ -15,6 +15,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.support.episode_facts import played
 from tests.support.scripts import ROW
 from tests.support.sections import replace
+from tests.support.skyrl_trainer import without_updates
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.worker.train import write_view
@@ -129,24 +130,6 @@ def trained(root: Path, num_steps: int, *words: str) -> tuple[list[list[int]], l
     from xp.backends.skyrl.worker.experiment import XpTraining
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
-    class Trainer(XpTrainer):
-        """One that updates nothing."""
-
-        def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
-            training_input["values"] = None
-            training_input["action_log_probs"] = training_input["rollout_logprobs"]
-            return training_input
-
-        def train_critic_and_policy(self, data: Any) -> Any:
-            return {}
-
-        def init_weight_sync_state(self) -> None: ...
-
-        def save_models(self) -> None: ...
-
-        def _cleanup_old_checkpoints(self) -> None:
-            """Without SkyRL's call of Ray on each node."""
-
     config = train_config(*WORDS, *words)
     cfg = native(config, root)
     cfg.trainer.max_training_steps = num_steps
@@ -158,7 +141,7 @@ def trained(root: Path, num_steps: int, *words: str) -> tuple[list[list[int]], l
     experiment._config = config
     log = Log()
     player = Player()
-    trainer = Trainer(
+    trainer = without_updates(XpTrainer)(
         config,
         None,
         None,

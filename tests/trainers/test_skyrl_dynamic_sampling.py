@@ -15,7 +15,9 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.scripts import ROW
+from tests.support.skyrl_trainer import without_updates
 from tests.support.tiny import tokenizer_and_model
+from tests.support.uneven_groups import SIZE, has_variance, uneven
 from tests.trainers.skyrl_parts import AHEAD, native, train_config
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.generator import VOID
@@ -25,7 +27,6 @@ from xp.tasks.schedule import schedule
 from xp.worker.tasks import training_view
 
 PROMPTS = 4
-SIZE = 3
 STEPS = 5
 ROUND = "training.generation_prompts=6"
 WORDS = (
@@ -36,22 +37,6 @@ ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in ra
 NUMBERS = {row.task_id: number for number, row in enumerate(ROWS)}
 Rewards = Callable[[int], list[float | None]]
 """Number of a group, in the order of play -> rewards of its episodes; None: void."""
-
-
-def uneven(number: int) -> list[float | None]:
-    """About every fourth group has variance; others are equal but for rounding, or void but for one."""
-    draw = random.Random(number)
-    flat: list[list[float | None]] = [
-        [0.1] * SIZE,
-        [1.0, None, 1.0],
-        [None, 0.7, None],
-        [None] * SIZE,
-    ]
-    return [0.0, 1.0, draw.choice([0.5, None])] if draw.random() < 0.25 else draw.choice(flat)
-
-
-def has_variance(rewards: list[float | None]) -> bool:
-    return len({reward for reward in rewards if reward is not None}) > 1
 
 
 @dataclass
@@ -102,7 +87,7 @@ def played(tasks: list[str], rewards: list[float | None]) -> dict[str, Any]:
 def without_models(kind: Any, run: Run) -> Any:
     """A class of trainers that keep the tasks of their updates, and update nothing."""
 
-    class Trainer(kind):  # type: ignore[misc]
+    class Trainer(without_updates(kind)):  # type: ignore[misc]
         def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
             assert [uids.count(uid) for uid in uids] == [SIZE] * SIZE * PROMPTS, (
                 "each group has its own baseline"
@@ -110,21 +95,6 @@ def without_models(kind: Any, run: Run) -> Any:
             tasks = [ROWS[first].task_id for (first,) in generator_output["prompt_token_ids"]]
             run.kept[self.global_step - 1] += tasks[::SIZE]
             return super().convert_to_training_input(generator_output, uids)
-
-        def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
-            training_input["values"] = None
-            training_input["action_log_probs"] = training_input["rollout_logprobs"]
-            return training_input
-
-        def train_critic_and_policy(self, data: Any) -> Any:
-            return {}
-
-        def init_weight_sync_state(self) -> None: ...
-
-        def save_models(self) -> None: ...
-
-        def _cleanup_old_checkpoints(self) -> None:
-            """Without SkyRL's call of Ray on each node."""
 
     return Trainer
 

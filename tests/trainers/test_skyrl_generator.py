@@ -231,7 +231,7 @@ def test_what_a_chat_template_refuses_is_void_and_ends_no_batch(
         [str(tmp_path / "view.parquet")],
         UncountedPrompts(),
         10,
-        1,
+        num_workers=0,
     )
     assert len(dataset) == 2
 

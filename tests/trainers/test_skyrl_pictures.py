@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 pytest.importorskip("PIL")
 
+from tests.support.cases import few
 from tests.support.media_commands import weights
 from tests.support.picture_families import picture_model
 from tests.support.skyrl_pictures import batch_of, play, update_logprobs
@@ -37,7 +38,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vision_model("qwen2_vl", tmp_path_factory.mktemp("models") / "model")
+
+
+@pytest.mark.parametrize("family", few(["qwen2_vl", "qwen3_vl", "qwen3_5", "qwen2_5_vl"], 3))
 def test_log_probabilities_of_engine_and_update_agree_over_two_turns(
     family: str, store: Path
 ) -> None:
@@ -72,8 +78,7 @@ def gap(model: Path, batch: Any, size: int = 2, **settings: Any) -> float:
     return float(differences.abs().max())
 
 
-def test_an_episode_of_several_rows_has_the_pictures_of_each(store: Path) -> None:
-    model = vision_model("qwen2_vl", store / "model")
+def test_an_episode_of_several_rows_has_the_pictures_of_each(model: Path, store: Path) -> None:
     played = play(model, store, SHOWN, rewrites=True)
     assert played.output["is_last_step"] == [False, True] * 6
     grids = [len(grid) for grid in played.batch["image_grid_thw"]]
@@ -81,11 +86,10 @@ def test_an_episode_of_several_rows_has_the_pictures_of_each(store: Path) -> Non
     assert gap(model, played.batch) < TOLERANCE
 
 
-def test_batches_with_and_without_pictures_are_joined_and_cut(store: Path) -> None:
+def test_batches_with_and_without_pictures_are_joined_and_cut(model: Path, store: Path) -> None:
     """By SkyRL's own functions, of dynamic sampling and of its asynchronous trainer."""
     from skyrl.train.generators.utils import concatenate_generator_outputs, slice_generator_output
 
-    model = vision_model("qwen2_vl", store / "model")
     without = play(model, store, [("", "")], joins=False).output
     played = play(model, store, SHOWN)
     cut = slice_generator_output(played.output, [2, 3, 0, 1])
@@ -94,10 +98,9 @@ def test_batches_with_and_without_pictures_are_joined_and_cut(store: Path) -> No
     assert gap(model, batch) < TOLERANCE
 
 
-def test_adapters_are_on_language_layers_alone(store: Path) -> None:
+def test_adapters_are_on_language_layers_alone(model: Path, store: Path) -> None:
     from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
 
-    model = vision_model("qwen2_vl", store / "model")
     settings = {"lora_rank": 2, "target_modules": "all-linear", "exclude_modules": OUTSIDE_TEXT}
     network = HFModelWrapper(
         str(model),
@@ -111,9 +114,10 @@ def test_adapters_are_on_language_layers_alone(store: Path) -> None:
     assert gap(model, play(model, store, SHOWN).batch, **settings) < TOLERANCE
 
 
-def test_a_teacher_in_the_references_place_reads_the_pictures_of_each_row(store: Path) -> None:
+def test_a_teacher_in_the_references_place_reads_the_pictures_of_each_row(
+    model: Path, store: Path
+) -> None:
     """SkyRL's trainer gives both networks the pixels; the advantages are the differences of their log-probabilities."""
-    model = vision_model("qwen2_vl", store / "model")
     teacher = vision_model("qwen2_vl", store / "teacher", spread=0.06)
     words = ("algorithm=opd", f"algorithm.distill.teacher={teacher}", "training.kl_coef=0")
     played = play(model, store, SHOWN, words=words)
@@ -143,8 +147,7 @@ class PlaceholderEngine(CpuEngine):
         return answer
 
 
-def test_a_sampled_placeholder_makes_the_episode_void(store: Path) -> None:
-    model = vision_model("qwen2_vl", store / "model")
+def test_a_sampled_placeholder_makes_the_episode_void(model: Path, store: Path) -> None:
     engine = PlaceholderEngine(str(model), store / "weights", 1, IMAGES)
     played = play(model, store, SHOWN, engine=engine)
     outcomes = [episode.episode.settle() for episode in played.episodes]
@@ -166,9 +169,9 @@ class OtherRenderer:
 
 
 def test_a_picture_of_another_number_of_tokens_in_the_engine_makes_the_episode_void(
+    model: Path,
     store: Path,
 ) -> None:
-    model = vision_model("qwen2_vl", store / "model")
     played = play(
         model,
         store,
@@ -181,8 +184,7 @@ def test_a_picture_of_another_number_of_tokens_in_the_engine_makes_the_episode_v
     assert "the engine has 5 tokens for an image" in str(outcomes[2].void_reason)
 
 
-def test_a_row_that_such_a_picture_begins_is_not_trained_on(store: Path) -> None:
-    model = vision_model("qwen2_vl", store / "model")
+def test_a_row_that_such_a_picture_begins_is_not_trained_on(model: Path, store: Path) -> None:
     shown = [("", "a"), ("", "c"), ("", "")]
     played = play(model, store, shown, renderer=OtherRenderer(), rewrites=True)
     assert played.output["stop_reasons"] == ["void"] * 8 + ["stop"] * 4

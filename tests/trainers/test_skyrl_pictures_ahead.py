@@ -55,7 +55,7 @@ def trainer(model: Path, directory: Path) -> Any:
         cfg=cfg,
         tracker=SimpleNamespace(episodes=lambda *_: None),
         tokenizer=chat.tokenizer,
-        train_dataset=PromptDataset([str(view)], UncountedPrompts(), 820, 1),
+        train_dataset=PromptDataset([str(view)], UncountedPrompts(), 820, num_workers=0),
         inference_engine_client=None,
         generator=XpGenerator(cfg, engine, chat, gallery, config.spec, seen),
     )

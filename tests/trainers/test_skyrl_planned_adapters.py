@@ -83,19 +83,7 @@ def test_names_of_experts_reach_no_layer_of_one_tensor() -> None:
 def test_out_projections_of_mamba_are_refused() -> None:
     from transformers import FalconH1Config
 
-    config = FalconH1Config(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        mamba_d_ssm=32,
-        mamba_n_heads=4,
-        mamba_d_head=8,
-        mamba_d_state=8,
-        mamba_n_groups=1,
-    )
+    config = FalconH1Config(num_hidden_layers=1, vocab_size=32)
     lora = LoraSpec(rank=4, alpha=8.0, dropout=0.0, target_modules=None)
     with pytest.raises(XpError, match="'out_proj' is incompatible with Mamba"):
         check_targets(config, lora)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.skyrl_parts import REHEARSAL
+from tests.trainers.skyrl_sft_batch import metrics_of
 from xp.backends.skyrl.control.render import sft_stage
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.composition import compose
@@ -89,14 +89,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     batch = samples()[:count]  # fewer than batch_size: the last update of an epoch
     write_examples(batch, path.parent / TRAINING_FILE)
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
-    run(
-        tmp_path,
-        "tests.trainers.skyrl_sft_batch",
-        str(path),
-        str(num_ranks),
-        str(tmp_path / "metrics.json"),
-    )
-    found = json.loads((tmp_path / "metrics.json").read_text())
+    found = metrics_of(path, num_ranks, tmp_path)
     place = model_place(SkyRLSftConfig.from_json(path.read_text()).spec.model)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / place, dtype=torch.float64)
     held_out, _ = expected_loss(model, samples()[:3])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +15,7 @@ from tests.support.jobs import PLACES, leave_files
 from tests.support.picture_talk import leave_talk, own_loss
 from tests.support.tiny_vision import vision_model
 from tests.trainers.skyrl_parts import REHEARSAL
+from tests.trainers.skyrl_sft_batch import metrics_of
 from xp.backends.skyrl.control.render import sft_stage
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.composition import compose
@@ -27,7 +24,6 @@ from xp.planning.stages import task_set_place
 from xp.worker.media import load_network
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, SftProgram, read_examples, write_examples
 
-REPOSITORY = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(1800)
 
 
@@ -77,15 +73,7 @@ def test_the_loss_of_a_batch_is_that_of_the_models_own_forward_pass(
     write_examples(batch, path.parent / TRAINING_FILE)
     assert read_examples(path.parent / TRAINING_FILE) == batch
     write_examples(ordered[-3:], path.parent / HELD_OUT_FILE)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environ |= {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    target = tmp_path / "metrics.json"
-    words = ("tests.trainers.skyrl_sft_batch", str(path), str(num_ranks), str(target))
-    done = subprocess.run(
-        [sys.executable, "-m", *words], env=environ, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    metrics = json.loads(target.read_text())
+    metrics = metrics_of(path, num_ranks, tmp_path)
     reader = program.chat.pictures
     assert reader is not None
     network = load_network(model, torch.float64)

@@ -13,13 +13,12 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 
+from tests.support.episode_facts import logged
 from tests.support.skyrl_trainer import ROWS, SMALL, UIDS, dataset, output, trainer
 from tests.support.task_set import leave_manifest
 from tests.trainers.skyrl_parts import train_config
 from xp.envs.base import Message
-from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile, read_metrics
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.worker.played import SampledTask
 
@@ -112,22 +111,7 @@ class RecordedRun:
 
 
 def episode(reward: float | None) -> Any:
-    status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    played = EpisodeFacts(
-        "a",
-        "a/train/0",
-        EpisodeResult(
-            status,
-            reward,
-            (),
-            1,
-            1,
-            0,
-            "down" if reward is None else None,
-        ),
-        5,
-        2,
-    )
+    played = logged(reward)
     return SimpleNamespace(
         played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step)
     )

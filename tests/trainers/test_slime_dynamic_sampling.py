@@ -6,18 +6,16 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
-from tests.support.scripts import NO_RETRY, ROW, FakeMix
-from tests.trainers.slime_play import Kept, args, arguments
-from tests.trainers.slime_setup import engine, needs_slime, put_worker, worker_config
+from tests.support.scripts import ROW
+from tests.support.uneven_groups import SIZE, has_variance, uneven
+from tests.trainers.slime_loop import looped
+from tests.trainers.slime_play import args, arguments
+from tests.trainers.slime_setup import needs_slime, worker_config
 from xp.backends.slime.worker.rollout_process import VOID_REWARD, write_played
-from xp.backends.slime.worker.train import write_view
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
@@ -26,15 +24,12 @@ from xp.worker.slime_names import (
     AHEAD_TASKS,
     FRESH_TASKS,
     HAS_VARIANCE,
-    train_program,
 )
-from xp.worker.tasks import training_view
 
 __all__ = ["args", "arguments"]
 pytestmark = needs_slime
 
 PROMPTS = 4
-SIZE = 3
 STEPS = 4
 ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(10)]
 Steps = list[tuple[list[str], list[str]]]
@@ -46,18 +41,6 @@ ENDS: dict[int, asyncio.Event] = {}
 """Events after which the groups of these numbers end, each of which sets that of the group before."""
 PLAYED: list[Any] = []
 """Samples that were played."""
-
-
-def uneven(number: int) -> list[float | None]:
-    """About every fourth group has variance."""
-    draw = random.Random(number)
-    flat: list[list[float | None]] = [
-        [0.1] * SIZE,
-        [1.0, None, 1.0],
-        [None, 0.7, None],
-        [None] * SIZE,
-    ]
-    return [0.0, 1.0, draw.choice([0.5, None])] if draw.random() < 0.25 else draw.choice(flat)
 
 
 async def play(args: Any, sample: Any, sampling_params: Any) -> Any:
@@ -104,91 +87,37 @@ def simulated(num_steps: int) -> Steps:
         while len(kept) < PROMPTS:
             number, row = next(order)
             seen.append(row.task_id)
-            kept += [row.task_id] * (len({one for one in uneven(number) if one is not None}) > 1)
+            kept += [row.task_id] * has_variance(uneven(number))
         steps.append((seen, kept))
     return steps
 
 
-class Manager:
-    """Slime's rollout manager, whose calls return at once as they end in this order on Ray."""
-
-    def __init__(self, args: Any, source: Any) -> None:
-        self._args = args
-        self._source = source
-        self.steps: Steps = []
-
-    def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=getattr(self, f"do_{name}"))
-
-    def do_generate(self, number: int) -> Any:
-        from slime.rollout import sample_hooks
-        from slime.rollout.sglang_rollout import generate_rollout
-
-        from xp.backends.slime.worker.steps import log_rollout
-
-        sample_hooks.set_current_rollout_id(number)
-        PLAYED.clear()
-        output = generate_rollout(self._args, number, self._source)
-        tasks = [group[0].metadata["task_id"] for group in output.samples]
-        seen = {sample.group_index: sample.metadata["task_id"] for sample in PLAYED}
-        self.steps.append(([seen[index] for index in sorted(seen)], tasks))
-        samples = [sample for group in output.samples for sample in group]
-        assert len({sample.group_index for sample in samples}) == PROMPTS
-        log_rollout(number, self._args, samples, output.metrics, 1.0)
-        return output
-
-    def do_save(self, number: int) -> None:
-        self._source.save(number)
-
-    def do_dispose(self) -> None: ...
+def step_of(output: Any) -> tuple[list[str], list[str]]:
+    tasks = [group[0].metadata["task_id"] for group in output.samples]
+    seen = {sample.group_index: sample.metadata["task_id"] for sample in PLAYED}
+    PLAYED.clear()
+    assert len({sample.group_index for group in output.samples for sample in group}) == PROMPTS
+    return [seen[index] for index in sorted(seen)], tasks
 
 
 def rollouts(
     args: Any, rewards: Rewards, num_steps: int, latest: int | None = None, **more: Any
 ) -> Steps:
     """Slime's own loop without updates, from the checkpoint `latest` on; `more`: further values of the spec."""
-    from slime.utils.misc import load_function
-
-    root = args.xp_root
-    view = root / "tasks.jsonl"
     keys = {
         "group_size": SIZE,
         "prompts_per_step": PROMPTS,
         "max_void_fraction": 0.9,
         "shuffle": True,
     }
-    config = worker_config(root, steps=STEPS, **{"dynamic_sampling": True} | keys | more)
-    write_view(training_view(config, ROWS, view), view)
-    args.rollout_batch_size = PROMPTS
-    args.over_sampling_batch_size = config.spec.training.prompts_per_round
-    args.n_samples_per_prompt = SIZE
-    args.prompt_data = str(view)
-    args.save = args.load = str(root / "checkpoints")
-    args.custom_generate_function_path = f"{__name__}.play"
-    args.dynamic_sampling_filter_path = (
-        HAS_VARIANCE if config.spec.algorithm.dynamic_sampling else None
-    )
-    put_worker(args, config, FakeMix(NO_RETRY), Kept())
-    args.num_rollout = num_steps
-    args.start_rollout_id = 0 if latest is None else latest + 1
-    args.save_interval = 1
+    config = worker_config(args.xp_root, steps=STEPS, **{"dynamic_sampling": True} | keys | more)
+    is_dynamic = config.spec.algorithm.dynamic_sampling
+    args.dynamic_sampling_filter_path = HAS_VARIANCE if is_dynamic else None
+    source = FRESH_TASKS if is_dynamic else AHEAD_TASKS
     REWARDS.append(rewards)
-    program = import_module(train_program(config.spec.training.max_staleness).removesuffix(".py"))
-    with engine(args), pytest.MonkeyPatch.context() as patch:
-        source = load_function(
-            FRESH_TASKS if config.spec.algorithm.dynamic_sampling else AHEAD_TASKS
-        )(args)
-        source.load(latest)
-        manager = Manager(args, source)
-        actor = MagicMock()
-        patch.setattr(program, "ray", SimpleNamespace(get=lambda result: result))
-        patch.setattr(program, "create_placement_groups", MagicMock())
-        patch.setattr(program, "create_rollout_manager", lambda *_: (manager, None))
-        patch.setattr(program, "create_training_models", lambda *_: (actor, None))
-        for name in ("configure_logger", "init_tracking", "finish_tracking"):
-            patch.setattr(program, name, lambda *_: None)
-        program.train(args)
-    return manager.steps
+    PLAYED.clear()
+    play = f"{__name__}.play"
+    return looped(args, config, ROWS, source, play, step_of, num_steps=num_steps, latest=latest)
 
 
 def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(args: Any) -> None:

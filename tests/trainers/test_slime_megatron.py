@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainers.slime_setup import needs_slime
+from tests.trainers.slime_setup import needs_slime, result_of
 
 BAR = 1e-4
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.trainers.slime_megatron", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    reported = json.loads(
-        next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]
-    )
-    print(reported)
+    reported = result_of("slime_megatron", str(tmp_path))
     assert [update["grad_norm"] > 0 for update in reported] == [True, True]
     before, first, second = (said(tmp_path / f"export-{number}") for number in range(3))
     assert all(
@@ -47,19 +32,7 @@ def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> No
 def test_a_random_model_of_a_family_is_loaded_updated_and_exported(
     family: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.trainers.slime_family", family, str(tmp_path)]
-    done = subprocess.run(
-        command,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert (
-        json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
-        > 0
-    )
+    assert result_of("slime_family", family, str(tmp_path)) > 0
     # The first export is the model that transformers made.
     before, after = (said(tmp_path / f"export-{number}") for number in range(2))
     assert float((before - after).abs().max()) > 1e-3
@@ -68,15 +41,7 @@ def test_a_random_model_of_a_family_is_loaded_updated_and_exported(
 @pytest.mark.parametrize("kind", ["glm4v_moe", "qwen3_vl"])
 def test_a_checkpoint_with_media_is_trained_on_text(kind: str, tmp_path: Path) -> None:
     """Slime's own update of the text network; log-probabilities are those of the whole model of transformers."""
-    command = [sys.executable, "-m", "tests.trainers.slime_family", kind, str(tmp_path)]
-    done = subprocess.run(
-        command,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    result_of("slime_family", kind, str(tmp_path))
     before, after = (said(tmp_path / f"export-{number}", 1e-5) for number in range(2))
     assert float((before - after).abs().max()) > 1e-3
     start = weights(tmp_path / "models" / kind)

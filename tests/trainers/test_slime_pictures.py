@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +13,13 @@ from typing import Any
 import pytest
 
 from tests.limits.words import has
-from tests.trainers.slime_setup import group_of, needs_slime, slime_arguments, worker_config
+from tests.trainers.slime_setup import (
+    group_of,
+    needs_slime,
+    result_of,
+    slime_arguments,
+    worker_config,
+)
 
 pytestmark = needs_slime
 SHOWN = (("a", "b"), ("", "c"), ("", ""))
@@ -301,17 +304,7 @@ def test_a_picture_is_sent_in_the_size_of_its_patches(
 @pytest.mark.timeout(900)
 def test_slimes_network_with_pictures_agrees_and_trains(tmp_path: Path) -> None:
     """Its packing, its plug-in of Qwen3.5, its loss and its export, with torch in place of the kernels."""
-    command = [sys.executable, "-m", "tests.trainers.slime_vision", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
-    result = json.loads(line.removeprefix("RESULT"))
+    result = result_of("slime_vision", str(tmp_path))
     # The last two rows are of void episodes, without meaning and without a trained token.
     assert result["num_pictures"] == [2, 2, 1, 1, 0, 0, 0, 0]
     assert [number > 0 for number in result["num_trained"]] == [True] * 6 + [False] * 2

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.episode_facts import logged
 from tests.support.forked import run_forked
 from tests.support.jobs import PLACES, train_config
 from tests.support.recipes import recipes_of
@@ -27,9 +28,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
 from xp.composition import compose
-from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile, read_metrics
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.fields.trl import world_size
 from xp.lib.verified import DIGESTS, write_digests
@@ -163,37 +162,18 @@ def test_a_resume_without_a_step_to_do_has_its_metrics(
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [step]
 
 
-def played(reward: float | None) -> EpisodeFacts:
-    status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    return EpisodeFacts(
-        "a",
-        "a/train/0",
-        EpisodeResult(
-            status,
-            reward,
-            (),
-            1,
-            1,
-            0,
-            "down" if reward is None else None,
-        ),
-        5,
-        2,
-    )
-
-
 def test_a_step_with_too_many_void_episodes_has_its_code(tmp_path: Path) -> None:
     log = step_log(tmp_path, "training.max_void_fraction=0.25")
-    log.episodes([played(1.0), played(1.0), played(1.0), played(None)], 1.0)
+    log.episodes([logged(1.0), logged(1.0), logged(1.0), logged(None)], 1.0)
     with pytest.raises(XpError, match="2 of 4 episodes are void") as caught:
-        log.episodes([played(1.0), played(1.0), played(None), played(None)], 1.0)
+        log.episodes([logged(1.0), logged(1.0), logged(None), logged(None)], 1.0)
     assert caught.value.code is ExitCode.UNHEALTHY
     assert "down" in str(caught.value)
 
 
 def test_several_updates_of_a_step_make_one_line(tmp_path: Path) -> None:
     log = step_log(tmp_path, "training.updates_per_step=2", "training.micro_batch_size=32")
-    log.episodes([played(1.0), played(0.0)], 1.0)
+    log.episodes([logged(1.0), logged(0.0)], 1.0)
     log.update(1, {"loss": 1.0})
     assert not (tmp_path / "metrics.jsonl").exists()
     log.update(2, {"loss": 3.0, "grad_norm": 0.5})
@@ -207,7 +187,7 @@ def test_tokens_are_all_that_were_read_or_written_since_the_run_began(tmp_path: 
     for first in (1, 3):  # the second attempt goes on after step 2
         log = step_log(tmp_path)
         for step in (first, first + 1):
-            log.episodes([played(1.0), played(0.0)], 1.0)
+            log.episodes([logged(1.0), logged(0.0)], 1.0)
             log.update(step, {"loss": 1.0, "num_tokens": 3})
     lines = read_metrics(tmp_path / "metrics.jsonl", "train")
     assert [line["training/tokens"] for line in lines] == [14, 28, 42, 56]

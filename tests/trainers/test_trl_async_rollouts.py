@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,27 +14,19 @@ from typing import Any
 import pytest
 
 from tests.support.fake_session import RULES, FakeSession, steady, with_limits
-from tests.support.jobs import train_config
 from tests.support.scripts import FakeMix
-from tests.support.sections import replace, with_model
-from tests.support.tiny import leave_model, tokenizer_and_model
+from tests.support.sections import replace
+from tests.support.tiny import tokenizer_and_model
+from tests.support.trl_played import paid, training
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.worker.async_rollouts import AsyncRollouts
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.process import Ranks, TrainingProcess
-from xp.backends.trl.worker.steps import TRLStepLog
-from xp.backends.trl.worker.train import make_trainer
 from xp.composition import compose
 from xp.contrib.contracts.jobs import DEADLINE_S
-from xp.envs.base import EnvUnavailable, Task, ToolResult
+from xp.envs.base import EnvUnavailable, Task
 from xp.episode.episode import Episode
-from xp.episode.metrics_file import MetricsFile
-from xp.episode.tokens import ChatTokens
-from xp.episode.upload import Recorder
 from xp.planning.backend import spec_refusals
 from xp.tasks.row import TaskRow
-from xp.worker.places import RunPaths
 from xp.worker.rollout_thread import RolloutThread
 
 STALE = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")
@@ -152,11 +143,6 @@ OVERRIDES = (
 RULES_HERE = replace(with_limits(RULES, retries_per_episode=0), provider="local", max_turns=2)
 
 
-def paid(text: str) -> ToolResult:
-    """A reward that depends on every letter: an untrained policy learns something of it."""
-    return ToolResult("go on", sum(map(ord, text)) % 5 / 4, awaits_reply=True)
-
-
 class OneIsDown(FakeMix):
     """The first task's episodes find no environment once in four, and are void."""
 
@@ -199,39 +185,13 @@ class Training:
 
 
 @contextmanager
-def training(root: Path) -> Iterator[tuple[Any, Seen, Any, TRLTrainConfig]]:
+def ahead_training(root: Path) -> Iterator[tuple[Any, Seen, Any, TRLTrainConfig]]:
     """A trainer over ROWS, in a directory that holds its model."""
-    tokenizer, _ = tokenizer_and_model()
-    leave_model(root / "base")
-    config = train_config(TRLTrainConfig, compose(OVERRIDES), RunPaths(str(root), 1, "tasks"))
-    config = with_model(config, root / "base")
-    Path(config.places.metrics).parent.mkdir(parents=True, exist_ok=True)
-    log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", 1))
-    mix: Any = OneIsDown(RULES_HERE)
-    with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
-        process = TrainingProcess(
-            config,
-            ChatTokens(tokenizer),
-            mix,
-            log,
-            recorder,
-            Ranks(),
-        )
-        ahead = AsyncRollouts(process, ROWS)
-        trainer = make_trainer(
-            config,
-            os.environ,
-            ChatTokens(tokenizer),
-            ROWS,
-            log,
-            ahead,
-        )
+    mix = OneIsDown(RULES_HERE)
+    with training(root, compose(OVERRIDES), mix, ROWS, ROWS) as (trainer, rollouts, config):
         seen = Seen()
         seen.watch(trainer)
-        try:
-            yield trainer, seen, ahead, config
-        finally:
-            ahead.close()
+        yield trainer, seen, rollouts, config
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -241,7 +201,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Training]:
     root = tmp_path_factory.mktemp("ahead")
-    with training(root) as (trainer, seen, _, config):
+    with ahead_training(root) as (trainer, seen, _, config):
         trainer.train()
     return root, Training(
         lines(Path(config.places.metrics)), seen.steps, lines(root / "trajectories.jsonl")
@@ -326,7 +286,7 @@ def test_a_resumed_run_learns_from_what_was_played_before_it_stopped(
     (ahead,) = json.loads((kept / "played_ahead.rank_0.json").read_text())
     assert ahead["step"] == 2
     assert ahead["policy"] == 1
-    with training(tmp_path) as (trainer, seen, rollouts, config):
+    with ahead_training(tmp_path) as (trainer, seen, rollouts, config):
         shutil.copytree(kept, Path(config.grpo["output_dir"]) / kept.name)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         assert checkpoint is not None
@@ -341,7 +301,7 @@ def test_a_resumed_run_learns_from_what_was_played_before_it_stopped(
 
 
 def test_a_failing_run_does_not_wait_for_its_episodes(tmp_path: Path) -> None:
-    with training(tmp_path) as (trainer, _, rollouts, _):
+    with ahead_training(tmp_path) as (trainer, _, rollouts, _):
         stuck = threading.Event()
         session = threading.Event()
 

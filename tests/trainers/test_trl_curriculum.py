@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -15,28 +14,19 @@ from typing import Any
 import pytest
 
 from tests.support.fake_session import RULES, FakeSession, steady, with_limits
-from tests.support.jobs import train_config
 from tests.support.scripts import FakeMix
-from tests.support.sections import replace, with_model
-from tests.support.tiny import leave_model, tokenizer_and_model
+from tests.support.sections import replace
+from tests.support.trl_played import paid, training
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.worker.async_rollouts import AsyncRollouts
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.process import Ranks, TrainingProcess
-from xp.backends.trl.worker.rollout import Rollouts, decide_together
-from xp.backends.trl.worker.steps import TRLStepLog
-from xp.backends.trl.worker.train import make_trainer
+from xp.backends.trl.worker.rollout import decide_together
 from xp.composition import compose
 from xp.contrib.contracts.jobs import DEADLINE_S
-from xp.envs.base import Task, ToolResult
+from xp.envs.base import Task
 from xp.episode.episode import Episode
-from xp.episode.metrics_file import MetricsFile
-from xp.episode.tokens import ChatTokens
-from xp.episode.upload import Recorder
 from xp.tasks.curriculum import FILE, CurriculumState, curriculum_of
 from xp.tasks.schedule import schedule
-from xp.worker.places import RunPaths
 
 STEPS = 6
 STOP = 2
@@ -68,11 +58,6 @@ STALE = (
 )
 
 
-def paid(text: str) -> ToolResult:
-    """A reward that depends on every letter, so that another letter anywhere changes the later draws."""
-    return ToolResult("go on", sum(map(ord, text)) % 5 / 4, awaits_reply=True)
-
-
 class PaidMix(FakeMix):
     """An environment that pays for letters."""
 
@@ -96,40 +81,11 @@ def trained(
     root: Path, words: tuple[str, ...], before: Callable[[Any, TRLTrainConfig], Path | None]
 ) -> Training:
     """A training in a directory; `before` gets its rollouts, and returns the checkpoint to resume from."""
-    tokenizer, _ = tokenizer_and_model()
-    leave_model(root / "base")
     spec = compose([*OVERRIDES, *words])
-    config = train_config(TRLTrainConfig, spec, RunPaths(str(root), 1, "tasks"))
-    config = with_model(config, root / "base")
-    Path(config.places.metrics).parent.mkdir(parents=True, exist_ok=True)
-    log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", 1))
-    mix: Any = PaidMix(RULES_HERE)
     order = schedule(TASKS, 2 * STEPS, seed=spec.seed, shuffle=True)
-    with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
-        process = TrainingProcess(
-            config,
-            ChatTokens(tokenizer),
-            mix,
-            log,
-            recorder,
-            Ranks(),
-        )
-        curriculum = curriculum_of(spec, TASKS, STEPS, decide_together(Ranks()))
-        kind = AsyncRollouts if spec.training.max_staleness else Rollouts
-        rollouts = kind(process, order, None, curriculum)
-        trainer = make_trainer(
-            config,
-            os.environ,
-            ChatTokens(tokenizer),
-            order,
-            log,
-            rollouts,
-        )
+    with training(root, spec, PaidMix(RULES_HERE), TASKS, order) as (trainer, rollouts, config):
         checkpoint = before(rollouts, config)
-        try:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        finally:
-            rollouts.close()
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     tasks: dict[int, list[int]] = {}
     for text in (root / "trajectories.jsonl").read_text().splitlines():
         record = json.loads(text)

@@ -11,6 +11,7 @@ pytest.importorskip("trl")
 
 from tests.support.picture_trainings import SMALL, steps_of
 from tests.support.sections import distill
+from tests.support.stages_here import stages_here as stages_here
 from tests.support.tiny_vision import seeing_chat, vision_model
 from xp.__main__ import main
 from xp.envs.picture_store import PictureStore
@@ -19,6 +20,7 @@ from xp.errors import XpError
 from xp.worker.engines.teacher import check_teachers_pictures
 
 
+@pytest.mark.usefixtures("stages_here")
 @pytest.mark.parametrize(
     "is_same",
     [

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("trl")
 
 from tests.support.picture_families import FAMILIES, picture_model
+from tests.support.stages_here import stages_here as stages_here
 from tests.support.tiny_vision import vision_model
 from xp.__main__ import main
 from xp.envs.builtin.shapes_mini import drawn, puzzle
@@ -46,6 +47,7 @@ def changed(start: Path, run: Path) -> set[str]:
     return {name for name in before if not before[name].equal(after[name])}
 
 
+@pytest.mark.usefixtures("stages_here")
 @pytest.mark.slow  # tests/trainers/test_trl_pictures.py trains one family in `make test`
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"smolvlm"}))
 def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_turn(
@@ -70,6 +72,7 @@ def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_tu
     assert (run / "model/preprocessor_config.json").is_file()
 
 
+@pytest.mark.usefixtures("stages_here")
 @pytest.mark.slow  # tests/trainers/test_trl_sft_pictures.py has the gradient of a trained vision part
 @pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
 def test_a_trained_vision_part_is_published(
@@ -89,6 +92,7 @@ def test_a_trained_vision_part_is_published(
     assert (run / "model/preprocessor_config.json").is_file()
 
 
+@pytest.mark.usefixtures("stages_here")
 @pytest.mark.slow  # tests/trainers/test_trl_media.py has the layers of adapters without a training
 def test_adapters_are_on_the_language_layers_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,19 @@ from tests.support.cases import few
 from tests.support.fake_session import RULES, FakeSession
 from tests.support.picture_trainings import SMALL, TWO_TURNS, steps_of
 from tests.support.sections import replace as replaced_in
+from tests.support.stages_here import stages_here as stages_here
 from tests.support.tiny_vision import IMAGES, message, picture, vision_model
+from tests.support.trl_played import training
 from xp.__main__ import main
+from xp.composition import compose
 from xp.envs import picture_store
 from xp.envs.base import NEW_PROMPT, TakenResult, Task, ToolResult
 from xp.envs.picture_store import PictureStore
 from xp.episode.episode import Episode
-from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.metrics_file import read_metrics
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.tasks import model_chat
 
 TOLERANCE = 1e-5
 SHOWN = (("a", "b"), ("", "c"), ("", ""))
@@ -94,50 +97,18 @@ class Programs:
         return 64
 
 
-def trained(model: Path, directory: Path, *words: str) -> Mapping[str, Any]:
+def trained(model: Path, directory: Path) -> Mapping[str, Any]:
     """The metrics of one step of xp's trainer on episodes of such programs."""
-    from xp.backends.trl.control.render import render
-    from xp.backends.trl.worker.config import TRLTrainConfig
-    from xp.backends.trl.worker.process import Ranks, TrainingProcess
-    from xp.backends.trl.worker.rollout import Rollouts
-    from xp.backends.trl.worker.steps import TRLStepLog
-    from xp.backends.trl.worker.train import make_trainer
-    from xp.composition import compose
-    from xp.episode.upload import Recorder
-    from xp.worker.places import RunPaths
-    from xp.worker.tasks import model_chat
-
     chosen = ("model=hf", f"model.path={model}", "model.dtype=float32", "model.images=true")
-    spec = compose([*TWO_TURNS, *SMALL, *chosen, "training.num_steps=1", *words])
-    places = RunPaths(str(directory / "run"), 1, str(directory / "tasks"))
-    files = {stage.name: stage.job.files for stage in render(spec, places)}["train"]
-    (text,) = [text for path, text in files.items() if path.endswith("train/config.json")]
-    config = TRLTrainConfig.from_json(text)
-    grpo = {**config.grpo, "output_dir": str(directory / "trl"), "save_strategy": "no"}
-    config = replace(config, grpo=grpo)
+    spec = compose([*TWO_TURNS, *SMALL, *chosen, "training.num_steps=1"])
     store = PictureStore.of_environ(os.environ)
-    programs: Any = Programs(store)
-    chat = model_chat(str(model), config.spec, store=store)
-    metrics = MetricsFile(directory / "metrics.jsonl", "train", 1)
-    with Recorder(
-        directory / "trajectories.jsonl",
-        programs,
-        None,
-        os.environ,
-    ) as recorder:
-        log = TRLStepLog(config, metrics)
-        process = TrainingProcess(config, chat, programs, log, recorder, Ranks())
-        rollouts = Rollouts(process, programs.rows())
-        make_trainer(
-            config,
-            os.environ,
-            chat,
-            programs.rows(),
-            log,
-            rollouts,
-        ).train()
-        log.finish()
-    (line,) = read_metrics(directory / "metrics.jsonl", "train")
+    programs = Programs(store)
+    rows = programs.rows()
+    chat = model_chat(str(model), spec, store=store)
+    with training(directory, spec, programs, rows, rows, model=model, chat=chat) as parts:
+        trainer, _, config = parts
+        trainer.train()
+    (line,) = read_metrics(Path(config.places.metrics), "train")
     return line
 
 
@@ -156,6 +127,7 @@ def test_each_row_of_an_episode_has_its_own_pictures(
     assert line["training/grad_norm"] > 0
 
 
+@pytest.mark.usefixtures("stages_here")
 def test_episodes_of_older_weights_are_trained_with_their_own_pixels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,11 +11,13 @@ import pytest
 pytest.importorskip("trl")
 
 from tests.support.picture_trainings import SMALL, TWO_TURNS, steps_of
+from tests.support.stages_here import stages_here as stages_here
 from tests.support.tiny_vision import vision_model
 from xp.__main__ import main
 from xp.envs.picture_store import PictureStore
 
 
+@pytest.mark.usefixtures("stages_here")
 @pytest.mark.parametrize("family", [pytest.param("qwen2_vl", marks=pytest.mark.slow), "qwen3_vl"])
 def test_the_updates_log_probabilities_are_the_engines_with_a_picture_in_each_turn(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,28 +42,31 @@ def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
     return TRLSftConfig.from_json((root / "runs/r/attempt_1/sft/config.json").read_text())
 
 
-@pytest.mark.parametrize("micro", few([2, 8], 1))
-def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
-    micro: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The outputs root, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("micro", few([2, 4, 1, 8], 1))
+def test_losses_of_training_and_held_out_episodes_are_means_over_the_tokens_of_the_mask(
+    micro: int, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.chdir(tmp_path)
-    words = (
-        f"sft.data={leave_talk(tmp_path, 1)}",
-        "sft.batch_size=8",
-        "sft.num_updates=1",
-        "sft.warmup_updates=0",
-    )
-    config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
+    words = ("sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
+    file = leave_talk(root, 1)
+    config = outputs_with_model(root, *words, f"sft.data={file}", f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.lora.loaded_dtype", lambda _: torch.float64)
-    program = SftProgram(config, tmp_path, ChatTokens(tokenizer), samples(), [])
+    program = SftProgram(config, root, ChatTokens(tokenizer), samples(), samples())
     trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
     loss, norm = expected_loss(
         AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()
     )
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-6)
     trainer.train()
     (line,) = [line for line in trainer.state.log_history if "loss" in line]
     assert line["loss"] == pytest.approx(loss, rel=1e-6)
@@ -71,49 +74,15 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     assert line["learning_rate"] == pytest.approx(3e-3)
 
 
-@pytest.mark.parametrize("micro", few([4, 1, 8], 1))
-def test_the_held_out_loss_is_the_mean_over_the_tokens_of_the_mask(
-    micro: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    monkeypatch.chdir(tmp_path)
+def test_the_users_own_keys_reach_trls_configuration(root: Path) -> None:
     words = (
-        f"sft.data={leave_talk(tmp_path, 1)}",
-        "sft.batch_size=8",
-        "sft.num_updates=1",
-        "sft.warmup_updates=0",
-    )
-    config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
-    tokenizer, _ = tokenizer_and_model()
-    monkeypatch.setattr("xp.backends.trl.worker.lora.loaded_dtype", lambda _: torch.float64)
-    program = SftProgram(
-        config,
-        tmp_path,
-        ChatTokens(tokenizer),
-        samples(),
-        samples(),
-    )
-    trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
-    loss, _ = expected_loss(
-        AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()
-    )
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-6)
-
-
-def test_the_users_own_keys_reach_trls_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = (
-        f"sft.data={leave_talk(tmp_path, 1)}",
+        f"sft.data={leave_talk(root, 1)}",
         "sft.num_updates=1",
         "sft.overrides.label_smoothing_factor=0.1",
     )
-    config = outputs_with_model(tmp_path, *words)
+    config = outputs_with_model(root, *words)
     chat = ChatTokens(tokenizer_and_model()[0])
-    program = SftProgram(config, tmp_path, chat, samples(), [])
+    program = SftProgram(config, root, chat, samples(), [])
     args = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0)).args
     assert args.label_smoothing_factor == 0.1
     assert args.router_aux_loss_coef == 0.0
@@ -121,69 +90,62 @@ def test_the_users_own_keys_reach_trls_configuration(
 
 @pytest.mark.slow
 def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from safetensors.torch import load_file
 
-    monkeypatch.chdir(tmp_path)
-    file = leave_talk(tmp_path, 30)
+    file = leave_talk(root, 30)
     words = (
         f"sft.data={file}",
         "sft.batch_size=4",
         "sft.checkpoint_every=2",
         "sft.held_out_fraction=0.3",
     )
-    config = outputs_with_model(tmp_path, *words, "sft.num_updates=4")
-    here = tmp_path / "runs/r/attempt_1/sft/config.json"
+    config = outputs_with_model(root, *words, "sft.num_updates=4")
+    here = root / "runs/r/attempt_1/sft/config.json"
     sft.main([str(here)])
-    lines = read_metrics(tmp_path / "runs/r/metrics.jsonl", "sft")
+    lines = read_metrics(root / "runs/r/metrics.jsonl", "sft")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     last = lines[-1]["sft/held_out_loss"]
     assert all(line["training/loss"] > 0 for line in lines[1:])
     assert last < lines[0]["sft/held_out_loss"] - 1
     before, after = (
-        load_file(tmp_path / place / "model.safetensors") for place in (config.model, config.target)
+        load_file(root / place / "model.safetensors") for place in (config.model, config.target)
     )
     assert before.keys() == after.keys()
     assert not all(before[name].equal(after[name]) for name in before)
     # The rest of a longer fine-tuning, from the checkpoint of update 4.
-    outputs_with_model(tmp_path, *words, "sft.num_updates=6")
+    outputs_with_model(root, *words, "sft.num_updates=6")
     capsys.readouterr()
     sft.main([str(here)])
     assert "continuing from runs/r/sft_checkpoints/checkpoint-4" in capsys.readouterr().out
-    lines = read_metrics(tmp_path / "runs/r/metrics.jsonl", "sft")
+    lines = read_metrics(root / "runs/r/metrics.jsonl", "sft")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
     assert lines[-1]["sft/held_out_loss"] < last
 
 
-def test_updates_that_change_no_weight_are_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_updates_that_change_no_weight_are_no_success(root: Path) -> None:
     words = (
-        f"sft.data={leave_talk(tmp_path, 4)}",
+        f"sft.data={leave_talk(root, 4)}",
         "sft.batch_size=4",
         "sft.num_updates=1",
         "sft.warmup_updates=0",
     )
-    outputs_with_model(tmp_path, *words, "sft.learning_rate=1e-60")
+    outputs_with_model(root, *words, "sft.learning_rate=1e-60")
     with pytest.raises(XpError, match="all weights of runs/r/sft are still those of") as raised:
-        sft.main([str(tmp_path / "runs/r/attempt_1/sft/config.json")])
+        sft.main([str(root / "runs/r/attempt_1/sft/config.json")])
     assert raised.value.code == ExitCode.NOT_TRAINED
 
 
-def test_nothing_to_learn_from_ends_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = leave_talk(tmp_path, 3)
+def test_nothing_to_learn_from_ends_the_stage(root: Path) -> None:
+    file = leave_talk(root, 3)
     outputs_with_model(
-        tmp_path, f"sft.data={file}", "sft.batch_size=4", "training.max_prompt_tokens=20"
+        root, f"sft.data={file}", "sft.batch_size=4", "training.max_prompt_tokens=20"
     )
     with pytest.raises(
         XpError, match=r"no episode is left.*3 longer than the token budget"
     ) as raised:
-        sft.main([str(tmp_path / "runs/r/attempt_1/sft/config.json")])
+        sft.main([str(root / "runs/r/attempt_1/sft/config.json")])
     assert raised.value.code == ExitCode.TASKS
 
 
@@ -205,7 +167,7 @@ class Down:
 
 
 def test_a_script_whose_episodes_are_void_ends_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = (
         "env=graded",
@@ -214,10 +176,9 @@ def test_a_script_whose_episodes_are_void_ends_the_stage(
         "sft.num_episodes=null",
         "sft.batch_size=4",
     )
-    leave_untrained(tmp_path, *words, "env.held_out=null", f"outputs={tmp_path}")
+    leave_untrained(root, *words, "env.held_out=null", f"outputs={root}")
     monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.chdir(tmp_path)
-    config = outputs_with_model(tmp_path, *words)
+    config = outputs_with_model(root, *words)
     with pytest.raises(XpError, match="8 of the script's 8 episodes are void") as raised:
         sft.main([f"{config.stage_dir}/config.json"])
     assert raised.value.code == ExitCode.UNHEALTHY

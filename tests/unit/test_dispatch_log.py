@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.execution.launchers.follow import Tail
-from xp.execution.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, LogStream
+from xp.execution.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, LogStream, drain
 from xp.lib.secrets.redaction import Redactor
 from xp.lib.secrets.shapes import TOKENS as PREFIXES
 from xp.lib.terminal import plain, redrawn
@@ -199,3 +203,18 @@ def test_a_token_by_shape_is_masked_wherever_a_long_line_is_cut(
         assert token[8:-1] not in whole, (end, whole)
         expected = Redactor([SECRET]).redact(line)
         assert "".join(logged.file.split()) == "".join(expected.split())
+
+
+def test_a_log_ends_with_its_process_though_an_orphan_keeps_the_output_open() -> None:
+    source, kept_open = os.pipe()
+    os.write(kept_open, b"done\n")
+    file = io.BytesIO()
+    with os.fdopen(source) as output:
+        process: Any = SimpleNamespace(stdout=output, poll=lambda: 0)
+        stream = LogStream(file, Redactor(), lambda _: None, on_screen=False)
+        reader = threading.Thread(target=drain, args=(process, stream), daemon=True)
+        reader.start()
+        reader.join(20)
+        os.close(kept_open)
+    assert not reader.is_alive()
+    assert file.getvalue() == b"done\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.evaluations import held_out_result
-from xp.cli.display import _made, _reward
+from xp.cli.display import _made, _reward, _strange_tools
 from xp.composition import compose
 from xp.execution.record import (
     AttemptRecord,
@@ -21,6 +21,7 @@ from xp.execution.record import (
 from xp.execution.resume import other_length_lines
 from xp.lib.codec import from_value
 from xp.planning.plan import build_plan
+from xp.worker.tiny_model import SHIPPED
 
 
 def test_a_held_out_reward_stands_with_the_interval_over_its_tasks() -> None:
@@ -47,6 +48,15 @@ def test_the_summary_has_what_the_trainer_counted(tmp_path: Path) -> None:
     assert _made(tmp_path, "train") == (
         ": 3 steps (1 without an update) = 96 episodes, 2 updates at learning rates of 0 to 0.0007"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[f"training.initial_checkpoint={SHIPPED}"], ["model=hf", f"model.path={SHIPPED}"]],
+)
+def test_a_model_that_may_know_other_games_is_not_warned_of(words: list[str]) -> None:
+    assert _strange_tools(compose(["env=multiply"])) != []
+    assert _strange_tools(compose(["env=multiply", *words])) == []
 
 
 PROVENANCE = {"xp": "", "python": "", "commit": None, "is_dirty": None, "versions": {}}

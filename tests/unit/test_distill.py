@@ -193,3 +193,13 @@ def test_the_key_of_a_server_goes_to_the_jobs_by_its_name(where: tuple[str, ...]
         stages_of(compose([*where, *SERVER]))["train"].job.secrets["TEACHER_KEY"] == "TEACHER_KEY"
     )
     assert "TEACHER_KEY" not in stages_of(compose([*where]))["train"].job.secrets
+
+
+def test_the_key_of_a_teachers_server_is_a_secret_of_the_training() -> None:
+    def secrets(*words: str) -> dict[str, bool]:
+        stages = build_plan(compose([*TRL, *words]), "r").stages
+        return {stage.name: "TEACHER_KEY" in stage.job.secrets for stage in stages}
+
+    with_key = secrets(*SERVER)
+    assert (with_key["train"], with_key["prepare"]) == (True, False)
+    assert not any(secrets(*SERVER[:-1]).values())

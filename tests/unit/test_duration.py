@@ -89,6 +89,11 @@ def test_an_engine_reads_its_weights_and_half_of_its_cache_for_each_token() -> N
     update = 10 * OPERATION_S
     assert high() == pytest.approx(1.7 + rollout(128, 1) + update)
     assert high("backend.engine.max_sequences=32") == pytest.approx(1.7 + rollout(32, 1) + update)
+    # Two engines share the episodes, and one sends the new weights.
+    moved = 1.7 + update / 2 + 2 * NETWORK_PARAMETERS / 450e9
+    assert high("hardware=2xH200") == pytest.approx(moved + rollout(64, 1) / 2)
+    few = ("hardware=2xH200", "backend.engine.max_sequences=32")
+    assert high(*few) == pytest.approx(moved + rollout(32, 1) / 2)
     two = ("hardware=2xH200", "backend.engine.tensor_parallel=2")
     # FSDP's exchange is shorter than the computation; each card gets half of the new weights for its engine.
     sent = 2 / 2 * NETWORK_PARAMETERS / 450e9

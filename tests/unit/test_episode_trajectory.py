@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fake_session import FakeSession, call, episode_of, steady
 from tests.support.recorded_episodes import a_record
 from tests.support.sections import replace
+from xp.envs.base import ToolResult
 from xp.episode.trajectory import (
     TrajectoryWriter,
     read_trajectories,
+    trajectory,
 )
 
 
@@ -81,3 +84,15 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({"schema_version": 99}) + "\n")
     with pytest.raises(ValueError, match=r"0\.jsonl:1: trajectory schema 99"):
         read_trajectories(file)
+
+
+def test_an_answer_is_on_record_with_its_reward_and_is_no_call() -> None:
+    session = FakeSession(steady, grade=lambda _: ToolResult("graded", 0.5, finished=True))
+    episode = episode_of(session)
+    for text in (call("look"), "42"):
+        episode.step(text)
+    episode.settle()
+    made = trajectory(episode, run="", phase="train", step=0, sample=0, tools="[]")
+    look, answer = json.loads(made.to_line())["tool_calls"]
+    assert (answer["answer"], answer["result"]["reward"]) == (True, 0.5)
+    assert "answer" not in look

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.evaluations import record_of
 from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
-from tests.support.sections import replace
+from tests.support.sections import replace, run_spec
 from tests.support.task_rows import row
 from xp.composition import compose
 from xp.envs.chat_answers import Answer
@@ -22,7 +23,8 @@ from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 from xp.results.evaluation.driver import Allowance
 from xp.results.evaluation.evaluate import EvaluationRun
-from xp.results.evaluation.files import inspect_log
+from xp.results.evaluation.files import inspect_log, write_parquet
+from xp.results.evaluation.logged import _means
 from xp.results.evaluation.play import Dialogue, Usage, play_dialogue
 from xp.results.evaluation.records import EvaluationIdentity
 from xp.results.evaluation.settings import ToolCalls
@@ -30,6 +32,7 @@ from xp.results.evaluation.summary import summary_of, usage, with_intervals
 from xp.results.evaluation.tables import latex, notes, rows
 from xp.results.evaluation.tracked import metrics_of
 from xp.spec.dialect import Dialect
+from xp.spec.env import ToolCallsPerTurn
 
 
 def answer(prompt: int | None, written: int | None, text: str = call("move")) -> Answer:
@@ -281,3 +284,54 @@ def test_the_dialect_is_the_models_or_what_xp_writes_for_an_endpoint(
     chat = SimpleNamespace(tokenizer=None, arguments={})
     model: Any = SimpleNamespace(chat=chat) if has_model else None
     assert run._rules(model).members["e"].dialect is expected
+
+
+@pytest.mark.parametrize(
+    ("scores_groups", "order"), [(True, "a0 a1 b0 b1"), (False, "a0 b0 a1 b1")]
+)
+def test_episodes_that_are_scored_together_are_played_together(
+    scores_groups: bool, order: str
+) -> None:
+    run = EvaluationRun.__new__(EvaluationRun)
+    run._rows = [replace(row([]), task_id=name) for name in "ab"]
+    env = SimpleNamespace(scores_groups=scores_groups)
+    rule = run_spec(evaluation__samples_per_task=2).evaluation
+    run.entry = SimpleNamespace(spec=SimpleNamespace(evaluation=rule, env=env))  # type: ignore[assignment]
+    assert " ".join(f"{task.task_id}{sample}" for task, sample in run._todo(None)) == order
+
+
+def test_the_table_of_an_evaluation_has_a_row_for_each_episode(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    played = [record(5, {}) | {"split": "t", "index": 3, "sample": 1} for _ in range(2)]
+    for one, reward in zip(played, (0.5, None), strict=True):
+        one["outcome"]["reward"] = reward
+    write_parquet(tmp_path / "episodes.parquet", mixed() | {"id": "i"}, played)
+    table = pq.read_table(tmp_path / "episodes.parquet").to_pylist()
+    assert [(one["reward"], one["passed"], one["prompt_tokens"]) for one in table] == [
+        (0.5, True, 5),
+        (None, None, 5),
+    ]
+
+
+def test_calls_of_an_api_have_an_id_each_and_what_is_no_call_is_none() -> None:
+    rules = replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL)
+    function = {"name": "look", "arguments": "{}"}
+    listed = [{"id": name, "function": function} for name in ("", None, "c7")]
+    dialogue = Dialogue(row([]), rules, ToolCalls.NATIVE)
+    names = [
+        call["id"]
+        for call in dialogue._calls({"tool_calls": [*listed, {"function": {"name": 3}}, "x"]})
+    ]
+    assert names[2] == "c7"
+    assert len({*filter(None, names)}) == 3
+
+
+def test_tasks_whose_rollouts_have_no_reward_have_no_logged_rate() -> None:
+    rewards = {"min_reward": 0.0, "avg_reward": 0.5, "max_reward": 1.0}
+    tasks = [
+        {"task_index": 0, "num_rollouts": 4, **rewards},
+        {"task_index": 1, "num_rollouts": 2, **rewards, "avg_reward": None},
+    ]
+    member = SimpleNamespace(target="Org/Name")
+    assert _means({"tasks": tasks}, "x", member) == {0: (0.5, 4)}  # type: ignore[arg-type]

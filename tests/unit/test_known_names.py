@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 import yaml
+from xp.lib.yaml_loader import LOADER
 
 from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import GROUPS, compose
-from xp.composition.known_names import RENAMED, unread_variables
+from xp.composition.known_names import RENAMED, option_alias, unread_variables
 from xp.errors import ExitCode
 from xp.planning.backend import spec_refusals
 
-KEYS = yaml.safe_load(Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"))
+KEYS = yaml.load(
+    Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"), Loader=LOADER
+)
 TUTORIALS = {name: (tuple(one["base"]), one["answers"]) for name, one in KEYS["tutorials"].items()}
 
 
@@ -104,3 +107,10 @@ def _without(base: tuple[str, ...], given: list[str]) -> list[str]:
     """The base without the groups that the answer chooses itself."""
     chosen = {text.partition("=")[0] for text in given if "." not in text.partition("=")[0]}
     return [text for text in base if text.partition("=")[0] not in chosen]
+
+
+def test_an_option_is_known_by_its_name_first_and_then_in_another_case() -> None:
+    assert option_alias("model", "Tiny", ["tiny", "Tiny"]) == "Tiny"
+    assert option_alias("model", "TINY", ["tiny"]) == "tiny"
+    assert option_alias("model", "huge", ["tiny"]) is None
+    assert compose(["recipes=null"]) == compose([])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from xp.__main__ import main
 from xp.composition import compose
+from xp.composition.model import name_of
+from xp.errors import XpError
+from xp.worker.tiny_model import SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -58,3 +62,31 @@ def test_an_id_of_the_hub_and_a_directory_are_still_taken(
         '{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}'
     )
     assert compose(["model=hf", "model.path=./x"]).model.path == str(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/runs/r-1/model", "r-1-model"),
+        ("/r/checkpoints/checkpoint-8", "checkpoints-checkpoint-8"),
+        ("latest", "latest"),
+        ("Org/My Model", "my-model"),
+        ("/c/models--Org--Tiny/snapshots/0a1b", "tiny"),
+        ("..", "model"),
+    ],
+)
+def test_a_model_is_named_by_the_last_part_of_its_path_that_tells_it(path: str, name: str) -> None:
+    assert name_of(path) == name
+
+
+def test_a_teacher_below_the_outputs_is_found_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(SHIPPED, tmp_path / "out/kept/by/me")
+    words = ["algorithm=opd", "outputs=out", "algorithm.distill.teacher=kept/by"]
+    distill = compose([*words[:2], f"{words[2]}/me"]).algorithm.distill
+    assert distill is not None
+    assert distill.teacher == "kept/by/me"
+    with pytest.raises(XpError, match="kept/by/others"):
+        compose([*words[:2], f"{words[2]}/others"])

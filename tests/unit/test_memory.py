@@ -199,16 +199,16 @@ def test_an_engine_must_hold_one_whole_episode() -> None:
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "least"),
     [
-        (*TRL, "backend.parallel.strategy=ddp"),
-        (*SKYRL, "model=qwen2.5-7b-instruct", "training.micro_batch_size=32"),
+        ((*TRL, "backend.parallel.strategy=ddp"), 2),
+        ((*SKYRL, "model=qwen2.5-7b-instruct", "training.micro_batch_size=32"), 1),
     ],
 )
-def test_every_lever_makes_it_fit(overrides: tuple[str, ...]) -> None:
+def test_every_lever_makes_it_fit(overrides: tuple[str, ...], least: int) -> None:
     found = fit(compose(overrides))
     assert found.verdict is not MemoryVerdict.FITS
-    assert found.levers
+    assert len(found.levers) >= least
     lengths = None if found.verdict is MemoryVerdict.LIKELY else found.lengths
     for lever in found.levers:
         changes = [f"{key}={_override(value)}" for key, value in lever.changes.items()]

@@ -23,7 +23,7 @@ from xp.planning.memory.pictures import PictureBatch, picture_bytes, shown_token
 from xp.worker.media import load_network, text_layers
 from xp.worker.network import free_media_inputs
 
-VISION = {"width": 256, "depth": 8, "num_heads": 4}
+VISION = {"width": 256, "depth": 4, "num_heads": 4}
 SIDE = 24
 """Patches of a picture in each direction."""
 NUM_PICTURES = 2

@@ -9,37 +9,19 @@ from typing import Any
 import pytest
 
 from tests.support.launching import launcher_spec
+from tests.support.modal_jobs import job, part
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.execution.launchers.base import Context, StageContext
+from xp.execution.launchers.base import Context
 from xp.execution.launchers.modal import ModalLauncher, limit
 from xp.execution.launchers.modal_app import app_text, gpu_string, image_text
 from xp.execution.launchers.service import lock_of
-from xp.planning.job import Job, Resources, Runtime, Stage
+from xp.planning.job import Job, Resources, Stage
 from xp.planning.plan import build_plan
 from xp.planning.refusals import launcher_lines
 from xp.planning.runtimes import locks
 
-TRAINS = ("torch", "transformers", "trl", "openreward")
-H100S = Resources("h100", 8, 1, 96, 1000.0)
 AWKWARD = 'it\'s "here"\n$(touch pwned); {braces} \\ '
-
-
-def job(resources: Resources = H100S, **runtime: Any) -> Job:
-    secrets = runtime.pop("secrets", {})
-    runtime.setdefault("packages", TRAINS)
-    return Job(
-        ("python", "-m", "x"),
-        {},
-        (),
-        resources,
-        Runtime(**runtime),
-        secrets=secrets,
-    )
-
-
-def part(name: str, one: Job, place: str = "/o") -> StageContext:
-    return StageContext(Stage(name, one), Context("run", 1, Path(place), "attempt"))
 
 
 def arguments(text: str) -> dict[str, dict[str, Any]]:

@@ -266,3 +266,13 @@ def test_the_table_ends_with_the_counts(place: Path, capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3] == "--lr\t1e-6\t1e-06\tequal\ttraining.learning_rate=1e-06"
     assert lines[-1].startswith("1 equal, 1 different, 0 taken by xp, 0 left over, ")
+
+
+def test_a_comparison_with_an_unset_number_is_false_and_options_of_python_are_skipped(
+    place: Path,
+) -> None:
+    script = """
+if [ "$UNSET" -ge 3 ]; then LR=1; else LR=2; fi
+python --hook=a.py --fast train.py --lr $LR
+"""
+    assert read(place, "run.sh", script) == {"--lr": ["2"]}

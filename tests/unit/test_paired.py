@@ -222,3 +222,9 @@ def test_the_verdict_says_what_was_shown(changes: str, text: list[str]) -> None:
         enough_tasks=40,
     )
     assert [verdict(replace(result, **json.loads(changes)))] == text
+
+
+def test_one_task_is_compared_without_an_interval() -> None:
+    found = compare(("a", "b"), {"t": [0.0]}, {"t": [1.0]}, 1.0, 0.03)
+    assert found.difference == 1.0
+    assert (found.low, found.high, found.stderr) == (None,) * 3

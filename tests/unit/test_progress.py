@@ -11,6 +11,7 @@ from tests.support.recorded_runs import FAULTS, progressing
 from xp.__main__ import main
 from xp.cli.display import symptom_lines
 from xp.cli.progress import sparkline
+from xp.execution.progress import RunProgress
 from xp.execution.record import RunStatus, read_record, update_stage, write_record
 
 
@@ -75,3 +76,19 @@ def test_a_symptom_is_a_problem_told_at_the_end(
     first, second = symptom_lines(run)
     assert "no reward has varied so far" in first
     assert second.strip() == f"python -m xp runs diagnose R outputs={tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("progress", "seconds"),
+    [
+        (RunProgress(False, 3, 10, step_s=2.0), 14.0),
+        (RunProgress(False, 3, None, step_s=2.0), None),
+        (RunProgress(False, 3, 10), None),
+        # The last step takes longer than the others.
+        (RunProgress(False, 9, 10, step_s=2.0, at=1.0), 0.0),
+    ],
+)
+def test_the_time_left_is_that_of_the_steps_that_are_left(
+    progress: RunProgress, seconds: float | None
+) -> None:
+    assert progress.seconds_left == seconds

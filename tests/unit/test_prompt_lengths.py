@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from types import SimpleNamespace
@@ -12,11 +14,14 @@ import pytest
 
 from tests.support.fake_provider import FakeWorld
 from tests.support.sections import run_spec
+from tests.support.task_rows import row
 from tests.support.tiny import tokenizer_and_model
 from xp.episode.tokens import ChatTokens
 from xp.tasks import prompt_lengths
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.prepare import prepare
+from xp.tasks.prompt_lengths import count_tokens
+from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
 
 
@@ -97,3 +102,18 @@ def test_counts_are_stored_and_only_other_tasks_are_counted(
     assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3}
     file.write_text(file.read_text().replace("{", ""))
     assert prompt_lengths.read_counts(file) == {}
+
+
+def test_prompts_that_are_counted_are_neither_counted_nor_written_again(tmp_path: Path) -> None:
+    def count(number: int | None) -> Mapping[str, int]:
+        def length(_: TaskRow) -> int:
+            assert number is not None
+            return number
+
+        return count_tokens(tmp_path / "store/set", [row([])], "tokenizer", length)
+
+    assert count(7) == {"e/test/0": 7}
+    (file,) = tmp_path.rglob("tokenizer.json")
+    os.utime(file, (1, 1))
+    assert count(None) == {"e/test/0": 7}
+    assert file.stat().st_mtime == 1

@@ -11,7 +11,7 @@ import pytest
 from tests.support.report_run import data_of, episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.composition import compose
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
 from xp.execution.named import named_runs
 from xp.results.report.data import report
 from xp.results.report.episode_detail import detail
@@ -127,20 +127,6 @@ def test_an_episode_of_several_rows_has_a_tree_of_its_turns() -> None:
     turns = [message for message in page["messages"] if "row" in message]
     assert [turn["row"] for turn in turns] == [0, 0, 1, 2, 1]
     assert [turn["turn"] for turn in turns if turn["is_untrained"]] == [4]
-
-
-def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Path) -> None:
-    runs = outputs / "runs"
-    assert named_runs(outputs, ["sl"]) == [runs / "slow"]
-    assert named_runs(outputs, ["run-*", "run-one"]) == [runs / "run-one", runs / "run-two"]
-    assert named_runs(Path("nowhere"), [str(runs / "slow")]) == [runs / "slow"]
-    for word, words in (
-        ("run-", "beginning of 2 names: run-one, run-two"),
-        ("slwo", "did you mean slow"),
-        ("x*", "no such run"),
-    ):
-        with pytest.raises(XpError, match=words):
-            named_runs(outputs, [word])
 
 
 def test_the_terminal_shows_an_episode_by_step_and_rank(

@@ -35,6 +35,10 @@ def told(outcome: EpisodeResult, env: str, messages: Any, tool_calls: Any) -> di
     }
 
 
+def halved(the_result: EpisodeResult) -> float:
+    return (the_result.reward or 0.0) / 2
+
+
 def placed(**about: Any) -> float:
     return float(about["index"])
 
@@ -186,3 +190,9 @@ def test_one_name_is_a_list_of_one_recorded_as_written(
     dumped = spec.model_dump(mode="json")
     assert dumped["env"]["members"]["whodunit"]["reward_fn"] == recorded
     assert from_container(dumped) == spec
+
+
+def test_a_function_of_one_parameter_gets_the_result_whatever_its_name() -> None:
+    played = episode("halved", WON)
+    played.step(call("win"))
+    assert played.settle().reward == 0.5

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.python_files import XP, nodes
+from tests.support.python_files import XP
 from tests.support.sections import run_spec
 from xp.lib.codec import decode
 from xp.planning.episode import spec_in_job
@@ -75,7 +75,7 @@ def spec_keys() -> dict[str, list[str]]:
 def fields_below_the_wall() -> Iterator[tuple[str, str, list[str]]]:
     """File, name and fields of each dataclass and each section."""
     for file in sorted(file for room in ROOMS for file in XP.glob(f"{room}/**/*.py")):
-        for found in nodes()[file]:
+        for found in ast.parse(file.read_text()).body:
             if isinstance(found, ast.ClassDef) and _has_fields(found):
                 names = [one.target.id for one in found.body if _is_field(one)]  # type: ignore[attr-defined]
                 yield str(file.relative_to(XP)), found.name, names

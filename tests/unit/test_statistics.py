@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from statistics import fmean, stdev
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -18,20 +18,6 @@ from xp.results.evaluation.statistics import (
     share,
     summarize,
 )
-
-TASKS = 40
-SAMPLES = 8
-DRAWS = 1000
-ALPHA = 0.6
-BETA = 0.4
-TRUTH = ALPHA / (ALPHA + BETA)
-
-
-def draws(num: int) -> np.ndarray:
-    """Evaluations of tasks of very different difficulty: draws x tasks x episodes of zeros and ones."""
-    rng = np.random.default_rng(22)
-    difficulty = rng.beta(ALPHA, BETA, size=(num, TASKS, 1))
-    return (rng.random((num, TASKS, SAMPLES)) < difficulty).astype(float)
 
 
 def test_the_standard_error_is_that_of_statsmodels_clustered_regression() -> None:
@@ -58,19 +44,6 @@ def test_the_standard_error_is_that_of_statsmodels_clustered_regression() -> Non
     assert found.value == pytest.approx(fit.params[0])
     assert found.stderr == pytest.approx(fit.bse[0])
     assert (found.low, found.high) == pytest.approx(tuple(fit.conf_int()[0]))
-
-
-def test_the_95_percent_interval_covers_and_the_naive_does_not() -> None:
-    hits = naive_hits = 0
-    for draw in draws(DRAWS).tolist():
-        found = mean(draw)
-        assert found is not None
-        hits += (found.low or 0) <= TRUTH <= (found.high or 0)
-        episodes = list(itertools.chain(*draw))
-        reach = 1.96 * stdev(episodes) / len(episodes) ** 0.5
-        naive_hits += abs(fmean(episodes) - TRUTH) <= reach
-    assert 0.93 <= hits / DRAWS <= 0.97
-    assert naive_hits / DRAWS < 0.75
 
 
 def test_a_bootstrap_that_tells_something_else_is_marked() -> None:

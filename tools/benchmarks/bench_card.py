@@ -10,7 +10,6 @@ import gc
 import itertools
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 from xp.backends.trl.control.render import grpo_config
@@ -45,7 +44,8 @@ def main() -> None:
         raise SystemExit("bench_card: torch sees no NVIDIA GPU here")
     total = torch.cuda.mem_get_info()[1] / GIB
     print(f"{torch.cuda.get_device_name()}, {total:.1f} GiB; micro-batches of {MICRO} episodes")
-    for name, spec in cases():
+    for name, words in cases().items():
+        spec = compose(words)
         plan = estimate(spec).training_peak / GIB
         try:
             peak = peak_of(spec) / GIB
@@ -72,36 +72,23 @@ def peak_of(spec: RunSpec) -> int:
     )
 
 
-def cases() -> Iterator[tuple[str, RunSpec]]:
-    """Each network with and without adapters, with and without gradient checkpointing, at two lengths."""
+def cases() -> dict[str, list[str]]:
+    """Overrides of each network with and without adapters, with and without gradient checkpointing, at two lengths."""
+    words_of = {}
     for (model, words), adapters, checkpointing, length in itertools.product(
         MODELS.items(), ((), (ADAPTERS,)), (True, False), LENGTHS
     ):
-        spec = compose(
-            [
-                *(
-                    "backend=trl",
-                    "hardware=h200x1",
-                    "env=sums",
-                    *words.split(),
-                    *adapters,
-                    "training.kl_coef=0",
-                ),
-                "training.num_steps=2",
-                *(
-                    f"training.gradient_checkpointing={str(checkpointing).lower()}",
-                    "backend.attention=sdpa",
-                ),
-                *(
-                    f"training.micro_batch_size={MICRO}",
-                    f"training.max_prompt_tokens={length // 4}",
-                ),
-                f"training.max_tokens_per_turn={length - length // 4}",
-                f"training.max_response_tokens={length - length // 4}",
-            ]
-        )
         what = f"{'adapters' if adapters else 'all weights'}, {'with' if checkpointing else 'without'} checkpointing"
-        yield f"{model}, {what}, {length} tokens", spec
+        words_of[f"{model}, {what}, {length} tokens"] = [
+            *("backend=trl", "hardware=h200x1", "env=sums", *words.split(), *adapters),
+            *("training.kl_coef=0", "training.num_steps=2", "backend.attention=sdpa"),
+            f"training.gradient_checkpointing={str(checkpointing).lower()}",
+            f"training.micro_batch_size={MICRO}",
+            f"training.max_prompt_tokens={length // 4}",
+            f"training.max_tokens_per_turn={length - length // 4}",
+            f"training.max_response_tokens={length - length // 4}",
+        ]
+    return words_of
 
 
 def trainer_of(spec: RunSpec) -> Any:

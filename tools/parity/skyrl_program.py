@@ -189,7 +189,9 @@ def trainer_without_engine(
         cfg=cfg,
         tracker=silent,
         tokenizer=tokenizer,
-        train_dataset=PromptDataset([str(scratch / "train.parquet")], tokenizer, 512, 1),
+        train_dataset=PromptDataset(
+            [str(scratch / "train.parquet")], tokenizer, 512, num_workers=0
+        ),
         inference_engine_client=None,
         generator=None,
     )

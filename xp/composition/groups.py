@@ -20,6 +20,10 @@ from xp.spec.hardware import AUTO, machine_of, this_machine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.config_repository import CachingConfigRepository
+    from hydra._internal.defaults_list import DefaultsList
+
 Choices = tuple[tuple[str, str], ...]
 """Group and option of each choice."""
 Directories = tuple[Path, ...]
@@ -32,9 +36,6 @@ if (_PACKAGE / "conf").is_dir():
 else:
     ROOT = _PACKAGE.parent
 """Holds conf/ and recipes/: the checkout, or the package itself where it is installed."""
-
-HYDRAS_OWN = ("help", "hydra_help", "hydra_logging", "job_logging", "launcher", "sweeper", "output")
-"""Hydra's groups for its own program, which xp does not read; without them a composition takes a fifth less time."""
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {group: (group,) for group in GROUPS} | {
     "hardware": ("hardware", "model", "backend"),
@@ -114,18 +115,7 @@ def compose_groups(groups: Choices, config_dirs: Directories) -> ComposedOptions
 @cache
 def merge_order(chosen: Choices, config_dirs: Directories) -> list[tuple[str, str]]:
     """Config path and package of every file of a composition; a later one wins over an earlier one."""
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.types import RunMode
-
-    from xp.composition.sources import hide_foreign_plugins
-
-    hide_foreign_plugins()
-    with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        defaults = loader.compute_defaults_list(
-            "config", _lines(dict(chosen), config_dirs, []), RunMode.RUN
-        )
+    _, _, defaults = _hydra(dict(chosen), config_dirs, [])
     return [
         (default.config_path, default.package or "")
         for default in defaults.defaults
@@ -229,10 +219,9 @@ def _merge(
 
     reads: list[FileFault] = []
     try:
-        config = _hydra(dict(chosen), config_dirs, reads)
-        env_name = str(config.hydra.runtime.choices["env"])
-        OmegaConf.set_struct(config, False)
-        del config["hydra"]
+        loader, files, defaults = _hydra(dict(chosen), config_dirs, reads)
+        env_name = str(defaults.overrides.known_choices["env"])
+        config = loader._compose_config_from_defaults_list(defaults.defaults, files)
         container = cast(
             "dict[str, Any]", with_texts(OmegaConf.to_container(config, resolve=False), unescaped)
         )
@@ -261,31 +250,33 @@ def _merge(
     return [str(fault) for fault in reads], container if is_usable else None, env_name
 
 
-def _hydra(chosen: dict[str, str], config_dirs: Directories, reads: list[FileFault]) -> Any:
-    from hydra import compose, initialize_config_dir
+def _hydra(
+    chosen: dict[str, str], config_dirs: Directories, reads: list[FileFault]
+) -> tuple[ConfigLoaderImpl, CachingConfigRepository, DefaultsList]:
+    """Hydra's loader, its files, and those that these options compose, in merge order.
 
-    from xp.composition.sources import hide_foreign_plugins
+    `hydra.compose` adds the settings of Hydra's own program, and imports its plugins, for more than half of the time.
+    """
+    from hydra import version
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.config_repository import CachingConfigRepository
+    from hydra._internal.defaults_list import create_defaults_list
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    hide_foreign_plugins()
-    with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
-        return compose("config", _lines(chosen, config_dirs, reads), return_hydra_config=True)
+    from xp.composition.sources import search_path
 
-
-def _lines(chosen: dict[str, str], config_dirs: Directories, reads: list[FileFault]) -> list[str]:
-    from xp.composition.sources import MACHINES, USER_FILES, XP_FILES, register_sources
-
-    register_sources(reads)
-    searchpath = [
-        f"{XP_FILES}://{ROOT}",
-        *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs),
-        f"{MACHINES}://{ROOT / 'conf'}",
-    ]
-    quoted = ",".join(f"'{path}'" for path in searchpath)
-    return [
-        f"hydra.searchpath=[{quoted}]",
-        *(f"~hydra/{group}" for group in HYDRAS_OWN),
-        *(f"{group}='{option}'" for group, option in chosen.items()),
-    ]
+    version.setbase("1.3")
+    loader = ConfigLoaderImpl(search_path(ROOT, config_dirs, reads))
+    files = CachingConfigRepository(loader.repository)
+    words = [f"{group}='{option}'" for group, option in chosen.items()]
+    defaults = create_defaults_list(
+        files,
+        "config",
+        OverridesParser.create().parse_overrides(words),
+        prepend_hydra=False,
+        skip_missing=False,
+    )
+    return loader, files, defaults
 
 
 def _first_lines(error: BaseException) -> str:

@@ -181,7 +181,7 @@ def _ends(start: Any, stop: Any, step: Any) -> tuple[Any, Any]:
     first, end, width = (Decimal(str(number)) for number in (start, stop, step))
     count = ceil((end - first) / width) if width else 0
     if count < 1:
-        raise ValueError("the range has no value; write range(LOW,HIGH)")
+        raise ValueError("it has no value: LOW must be below HIGH, and the step above 0")
     return start, type(start + step)(first + (count - 1) * width)
 
 

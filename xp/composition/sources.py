@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Sequence
 from functools import cache
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import yaml
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
@@ -27,15 +27,29 @@ XP_FILES = "xp-own"
 USER_FILES = "xp-user"
 MACHINES = "xp-machines"
 """Schemes of Hydra's search path. The last is of words such as `8xB200`, after all files."""
-PACKAGE: Final = "hydra_plugins"
-"""Hydra imports each module of this package, which every directory on `sys.path` can extend."""
 
 
-def register_sources(reads: list[FileFault]) -> None:
-    """Registers the schemes with Hydra; faults of a user's file are added to `reads`."""
+def search_path(
+    root: Path, config_dirs: Sequence[Path], reads: list[FileFault]
+) -> ConfigSearchPathImpl:
+    """Hydra's places to search for options, and their sources.
+
+    Args:
+        root: holds conf/ and recipes/.
+        config_dirs: of the user and of plugins.
+        reads: faults of a user's file are added to it.
+    """
     UserFiles.into = reads
     kinds = {"file": Files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: Machines}
-    SourcesRegistry.instance().types |= kinds
+    SourcesRegistry.instance().types |= kinds | {"structured": StructuredConfigSource}
+    places = ConfigSearchPathImpl()
+    places.append("main", f"file://{root / 'conf'}")
+    places.append("xp", f"{XP_FILES}://{root}")
+    for directory in config_dirs:
+        places.append("user", f"{USER_FILES}://{directory.resolve()}")
+    places.append("machines", f"{MACHINES}://{root / 'conf'}")
+    places.append("schema", "structured://")  # Hydra wants it at the end.
+    return places
 
 
 class Files(FileConfigSource):
@@ -154,16 +168,6 @@ def _with_named_mixes(loaded: ConfigResult) -> ConfigResult:
         plain: Any = OmegaConf.to_container(loaded.config)
         loaded.config["defaults"] = with_mixes_named(plain["defaults"])
     return loaded
-
-
-def hide_foreign_plugins() -> None:
-    """Limits Hydra's plugins to those that are installed beside Hydra; must be called before Hydra starts."""
-    hydra = find_spec("hydra")
-    if PACKAGE in sys.modules or hydra is None or hydra.origin is None:
-        return
-    spec = ModuleSpec(PACKAGE, None, is_package=True)
-    spec.submodule_search_locations = [str(Path(hydra.origin).parents[1] / PACKAGE)]
-    sys.modules[PACKAGE] = module_from_spec(spec)
 
 
 def over_libyaml(loader: type[yaml.SafeLoader]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Final
 from xp.lib.digest import digest_of, file_digest
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
+_BLOCKS: Final = ("body", "orelse", "handlers", "finalbody", "cases")
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
@@ -100,11 +101,14 @@ def _imports(file: Path, size: int, mtime_ns: int) -> frozenset[str]:
     """Top-level modules that a file's statements name, and its calls of `import_module` with a text."""
     del size, mtime_ns
     names = set[str]()
+    source = file.read_bytes()
     try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return frozenset()
-    for node in nodes:
+    # Walking expressions, which only calls need, would take most of the time.
+    has_calls = any(name in source for name in (b"import_module", b"__import__"))
+    for node in ast.walk(tree) if has_calls else _statements(tree):
         match node:
             case ast.Import():
                 names.update(alias.name for alias in node.names)
@@ -117,6 +121,16 @@ def _imports(file: Path, size: int, mtime_ns: int) -> frozenset[str]:
             ):
                 names.add(name)
     return frozenset(name.partition(".")[0] for name in names)
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """The statements of a module at any depth, and what holds them."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        for block in _BLOCKS:
+            todo += getattr(node, block, ())
 
 
 def code_files(location: Path) -> list[Path]:

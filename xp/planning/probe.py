@@ -1,4 +1,7 @@
-"""Asks the packages that train about a checkpoint, in a short process, so that a plan itself loads no torch."""
+"""Asks the packages that train about a checkpoint, in a short process, so that a plan itself loads no torch.
+
+A process that has loaded transformers already, as a notebook does, asks them itself: the process takes 5 s.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,16 +19,18 @@ from xp.lib.python_program import last_line
 
 
 def answer_of(program: str, directory: Path, *words: str, python: str | None = None) -> Any:
-    """The JSON that a program of xp's prints about a checkpoint. None: it cannot be asked here.
+    """The answer of a program of xp's about a checkpoint. None: it cannot be asked here.
 
     Args:
-        program: module with a `main(directory, *words)`.
+        program: module with a function `answer(directory, *words)`, which prints its result as JSON.
         directory: of the checkpoint.
         words: its other arguments.
         python: the interpreter. None means xp's own.
     """
     if python is None and any(find_spec(name) is None for name in ("torch", "transformers")):
         return None
+    if python in (None, sys.executable) and "transformers" in sys.modules:
+        return import_module(program).answer(str(directory), *words)
     return _asked(program, str(directory), words, python or sys.executable, _digest(directory))
 
 

@@ -137,10 +137,10 @@ def number_of(adapted: Any) -> int:
     )
 
 
-def print_adapters(
+def probed(
     check: Callable[[Any, LoraSpec], int | None], directory: str, settings: str
-) -> None:
-    """Prints one line of JSON: `adapters`, their number of parameters, or `fault`, why there are none.
+) -> dict[str, int | str | None]:
+    """The answer of a trainer's probe: `adapters`, their number of parameters, or `fault`, why there are none.
 
     Args:
         check: a trainer's function that makes the adapters on the network of transformers' configuration.
@@ -149,10 +149,8 @@ def print_adapters(
     """
     from transformers import AutoConfig
 
-    answer: dict[str, int | str | None]
     try:
         lora = LoraSpec(**json.loads(settings))
-        answer = {"adapters": check(AutoConfig.from_pretrained(directory), lora)}
+        return {"adapters": check(AutoConfig.from_pretrained(directory), lora)}
     except XpError as error:
-        answer = {"fault": str(error)}
-    print(json.dumps(answer), flush=True)
+        return {"fault": str(error)}

@@ -115,10 +115,10 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def main(directory: str) -> None:
-    """Prints one line of JSON: `faults`, a list of sentences."""
-    print(json.dumps({"faults": network_faults(Path(directory))}), flush=True)
+def answer(directory: str) -> dict[str, list[str]]:
+    """The answer to a plan: `faults`, a list of sentences."""
+    return {"faults": network_faults(Path(directory))}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(json.dumps(answer(*sys.argv[1:])), flush=True)

@@ -15,7 +15,10 @@ from xp.lib.plugins import top_modules
 from xp.spec import RunSpec
 
 PACKAGE = Path(__file__).resolve().parents[2]
-_UNUSED = frozenset({"checks", "conf", "recipes"})
+_UNUSED = frozenset(
+    PACKAGE / name
+    for name in ("checks", "conf", "contrib/contracts", "contrib/native_diff", "recipes")
+)
 """Directories of the package that no job uses."""
 MAX_MODULE_BYTES = 50_000_000
 MAX_DATA_BYTES = 200_000_000
@@ -121,12 +124,10 @@ def shipped_files(location: Path) -> list[Path]:
     """Files of a module that a run copies, or of such a copy."""
     files = code_files(location)
     if location == PACKAGE:
-        return [file for file in files if file.relative_to(location).parts[0] not in _UNUSED]
+        return [file for file in files if _UNUSED.isdisjoint(file.parents)]
     return files
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    omitted = left_out(directory, names)
-    if Path(directory) == PACKAGE:
-        omitted |= _UNUSED.intersection(names)
-    return omitted
+    unused = {name for name in names if Path(directory, name) in _UNUSED}
+    return left_out(directory, names) | unused

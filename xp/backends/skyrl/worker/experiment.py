@@ -102,8 +102,10 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         return None
 
     def dataset(self, files: list[str]) -> PromptDataset:
-        """Loads the prompts in one process; SkyRL's eight processes cost more than they save on a filtered view."""
-        return PromptDataset(files, UncountedPrompts(), self.cfg.trainer.max_prompt_length, 1)
+        """Loads the prompts in this process; SkyRL's eight cost more than they save on a filtered view, and a fork may
+        hang beside Ray's threads."""
+        limit = self.cfg.trainer.max_prompt_length
+        return PromptDataset(files, UncountedPrompts(), limit, num_workers=0)
 
     def get_inference_client(self) -> Any:
         config = self._config
