@@ -19,7 +19,9 @@ from tests.support.sections import sampling_of
 from tests.support.tiny_vision import IMAGES, VISION, message, picture, seeing_chat
 from tools.tiny_vlm.build import write_model
 from xp.backends.trl.worker.colocated import ColocatedEngine
-from xp.envs.pictures import PictureStore, digests_of, picture_data
+from xp.envs.picture_bytes import picture_data
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import digests_of
 from xp.episode.sized_pictures import SizedPictures
 from xp.worker.engines.conversation import Conversation, Opening
 from xp.worker.engines.vllm_pictures import VLLMPictures

@@ -21,7 +21,7 @@ from tests.trainers.slime_setup import (
     tiny_directory,
 )
 from xp.backends.slime.worker import engine_key
-from xp.lib import loopback, private_ray
+from xp.lib import loopback_binding, private_ray
 from xp.lib.loopback import HOST, free_port
 from xp.worker.engines.key_check import headers
 
@@ -45,9 +45,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     (root / "modules").mkdir()
     (root / "modules/soundfile.py").touch()
     variables = {
-        **loopback.variables(),
+        **loopback_binding.loopback_variables(),
         **private_ray.token_variables(private_ray.token_file(root)),
-        loopback.ONE_MACHINE: "1",
+        loopback_binding.ONE_MACHINE: "1",
         "SGLANG_USE_CPU_ENGINE": "1",
         # Its own choice of a second port is the first one plus 10,000, which may be none.
         "SGLANG_GRPC_PORT": str(free_port()),

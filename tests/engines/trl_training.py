@@ -25,7 +25,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.errors import XpError
-from xp.lib import loopback
+from xp.lib import loopback_binding
 from xp.spec import DType
 from xp.spec.env import OnNoToolCall
 
@@ -88,7 +88,7 @@ def main(path: str, result: str, faults_text: str) -> None:
     config = TRLTrainConfig.from_json(Path(path).read_text())
     faults = json.loads(faults_text)
     ranks = Ranks()
-    loopback.stay()
+    loopback_binding.bind_to_loopback()
     quiet_trainer(1)
     from transformers import AutoTokenizer, set_seed
 

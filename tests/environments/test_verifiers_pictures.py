@@ -15,7 +15,8 @@ from tests.support.fake_session import call
 from tests.support.ors_server import rules
 from xp.envs.base import PICTURE_MARK, ProtocolError, Task
 from xp.envs.config import EnvConfig, load_provider
-from xp.envs.pictures import VARIABLE, PictureStore, digests_of
+from xp.envs.picture_store import VARIABLE, PictureStore
+from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.spec.model import Images
@@ -87,7 +88,7 @@ def test_prompts_turns_and_results_of_tools_have_their_pictures(
 
 @pytest.mark.parametrize(
     ("index", "images", "words"),
-    [(1, IMAGES, "an address .*xp fetches none"), (0, None, r"set model\.images")],
+    [(1, IMAGES, "is a URL; xp downloads no images"), (0, None, r"set model\.images")],
 )
 def test_an_address_and_a_picture_for_a_model_of_text_are_refused(
     index: int, images: Images | None, words: str

@@ -29,7 +29,7 @@ from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.loopback import HOST, free_port
-from xp.planning.engine import ON_CPU, sglang_arguments
+from xp.planning.engine_arguments import ON_CPU, sglang_arguments
 from xp.results.evaluation.local import ensure_made
 from xp.worker.engines.conversation import GenerationRequest
 from xp.worker.engines.sglang import SGLangClient, running

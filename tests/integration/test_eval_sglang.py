@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.http_server import Reply, http_server
 from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
-from xp.planning.engine import sglang_arguments
+from xp.planning.engine_arguments import sglang_arguments
 from xp.worker.engines.conversation import GenerationRequest
 from xp.worker.engines.sglang import AdapterClient, SGLangClient
 from xp.worker.token_budget import evaluation_sampling

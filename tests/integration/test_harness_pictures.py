@@ -16,7 +16,8 @@ from tests.support.harbor_tasks import write_task
 from tests.support.harness_programs import harness, play
 from tests.support.harness_programs import place as place
 from xp.envs.base import PICTURE_MARK
-from xp.envs.pictures import VARIABLE, PictureStore, digests_of
+from xp.envs.picture_store import VARIABLE, PictureStore
+from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.spec.model import Images

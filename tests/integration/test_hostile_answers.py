@@ -11,7 +11,8 @@ import pytest
 
 from tests.stubs.raw_server import raw_server, whole
 from tests.support.sections import sampling_of
-from xp.envs.chat_api import Answer, Api, Unavailable
+from xp.envs.chat_answers import Answer
+from xp.envs.chat_api import Api, Unavailable
 from xp.errors import ExitCode, XpError
 from xp.lib.models.files import _from_hub, hub_text
 from xp.results.evaluation.settings import settings

@@ -17,9 +17,10 @@ from tests.support.judges import config, verdict
 from tests.support.picture_talk import board
 from tests.support.tiny_vision import IMAGES, message
 from xp.__main__ import main
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.base import Message
-from xp.envs.pictures import PictureStore, picture_data
+from xp.envs.picture_bytes import picture_data
+from xp.envs.picture_store import PictureStore
 from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
 from xp.errors import ExitCode
@@ -61,7 +62,7 @@ def judged(
     log: JudgeLog | None = None,
     reads_images: bool = True,
 ) -> GroupScores:
-    environ = {pictures.VARIABLE: str(store.directory)}
+    environ = {picture_store.VARIABLE: str(store.directory)}
     rule = config(server, scoring, images=reads_images)
     opening = [message("user", store.keep(board("a")), "How many?")]
     judge = Judge(rule, environ, lambda _: {}, log or JudgeLog(), RULES.dialect, images)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xp.lib import loopback
+from xp.lib import loopback_binding
 from xp.worker.engines import key_check
 
 
@@ -46,7 +46,7 @@ def test_every_path_but_the_health_check_requires_the_key(
 
 
 def test_a_process_without_a_key_serves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (key_check.KEY, loopback.ONE_MACHINE):
+    for name in (key_check.KEY, loopback_binding.ONE_MACHINE):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="has no key of engines"):
         key_check.EngineKeyCheck(lambda *_: None)  # type: ignore[arg-type, return-value]

@@ -13,7 +13,7 @@ from xp.lib import private_ray
 
 PROGRAM = """
 import multiprocessing, socket
-from xp.lib import loopback
+from xp.lib import loopback_binding
 
 def listen():
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -23,7 +23,7 @@ def listen():
             pass
 
 if __name__ == "__main__":
-    loopback.stay()
+    loopback_binding.bind_to_loopback()
     listen()
     child = multiprocessing.get_context("spawn").Process(target=listen)
     child.start()

@@ -219,11 +219,11 @@ def test_the_parameters_of_a_family_are_counted_exactly(family: str) -> None:
 def test_adapters_are_counted_as_peft_makes_them(family: str) -> None:
     from peft import get_peft_model
 
-    from xp.backends.trl.worker.lora import peft_config, with_experts
+    from xp.backends.trl.worker.lora import peft_config
 
     shape, model = network_and_model(family)
     lora = LoraSpec(rank=2, alpha=4.0, dropout=0.0, target_modules=None)
-    adapted = get_peft_model(model, with_experts(peft_config(lora, model), model, lora))
+    adapted = get_peft_model(model, peft_config(lora, model))
     made = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
     assert peft_adapters(shape, 2, adapts_experts=True) == made
 

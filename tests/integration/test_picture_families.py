@@ -13,7 +13,8 @@ from tests.support.picture_families import FAMILIES, picture_model
 from tests.support.picture_play import TOLERANCE, check_rows, own_logprobs, play
 from tests.support.tiny_vision import FAMILIES as QWENS
 from tests.support.tiny_vision import message, picture, seeing_chat, vision_model
-from xp.envs.pictures import PictureStore, picture_data
+from xp.envs.picture_bytes import picture_data
+from xp.envs.picture_store import PictureStore
 from xp.episode.tokens import TemplateFault
 from xp.worker.engines.conversation import Conversation
 from xp.worker.media import load_network

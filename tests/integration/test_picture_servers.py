@@ -12,7 +12,7 @@ from xp.backends.trl.control.render import render
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import check_machine, has_module
-from xp.planning.engine import READS_PICTURES
+from xp.planning.engine_arguments import READS_PICTURES
 from xp.planning.job import Stage
 
 SEPARATE = (

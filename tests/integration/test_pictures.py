@@ -13,7 +13,9 @@ from tests.support.picture_play import SAMPLING
 from tests.support.sections import replace
 from tests.support.tiny_vision import IMAGES, message, picture, seeing_chat, vision_model
 from xp.envs.base import PICTURE_MARK, Task, ToolResult
-from xp.envs.pictures import PictureStore, digests_of, picture_data
+from xp.envs.picture_bytes import picture_data
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import digests_of
 from xp.episode.episode import Episode
 from xp.worker.engines.conversation import Opening
 from xp.worker.engines.transformers_engine import over_model

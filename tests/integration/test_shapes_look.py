@@ -13,7 +13,7 @@ pytest.importorskip("openreward")
 
 from xp.composition import compose
 from xp.envs.builtin.shapes_mini import CELL, SIDE, drawn, puzzle
-from xp.envs.pictures import VARIABLE, PictureStore
+from xp.envs.picture_store import VARIABLE, PictureStore
 from xp.episode.mixture import EnvironmentMixture
 from xp.planning.episode import episode_config, episode_environ
 from xp.tasks.config import Purpose

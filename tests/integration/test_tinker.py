@@ -188,7 +188,7 @@ def test_a_killed_stage_is_resumed_from_its_checkpoint_with_its_optimizer(
     code, output = xp(tmp_path, server.url, f"resume={run.name}")
     assert code == 0, output
     check_finished(run)
-    assert "going on from" in (run / "attempt_2/train/log.txt").read_text()
+    assert "continuing from" in (run / "attempt_2/train/log.txt").read_text()
     assert 1 <= made < NUM_STEPS
 
 

@@ -14,8 +14,8 @@ from tests.support.picture_families import picture_model
 from tests.support.skyrl_pictures import play
 from tests.support.tiny_vision import picture, seeing_chat, vision_model
 from xp.backends.skyrl.worker.pictures import SkyRLPictures
-from xp.envs import pictures
-from xp.envs.pictures import PictureStore
+from xp.envs import picture_store
+from xp.envs.picture_store import PictureStore
 from xp.errors import XpError
 
 
@@ -25,7 +25,7 @@ def test_a_picture_needs_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     from skyrl.backends.skyrl_train.training_batch import TensorList
     from skyrl.backends.skyrl_train.workers.model_wrapper import HFModelWrapper
 
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     played = play(vision_model("qwen2_vl", tmp_path / "qwen"), tmp_path, [("a", "b")], joins=False)
     output = {**played.output, "image_grid_thw": None}
     with pytest.raises(AssertionError, match="Both pixel_values and image_grid_thw must exist"):

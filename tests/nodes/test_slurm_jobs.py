@@ -141,6 +141,6 @@ def test_a_requeued_training_on_two_nodes_continues(tmp_path: Path) -> None:
     running.join(DEADLINE_S)
     assert codes == [0]
     log = submitted.with_name("log.txt").read_text()
-    assert "going on from" in log
+    assert "continuing from" in log
     metrics = json_lines(submitted.parents[2].joinpath("metrics.jsonl"))
     assert max(one.get("step", 0) for one in metrics) == 8

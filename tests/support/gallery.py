@@ -11,7 +11,7 @@ from tests.support.scripts import ROW
 from tests.support.sections import replace as replaced
 from tests.support.tiny_vision import IMAGES, message, picture
 from xp.envs.base import NEW_PROMPT, TakenResult, Task, ToolResult
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.episode import Episode
 from xp.tasks.row import TaskRow
 

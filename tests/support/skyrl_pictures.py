@@ -21,7 +21,7 @@ from xp.backends.skyrl.worker.generator import XpGenerator
 from xp.backends.skyrl.worker.pictures import SkyRLPictures
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 from xp.backends.skyrl.worker.workers import take_blank_batches
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 
 LIMITS = (
     "model=hf",

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from xp.fields.skyrl import CPU_WORKER
-from xp.lib.loopback import HOST, ONE_MACHINE, free_port
+from xp.lib.loopback import HOST, free_port
+from xp.lib.loopback_binding import ONE_MACHINE
 from xp.planning.stages import cpu_environment
 from xp.worker.skyrl_names import EXTENSION
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from xp.planning.plan import Plan
 from xp.planning.stages import prepare_config, task_set_place
 from xp.spec import RunSpec
-from xp.tasks.manifest import MANIFEST, TABLE, Count, Manifest
+from xp.tasks.manifest import MANIFEST, TABLE, Manifest, TaskCount
 from xp.tasks.request import canonical_request, request_key
 from xp.tasks.row import write_rows
 
@@ -20,7 +20,7 @@ def leave_manifest(directory: Path) -> Path:
         {"format": 1, "members": {}},
         {"m": "1"},
         "0" * 64,
-        {"m": {"train": Count(1)}},
+        {"m": {"train": TaskCount(1)}},
         (),
         (),
         {},
@@ -35,13 +35,13 @@ def write_manifest(spec: RunSpec, train: int, held_out: int) -> None:
     """Leaves a task set of such a size where the spec's would be, all of it of the first environment."""
     config = prepare_config(spec)
     first, *others = spec.env.members
-    counts = {first: {"train": Count(tasks=train), "held_out": Count(tasks=held_out)}}
+    counts = {first: {"train": TaskCount(tasks=train), "held_out": TaskCount(tasks=held_out)}}
     manifest = Manifest(
         key=request_key(config),
         request=canonical_request(config),
         environments=dict.fromkeys(spec.env.members, "1"),
         content_digest="",
-        counts=counts | {name: {"train": Count(), "held_out": Count()} for name in others},
+        counts=counts | {name: {"train": TaskCount(), "held_out": TaskCount()} for name in others},
         failures=(),
         notes=(),
         files={},

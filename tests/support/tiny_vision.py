@@ -8,7 +8,8 @@ from typing import Any, Final
 from tools.tiny_vlm.build import write_model
 from xp.envs.base import Message, Picture
 from xp.envs.builtin.shapes_mini import drawn, puzzle
-from xp.envs.pictures import PictureStore, with_pictures
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import with_pictures
 from xp.episode.picture_reader import PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.spec.model import Images

@@ -35,8 +35,8 @@ from xp.backends.slime.worker import rollout_process
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.text_network import adapt, complete
 from xp.composition import compose
-from xp.envs import pictures
-from xp.envs.pictures import PictureStore
+from xp.envs import picture_store
+from xp.envs.picture_store import PictureStore
 from xp.spec import RunSpec
 
 GROUP = 2
@@ -271,7 +271,7 @@ def with_other_pixels(data: Any) -> Any:
 def main(root: Path) -> None:
     """Prints the gap between engine and update, and what one update changed."""
     torch._dynamo.config.disable = True
-    os.environ[pictures.VARIABLE] = str(root / "pictures")
+    os.environ[picture_store.VARIABLE] = str(root / "pictures")
     directory = qwen3_5(root / "models/start")
     spec = spec_of(directory)
     args = parse(spec, root)

@@ -16,7 +16,7 @@ from tests.support.sections import run_spec, sampling_of
 from tests.support.tiny_vision import vision_model
 from xp.backends.trl.worker.generation import Generation
 from xp.episode.tokens import ChatTokens
-from xp.planning.engine import evaluation_server
+from xp.planning.engine_arguments import evaluation_server
 from xp.spec import EngineName
 from xp.worker.engines import local
 from xp.worker.engines.conversation import OpenEngine, Opening

@@ -12,7 +12,7 @@ pytest.importorskip("PIL")
 
 from tests.support.skyrl_pictures import play, update_logprobs
 from tests.support.tiny_vision import vision_model
-from xp.envs import pictures
+from xp.envs import picture_store
 
 TOLERANCE = 1e-5
 SHOWN = (("a", "b"), ("", "c"), ("", ""))
@@ -24,7 +24,7 @@ def test_a_micro_batch_by_tokens_has_the_pixels_of_its_rows(
 ) -> None:
     from skyrl.backends.skyrl_train.workers.worker_utils import TokenBasedBatchIterator
 
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     model = vision_model("qwen2_vl", tmp_path / "model")
     batch = play(model, tmp_path, SHOWN).batch
     lengths = batch["attention_mask"].sum(-1)

@@ -21,7 +21,7 @@ from tests.support.picture_families import picture_model
 from tests.support.skyrl_pictures import batch_of, play, update_logprobs
 from tests.support.tiny_vision import IMAGES, vision_model
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.builtin.shapes_mini import drawn, puzzle
 from xp.episode.metrics_file import read_metrics
 from xp.episode.outcome import EpisodeStatus
@@ -34,7 +34,7 @@ SHOWN = (("a", "b"), ("", "c"), ("", ""))
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     return tmp_path
 
 

@@ -16,7 +16,7 @@ from tests.support.picture_trainings import played
 from tests.support.resuming import SMALL, STEPS, lose_once, process_with
 from tests.trainers.skyrl_parts import AHEAD, REHEARSAL
 from xp.composition import compose
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.metrics_file import read_metrics
 from xp.planning.stages import task_set_place
 from xp.tasks.row import read_rows

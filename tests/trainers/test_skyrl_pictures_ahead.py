@@ -22,8 +22,8 @@ from xp.backends.skyrl.worker.prompts import UncountedPrompts
 from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 from xp.backends.skyrl.worker.train import write_view
 from xp.contrib.contracts.jobs import DEADLINE_S
-from xp.envs import pictures
-from xp.envs.pictures import PictureStore
+from xp.envs import picture_store
+from xp.envs.picture_store import PictureStore
 
 TOLERANCE = 1e-5
 PROMPTS = 3
@@ -88,7 +88,7 @@ async def two_steps(made: Any) -> tuple[list[Any], list[int]]:
 def test_groups_that_are_played_ahead_keep_the_pixels_of_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     model = vision_model("qwen2_vl", tmp_path / "model")
     batches, ages = asyncio.run(two_steps(trainer(model, tmp_path)))
     assert ages == [0, 1]

@@ -19,7 +19,7 @@ from tests.trainers.skyrl_sft_batch import metrics_of
 from xp.backends.skyrl.control.render import sft_stage
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.composition import compose
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.planning.stages import task_set_place
 from xp.worker.media import load_network
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, SftProgram, read_examples, write_examples
@@ -50,7 +50,7 @@ def test_the_loss_of_a_batch_is_that_of_the_models_own_forward_pass(
     import torch
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     model = vision_model(family, tmp_path / "model")
     ranks = (f"hardware.accelerators_per_node={num_ranks}",) if num_ranks > 1 else ()
     spec = compose(

@@ -43,10 +43,10 @@ def parsed_arguments(model: Path) -> Any:
 def args(parsed_arguments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     from slime.utils import http_utils
 
-    from xp.envs import pictures
+    from xp.envs import picture_store
 
     monkeypatch.setattr(http_utils.post, "__defaults__", (1, None))
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     own = SimpleNamespace(**vars(parsed_arguments))
     own.xp_root = tmp_path
     return own
@@ -113,7 +113,7 @@ def play(
     from xp.backends.slime.worker import rollout_process
     from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
     from xp.composition import compose
-    from xp.envs.pictures import PictureStore
+    from xp.envs.picture_store import PictureStore
 
     config = worker_config(args.xp_root, sampling_of(400, 60, 600), group_size=2)
     policy = config.spec.model.model_copy(update={"path": str(model), "images": IMAGES})
@@ -143,7 +143,7 @@ def play(
 
 def reader_of(model: Path) -> Any:
     from tests.support.tiny_vision import seeing_chat
-    from xp.envs.pictures import PictureStore
+    from xp.envs.picture_store import PictureStore
 
     return seeing_chat(model, PictureStore.of_stage()).pictures
 
@@ -278,10 +278,10 @@ def test_a_picture_is_sent_in_the_size_of_its_patches(
     from PIL import Image
 
     from xp.backends.slime.worker.pictures import SlimePictures
-    from xp.envs import pictures
-    from xp.envs.pictures import PictureStore
+    from xp.envs import picture_store
+    from xp.envs.picture_store import PictureStore
 
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path))
     torch.manual_seed(0)
     noise = torch.randint(0, 256, (size[1], size[0], 3), dtype=torch.uint8).numpy()
     written = io.BytesIO()

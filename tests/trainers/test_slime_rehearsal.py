@@ -49,7 +49,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpec, R
     root = tmp_path_factory.mktemp("outputs")
     spec = spec_of(tiny_directory(root))
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
-    run(prepare_stage(spec, places, trains=True).job, root)
+    run(prepare_stage(spec, places, needs_training_tasks=True, trains=True).job, root)
     return root, spec, places
 
 
@@ -178,7 +178,7 @@ def test_slimes_own_schedule_has_each_row_of_a_program_once(tmp_path: Path) -> N
     )
     spec = spec_of(tiny_directory(tmp_path), "training.max_tokens_per_micro_batch=1000", env=env)
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
-    run(prepare_stage(spec, places, trains=True).job, tmp_path)
+    run(prepare_stage(spec, places, needs_training_tasks=True, trains=True).job, tmp_path)
     tokenizer, model = tokenizer_and_model()
     dump = tmp_path / "dump-{rollout_id}.pt"
     leave_export(tmp_path)

@@ -148,7 +148,7 @@ def test_the_program_gives_slime_each_episode_once_an_epoch_and_publishes_its_la
     assert len(trained) == 10
     check_there(str(tmp_path / "runs/r/sft"))
     sft.main([str(path)])
-    assert "going on from update 6 of 6" in capsys.readouterr().out
+    assert "continuing from update 6 of 6" in capsys.readouterr().out
     assert len(commands) == 1
 
 

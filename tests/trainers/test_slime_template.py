@@ -32,7 +32,7 @@ def test_prompts_and_the_published_model_have_the_users_template(
     file.write_text(f"{{{{- '{MARK}' }}}}{original}")
     spec = spec_of(model, f"model.template={file}", "record_prompts=true")
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
-    run(prepare_stage(spec, places, trains=True).job, tmp_path)
+    run(prepare_stage(spec, places, needs_training_tasks=True, trains=True).job, tmp_path)
     # What a training would have exported at the end: Slime copies the files of the start.
     export = tmp_path / "runs/r/exports" / str(STEPS - 1)
     shutil.copytree(model, export)

@@ -129,7 +129,7 @@ def test_the_services_reduction_is_measured(
     ],
 )
 def test_a_service_that_averages_otherwise_is_refused(norms: tuple[float, ...]) -> None:
-    with pytest.raises(XpError, match="expected 1 and 2") as raised:
+    with pytest.raises(XpError, match="neither sums nor averages") as raised:
         measured(norms).measure(samples_ahead=False)
     assert raised.value.code is ExitCode.PLAN
 

@@ -14,7 +14,7 @@ from tests.support.sections import distill
 from tests.support.stages_here import stages_here as stages_here
 from tests.support.tiny_vision import seeing_chat, vision_model
 from xp.__main__ import main
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.advantages import DISTILL_KL
 from xp.errors import XpError
 from xp.worker.engines.teacher import check_teachers_pictures

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from xp.backends.trl.worker.means import SHARE, parts_of, rescaled, shares
+from xp.backends.trl.worker.means import SHARE, rescaled, row_parts, shares
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1]])
 TOOLS = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 0, 1]])
@@ -28,7 +28,7 @@ def test_a_micro_batch_is_cut_by_rows_and_numbers_stay_whole() -> None:
         "num_items": torch.tensor(7),
         "other": 1,
     }
-    parts = parts_of(inputs, 3)
+    parts = row_parts(inputs, 3)
     assert [part[SHARE].tolist() for part in parts] == [[0, 1, 2], [3]]
     assert all((int(part["num_items"]), part["other"]) == (7, 1) for part in parts)
 

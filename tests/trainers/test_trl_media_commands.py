@@ -47,7 +47,7 @@ def test_adapters_are_trained_evaluated_and_resumed(tmp_path: Path) -> None:
     assert (run / "model" / ADAPTER).is_dir()
     assert run.name in xp("eval", f"run={run.name}", outputs)
     xp(f"resume={run.name}", "training.num_steps=3", outputs)
-    assert "going on from" in next((run / "attempt_2").glob("*train*/log.txt")).read_text()
+    assert "continuing from" in next((run / "attempt_2").glob("*train*/log.txt")).read_text()
     check_model(run / "model", start)
 
 

@@ -20,9 +20,9 @@ from tests.support.tiny_vision import IMAGES, message, picture, vision_model
 from tests.support.trl_played import training
 from xp.__main__ import main
 from xp.composition import compose
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.base import NEW_PROMPT, TakenResult, Task, ToolResult
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.episode import Episode
 from xp.episode.metrics_file import read_metrics
 from xp.tasks.config import Purpose
@@ -101,7 +101,7 @@ def trained(model: Path, directory: Path) -> Mapping[str, Any]:
     """The metrics of one step of xp's trainer on episodes of such programs."""
     chosen = ("model=hf", f"model.path={model}", "model.dtype=float32", "model.images=true")
     spec = compose([*TWO_TURNS, *SMALL, *chosen, "training.num_steps=1"])
-    store = PictureStore.of(os.environ)
+    store = PictureStore.of_environ(os.environ)
     programs = Programs(store)
     rows = programs.rows()
     chat = model_chat(str(model), spec, store=store)
@@ -118,7 +118,7 @@ def test_each_row_of_an_episode_has_its_own_pictures(
 ) -> None:
     """Rows of no, one and two pictures are 24 of 12 episodes, which the trainer cuts into parts of a micro-batch."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     model = vision_model(family, tmp_path / "model", spread=0.08)
     line = trained(model, tmp_path)
     assert line["episodes/void"] == 0.0

@@ -14,7 +14,7 @@ from tests.support.picture_trainings import SMALL, TWO_TURNS, steps_of
 from tests.support.stages_here import stages_here as stages_here
 from tests.support.tiny_vision import vision_model
 from xp.__main__ import main
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 
 
 @pytest.mark.usefixtures("stages_here")

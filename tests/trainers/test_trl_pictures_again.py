@@ -27,7 +27,7 @@ from tests.support.stages_here import stages_here as stages_here
 from tests.support.view_server import served
 from xp.__main__ import main
 from xp.envs.builtin.shapes_mini import ShapesMini, drawn, puzzle
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.errors import ExitCode
 from xp.tasks.picture_files import FILE
 

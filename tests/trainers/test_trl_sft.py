@@ -118,7 +118,7 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
     outputs_with_model(root, *words, "sft.num_updates=6")
     capsys.readouterr()
     sft.main([str(here)])
-    assert "going on from runs/r/sft_checkpoints/checkpoint-4" in capsys.readouterr().out
+    assert "continuing from runs/r/sft_checkpoints/checkpoint-4" in capsys.readouterr().out
     lines = read_metrics(root / "runs/r/metrics.jsonl", "sft")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
     assert lines[-1]["sft/held_out_loss"] < last

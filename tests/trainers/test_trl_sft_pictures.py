@@ -20,7 +20,7 @@ from xp.backends.trl.worker import sft
 from xp.backends.trl.worker.config import TRLSftConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.composition import compose
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.episode.metrics_file import read_metrics
 from xp.planning.stages import task_set_place
 from xp.worker.media import load_network, media_names
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "pictures"))
+    monkeypatch.setenv(picture_store.VARIABLE, str(tmp_path / "pictures"))
     return tmp_path
 
 

@@ -21,13 +21,15 @@ from xp.backends.trl.worker.colocated import ColocatedEngine
 from xp.backends.trl.worker.generation import Generation
 from xp.composition import compose
 from xp.envs.base import Picture
-from xp.envs.pictures import PictureStore, digests_of, picture_data
+from xp.envs.picture_bytes import picture_data
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import digests_of
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.picture_reader import PIXELS, PictureMismatch
 from xp.episode.sized_pictures import SizedPictures
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.planning.engine import vllm_server
+from xp.planning.engine_arguments import vllm_server
 from xp.results.evaluation.local import check_engine
 from xp.results.evaluation.settings import settings
 from xp.spec.model import Images

@@ -10,7 +10,7 @@ import pytest
 from tests.support.refused_fields import DENSE, SERVER, refused
 from xp.composition import compose
 from xp.lib.models.files import known_config
-from xp.planning.engine import vllm_server
+from xp.planning.engine_arguments import vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
 

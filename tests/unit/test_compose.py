@@ -135,6 +135,8 @@ def test_every_default_has_a_comment_above_it() -> None:
         ROOT / "conf" / "config.yaml",
         ROOT / "conf" / "eval.yaml",
         ROOT / "conf" / "judge.yaml",
+        ROOT / "conf" / "lora.yaml",
+        ROOT / "conf" / "images.yaml",
         *(ROOT / "conf").glob("*/_base.yaml"),
     ]
     assert len(files) > 6

@@ -14,7 +14,8 @@ from tests.support.picture_talk import board, part, uri
 from tests.support.sections import replace
 from tests.support.tiny_vision import seeing_chat, vision_model
 from xp.envs.base import PICTURE_MARK, Message
-from xp.envs.pictures import PictureStore, digests_of, with_pictures
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import digests_of, with_pictures
 from xp.envs.rows import reader_of
 from xp.episode.prompt import prompt_keys
 from xp.episode.tokens import ChatTokens
@@ -76,7 +77,7 @@ def test_other_forms_of_rows_have_pictures_too(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [TEXT, ANSWER], "images": ["../a.png"]}, "row 1: .*outside the folder"),
-    ({"messages": [TEXT, ANSWER], "images": ["https://host/a.png"]}, "xp fetches none"),
+    ({"messages": [TEXT, ANSWER], "images": ["https://host/a.png"]}, "xp downloads no images"),
     ({"messages": [TEXT, ANSWER], "audio": [{"bytes": "x"}]}, "text and pictures alone"),
 ]
 

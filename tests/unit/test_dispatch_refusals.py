@@ -57,8 +57,8 @@ def test_trackers_that_nobody_could_feed_are_refused(tmp_path: Path) -> None:
     detached = replace(plan(stage("a", "")), spec=replace(tracked, launcher=Limits(detach=True)))
     error = failing(detached, tmp_path)
     assert error.code == ExitCode.PLAN
-    assert "tracking=tensorboard needs a process that stays" in str(error)
-    assert "launcher.detach=true leaves" in str(error)
+    assert "tracking=tensorboard needs a process here" in str(error)
+    assert "set tracking=[], or launcher.detach=false" in str(error)
     go(replace(detached, spec=tracked), tmp_path)
 
 

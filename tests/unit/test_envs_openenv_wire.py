@@ -19,7 +19,7 @@ def test_the_action_model_is_the_tool_without_the_shared_field() -> None:
         "description": "Go.",
         "properties": {"to": {"type": "string"}, "metadata": {}},
     }
-    tool = openenv.step_tool({"action": {**action, "required": ["to"]}}, "x")
+    tool = openenv.step_tool({"action": {**action, "required": ["to"]}})
     assert tool is not None
     assert tool.name == "step"
     assert tool.description == "Go."
@@ -33,7 +33,7 @@ def test_the_action_model_is_the_tool_without_the_shared_field() -> None:
 def test_an_environment_of_mcp_tools_has_no_step() -> None:
     assert (
         openenv.step_tool(
-            {"action": {"properties": {"tool_name": {}, "arguments": {}, "type": {}}}}, "x"
+            {"action": {"properties": {"tool_name": {}, "arguments": {}, "type": {}}}}
         )
         is None
     )

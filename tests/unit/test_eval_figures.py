@@ -15,7 +15,8 @@ from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call,
 from tests.support.sections import replace, run_spec
 from tests.support.task_rows import row
 from xp.composition import compose
-from xp.envs.chat_api import Answer, DialogueFails, TooLong
+from xp.envs.chat_answers import Answer
+from xp.envs.chat_api import DialogueFails, TooLong
 from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
@@ -92,7 +93,7 @@ def test_a_limit_is_reached_by_cost_or_by_tokens() -> None:
     assert (free.cost_usd, free.spent()) == (0.0, None)
     free.spend({"prompt_tokens": 0, "completion_tokens": 1}, None, 1.0)
     assert free.spent() == "--max-tokens-total 1,000 is reached (1,000)"
-    with pytest.raises(XpError, match="counts no tokens"):
+    with pytest.raises(XpError, match="reports no token usage"):
         Allowance(max_tokens=1).spend({"requests": 1, "prompt_tokens": 3}, None, None)
 
 
@@ -248,7 +249,7 @@ def test_a_table_has_a_line_for_each_environment_and_the_mix() -> None:
         "a: all of k pass (pass^k)    1: 75%, 2: 50%",
         "a: resampling tasks gives another interval of the reward: 0.250 to 1.000",
         "b: resampling tasks gives another interval of the reward: 0.000 to 0.250",
-        "b: 1 void; by the limits of its rule and grader, they leave the mean between 0.083 and 0.417",
+        "b: 1 void; with their rewards the mean would be between 0.083 and 0.417, by the limits of its rule and grader",
         "mix / m_1: 1,200 tokens read and 30 written for 0.0013 US dollars",
         "mix / m_1: judges: 5,000 tokens read and 7 written for 0.5000 US dollars",
     ]

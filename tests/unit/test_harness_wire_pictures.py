@@ -17,7 +17,8 @@ from tests.programs.picture_agent import (
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
 from xp.contrib.harness.request import RefusedRequest, RequestPictures, difference
 from xp.envs.base import PICTURE_MARK, Message
-from xp.envs.pictures import REPLACEMENT, PictureStore, digests_of
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import REPLACEMENT, digests_of
 
 WIRES = [
     (chat_wire, chat_part, "messages", "text"),
@@ -65,7 +66,7 @@ def test_only_the_parts_of_a_message_are_its_pictures(
 
 
 REFUSED: list[tuple[Any, str]] = [
-    ({"type": "image_url", "image_url": {"url": "https://host/a.png"}}, "xp fetches none"),
+    ({"type": "image_url", "image_url": {"url": "https://host/a.png"}}, "xp downloads no images"),
     ({"type": "image_url", "image_url": {"url": "/etc/hostname"}}, "a path"),
     ({"type": "input_image", "file_id": "f"}, "expected an image"),
 ]

@@ -8,19 +8,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
-from xp.lib.yaml_loader import LOADER
 
 from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import GROUPS, compose
 from xp.composition.known_names import RENAMED, option_alias, unread_variables
 from xp.errors import ExitCode
+from xp.lib.reading import yaml_value
 from xp.planning.backend import spec_refusals
 
-KEYS = yaml.load(
-    Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"), Loader=LOADER
-)
+KEYS = yaml_value(Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"))
 TUTORIALS = {name: (tuple(one["base"]), one["answers"]) for name, one in KEYS["tutorials"].items()}
 
 

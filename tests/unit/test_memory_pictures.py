@@ -15,7 +15,7 @@ from tests.support.tiny_vision import FAMILIES, TEXT, picture
 from tools.benchmarks.memory_points import peak
 from tools.tiny_vlm.build import write_model
 from xp.composition import compose
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.lib.models.vision import VisionShape, vision_shape
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.picture_reader import PictureReader, input_form
 from xp.errors import XpError
 from xp.spec.model import Images

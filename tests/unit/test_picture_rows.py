@@ -9,7 +9,7 @@ import pytest
 from tests.support.fake_session import RULES, TASK, FakeSession
 from tests.support.sections import replace
 from xp.envs.base import NEW_PROMPT, Message, ModelMessage, Picture, TakenResult, ToolResult
-from xp.envs.pictures import digests_of, named, with_pictures
+from xp.envs.pictures import digests_of, unread, with_pictures
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.spec.env import ToolCallsPerTurn
@@ -23,7 +23,7 @@ FIVE = ("a", "b", "c", "d", "e")
 
 def shown(*names: str) -> Message:
     """A user's message with these pictures."""
-    pictures: list[Picture] = [named(name) for name in names]
+    pictures: list[Picture] = [unread(name) for name in names]
     return with_pictures(Message(role="user", content=""), ["Look:", *pictures])
 
 

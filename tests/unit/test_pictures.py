@@ -19,15 +19,9 @@ from xp.envs.base import PICTURE_MARK, Message, ProtocolError, Task, ToolResult
 from xp.envs.builtin.shapes_mini import NUM_ROWS, ShapesMini, drawn, puzzle
 from xp.envs.messages import chat_messages
 from xp.envs.openenv import observed
-from xp.envs.pictures import (
-    PictureFault,
-    PictureStore,
-    digests_of,
-    parts_of,
-    picture_data,
-    text_of,
-    with_pictures,
-)
+from xp.envs.picture_bytes import PictureFault, picture_data
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import digests_of, parts_of, text_of, with_pictures
 from xp.envs.rows import messages_of, reader_of
 from xp.episode.episode import Episode
 from xp.episode.prompt import as_user, opening_messages, prompt_keys
@@ -94,11 +88,11 @@ def test_a_picture_is_read_as_people_write_it(
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (b"no picture at all", "no image"),
+    (b"no picture at all", "not an image"),
     (PNG[:200], "a damaged image"),
     (bomb(10_000), "more than 50,000,000 pixels"),
-    ("https://host/a.png", "xp fetches none"),
-    ("file:///etc/passwd", "xp fetches none"),
+    ("https://host/a.png", "xp downloads no images"),
+    ("file:///etc/passwd", "xp downloads no images"),
     ("/etc/hostname", "outside the folder"),
     ("link.png", "outside the folder"),
     ("absent.png", "no file absent.png"),
@@ -209,9 +203,9 @@ def test_a_damaged_picture_of_a_tool_is_a_text_and_one_of_a_prompt_is_refused(
 ) -> None:
     output = {"blocks": [TEXT, block(b"no")], "reward": None, "finished": False}
     result = wire.tool_result({"ok": True, "output": output}, "call", store)
-    assert result.text.startswith("see [image left out: no image")
+    assert result.text.startswith("see [image left out: not an image")
     assert result.pictures == ()
-    with pytest.raises(ProtocolError, match="no image"):
+    with pytest.raises(ProtocolError, match="not an image"):
         wire.prompt([block(b"no")], "prompt", store)
 
 

@@ -12,7 +12,9 @@ from tests.support.fake_session import RULES, FakeSession, call
 from tests.support.sections import replace
 from xp.envs.base import PICTURE_MARK, Message, Task, ToolResult
 from xp.envs.builtin.shapes_mini import drawn, puzzle
-from xp.envs.pictures import PictureStore, picture_data, with_pictures
+from xp.envs.picture_bytes import picture_data
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import with_pictures
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus, Reply
 from xp.episode.trajectory import trajectory

@@ -8,7 +8,8 @@ import urllib.request
 import pytest
 from requests.utils import get_environ_proxies
 
-from xp.lib.loopback import HOST, free_ports, variables
+from xp.lib.loopback import HOST, free_ports
+from xp.lib.loopback_binding import loopback_variables
 
 
 def test_ports_are_different_and_free() -> None:
@@ -39,8 +40,8 @@ def test_no_request_to_this_machine_goes_to_the_shells_proxy(
         else:
             monkeypatch.setenv(name, value)
     for _ in range(2):
-        for name, value in variables().items():
+        for name, value in loopback_variables().items():
             monkeypatch.setenv(name, value)
     assert get_environ_proxies(f"http://{HOST}:8000/v1") == {}
     assert urllib.request.proxy_bypass(f"{HOST}:8000")
-    assert variables()["no_proxy"] == variables()["NO_PROXY"] == expected
+    assert loopback_variables()["no_proxy"] == loopback_variables()["NO_PROXY"] == expected

@@ -58,7 +58,7 @@ def test_a_record_survives_the_disk(directory: Path) -> None:
     assert place == str(directory)
     assert read_record(directory) == replace(closed, user=user, directory=place)
     last = table(record, Path(), "running").splitlines()[-1]
-    assert last == "  not the real one: vLLM: xp's own engine, NCCL: gloo"
+    assert last == "  stubs in place of real parts: vLLM: xp's own engine, NCCL: gloo"
 
 
 def test_closing_an_attempt_closes_the_stage_that_it_was_at() -> None:

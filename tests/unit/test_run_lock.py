@@ -151,7 +151,9 @@ def test_what_is_another_one_is_named(place: Place) -> None:
     assert differences(before, place.facts(2)) == [], "a run that is done again has the same lock"
     for change, _ in TAMPERED:
         change(place)
-    with pytest.raises(XpError, match="the run cannot go on with another model or other tasks: "):
+    with pytest.raises(
+        XpError, match="the run cannot continue with another model or other tasks: "
+    ):
         place.facts(3)
     for part in ("attempt_1/train", "attempt_2", "attempt_3"):
         shutil.rmtree(place.root / "run" / part)

@@ -29,7 +29,7 @@ from tools.benchmarks.bench_rollout import Timed, rows_of, timed
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.worker.places import RunPaths
 from xp.worker.tiny_model import VISION_SHIPPED
 
@@ -122,7 +122,7 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Played:
         return Played(found, cpu_s(trainer))
 
 
-def play_theirs(bench: Bench, store: pictures.PictureStore, rows: list[Any]) -> Played:
+def play_theirs(bench: Bench, store: picture_store.PictureStore, rows: list[Any]) -> Played:
     """TRL's trainer with a column of images, as `grpo_vlm` has it."""
     from datasets import Dataset, Image
     from transformers import AutoTokenizer, PrinterCallback
@@ -207,8 +207,8 @@ def main(argv: list[str] | None = None) -> None:
     quiet_trainer(options.threads)
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench(Path(temporary), options.steps)
-        os.environ[pictures.VARIABLE] = str(Path(temporary, "pictures"))
-        store = pictures.PictureStore.of_stage()
+        os.environ[picture_store.VARIABLE] = str(Path(temporary, "pictures"))
+        store = picture_store.PictureStore.of_stage()
         rounds = []
         with EnvironmentMixture(EpisodeConfig.from_json(bench.episode_json), os.environ) as mix:
             rows = rows_of(mix, bench.num_tasks)

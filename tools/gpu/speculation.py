@@ -22,7 +22,7 @@ from typing import Any
 
 from xp.composition import compose
 from xp.envs.builtin.sums import Sums
-from xp.planning.engine import vllm_server
+from xp.planning.engine_arguments import vllm_server
 from xp.worker.engines.completions import MODEL
 from xp.worker.engines.server import RunningServer, running
 

@@ -80,7 +80,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _switch(parser, "--native", "print the native keys that the trainer receives")
     text = "where the keys of a training script, a YAML file or a list of arguments went"
     _value(parser, "--native-diff", "FILE", text, type=Path)
-    text = "a line for each value: memory, time and price; several are combined"
+    text = "one line per value with memory, time, price; repeat to combine keys"
     _value(parser, "--compare", "KEY=A,B", text, action="append")
 
 
@@ -307,7 +307,7 @@ def add_env(parser: argparse.ArgumentParser) -> None:
         check,
         "--labels",
         "FILE",
-        "instead: agreement of env.judge with rows that a person labelled",
+        "compare env.judge with rows that a person labelled; play nothing",
         type=Path,
     )
     _value(
@@ -418,9 +418,9 @@ def _add_episode(episode: argparse.ArgumentParser) -> None:
             dest="rank",
             action="store_const",
             const=name,
-            help=f"the {name} one of them",
+            help=f"the {name} of the matching episodes",
         )
-    _switch(episode, "--json", "its line of the trajectories")
+    _switch(episode, "--json", "its record in the trajectories, as JSON")
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
@@ -449,7 +449,9 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     _switch(tag, "--remove", "remove these tags instead")
     _value(tag, "--note", "TEXT", "sentence about the run; '' removes it")
     show = of_run("show", "one run: its stages with exit codes and times")
-    text = "instead: what its result depends on (digests of spec, code, model and tasks, versions, seeds)"
+    text = (
+        "show what the result depends on: digests of spec, code, model and tasks, versions, seeds"
+    )
     _switch(show, "--lock", text)
     _switch(show, "--json", "as JSON")
     diagnose = of_run("diagnose", "verdict on a run, with its exit code and symptoms")
@@ -461,7 +463,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     )
     _switch(fetch, "--checkpoints", "the checkpoints too, which may be large")
     of_run("recipe", "print the command line that began a run, to run it again")
-    bundle = of_run("bundle", "make one file of a run, with which somebody else does it again")
+    bundle = of_run("bundle", "pack a run into one file, from which somebody else can run it again")
     _value(bundle, "--to", "FILE", "the file (RUN.zip)", type=Path)
     _switch(bundle, "--no-tasks", "without the task set, if its licence forbids it")
     _switch(bundle, "--no-episodes", "without the recorded episodes")
@@ -474,12 +476,12 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     _switch(publish, "--dry-run", "print the files and the model card; publish nothing")
     publish.description = f"{publish.description} On the hub: a model NAME and a data set NAME-episodes, private if they are new."
     of_run("cancel", "stop a run")
-    trust = of_run("trust", "let a resume continue with code of yours that changed")
+    trust = of_run("trust", "allow resume although your code changed")
     _value(
         trust,
         "--accept",
         "FACT",
-        "the code, as the refusal names it",
+        "name from the refusal's message",
         nargs="+",
         required=True,
     )
@@ -530,12 +532,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "runs",
     ),
     "replay": Command(
-        "do a recorded run again, and name what is not the same",
+        "run a recorded run again, and list what differs",
         _replay,
         "reproduce:replay_command",
     ),
     "rescore": Command(
-        "settle the recorded episodes of a run by another rule of rewards", _rescore, "rescore"
+        "score the recorded episodes of a run by another reward rule", _rescore, "rescore"
     ),
     "report": Command(
         "write one offline page of runs: curves, episodes, comparison", _report, "report"

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.cli.table import labelled, wrapped
+from xp.cli.table import labelled_environment, wrapped
 from xp.episode.metrics import FULL_REWARD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
@@ -111,7 +111,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
             there = " (there already)"
         when = ""
         if stage.made_in:
-            when = f", played in the {stage.made_in} stage; if that did not end"
+            when = f", played in the {stage.made_in} stage; only if that did not finish"
         elif stage.needs:
             when = f", after {' and '.join(stage.needs)}"
         argv = stage.job.argv
@@ -199,7 +199,7 @@ def notice_lines(plan: Plan) -> list[str]:
     lines = []
     replaced = dict.fromkeys(stub for stage in plan.stages for stub in stage.job.stubs)
     if replaced:
-        lines.append(f"not the real one: {', '.join(replaced)}")
+        lines.append(f"stubs in place of real parts: {', '.join(replaced)}")
     lines += [
         *sandbox_lines(plan.spec),
         *value_warnings(plan.spec),
@@ -366,7 +366,7 @@ def symptom_lines(run: Path) -> list[str]:
 
 def environment_lines(run: Path) -> list[str]:
     """Health of a run's environments, with a label."""
-    return labelled("environment", EpisodeCount.of(run).health.lines(run))
+    return labelled_environment(EpisodeCount.of(run).health.lines(run))
 
 
 def _reward(result: HeldOutResult) -> str:

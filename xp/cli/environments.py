@@ -20,10 +20,10 @@ from xp.checks.env_check.report import EnvReport, report
 from xp.checks.env_check.watch import CLOSE_S, Watch, close_within
 from xp.cli.table import print_json
 from xp.composition import compose, options
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.config import load_provider
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.envs.slots import num_slots_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.execution.resume import split_off
@@ -46,7 +46,9 @@ WORDS: Final = {
     "openenv": ("env=openenv", "env.serve={module}:{cls}", "env.rows={module}:rows"),
     "verifiers": ("env=verifiers", "env.target={module}"),
     "harness": (
-        *("env=harness", "env.sandbox=none", "env.rows={module}:rows"),
+        "env=harness",
+        "env.sandbox=none",
+        "env.rows={module}:rows",
         "env.options.command=python {module}.py {{prompt_file}}",
         "env.options.grade=python {{program}}/{module}.py grade {{row_file}} {{answer_file}}",
     ),
@@ -125,7 +127,7 @@ def _check_member(
             watch.doing("connecting")
             environ = episode_environ(spec)
             if spec.model.images is not None:
-                environ[pictures.VARIABLE] = str(PictureStore.of({}).directory)
+                environ[picture_store.VARIABLE] = str(PictureStore.of_environ({}).directory)
             provider = load_provider(rules, environ)
             providers.append(provider)
             # A training split, or any split of an environment without training tasks.
@@ -182,7 +184,7 @@ def chat_of(directory: str, spec: RunSpec) -> ChatTokens:
         raise XpError(f"tokenizer={directory}: no such directory")
     from xp.worker.tasks import model_chat
 
-    return model_chat(directory, spec_in_job(spec), store=PictureStore.of({}))
+    return model_chat(directory, spec_in_job(spec), store=PictureStore.of_environ({}))
 
 
 def show_report(member: EnvReport) -> None:

@@ -98,7 +98,7 @@ def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield COLOURS.get(message["role"], ""), message["content"]
         for call in shown_record["calls"]:
             if call["turn"] == message.get("turn", -1):
-                yield "dim", _call(call)
+                yield "dim", _call_line(call)
     rewards = ", ".join(
         "none" if reward is None else f"{reward:g}" for reward in shown_record["step_rewards"]
     )
@@ -110,7 +110,7 @@ def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "red", f"void: {shown_record['void_reason']}"
 
 
-def _call(call: Mapping[str, Any]) -> str:
+def _call_line(call: Mapping[str, Any]) -> str:
     if "malformed" in call:
         return f"  malformed call: {call['malformed']}"
     result = call.get("result")

@@ -110,7 +110,9 @@ def measured(
     stopped = None
     for number, (row, rubric) in enumerate(rows, start=1):
         if budget_usd is not None and usage and COST not in usage:
-            raise XpError("the endpoint counts no tokens (`usage`), so that no budget can be kept")
+            raise XpError(
+                "the endpoint reports no token usage, so the limit cannot be enforced; leave out --budget-usd"
+            )
         if budget_usd is not None and usage.get(COST, 0.0) >= budget_usd:
             stopped = f"--budget-usd {budget_usd:g} is spent ({usage[COST]:.4f})"
             break

@@ -13,16 +13,23 @@ from xp.cli.help_texts import EPILOG
 from xp.errors import XpError, nearest
 
 _WORK: Final = (
-    *("run", "prepare", "sft", "eval", "search", "install", "replay", "report", "view", "env new"),
-    *(
-        "tasks profile",
-        "tasks prune",
-        "runs fetch",
-        "runs cancel",
-        "runs publish",
-        "runs tag",
-        "runs trust",
-    ),
+    "run",
+    "prepare",
+    "sft",
+    "eval",
+    "search",
+    "install",
+    "replay",
+    "report",
+    "view",
+    "env new",
+    "tasks profile",
+    "tasks prune",
+    "runs fetch",
+    "runs cancel",
+    "runs publish",
+    "runs tag",
+    "runs trust",
 )
 """Commands and actions that do more than print."""
 _LISTS: Final = ("words", "names", "keys", "runs", "overrides")

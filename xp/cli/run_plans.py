@@ -22,7 +22,7 @@ from xp.lib.packages import require
 from xp.lib.terminal import shown
 from xp.planning.episode import named_code, user_modules
 from xp.planning.job import Stage
-from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
+from xp.planning.plan import Plan, SweepPlans, SweepPoint, build_again, build_plan, new_run_id
 from xp.results.replay.recorded import RecordedRun, recorded_file
 from xp.spec import RunSpec
 
@@ -256,24 +256,22 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
         console().print(
             f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)"
         )
-    planned: list[tuple[RunSpec, str, int, tuple[str, ...]]] = []
+    planned: list[SweepPoint] = []
     faults: dict[str, list[str]] = {}
     codes: list[ExitCode] = []
-    names = []
     for planned_run in todo:
         point = points[planned_run.number]
-        names.append(point.name)
         command: tuple[str, ...] = ()
         if planned_run.attempt == 1:
             command = "run", *point.overrides, *config_words(args)
         run_id = planned_run.run_id or new_run_id(point.spec)
-        planned.append((point.spec, run_id, planned_run.attempt, command))
+        planned.append(SweepPoint(point.name, point.spec, run_id, planned_run.attempt, command))
         try:
-            build_plan(*planned[-1])
+            planned[-1].plan()
         except XpError as error:
             codes.append(error.code)
             for line in str(error).splitlines():
                 faults.setdefault(line, []).append(point.name)
     if faults:
         raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
-    return SweepPlans(planned, names), [entry.run_id for entry in left]
+    return SweepPlans(planned), [entry.run_id for entry in left]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.progress import bar
-from xp.cli.table import labelled, print_json, show_table, wrapped
+from xp.cli.table import labelled_environment, print_json, show_table, wrapped
 from xp.errors import ExitCode, XpError
 from xp.execution import detached
 from xp.execution.launchers.files import inside
@@ -370,6 +370,6 @@ def show_diagnosis(run: Path, *, as_json: bool) -> int:
         lines += [f"         {symptom.cause}", f"         {symptom.change}"]
     if not diagnosis.symptoms:
         lines += ["  no symptom was found in the metrics"]
-    lines += [f"  {line}" for line in labelled("environment", diagnosis.environment)]
+    lines += [f"  {line}" for line in labelled_environment(diagnosis.environment)]
     print("\n".join(wrapped(shown(line)) for line in lines))
     return diagnosis.code

@@ -70,9 +70,11 @@ def wrapped(line: str) -> str:
     )
 
 
-def labelled(label: str, lines: Sequence[str]) -> list[str]:
-    """Lines of a summary with a label before the first one."""
-    return [f"{label if number == 0 else '':<14}{line}" for number, line in enumerate(lines)]
+def labelled_environment(lines: Sequence[str]) -> list[str]:
+    """Lines of a summary with the label `environment` before the first one."""
+    return [
+        f"{'environment' if number == 0 else '':<14}{line}" for number, line in enumerate(lines)
+    ]
 
 
 def plain(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> str:

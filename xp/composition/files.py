@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from xp.errors import ExitCode, XpError
-from xp.lib.reading import text_of, yaml_loader
+from xp.lib.reading import read_text, yaml_loader
 from xp.lib.text import shortened
 
 MAX_DEPTH = 32
@@ -76,7 +76,7 @@ def read_file(file: Path) -> UserFile:
     """Reads a file and finds all faults that need no composition; never raises for the file's content."""
     user_file = UserFile()
     try:
-        text = text_of(file, ExitCode.CONFIG).removeprefix("\ufeff")
+        text = read_text(file, ExitCode.CONFIG).removeprefix("\ufeff")
     except XpError as error:
         user_file.fault(file, str(error).removeprefix(f"{file} "))
         return user_file

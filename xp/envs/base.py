@@ -15,7 +15,7 @@ from typing import Any, Final, NotRequired, Protocol, TypedDict, runtime_checkab
 
 
 class Picture(TypedDict):
-    """A picture of a message, whose bytes lie in a store by their digest (xp.envs.pictures)."""
+    """A picture of a message, whose bytes lie in a store by their digest (xp.envs.picture_store)."""
 
     sha256: str
     media_type: str

@@ -23,7 +23,7 @@ BorrowedSession = Callable[[float], AbstractAsyncContextManager[str | None]]
 """Context manager of a session's id for one request, until a deadline; None if the server needs no session."""
 
 
-def parts_of(indices: Sequence[int]) -> list[range]:
+def request_ranges(indices: Sequence[int]) -> list[range]:
     """Ranges that have all indices, each for one request."""
     parts: list[range] = []
     for index in sorted(set(indices)):
@@ -95,7 +95,7 @@ class Catalog:
                 return await self._range(split, part)
 
         by_index: dict[int, Mapping[str, Any]] = {}
-        for specs in await asyncio.gather(*map(fetched, parts_of(indices))):
+        for specs in await asyncio.gather(*map(fetched, request_ranges(indices))):
             by_index.update(specs)
         return [by_index[index] for index in indices]
 

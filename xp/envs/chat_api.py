@@ -6,20 +6,18 @@ import atexit
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from xp.envs.base import EnvFault
+from xp.envs.chat_answers import Answer, is_failure, is_too_long, read_answer
 from xp.envs.loop import run
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 from xp.lib.loopback import is_loopback
-from xp.lib.reading import is_count
 from xp.lib.secrets.redaction import Redactor
-from xp.lib.text import counted, shortened, valid_text, valid_value
+from xp.lib.text import counted, shortened, valid_text
 from xp.spec.judge import Endpoint
 
 SLACK_S: Final = 5.0
@@ -33,8 +31,6 @@ TAKEN: Final = (200, *REFUSED)
 """Status codes of a small request that show that an API is running."""
 HELLO: Final = ({"role": "user", "content": "Hello"},)
 """A dialogue that every model answers."""
-HELLOS: Final = 3
-"""Attempts at it, since a sampled answer may lack a message by chance."""
 SHOWN: Final = 300
 """Largest number of characters of an API's message in xp's message."""
 
@@ -53,19 +49,6 @@ class Unavailable(XpError):
 
 class _NoMessage(XpError):
     """The API refuses the content of a request, or its answer has no message."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The model's output in one turn."""
-
-    message: Mapping[str, Any]
-    """The API's message; its `content` is a string or None."""
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    """Generated tokens. None means that the API does not count them."""
-    is_cut: bool
-    """True if `model.max_tokens` or the model's context cut the message."""
 
 
 class Api:
@@ -156,12 +139,10 @@ class Api:
             body["tools"] = tools
         if endpoint.seed is not None:
             body["seed"] = int(digest_of([endpoint.seed, name])[:7], 16)  # some APIs take 31 bits
-        # The same tools and settings, so that settings which the API refuses still stop the evaluation.
-        hello = json.dumps({**body, "messages": HELLO}).encode()
         try:
             answer = self._answer(self._post(json.dumps(body).encode()))
         except TooLong as fault:
-            if not self._has_answered and not self._says_hello(hello):
+            if not self._has_answered and not self._says_hello(body):
                 limit = f"{self._section}.max_tokens"
                 raise XpError(
                     f"{limit}={endpoint.max_tokens}: {self.url} refuses every dialogue with it: {fault}\n"
@@ -169,7 +150,7 @@ class Api:
                 ) from None
             raise
         except _NoMessage as fault:
-            if not self._says_hello(hello):
+            if not self._says_hello(body):
                 raise
             raise DialogueFails(f"{fault}; the endpoint answers other dialogues") from None
         self._has_answered = True
@@ -220,14 +201,17 @@ class Api:
             return False
         return status in TAKEN and not is_failure(reply)
 
-    def _says_hello(self, body: bytes) -> bool:
-        """Returns whether the API answers `HELLO` with a message."""
-        for _ in range(HELLOS):
-            with suppress(_NoMessage, TooLong):
-                self._answer(self._post(body))
-                self._has_answered = True
-                return True
-        return False
+    def _says_hello(self, body: Mapping[str, Any]) -> bool:
+        """Returns whether the API answers `HELLO` with a message, with the tools and settings of the request.
+
+        Settings that the API refuses for every dialogue then still stop the evaluation.
+        """
+        try:
+            self._answer(self._post(json.dumps({**body, "messages": HELLO}).encode()))
+        except (_NoMessage, TooLong):
+            return False
+        self._has_answered = True
+        return True
 
     def _send(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         return run(self._exchange(body), self._endpoint.timeout_s + SLACK_S)
@@ -256,7 +240,8 @@ class Api:
         except aiohttp.ClientError as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from None
 
-    def _refuse(self, status: int, reply: bytes) -> None:
+    def _refuse(self, status: int, reply: bytes) -> NoReturn:
+        """Raises the exception for an answer that is no success."""
         text = self._message(reply)
         section = self._section
         fix = ""
@@ -269,7 +254,7 @@ class Api:
                 ExitCode.SECRET,
             )
         if status == 404:
-            fix = f"; is {section}.url right up to /v1, and does it serve {section}.name?"
+            fix = f"; check that {section}.url ends in /v1 and that the server offers this model"
         elif status < 400:
             fix = "; redirects are not followed, since the key stays with the origin that was given"
         kind = _NoMessage if status in REFUSED else XpError
@@ -289,86 +274,10 @@ class Api:
 
     def _answer(self, reply: bytes) -> Answer:
         try:
-            value = json.loads(reply)
-            choice = value["choices"][0]
-            message = choice["message"]
-            if not isinstance(message, dict):
-                raise TypeError("a message that is no object")
-            message = {**message, "content": answer_text(message.get("content"))}
-            if choice.get("finish_reason") == "content_filter" and not any(
-                message.get(name) for name in ("content", "tool_calls", "refusal")
-            ):
-                raise ValueError("the answer was filtered")
-            message = valid_value(message)
+            return read_answer(reply)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise _NoMessage(
                 f"{self.url} does not speak the chat-completions protocol: {type(error).__name__} {error}"
                 f" in {self._message(reply)!r}",
                 ExitCode.ENVIRONMENT,
             ) from None
-        usage = value.get("usage")
-        counts = usage if isinstance(usage, dict) else {}
-        read, written = (
-            counts[name] if is_count(counts.get(name)) else None
-            for name in ("prompt_tokens", "completion_tokens")
-        )
-        return Answer(message, read, written, is_cut=choice.get("finish_reason") == CUT)
-
-
-TEXT_PARTS: Final = ("text", "output_text")
-"""Types of the parts of a content that are text."""
-SILENT_PARTS: Final = (
-    "reasoning",
-    "reasoning_text",
-    "summary_text",
-    "thinking",
-    "redacted_thinking",
-    "refusal",
-)
-"""Types of the parts of a content that may be all of it, in a message without text."""
-CUT: Final = "length"
-"""Finish reason of a message that a token limit cut."""
-FAILED: Final = ("error", "abort")
-"""Finish reasons of a model that failed: OpenRouter's, and those of vLLM and SGLang."""
-
-
-def is_failure(reply: bytes) -> bool:
-    """Returns whether a gateway reports a failure of the model in a reply with status 200, as OpenRouter does."""
-    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        value = json.loads(reply)
-        if value.get("error"):
-            return True
-        choice = value["choices"][0]
-        return bool(choice.get("error")) or choice.get("finish_reason") in FAILED
-    return False
-
-
-def answer_text(content: Any) -> str | None:
-    """The text of a message's `content`: a string, null, or a list of parts whose texts are joined.
-
-    Parts of other types (reasoning, thinking, an image) are left out.
-
-    Raises:
-        TypeError, LookupError: the content is none of these, or only has parts of unknown types.
-    """
-    if content is None or isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise TypeError(
-            f"a content that is {type(content).__name__}, not a string, null or a list of parts"
-        )
-    texts = [part["text"] for part in content if part["type"] in TEXT_PARTS]
-    unknown = [part["type"] for part in content if part["type"] not in (*TEXT_PARTS, *SILENT_PARTS)]
-    if unknown and not texts:
-        raise TypeError(f"a content without text, with a part of type {unknown[0]!r:.60}")
-    return "".join(texts)
-
-
-def is_too_long(reply: bytes) -> bool:
-    """Returns whether a reply means a too long dialogue: OpenAI sends a code; vLLM, SGLang, llama.cpp, Ollama only
-    text."""
-    text = reply.decode("utf-8", "replace").lower()
-    return any(
-        mark in text
-        for mark in ("context_length_exceeded", "context length", "context size", "context window")
-    )

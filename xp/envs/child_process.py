@@ -177,7 +177,7 @@ class Child:
             except (EOFError, OSError):
                 break
             except Exception as error:
-                self.end(f"something else than its answers came from it ({type(error).__name__})")
+                self.end(f"it sent something other than an answer ({type(error).__name__})")
                 break
             done = self._waiting.pop(number, None)
             if done is not None:

@@ -35,6 +35,12 @@ from xp.spec.env import GraderForm
 
 NO_REWARD: Final = "the grader gave None as the reward; return a number in every branch"
 """Message about a grader without a verdict, as one without `return` is: not the model's failure."""
+CHECKED: Final = "xp.envs.builtin.graders:"
+"""Beginning of the names of ready graders that a plan may run."""
+NUM_LIMITED: Final = 4
+"""Right answers that are checked at the same time."""
+MOST_NAMED: Final = 5
+"""Largest number of right answers that a message names."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,6 @@ class GraderConversation:
     """Function from a plain message to the grader's result."""
     close: Callable[[], None] = lambda: None
 
-
-CHECKED: Final = "xp.envs.builtin.graders:"
-"""Beginning of the names of ready graders that a plan may run."""
-NUM_LIMITED: Final = 4
-"""Right answers that are checked at the same time."""
-MOST_NAMED: Final = 5
-"""Largest number of right answers that a message names."""
 
 Begin = Callable[[Row], GraderConversation]
 
@@ -66,18 +65,17 @@ def grader_of(config: EnvConfig) -> Any:
     if config.grader is None:
         return None
     grader: Any = attribute(config.grader)
-    is_class = inspect.isclass(grader)
-    if (
-        _has_steps(grader) or callable(getattr(grader, "grade", None))
-        if is_class
-        else callable(grader)
-    ):
-        _check_call(grader, config)
-        return grader
-    raise XpError(
-        f"environment {config.name}: grader {config.grader} is neither a function (answer, row) -> reward, nor a class"
-        " with a method `grade(answer, row)`, nor one with `step(text)`"
-    )
+    if inspect.isclass(grader):
+        is_grader = _has_steps(grader) or callable(getattr(grader, "grade", None))
+    else:
+        is_grader = callable(grader)
+    if not is_grader:
+        raise XpError(
+            f"environment {config.name}: grader {config.grader} is neither a function (answer, row) -> reward, nor a"
+            " class with a method `grade(answer, row)`, nor one with `step(text)`"
+        )
+    _check_call(grader, config)
+    return grader
 
 
 def rows_of(grader: Any, config: EnvConfig) -> Callable[[], Any] | None:
@@ -91,10 +89,11 @@ def _check_call(grader: Any, config: EnvConfig) -> None:
     """Raises XpError for arguments that a grader does not take, and for a function with the parameters of another form,
     which could run and score nonsense."""
     signature = inspect.signature(grader)
+    arguments = config.grader_args
+    if inspect.isclass(grader) and _has_steps(grader):
+        arguments = {}  # it gets them all as `env_config`
     try:
-        signature.bind_partial(
-            **({} if inspect.isclass(grader) and _has_steps(grader) else config.grader_args)
-        )
+        signature.bind_partial(**arguments)
     except TypeError as error:
         raise XpError(
             f"environment {config.name}: env.grader_args: {error}; {config.grader}{signature}"
@@ -128,34 +127,34 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
     if not hasattr(grader, "right_answers"):
         return None
 
+    score: Grade = grade or partial(grader, **config.grader_args)
+
     def fault(row: Row) -> str | None:
         try:
             for answer in grader.right_answers(row):
                 text = grader.as_answer(answer) if grader.as_answer else ""
-                reward = (grade or partial(grader, **config.grader_args))(
-                    text, {PROMPT: "", ANSWER: answer}
-                )
+                reward = score(text, {PROMPT: "", ANSWER: answer})
                 if grader.as_answer and reward != 1.0:
                     return f"its answer is {answer!r:.60}, and this answer itself scores {reward:g}"
         except (TypeError, ValueError, EnvFault) as error:
             return str(error)
         return None
 
-    rows = {
-        f"row {at} of split {split}": row
-        for split, rows in splits.items()
-        for at, row in enumerate(rows, start=1)
-    }
-    answers = {place: repr(row.get(ANSWER)) for place, row in rows.items()}
-    different = {answers[place]: row for place, row in rows.items()}
+    by_answer = {repr(row.get(ANSWER)): row for rows in splits.values() for row in rows}
     with ThreadPoolExecutor(NUM_LIMITED) as pool:
-        faults = dict(zip(different, pool.map(fault, different.values()), strict=True))
-    lines = [f"{place}: {faults[answer]}" for place, answer in answers.items() if faults[answer]]
+        faults = dict(zip(by_answer, pool.map(fault, by_answer.values()), strict=True))
+    lines = []
+    for split, rows in splits.items():
+        for number, row in enumerate(rows, start=1):
+            reason = faults[repr(row.get(ANSWER))]
+            if reason is not None:
+                lines.append(f"row {number} of split {split}: {reason}")
+    num_rows = sum(map(len, splits.values()))
     if not lines:
-        return f"{len(rows)} of {len(rows)} right answers score 1"
-    columns = named_columns([next(iter(rows.values()))])
+        return f"{num_rows} of {num_rows} right answers score 1"
+    columns = named_columns([row for rows in splits.values() for row in rows][:1])
     raise XpError(
-        f"rows {name}: {len(lines)} of {len(rows)} right answers do not score 1\n"
+        f"rows {name}: {len(lines)} of {num_rows} right answers do not score 1\n"
         + "\n".join(lines[:MOST_NAMED])
         + f"\nthe columns are {columns}; set env.columns.answer=COLUMN to the one with the right answer"
     )
@@ -206,7 +205,7 @@ def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
         return _verdict(result)
 
     # Its prompt is read in the other process.
-    return lambda row: GraderConversation(messages_of(row, pictures.named), partial(take, row))
+    return lambda row: GraderConversation(messages_of(row, pictures.unread), partial(take, row))
 
 
 def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row) -> Any:

@@ -207,13 +207,15 @@ class LocalServer:
         try:
             self._process = processes.start(
                 [
-                    *(executable(python), "-m", "xp.envs.serve", self._kind, self.serve),
-                    *(
-                        str(writing),
-                        str(port),
-                        str(self._memory_gb or ""),
-                        str(self._call_timeout_s),
-                    ),
+                    executable(python),
+                    "-m",
+                    "xp.envs.serve",
+                    self._kind,
+                    self.serve,
+                    str(writing),
+                    str(port),
+                    str(self._memory_gb or ""),
+                    str(self._call_timeout_s),
                 ],
                 env=_child_environ(self._environ, self._overrides, self.key, python),
                 stdout=subprocess.DEVNULL,

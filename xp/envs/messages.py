@@ -9,7 +9,8 @@ from itertools import takewhile
 from typing import Any, Final
 
 from xp.envs.base import Message, Picture, ProtocolError
-from xp.envs.pictures import OFF, PictureFault, is_picture_part, joined, own_pictures
+from xp.envs.picture_bytes import PictureFault
+from xp.envs.pictures import OFF, is_picture_part, joined, own_pictures
 
 ROLES: Final = {
     **{role: role for role in ("system", "user", "assistant", "tool")},
@@ -42,7 +43,7 @@ def chat_call(identity: str, name: str, arguments: Any) -> dict[str, Any]:
 
 
 ReadPicture = Callable[[Any], Picture]
-"""Stores a picture as people write it (xp.envs.pictures.picture_data)."""
+"""Stores a picture as people write it (xp.envs.picture_bytes.picture_data)."""
 
 
 def chat_messages(value: Any, read: ReadPicture | None = None) -> list[Message]:
@@ -70,7 +71,7 @@ def chat_messages(value: Any, read: ReadPicture | None = None) -> list[Message]:
             expected = f"{{role, content}} with a role of {', '.join(sorted({*ROLES.values()}))}"
             raise ProtocolError(f"message {number}: expected {expected}, got {entry!r:.80}")
         given = entry.get("tool_calls") or filter(None, [entry.get("function_call")])
-        calls = [_call(call, number, num_calls + place) for place, call in enumerate(given)]
+        calls = [_tool_call(call, number, num_calls + place) for place, call in enumerate(given)]
         message = Message(role=role, content="")
         message["content"], pictures = _content(entry, number, bool(calls), read)
         if pictures:
@@ -145,7 +146,7 @@ def _content(
     return joined(parts, between="\n")
 
 
-def _call(call: Any, number: int, place: int) -> dict[str, Any]:
+def _tool_call(call: Any, number: int, place: int) -> dict[str, Any]:
     """A call with an id and its arguments as an object; most chat templates refuse them as JSON text."""
     try:
         function = call.get("function") or call

@@ -33,14 +33,8 @@ from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.loop import run
 from xp.envs.messages import ReadPicture
-from xp.envs.pictures import (
-    PictureStore,
-    joined,
-    kept,
-    separated,
-    store_of,
-    with_each_text,
-)
+from xp.envs.picture_store import PictureStore, kept, store_of
+from xp.envs.pictures import joined, separated, with_each_text
 from xp.envs.process_bound import (
     SLACK_S,
     ProcessBoundProvider,
@@ -62,14 +56,15 @@ MCP_FIELDS: Final = frozenset({"tool_name", "arguments"})
 """Properties of the action of an environment whose actions are calls of MCP tools."""
 TRANSPORT_ERROR: Final = "transport_error"
 """The error type of a failed MCP call that is not the model's fault; a tool's own exception is `execution_error`."""
+SCHEMA: Final = "GET /schema"
 MAX_ERROR_CHARS: Final = 500
 _log = logging.getLogger(__name__)
 
 
-def step_tool(schema: Any, what: str) -> ToolSpec | None:
+def step_tool(schema: Any) -> ToolSpec | None:
     """The one tool of an environment with an action model; None if its actions are calls of MCP tools."""
-    action = wire.mapping(wire.mapping(schema, what).get("action"), f"{what}: action")
-    properties = wire.mapping(action.get("properties", {}), f"{what}: action.properties")
+    action = wire.mapping(wire.mapping(schema, SCHEMA).get("action"), f"{SCHEMA}: action")
+    properties = wire.mapping(action.get("properties", {}), f"{SCHEMA}: action.properties")
     if properties.keys() >= MCP_FIELDS:
         return None
     parameters = {
@@ -412,7 +407,7 @@ class OpenEnvCore(ServerCore):
 
     async def tools(self, socket: Socket) -> tuple[ToolSpec, ...]:
         """The action model as one tool, or the environment's MCP tools."""
-        step = step_tool(await self.schema(), "GET /schema")
+        step = step_tool(await self.schema())
         if step is not None:
             return (step,)
         if self._mcp_tools is None:
@@ -425,7 +420,7 @@ class OpenEnvCore(ServerCore):
         return self._mcp_tools
 
     async def call(self, socket: Socket, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        if step_tool(await self.schema(), "GET /schema") is None:
+        if step_tool(await self.schema()) is None:
             # The environment answers, and may score, a call of a tool that it lacks.
             action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
         elif name == STEP:

@@ -25,7 +25,7 @@ from xp.envs.catalog import Catalog
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer, source_version
 from xp.envs.loop import run
-from xp.envs.pictures import PictureStore, store_of
+from xp.envs.picture_store import PictureStore, store_of
 from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, ServerSession
 from xp.envs.target import Target, remote_target, served_target
 from xp.envs.transport import Repeat, deadline_in

@@ -10,19 +10,10 @@ from typing import Any, Final
 
 from xp.envs.base import Message, Picture, ProtocolError
 from xp.envs.messages import ReadPicture, chat_messages
-from xp.envs.pictures import (
-    PICTURE_KEYS,
-    PictureFault,
-    named,
-    parts_of,
-    picture_data,
-    store_of,
-    with_each_text,
-    with_pictures,
-)
-from xp.envs.pictures import (
-    path_of as path_of_picture,
-)
+from xp.envs.picture_bytes import PICTURE_KEYS, PictureFault, picture_data
+from xp.envs.picture_bytes import path_of as path_of_picture
+from xp.envs.picture_store import store_of
+from xp.envs.pictures import parts_of, unread, with_each_text, with_pictures
 from xp.errors import XpError
 from xp.lib.data_files import (
     Row,
@@ -326,7 +317,7 @@ class PictureNotes:
         path = path_of_picture(value)
         if path is not None:
             self.paths.append(path)
-        return named(value)
+        return unread(value)
 
 
 def picture_paths(row: Row) -> list[str]:
@@ -341,7 +332,7 @@ def _prompt_fault(row: Any, *, has_pictures: bool) -> str:
     if not isinstance(row, Mapping) or not row.get(PROMPT):
         return f"got {row!r:.80}"
     try:
-        messages = messages_of(row, named if has_pictures else None)
+        messages = messages_of(row, unread if has_pictures else None)
         check_is_text(row, [message["content"] for message in messages], has_pictures=has_pictures)
     except (ProtocolError, ValueError) as error:
         return str(error)

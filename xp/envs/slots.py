@@ -36,11 +36,11 @@ class Slots:
     """Reason why no more sessions were opened. None means that the measurement was complete."""
 
     def __str__(self) -> str:
-        more = f"; no more: {self.fault}" if self.fault else ", which was the most that was tried"
+        more = f"; no more: {self.fault}" if self.fault else ", the largest number that was tried"
         if not self.num_idle:
             return f"no session{more}"
         keys = f"preparation.concurrency={self.at_once} env.limits.max_sessions={self.num_idle}"
-        rate = f"hardly more in a second than by {counted(self.at_once, 'opening')} at once ({self.per_s:.3g})"
+        rate = f"{counted(self.at_once, 'opening')} at once are enough ({self.per_s:.3g} sessions a second)"
         return f"{counted(self.num_idle, 'idle session')} at the same time{more}; {rate}: {keys}"
 
 

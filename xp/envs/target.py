@@ -144,7 +144,13 @@ def origin(url: str) -> str:
         if port is not None and parts.hostname:
             host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
             return f"{parts.scheme}://{host}:{parts.port or port}"
-    raise XpError("the address of an environment is not an http(s) URL with a legal host and port")
+    shown = f" {url!r}"
+    if any(mark in url for mark in "@?#"):
+        shown = ""  # it may hold a password or a token
+    raise XpError(
+        f"the address{shown} of an environment is not a URL with a legal host and port;"
+        " write http://HOST:PORT or https://HOST"
+    )
 
 
 def _header(value: str, name: str) -> str:
@@ -188,8 +194,9 @@ def _secret_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, s
     for name in config.secrets:
         value = environ.get(name) or environ.get(name.upper())
         if not value:
+            names = dict.fromkeys([name, name.upper()])
             raise XpError(
-                f"environment {config.name} needs the secret {name}, and {name} is not set",
+                f"environment {config.name} needs the secret {name}, and {' or '.join(names)} is not set",
                 ExitCode.SECRET,
             )
         values[name] = value
@@ -213,6 +220,7 @@ def _catalog_secrets(
         raise XpError(
             "environments of the OpenReward catalog need the package openreward", ExitCode.RUNTIME
         )
+    # By its path: `import openreward` imports the packages of three vendors first (xp.envs.light_sdk).
     path = Path(package.origin).parent / "api" / "sandboxes" / "secrets.py"
     spec = importlib.util.spec_from_file_location("_xp_openreward_secrets", path)
     assert spec is not None

@@ -21,7 +21,8 @@ from xp.envs.base import (
     ToolSpec,
 )
 from xp.envs.messages import chat_messages
-from xp.envs.pictures import OFF, PictureStore, joined, kept, parts_of
+from xp.envs.picture_store import PictureStore, kept
+from xp.envs.pictures import OFF, joined, parts_of
 from xp.lib.text import valid_value
 
 T = TypeVar("T")

@@ -23,7 +23,9 @@ _NAMESPACE: Final = "functions."
 
 def parse_harmony(text: str) -> tuple[ParsedCall, ...]:
     """The calls of one turn, in order; empty if no message has a recipient."""
-    return with_calls((body for header, body in _messages(text) if _recipient(header)), _call)
+    return with_calls(
+        (body for header, body in _messages(text) if _recipient(header)), _parsed_call
+    )
 
 
 def plain_harmony(text: str) -> str:
@@ -63,7 +65,7 @@ def _messages(text: str) -> Iterator[tuple[str, str]]:
         start = None if end is None else end.end()
 
 
-def _call(piece: str) -> ParsedCall:
+def _parsed_call(piece: str) -> ParsedCall:
     header, mark, body = piece.partition(MESSAGE)
     if not mark:
         return MalformedCall(f"the message to {_recipient(header)[:80]} has no {MESSAGE}")

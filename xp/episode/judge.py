@@ -22,7 +22,8 @@ from typing import Any, Final
 from xp.envs.base import EnvFault, Message, Picture, Task
 from xp.envs.chat_api import Api, DialogueFails, TooLong
 from xp.envs.judges import COST, JudgeCall, JudgeFault, usage_of_judges
-from xp.envs.pictures import PictureStore, with_each_picture
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import with_each_picture
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
 from xp.episode.sized_pictures import MAX_KEPT
@@ -125,7 +126,7 @@ class Judge:
         images: Images | None = None,
     ) -> None:
         self.config = config
-        self._store = PictureStore.of(environ)
+        self._store = PictureStore.of_environ(environ)
         self._max_pixels = None if images is None else images.max_pixels
         self._uri = lru_cache(MAX_KEPT)(self._store.uri)
         self._describe = describe

@@ -158,7 +158,7 @@ def read_calls(text: str, start: int) -> tuple[list[tuple[str, dict[str, Any]]],
         raise NotPythonic(str(getattr(error, "msg", "it is no Python"))[:80]) from None
     if not isinstance(tree, ast.List):
         raise NotPythonic("it is no list")
-    return [_call(node, names) for node in tree.elts], end
+    return [_parsed_call(node, names) for node in tree.elts], end
 
 
 def calls_end(text: str, start: int) -> int | None:
@@ -209,7 +209,7 @@ def _escaped(part: re.Match[str]) -> str:
     return f"\\{part.group()}"
 
 
-def _call(node: ast.expr, names: dict[str, str]) -> tuple[str, dict[str, Any]]:
+def _parsed_call(node: ast.expr, names: dict[str, str]) -> tuple[str, dict[str, Any]]:
     if (
         not isinstance(node, ast.Call)
         or not isinstance(node.func, ast.Name)

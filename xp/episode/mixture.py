@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from xp.envs import pictures, server_events
+from xp.envs import picture_store, server_events
 from xp.envs.base import Message, ProtocolError, Provider, Task
 from xp.envs.config import EnvConfig, EpisodeConfig, load_provider
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode
 from xp.episode.group import GroupSource
@@ -85,7 +85,7 @@ class EnvironmentMixture(AbstractContextManager["EnvironmentMixture", None]):
         # A trainer's processes need not have the variables of the stage's program.
         places = {
             server_events.VARIABLE: str(path.with_name(server_events.FILE).absolute()),
-            pictures.VARIABLE: str(PictureStore.of_stage().directory),
+            picture_store.VARIABLE: str(PictureStore.of_stage().directory),
         }
         return EnvironmentMixture(config, {**environ, **places}, log)
 

@@ -15,7 +15,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.lib.packages import require

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from xp.envs.pictures import base64_png, png_uri
+from xp.envs.picture_bytes import base64_png, png_uri
 from xp.episode.picture_reader import GRID, PictureReader
 
 MAX_KEPT: Final = 128

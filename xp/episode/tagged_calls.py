@@ -80,7 +80,7 @@ def _syntax(
 
     def read(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
         return with_calls(
-            bodies(text, data, opening, closing), lambda body: _call(body, tools, form)
+            bodies(text, data, opening, closing), lambda body: _parsed_call(body, tools, form)
         )
 
     def write(name: str, arguments: Mapping[str, Any]) -> str:
@@ -173,7 +173,7 @@ def is_omitted(text: str, options: Sequence[Schema]) -> bool:
     return not text.strip()
 
 
-def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
+def _parsed_call(body: str, tools: Tools, form: _Form) -> ParsedCall:
     """The call, with values of the schema's types; the environment rejects an unknown tool."""
     begin = form.tool.match(body)
     name, rest = ("", "") if begin is None else (begin[1].strip(), body[begin.end() :].strip())

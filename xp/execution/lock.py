@@ -260,7 +260,7 @@ def accept(directory: Path, names: Sequence[str]) -> None:
     if unknown:
         users = ", ".join(name for name in legal if name != _XP) or "none"
         raise XpError(
-            f"--accept {unknown[0]}: a change of the user's code or data can be accepted, here {users}"
+            f"--accept {unknown[0]}: only your code or data can be accepted; here: {users}"
         )
     accepted = tuple(sorted({*lock.accepted, *names}))
     write_atomically(directory / FILE, replace(lock, accepted=accepted).to_json())

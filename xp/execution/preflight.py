@@ -117,12 +117,14 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         job_trackers=tuple(str(name) for name in plan.spec.tracking if name in tells),
     )
     if here and (plan.spec.launcher.detach or not brings_metrics):
-        reason = "the metrics stay elsewhere"
+        fix = f"set tracking=[{','.join(name for name in map(str, plan.spec.tracking) if name in tells)}]"
         if plan.spec.launcher.detach:
-            reason = "launcher.detach=true leaves"
+            reason = "launcher.detach=true ends this one"
+            fix += ", or launcher.detach=false"
+        else:
+            reason = f"launcher={plan.spec.launcher.name} does not bring the metrics here"
         raise XpError(
-            f"tracking={','.join(here)} needs a process that stays and follows the metrics here, and {reason};"
-            " set one of the two otherwise",
+            f"tracking={','.join(here)} needs a process here that follows the metrics, and {reason}; {fix}",
             ExitCode.PLAN,
         )
     if launcher.is_here:

@@ -22,7 +22,7 @@ from xp.errors import ExitCode, XpError
 from xp.execution.launchers.base import timestamp
 from xp.lib.atomic import try_lock, write_atomically
 from xp.lib.codec import JsonFile
-from xp.lib.reading import config_of, is_name, is_native_id, text_of
+from xp.lib.reading import config_of, is_name, is_native_id, read_text
 from xp.lib.text import counted
 from xp.spec.launcher import Hardware
 from xp.tasks.training_length import FILE as LENGTH_FILE
@@ -348,7 +348,7 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     last = record.attempts[-1]
     try:
         file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
-        training = SettledLength.from_json(text_of(file, ExitCode.RUN_DIR, below=directory))
+        training = SettledLength.from_json(read_text(file, ExitCode.RUN_DIR, below=directory))
     except (XpError, ValueError):
         return record
     return _with_last(record, replace(last, training=training))
@@ -383,7 +383,7 @@ def table(record: RunRecord, outputs: Path, status_now: str) -> str:
             lines.append(line.rstrip())
         replaced = dict.fromkeys(stub for stage in attempt.stages for stub in stage.stubs)
         if replaced:
-            lines += [f"  not the real one: {', '.join(replaced)}"]
+            lines += [f"  stubs in place of real parts: {', '.join(replaced)}"]
     return "\n".join(lines)
 
 

@@ -125,13 +125,13 @@ def other_length_lines(plan: Plan) -> list[str]:
     differing = []
     if schedule is not LrSchedule.CONSTANT:
         before = f"of a training of {' or '.join(map(str, sorted(lengths)))} (training.lr_schedule={schedule})"
-        differing.append(f"the learning rates of earlier attempts were those {before}")
+        differing.append(f"earlier attempts had the learning rates {before}")
     if training.max_staleness:
         differing.append(
             "the first episodes of this attempt are of newer weights (training.max_staleness)"
         )
     if lengths and differing:
-        return [f"other than in one training of {counted(steps, 'step')}: {'; '.join(differing)}"]
+        return [f"differs from one training of {counted(steps, 'step')}: {'; '.join(differing)}"]
     return []
 
 

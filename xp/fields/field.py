@@ -79,7 +79,7 @@ class Column:
         """The note, if it applies to the spec."""
         if self.note_if is not None and not self.note_if(spec):
             return None
-        return text_of(self.note, spec)
+        return resolved_text(self.note, spec)
 
     def refusal(self, path: str, spec: RunSpec) -> str | None:
         """Returns why the spec's value cannot run; None if it can."""
@@ -91,7 +91,7 @@ class Column:
             can_run = self.refuse_if is not None and not self.refuse_if(spec)
         if can_run or self.refuse is None:
             return None
-        return text_of(self.refuse, spec)
+        return resolved_text(self.refuse, spec)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def by_xp(modules: Mapping[str, str]) -> Iterator[Field]:
         yield Field(path, xp=module)
 
 
-def text_of(text: Text, spec: RunSpec) -> str | None:
+def resolved_text(text: Text, spec: RunSpec) -> str | None:
     """The text for a spec."""
     return text(spec) if callable(text) else text
 

@@ -66,9 +66,9 @@ PROOFS: Final[Mapping[str, Mapping[str, str]]] = {
     ),
     "xp/planning/memory/fit.py": dict.fromkeys(
         (
-            "at any length of episodes",
+            "with empty episodes",
             "more than the machine's",
-            "of a machine's own memory are",
+            "of host memory are",
         ),
         OWN,
     ),

@@ -9,9 +9,10 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
-from xp.fields.field import LEFT_OUT, Column, Native, Refusal, text_of
+from xp.fields.field import LEFT_OUT, Column, Native, Refusal, resolved_text
 from xp.fields.table import BY_XP
 from xp.lib.nested import upwards
+from xp.lib.text import word_list
 from xp.spec import RunSpec, Section
 
 Columns = Mapping[str, Column]
@@ -77,10 +78,9 @@ def refusals(columns: Columns, spec: RunSpec) -> list[Refusal]:
     return [Refusal(path, reason) for path, reason in reasons.items() if reason is not None]
 
 
-MEANT = (
-    *("seed", "model", "algorithm", "training", "evaluation"),
-    *("backend.attention", "backend.parallel", "backend.engine"),
-)
+MEANT = word_list("""
+    seed model algorithm training evaluation backend.attention backend.parallel backend.engine
+""")
 """Sections for whose leaf fields each backend must have a FieldSupport; xp itself implements the others."""
 
 
@@ -161,6 +161,6 @@ def _meaning(
     losses = (f"Overridden: {loss}." for _, loss in overridden.values())
     note = " ".join(filter(None, (column.difference(spec), *losses)))
     values = {key: value for key, (value, _) in overridden.items()}
-    parts = (written({**keys, **values}), text_of(column.implemented_by, spec))
+    parts = (written({**keys, **values}), resolved_text(column.implemented_by, spec))
     receives = "; ".join(filter(None, parts)) or LEFT_OUT
     return FieldSupport(Support.EMULATED if note else Support.EXACT, receives, note)

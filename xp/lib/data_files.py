@@ -20,7 +20,7 @@ from xp.lib import nested
 from xp.lib.code_files import find_module
 from xp.lib.digest import text_digest
 from xp.lib.packages import require
-from xp.lib.reading import opened, text_of
+from xp.lib.reading import opened, read_text
 from xp.lib.text import first_of, word_list
 
 Row = Mapping[str, Any]
@@ -386,7 +386,7 @@ def _rows_of(table: Any, *, has_dates: bool = True) -> list[Row]:
 
 
 def _text(file: Path) -> str:
-    return text_of(file, ExitCode.CONFIG).removeprefix("\ufeff")
+    return read_text(file, ExitCode.CONFIG).removeprefix("\ufeff")
 
 
 def _object(value: Any, where: str) -> Row:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -40,6 +41,21 @@ def fact(read: Callable[P, T]) -> Callable[P, T]:
         if key not in facts:
             facts[key] = read(*args, **kwargs)
         return cast(T, facts[key])
+
+    return known
+
+
+def file_fact(read: Callable[[Path], T]) -> Callable[[Path], T]:
+    """Decorates a function that reads a file, and whose result holds as long as the file's size and time stay."""
+    facts: dict[tuple[Path, int, int], T] = {}
+
+    @wraps(read)
+    def known(file: Path) -> T:
+        state = file.stat()
+        key = (file, state.st_size, state.st_mtime_ns)
+        if key not in facts:
+            facts[key] = read(file)
+        return facts[key]
 
     return known
 

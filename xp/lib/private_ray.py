@@ -17,7 +17,8 @@ from typing import Any
 
 from xp.lib.atomic import private_directory
 from xp.lib.digest import text_digest
-from xp.lib.loopback import HOST, ONE_MACHINE
+from xp.lib.loopback import HOST
+from xp.lib.loopback_binding import ONE_MACHINE
 
 MODE = "RAY_AUTH_MODE"
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"

@@ -96,7 +96,7 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
 
 
-def text_of(file: Path, code: ExitCode, *, below: Path | None = None) -> str:
+def read_text(file: Path, code: ExitCode, *, below: Path | None = None) -> str:
     """The text of a regular file; raises XpError as `opened`, whose arguments these are, and for what is not UTF-8."""
     try:
         with opened(file, code, below=below) as stream:
@@ -111,8 +111,8 @@ def text_of(file: Path, code: ExitCode, *, below: Path | None = None) -> str:
 
 
 def json_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Any:
-    """The value of a JSON file; raises XpError as `text_of` does, and for text that is not JSON."""
-    text = text_of(file, code, below=below)
+    """The value of a JSON file; raises XpError as `read_text` does, and for text that is not JSON."""
+    text = read_text(file, code, below=below)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -127,7 +127,7 @@ def config_of(
     below: Path | None = None,
 ) -> Config:
     """Value of a file that xp wrote, by its parser. Raises XpError(RUN_DIR) if it cannot be read or parsed."""
-    text = text_of(file, ExitCode.RUN_DIR, below=below)
+    text = read_text(file, ExitCode.RUN_DIR, below=below)
     try:
         return parse(text)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -156,7 +156,7 @@ def recorded_spec(file: Path) -> dict[str, Any]:
     """
     import yaml
 
-    text = text_of(file, ExitCode.RUN_DIR, below=file.parent)
+    text = read_text(file, ExitCode.RUN_DIR, below=file.parent)
     try:
         value = yaml_value(text)
         json.dumps(value, allow_nan=False)  # a date, a set or bytes are nothing that xp writes

@@ -49,7 +49,7 @@ def shown(text: str, *, colours: bool = False) -> str:
     return _replaced(
         text,
         lambda match: (
-            match[0] if colours and _is_colour(match[0]) else _CONTROL.sub(_written, match[0])
+            match[0] if colours and _is_colour(match[0]) else _CONTROL.sub(_escaped, match[0])
         ),
     )
 
@@ -204,7 +204,7 @@ def _devnull() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
 
 
-def _written(control: re.Match[str]) -> str:
+def _escaped(control: re.Match[str]) -> str:
     units = control[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
 from xp.errors import XpError
@@ -16,7 +16,7 @@ from xp.lib.data_files import is_data, names_of
 from xp.lib.models.clock import CLOCK
 from xp.lib.plugins import Kind, in_job, shipped
 from xp.lib.secrets.redaction import resolve
-from xp.planning.engine import num_accelerators
+from xp.planning.engine_arguments import num_accelerators
 from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
 from xp.spec.judge import JudgeModel
@@ -150,9 +150,9 @@ def episode_environ(spec: RunSpec) -> dict[str, str]:
     """This process's variables, and the declared secrets under their names in an episode."""
     secrets = episode_secrets(spec)
     values = resolve(sorted(set(secrets.values())))
-    store = str(Path(spec.outputs).absolute() / pictures.DIRECTORY)
+    store = str(Path(spec.outputs).absolute() / picture_store.DIRECTORY)
     secret_values = {name: values[variable] for name, variable in secrets.items()}
-    return {**os.environ, pictures.VARIABLE: store, **secret_values}
+    return {**os.environ, picture_store.VARIABLE: store, **secret_values}
 
 
 def named_code(spec: RunSpec) -> list[str]:

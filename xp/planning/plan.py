@@ -70,16 +70,15 @@ def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
     # Last: its remedy is searched among legal specs.
     if not refusals:
         refusals = [*memory_refusals(spec, trains=not tunes_only)]
+    backend = str(spec.backend.name)
+    lines = [
+        f"{refusal.field}: {with_proof(backend, refusal.field, refusal.reason)}"
+        for refusal in refusals
+    ]
     faults = function_faults(spec)
-    if refusals:
-        backend = str(spec.backend.name)
-        lines = [
-            f"{refusal.field}: {with_proof(backend, refusal.field, refusal.reason)}"
-            for refusal in refusals
-        ]
-        raise XpError("\n".join([*lines, *faults]), ExitCode.PLAN)
-    if faults:
-        raise XpError("\n".join(faults))
+    if lines or faults:
+        code = ExitCode.PLAN if lines else ExitCode.CONFIG
+        raise XpError("\n".join([*lines, *faults]), code)
     check_variables(spec)
 
 
@@ -88,7 +87,8 @@ def build_plan(spec: RunSpec, run_id: str, attempt: int = 1, command: tuple[str,
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
     check(spec)
     places = _places(spec, run_id, attempt)
-    stages = (prepare_stage(spec, places, trains=True), *backend_of(spec).render(spec, places))
+    prepare = prepare_stage(spec, places, needs_training_tasks=True, trains=True)
+    stages = (prepare, *backend_of(spec).render(spec, places))
     check_limits(spec.launcher, stages)
     return Plan(run_id, attempt, spec, stages, command)
 
@@ -97,29 +97,45 @@ def _places(spec: RunSpec, run_id: str, attempt: int) -> RunPaths:
     return RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
 
 
+@dataclass(frozen=True)
+class SweepPoint:
+    """A point of a sweep that must still run."""
+
+    name: str
+    """Overrides that distinguish it."""
+    spec: RunSpec
+    run_id: str
+    attempt: int
+    command: tuple[str, ...]
+
+    def plan(self) -> Plan:
+        """Its plan; raises XpError(PLAN) if it is refused."""
+        return build_plan(self.spec, self.run_id, self.attempt, self.command)
+
+
 class SweepPlans(Sequence[Plan]):
     """Plans of a sweep's points. Each is built on access and not kept, since there may be thousands.
 
     Args:
-        points: spec, run id, attempt and command of each; all of them were planned once, so that none is refused later.
-        names: overrides that distinguish each point. Empty means that the points have no names.
+        points: the points, each of which was planned once, so that none is refused later.
     """
 
-    def __init__(
-        self, points: Sequence[tuple[RunSpec, str, int, tuple[str, ...]]], names: Sequence[str]
-    ) -> None:
+    def __init__(self, points: Sequence[SweepPoint]) -> None:
         self._points = points
-        self.names = names
 
     @property
     def run_ids(self) -> list[str]:
-        return [run_id for _, run_id, *_ in self._points]
+        return [point.run_id for point in self._points]
+
+    @property
+    def names(self) -> list[str]:
+        return [point.name for point in self._points]
 
     def __len__(self) -> int:
         return len(self._points)
 
     def __getitem__(self, at: int) -> Plan:  # type: ignore[override]  # nobody slices a sweep
-        return build_plan(*self._points[at])
+        return self._points[at].plan()
 
 
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:
@@ -144,7 +160,8 @@ def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
         raise XpError("\n".join(faults))
     check_variables(spec)
     places = _places(spec, run_id, attempt)
-    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
+    prepare = prepare_stage(spec, places, needs_training_tasks=False, trains=False)
+    return Plan(run_id, attempt, spec, (prepare,))
 
 
 @one_reading()
@@ -164,7 +181,7 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
         if stage.name in ("model", "sft")
     }
     tuned = rendered["sft"]
-    prepare = prepare_stage(spec, places, trains=True, tunes_only=True)
+    prepare = prepare_stage(spec, places, needs_training_tasks=True, trains=False)
     stages = [prepare, *rendered.values()]
     if spec.env.is_held_out:
         models = {BEFORE: start_place(spec), AFTER: places.sft}

@@ -12,7 +12,7 @@ from xp.episode.evaluation import RECORD
 from xp.fields.shared import is_on_cpu, uses_vllm
 from xp.lib.facts import fact
 from xp.lib.models.files import pinned_place
-from xp.planning.engine import evaluation_server
+from xp.planning.engine_arguments import evaluation_server
 from xp.planning.episode import (
     episode_config,
     episode_secrets,
@@ -223,22 +223,22 @@ def prepared_set(spec: RunSpec, outputs: Path) -> Manifest | None:
 
 
 def prepare_stage(
-    spec: RunSpec, places: RunPaths, *, trains: bool, tunes_only: bool = False
+    spec: RunSpec, places: RunPaths, *, needs_training_tasks: bool, trains: bool
 ) -> Stage:
     """Stage that fetches the tasks; an existing set is only verified, which takes a fraction of a second.
 
     Args:
         spec: the run.
         places: its places.
-        trains: whether a training or a fine-tuning follows, so that a set without training tasks is refused.
-        tunes_only: whether it is a fine-tuning alone.
+        needs_training_tasks: whether a training or a fine-tuning follows, so that a set without such tasks is refused.
+        trains: whether a training follows.
     """
     here = places.stage("prepare")
-    reader = Reader(start_place(spec), spec_in_job(spec), trains and not tunes_only)
+    reader = Reader(start_place(spec), spec_in_job(spec), trains)
     job = Job(
         argv=("python", "-m", "xp.tasks.prepare", f"{here}/config.json", f"{here}/reader.json"),
         files={
-            f"{here}/config.json": prepare_config(spec, trains=trains).to_json(),
+            f"{here}/config.json": prepare_config(spec, trains=needs_training_tasks).to_json(),
             f"{here}/reader.json": reader.to_json(),
         },
         outputs=(f"{places.tasks}/manifest.json", f"{places.tasks}/tasks.parquet"),

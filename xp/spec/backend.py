@@ -37,7 +37,7 @@ class RuntimeSpec(Section):
     image: ImagePlace | None
     """Container image that holds the trainer, for launchers that take one. None means that it is made from the lock."""
     image_checkouts: dict[EnvVarName, str]
-    """Variable that names a checkout -> where the image has it."""
+    """Variable of a checkout -> its path in the image."""
 
 
 class Strategy(StrEnum):
@@ -180,9 +180,9 @@ class BackendSpec(Section):
 
     name: Annotated[BackendName | str, OpenName(Kind.BACKEND, BackendName)]
     pins: dict[str, str]
-    """Package -> version that xp's rendering was proven against."""
+    """Package -> version that xp's rendering was tested with."""
     commits: dict[EnvVarName, str]
-    """Variable that names a checkout of sources -> the commit that xp's rendering was proven against."""
+    """Variable of a checkout -> commit that xp's rendering was tested with."""
     runtime: RuntimeSpec
     convert_model: bool
     """Converts the model to the trainer's own checkpoint once, kept for all runs, instead of at every start."""

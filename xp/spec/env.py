@@ -382,7 +382,7 @@ class EnvMember(Section):
         has_package = self.provider in HOSTED or self.options.get("agent") is not None
         has_package |= self.sandbox is not None and self.sandbox.is_cloud
         if self.python is not None and self.serve is None and not has_package:
-            yield "python says what runs the environment, and serve is null"
+            yield "python is the interpreter of serve, and serve is null: set serve, or python=null"
         if (
             self.python is not None
             and "/" in self.python

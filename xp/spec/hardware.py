@@ -10,16 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import XpError, nearest
-from xp.lib.reading import yaml_value
+from xp.spec.defaults import conf_file
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-TABLE = (
-    (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf" / "accelerators.yaml"
-)
 AUTO: Final = "auto"
 _COUNT_FIRST = re.compile(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})x([a-z0-9].*)", re.IGNORECASE)
 _CARD_FIRST = re.compile(r"([a-z].*[a-z0-9])x([1-9]\d{0,3})", re.IGNORECASE)
@@ -95,26 +90,18 @@ class Machine:
 @cache
 def base_values(section: str) -> Mapping[str, Any]:
     """The values of conf/SECTION/_base.yaml, which a spec has where nobody sets others."""
-    file = TABLE.with_name(section) / "_base.yaml"
-    values: Mapping[str, Any] = yaml_value(file.read_text(encoding="utf-8"))
-    return values
-
-
-@cache
-def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = yaml_value(TABLE.read_text(encoding="utf-8"))
-    return table
+    return conf_file(f"{section}/_base")
 
 
 @cache
 def cards() -> Mapping[str, Card]:
     """Name -> card, of the table."""
-    features = _table()["architectures"]
+    features = conf_file("accelerators")["architectures"]
     return {
         name: Card(
             name=name, **{**features[card["architecture"]], **card, "host": tuple(card["host"])}
         )
-        for name, card in _table()["cards"].items()
+        for name, card in conf_file("accelerators")["cards"].items()
     }
 
 
@@ -145,7 +132,7 @@ def machine_of(word: str) -> Machine | None:
         text = parts[1]
     else:
         return None
-    refused: Mapping[str, str] = _table()["refused"]
+    refused: Mapping[str, str] = conf_file("accelerators")["refused"]
     reason = refused.get(_letters(text))
     if reason is not None:
         raise XpError(f"hardware={word}: {reason}")

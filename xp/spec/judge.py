@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from xp.lib.codec import IN_JOB
 from xp.lib.secrets.shapes import SHAPE
+from xp.spec.defaults import conf_file
 from xp.spec.section import (
     Count,
     EnvVarName,
@@ -92,7 +93,7 @@ class JudgeModel(Endpoint):
     serve: LocalPath | None
     """Hugging Face id or directory of the model to serve. None means that `url` is its API."""
     accelerators: Size
-    """Accelerators of the machine that the served model has for itself; on a CPU without meaning."""
+    """Accelerators of the machine that the served model has for itself; without effect on a CPU."""
     temperature: NotNegative
     concurrency: Count
     images: bool
@@ -144,10 +145,7 @@ def with_defaults(value: Any, info: ValidationInfo) -> Any:
     """A judge as the user writes it, with the defaults of conf/judge.yaml."""
     if not isinstance(value, dict) or info.context == IN_JOB:
         return value
-    from xp.lib.reading import yaml_value
-    from xp.spec.hardware import TABLE
-
-    defaults: dict[str, Any] = yaml_value(TABLE.with_name("judge.yaml").read_text(encoding="utf-8"))
+    defaults = conf_file("judge")
     model = value.get("model", {})
     if isinstance(model, dict):
         if model.get("serve"):

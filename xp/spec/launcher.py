@@ -53,7 +53,7 @@ class Hardware(Section):
     """`cpu`, or the accelerator's name."""
     accelerators_per_node: Annotated[int, Field(ge=0, le=MOST_SIZE)]
     accelerator_memory_gb: Annotated[float, Field(ge=0, le=MOST_COUNT)]
-    """Memory of one, as in its name: in units of 2^30 bytes (nvidia-smi's MiB / 1024)."""
+    """Memory of one accelerator in units of 2^30 bytes (nvidia-smi's MiB / 1024), as in its product name."""
     num_nodes: Size
     num_cpus: Size
     """CPU cores per node."""

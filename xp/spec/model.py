@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationInfo
 
+from xp.lib.codec import IN_JOB
+from xp.spec.defaults import conf_file
 from xp.spec.dialect import Dialect, DialectName, ToolsPrompt
 from xp.spec.section import (
     CHECKED_BELOW,
@@ -156,12 +158,16 @@ class LoraSpec(Section):
     """Names of the layers that get an adapter. None means every linear layer but the head."""
 
 
-def _with_usual_keys(value: Any) -> Any:
-    """Adapters that are given by their rank alone, or by some keys, with the usual values of the others."""
+def _with_lora_defaults(value: Any, info: ValidationInfo) -> Any:
+    """Adapters that are given by their rank alone, or by some keys, with the defaults of conf/lora.yaml."""
+    if info.context == IN_JOB:
+        return value
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"rank": value}
     if isinstance(value, Mapping) and isinstance(value.get("rank"), int):
-        return {"alpha": 2.0 * value["rank"], "dropout": 0.0, "target_modules": None, **value}
+        defaults = dict(conf_file("lora"))
+        alpha = defaults.pop("alpha_per_rank") * value["rank"]
+        return {"alpha": alpha, **defaults, **value}
     return value
 
 
@@ -179,12 +185,14 @@ class Images(Section):
         return {"image": self.per_episode, "video": 0}
 
 
-def _usual_images(value: Any) -> Any:
-    """`true` is the usual limits, and a limit alone has the usual other one."""
+def _with_image_defaults(value: Any, info: ValidationInfo) -> Any:
+    """`true`, or some keys, with the defaults of conf/images.yaml."""
+    if info.context == IN_JOB:
+        return value
     if value is True:
         value = {}
     if isinstance(value, Mapping):
-        return {"max_pixels": 200_704, "per_episode": 8, **value}
+        return {**conf_file("images"), **value}
     return None if value is False else value
 
 
@@ -210,9 +218,9 @@ class Model(Section):
     line a file with it. None: the model's own."""
     tools_prompt: ToolsPrompt
     """Writer of the tools in the prompt: the chat template, or xp (`system`) where the template leaves them out."""
-    lora: Annotated[LoraSpec | None, BeforeValidator(_with_usual_keys)]
+    lora: Annotated[LoraSpec | None, BeforeValidator(_with_lora_defaults)]
     """None: all weights are trained."""
-    images: Annotated[Images | None, BeforeValidator(_usual_images)]
+    images: Annotated[Images | None, BeforeValidator(_with_image_defaults)]
     """Pictures. None means that a message with one is refused."""
     train_vision: bool
     """Trains the part of the model that reads pictures. False means that it is frozen."""

@@ -156,8 +156,8 @@ class Training(Sampling):
     """Largest time of the training, all attempts together; it ends after the last checkpoint before (exit code 15).
     None: no limit."""
     budget_usd: Positive | None
-    """Limit as an amount of money, by `hardware.usd_per_hour`, or by `hardware.usd_per_million_tokens`.
-    None means no limit."""
+    """US dollars after which the training ends with a checkpoint, by `hardware.usd_per_hour`, or by
+    `hardware.usd_per_million_tokens`. None means no limit."""
     checkpoint_every: Count
     """Rollout steps between checkpoints; the last step always has one."""
     export_every: Count | None
@@ -177,7 +177,7 @@ class Training(Sampling):
     """Largest mean difference between the engine's and the trainer's log-probabilities of a step's tokens; above it the
     run stops, since the engine then has other weights than the trainer. None: the difference is only recorded."""
     on_symptom: OnSymptom
-    """Answer to a sign of a training that goes wrong (xp.worker.diagnosis): nothing, a line in the log, or the run's end."""
+    """Reaction to a symptom of a failing training (xp.worker.diagnosis): none, a line in the log, or the run's end."""
     deterministic: bool
     """Uses the trainer's and the engine's deterministic kernels, which are slower, so that a run gives the same numbers
     again on the same machine."""

@@ -18,7 +18,7 @@ from xp.lib.text import counted
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.entries import TaskEntry, WorkDirectory
 from xp.tasks.held_out import HeldOutRecord
-from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest
+from xp.tasks.manifest import MANIFEST, TABLE, Failure, Manifest, TaskCount
 from xp.tasks.picture_files import FILE as PICTURES
 from xp.tasks.picture_files import Digests
 from xp.tasks.request import canonical_request, identities, request_key
@@ -120,9 +120,9 @@ def merge(
     if pictures:
         with replacing(directory / PICTURES) as temporary:
             temporary.write_text(json.dumps(pictures, indent=1, sort_keys=True), encoding="utf-8")
-    counts: dict[str, dict[str, Count]] = {}
+    counts: dict[str, dict[str, TaskCount]] = {}
     for (env, purpose), tally in tallies.items():
-        counts.setdefault(env, {})[purpose] = Count(
+        counts.setdefault(env, {})[purpose] = TaskCount(
             tally.tasks,
             failed[env, purpose],
             tally.overlapping,
@@ -240,7 +240,7 @@ def _as_built(
 
 def _notes(
     config: PrepareConfig,
-    counts: dict[str, dict[str, Count]],
+    counts: dict[str, dict[str, TaskCount]],
     tallies: Mapping[tuple[str, Purpose], _Tally],
 ) -> tuple[str, ...]:
     notes = []

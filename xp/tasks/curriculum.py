@@ -112,7 +112,7 @@ class Curriculum:
     ) -> None:
         self._spec = spec
         self._num_steps = num_steps
-        self._decide = decide or _call
+        self._decide = decide or _drawn_here
         self._rows = {row.task_id: row for row in rows}
         training = spec.training
         num_prompts = num_steps * training.prompts_per_step
@@ -349,5 +349,5 @@ def _metrics(numbers: Counter[str], num_tasks: int) -> dict[str, float]:
     return {f"curriculum/{pool}": share for pool, share in shares.items()}
 
 
-def _call(draw: Callable[[], StepDraw]) -> StepDraw:
+def _drawn_here(draw: Callable[[], StepDraw]) -> StepDraw:
     return draw()

@@ -11,7 +11,7 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import from_value
 from xp.lib.digest import digest_of
-from xp.lib.reading import text_of
+from xp.lib.reading import read_text
 from xp.tasks.held_out import HeldOutRecord
 
 MANIFEST = "manifest.json"
@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Count:
+class TaskCount:
     """Numbers of tasks of one environment and purpose, by result."""
 
     tasks: int = 0
@@ -50,7 +50,7 @@ class Manifest:
     """Member -> version that its provider reported."""
     content_digest: str
     """sha256 of the rows, independent of Parquet's encoding."""
-    counts: Mapping[str, Mapping[str, Count]]
+    counts: Mapping[str, Mapping[str, TaskCount]]
     """Member -> purpose -> count."""
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
@@ -97,7 +97,7 @@ def read_manifest(directory: Path) -> Manifest:
     if not file.exists():
         raise FileNotFoundError(file)
     try:
-        return Manifest.from_json(text_of(file, ExitCode.TASKS))
+        return Manifest.from_json(read_text(file, ExitCode.TASKS))
     except XpError as error:
         raise ValueError(str(error)) from None
     except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:

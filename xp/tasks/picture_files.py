@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from xp.envs.base import PictureNamer, Provider, Task
-from xp.envs.pictures import PictureFault, digests_of, picture_data
+from xp.envs.picture_bytes import PictureFault, picture_data
+from xp.envs.pictures import digests_of
 from xp.envs.rows import folders_of
 from xp.errors import ExitCode
 from xp.lib.reading import json_of

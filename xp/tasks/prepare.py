@@ -11,9 +11,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from xp.envs import pictures, server_events
+from xp.envs import picture_store, server_events
 from xp.envs.base import AnswerChecker, Provider
-from xp.envs.pictures import PictureStore, digests_of
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import digests_of
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import ProgressBar
 from xp.lib.reading import config_of
@@ -122,7 +123,7 @@ def _lacking(config: PrepareConfig, task_set: TaskSet, environ: Mapping[str, str
     changed = changed_pictures(task_set.path, config)
     if changed:
         return f"has other pictures than the files of its rows now ({few(changed)})"
-    store = PictureStore.of(environ)
+    store = PictureStore.of_environ(environ)
     digests = (digest for row in task_set.rows() for digest in digests_of(row.messages))
     if all(store.file(digest).is_file() for digest in digests):
         return None
@@ -197,7 +198,7 @@ def main(argv: list[str]) -> int:
             reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
             variables = {
                 server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE)),
-                pictures.VARIABLE: str(PictureStore.of_stage().directory),
+                picture_store.VARIABLE: str(PictureStore.of_stage().directory),
             }
             prepare(
                 config_of(Path(argv[0]), PrepareConfig.from_json),

@@ -12,12 +12,28 @@ from xp.errors import XpError
 from xp.lib.codec import JsonFile
 from xp.lib.reading import config_of
 from xp.tasks.manifest import read_manifest
-from xp.tasks.request import IDENTITY
 
 ROOM: Final = "evaluations"
 """Name of the evaluations' directory below the outputs root."""
 LOGGED_ROOM: Final = "profiles"
 """Name of the directory of LoggedRates below the outputs root."""
+IDENTITY: Final = (
+    "provider",
+    "target",
+    "serve",
+    "image",
+    "variant",
+    "source",
+    "grader",
+    "grader_form",
+    "grader_args",
+    "env_class",
+    "rows",
+    "columns",
+    "num_seeds",
+    "options",
+)
+"""Fields of a member's canonical request that say of which environment a profile is; a member may lack some."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from xp.envs.base import (
     ToolSpec,
 )
 from xp.envs.messages import chat_messages
-from xp.envs.pictures import named
+from xp.envs.pictures import unread
 from xp.envs.retry import BASE_S, CAP_S
 from xp.envs.rows import messages_of
 from xp.episode.prompt import opening_messages, prompt_keys, tool_schemas
@@ -105,7 +105,7 @@ class ProviderSplits:
                 self._member, f"it counts {size} tasks in {split}, and lists {len(tasks)}"
             )
         if is_graded:  # A row's prompt is all that a model reads of it.
-            prompts = [prompt_keys(messages_of(task.spec, named))[0] for task in tasks]
+            prompts = [prompt_keys(messages_of(task.spec, unread))[0] for task in tasks]
             if len(set(prompts)) > 1:
                 return prompts
         return [hash_task(task) for task in tasks]

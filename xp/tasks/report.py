@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from xp.tasks.config import Purpose
-from xp.tasks.manifest import Count, Manifest
+from xp.tasks.manifest import Manifest, TaskCount
 from xp.tasks.prompt_lengths import PromptLengths
 
 UNLIMITED = 100_000
@@ -14,7 +14,7 @@ UNLIMITED = 100_000
 
 
 def print_summary(
-    title: str, counts: Mapping[str, Mapping[str, Count]], lengths: PromptLengths | None
+    title: str, counts: Mapping[str, Mapping[str, TaskCount]], lengths: PromptLengths | None
 ) -> None:
     """Prints the set as a table; prompt lengths are in tokens if they were counted, else in characters."""
     from rich.console import Console

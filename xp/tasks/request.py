@@ -18,6 +18,7 @@ from xp.errors import XpError
 from xp.lib.code_files import code_files, code_locations, find_module, with_imports
 from xp.lib.data_files import data_of, files_in, is_data, names_of, path_in
 from xp.lib.digest import digest_of, file_digest
+from xp.lib.facts import file_fact
 from xp.lib.plugins import CONTRIB, Kind, load
 from xp.spec import HeldOutSpec, SelectionSpec
 from xp.spec.dialect import Dialect
@@ -28,20 +29,10 @@ FORMAT = 3
 """Version of the rows' schema and the rendering of prompts; increase it with every change, so that older sets are not
 used."""
 
-IDENTITY = (
-    *("provider", "target", "serve", "image", "variant", "source"),
-    *(
-        "grader",
-        "grader_form",
-        "grader_args",
-        "env_class",
-        "rows",
-        "columns",
-        "num_seeds",
-        "options",
-    ),
-)
-"""Fields of a member's canonical request that identify the environment; fields that a member lacks are absent."""
+SERVER = ("provider", "target", "serve", "variant", "source", "options")
+"""Fields of a member's canonical request that say which server has the tasks, whatever scores them."""
+CODE_OF_TARGET = ("harbor", "harness", "inspect", "verifiers")
+"""Providers whose target is code that computes rewards."""
 
 OWN_PACKAGE = "xp"
 """Package whose modules count by their own package alone; otherwise every change of xp would make all tasks anew."""
@@ -133,10 +124,9 @@ def _canonical_rule(held_out: HeldOutSpec, train: tuple[str, ...]) -> dict[str, 
 
 def identities(config: PrepareConfig) -> dict[str, str]:
     """Member -> identity of its environment; two members on one environment share their held-out tasks."""
-    names = ("provider", "target", "serve", "variant", "source", "options")
     members = canonical_request(config)["members"]
     return {
-        member: digest_of([request.get(name) for name in names])
+        member: digest_of([request.get(name) for name in SERVER])
         for member, request in members.items()
     }
 
@@ -191,7 +181,7 @@ def _scoring(env: EnvConfig) -> dict[str, Any]:
         for name in named
         if name and ":" in name and is_found(name)
     }
-    if env.provider in ("harbor", "harness", "inspect", "verifiers"):
+    if env.provider in CODE_OF_TARGET:
         code[f"code of {env.target or env.provider}"] = source_digest(env) or ""
     judge = None
     if env.judge is not None:
@@ -299,13 +289,7 @@ def _version_in(code: bytes) -> str | None:
     return None
 
 
+@file_fact
 def _file_digest(file: Path) -> str:
-    """Digest of the whole file, which is read once for all points of a sweep as long as its size and time stay."""
-    now = file.stat()
-    return _digest_at(file, now.st_size, now.st_mtime_ns)
-
-
-@lru_cache(maxsize=4096)
-def _digest_at(file: Path, size: int, mtime_ns: int) -> str:
-    del size, mtime_ns
+    """Digest of the whole file, for all points of a sweep."""
     return file_digest(file)

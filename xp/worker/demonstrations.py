@@ -378,7 +378,7 @@ def example_of(
     for number, at in enumerate(positions):
         calls = demonstration.turns[at]
         content = demonstration.messages[at]["content"]
-        text = text_of(content, calls, syntax, demonstration.tools, thinking=keeps_thinking)
+        text = turn_text(content, calls, syntax, demonstration.tools, thinking=keeps_thinking)
         ids = chat.turn(
             after_prompt(chat.text(example.ids[-16:]), text, no_thinking),
             is_call=bool(calls),
@@ -449,7 +449,7 @@ def after_prompt(prompt: str, text: str, no_thinking: str = "") -> str:
     return f"{no_thinking or (_CLOSED if is_open else '')}{text}"
 
 
-def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking: bool) -> str:
+def turn_text(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking: bool) -> str:
     """A turn as the policy writes it: the recorded text if it has these calls in the policy's dialect.
 
     Otherwise the calls are written in that dialect, after the text if it has no calls in any dialect (an API's).

@@ -99,7 +99,7 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
         refused = [line for line in changed if line.startswith(FIXED) and NOT_RECORDED not in line]
         if refused:
             raise XpError(
-                f"the run cannot go on with another model or other tasks: {'; '.join(refused)}\n"
+                f"the run cannot continue with another model or other tasks: {'; '.join(refused)}\n"
                 "restore what was there at the first attempt, or start a new run",
                 ExitCode.RUN_DIR,
             )

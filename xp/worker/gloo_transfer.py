@@ -63,7 +63,7 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
             + parallel.data_parallel_index * parallel.world_size
             + parallel.rank
         )
-        self._group = join(init_info, rank)
+        self._group = join_group(init_info, rank)
 
     def start_weight_update(self) -> None:
         """Does nothing: weights are received in place."""
@@ -87,24 +87,29 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
         self._group = None
 
 
-def join(meeting: RendezvousInfo, rank: int) -> Any:
+def join_group(rendezvous: RendezvousInfo, rank: int) -> Any:
     """Joins the process group of the sender and all receivers."""
     # Under torchrun the sender would wait for torchrun's store at this port, which does not exist.
     from_torchrun = os.environ.pop(AGENT_STORE, None)
     try:
         return stateless_init_torch_distributed_process_group(
-            meeting.host, meeting.port, rank, meeting.world_size, backend="gloo"
+            rendezvous.host, rendezvous.port, rank, rendezvous.world_size, backend="gloo"
         )
     finally:
         if from_torchrun is not None:
             os.environ[AGENT_STORE] = from_torchrun
 
 
-def meet(meeting: RendezvousInfo, invite: Callable[[dict[str, Any]], object]) -> Any:
-    """The process group of this sender and all receivers, which `invite` tells where it is."""
+def open_group(rendezvous: RendezvousInfo, send_address: Callable[[dict[str, Any]], object]) -> Any:
+    """The process group of this sender and all receivers.
+
+    Args:
+        rendezvous: its address.
+        send_address: gives the address to the receivers, and returns when they have joined.
+    """
     with ThreadPoolExecutor(1) as pool:
-        receivers = pool.submit(invite, asdict(meeting))
-        group = join(meeting, rank=0)
+        receivers = pool.submit(send_address, asdict(rendezvous))
+        group = join_group(rendezvous, rank=0)
         receivers.result()
     return group
 

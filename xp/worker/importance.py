@@ -7,13 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from xp.spec import Algorithm, ImportanceMask
+from xp.spec import Algorithm, ImportanceCorrection, ImportanceMask
 
 OUTSIDE = "training/importance_outside"
 SAMPLE_SIZE = "training/importance_sample_size"
 METRICS = (OUTSIDE, SAMPLE_SIZE)
+LEVELS: Final = {
+    ImportanceCorrection.NONE: "none",
+    ImportanceCorrection.TOKEN_TRUNCATE: "token",
+    ImportanceCorrection.SEQUENCE_TRUNCATE: "sequence",
+}
+"""Level of the ratio whose truncation is the weight."""
+
+
+class TokenColumns(NamedTuple):
+    """Values of each token; the sums over the trained tokens, in this order, are the argument of `metrics`."""
+
+    is_trained: Any
+    is_outside: Any
+    weights: Any
+    squared_weights: Any
 
 
 @dataclass(frozen=True)
@@ -26,9 +41,8 @@ class ImportanceWeights:
     is_outside: Any
     """1 where the ratio is beyond a bound."""
 
-    def columns(self) -> tuple[Any, ...]:
-        """Values of each token whose sums over the trained tokens are the argument of `metrics`."""
-        return self.is_trained, self.is_outside, self.weights, self.weights.square()
+    def columns(self) -> TokenColumns:
+        return TokenColumns(self.is_trained, self.is_outside, self.weights, self.weights.square())
 
     def sums(self) -> list[Any]:
         """The sums of `columns` over the trained tokens."""
@@ -45,14 +59,14 @@ def weigh(algorithm: Algorithm, gap: Any, mask: Any) -> ImportanceWeights:
         mask: the same shape, above 0 for trained tokens.
     """
     is_trained = mask > 0
-    level = algorithm.importance_correction.partition("_")[0]
+
     gap = gap.detach().masked_fill(~is_trained, 0.0).nan_to_num(nan=0.0)
     ratio = _ratio(gap, is_trained, algorithm.importance_mask)
     is_left_out = (ratio < algorithm.mask_lower) | (ratio > algorithm.mask_upper)
     if algorithm.importance_mask is ImportanceMask.TOKEN:
         # SkyRL's order: the product over an episode is of the tokens that are left.
         gap = gap.masked_fill(is_left_out, 0.0)
-    ratio = _ratio(gap, is_trained, level)
+    ratio = _ratio(gap, is_trained, LEVELS[algorithm.importance_correction])
     lower = algorithm.importance_lower
     upper = algorithm.importance_upper
     weights = ratio.clamp(lower, upper).masked_fill(is_left_out, 0.0)
@@ -77,8 +91,7 @@ def metrics(sums: Sequence[Any]) -> dict[str, float]:
     """Share of the trained tokens beyond a bound, and the effective sample size as a share of them.
 
     Args:
-        sums: over the trained tokens: their number, those beyond a bound, the weights, and the squared weights; all may
-            have one common factor.
+        sums: of `TokenColumns` over the trained tokens; all may have one common factor.
     """
     num_tokens, outside, total, squares = map(float, sums)
     if not num_tokens:

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xp.lib.loopback import free_ports
-
 COUNT = "XP_NODES"
 NUMBER = "XP_NODE"
 MAIN = "XP_MAIN_NODE"
@@ -79,8 +77,3 @@ def interface_of(address: str) -> str | None:
         if any(node.address == address for node in addresses):
             return name
     return None
-
-
-def free_port(address: str) -> int:
-    """A free TCP port of this address."""
-    return free_ports(1, address)[0]

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
 from xp.lib import loaded_code
@@ -42,7 +42,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
         os.environ.setdefault(
             loaded_code.VARIABLE, str(Path(config).absolute().with_name(loaded_code.FILE))
         )
-    os.environ.setdefault(pictures.VARIABLE, str(Path.cwd() / pictures.DIRECTORY))
+    os.environ.setdefault(picture_store.VARIABLE, str(Path.cwd() / picture_store.DIRECTORY))
     for name, folder in CACHES.items():
         os.environ.setdefault(name, str(Path.cwd() / "cache" / folder))
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.auto_dialect import resolve
 from xp.episode.picture_reader import PictureReader
 from xp.episode.tokens import ChatTokens

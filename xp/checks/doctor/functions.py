@@ -33,7 +33,7 @@ def functions(spec: RunSpec) -> Findings:
     except XpError:
         yield unknown(
             "functions",
-            f"a run imports {names}; there is no Python of the trainer's to try it with",
+            f"not checked: the trainer's Python is missing; the run imports {names}",
         )
         return
     # The directories of the user's modules, which a run copies; another Python has its own standard library.

@@ -89,7 +89,7 @@ def accelerators(spec: RunSpec) -> Findings:
         return
     if spec.launcher.name is not LauncherName.LOCAL:
         yield unknown(
-            "accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere"
+            "accelerators", f"not checked: launcher={spec.launcher.name} runs on another machine"
         )
         return
     gpus = gpu_cells("name", "memory.total")
@@ -108,7 +108,7 @@ def accelerators(spec: RunSpec) -> Findings:
         family = hardware.accelerator.partition("-")[0]
         card = card_named(name, memory_gb) if hardware.accelerator in cards() else None
         if not (family in name.lower() if card is None else card.name.startswith(family)):
-            text = f"the plan needs {expected} and this is {name}; choose the hardware option of it"
+            text = f"the plan needs {expected} and this is {name}; choose its hardware option"
             yield fault("accelerators", text)
         elif memory_gb < 0.9 * hardware.accelerator_memory_gb:
             text = f"{name} has {memory_gb:.0f} GB and hardware.accelerator_memory_gb is"

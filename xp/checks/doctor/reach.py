@@ -78,7 +78,7 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Findings:
         ]
         tracking = node_tracking(job_trackers, spec.project, {}) if job_trackers else None
         stage_launcher.check(stages, replace(context, tracking=tracking))
-        yield ok("launcher", f"{spec.launcher.name} takes every stage")
+        yield ok("launcher", f"{spec.launcher.name} can run every stage")
     except XpError as error:
         yield fault_of("launcher", error)
 

@@ -36,7 +36,9 @@ def chat_template(spec: RunSpec, outputs: Path) -> Findings:
     try:
         python = interpreter(trainer_runtime(spec, ()))
     except XpError:
-        yield unknown("template", "there is no Python with transformers to ask")
+        yield unknown(
+            "template", "not checked: the trainer's Python, which has transformers, is missing"
+        )
         return
     words = ("-m", PROGRAM, name, *_prepared(spec, outputs))
     # A template of the model's may be longer than an argument can be.

@@ -294,7 +294,7 @@ def measure(
         watch.doing("looking for an exception that the grader hides")
         *_, answered = _solver(measured, provider, rules, tasks)
         row = answered[measured.unscored[0]].spec
-        hidden = hidden_exception(rules, environ, row, _written(row[ANSWER]))
+        hidden = hidden_exception(rules, environ, row, _answer_text(row[ANSWER]))
         measured = replace(measured, hidden=hidden)
         yield measured
     if num_slots is not None and not watch.is_over:
@@ -352,10 +352,10 @@ def _solver(
         measured.split, _spread(measured.counts[measured.split], NUM_ANSWERS)
     )
     answered = [task for task in candidates if task.spec.get(ANSWER) is not None]
-    return ANSWERS, (lambda _, row: _written(row[ANSWER])) if answered else None, answered
+    return ANSWERS, (lambda _, row: _answer_text(row[ANSWER])) if answered else None, answered
 
 
-def _written(answer: Any) -> str:
+def _answer_text(answer: Any) -> str:
     """A right answer as a model could write it: of several, the first."""
     return str(answer[0] if isinstance(answer, list | tuple) and answer else answer)
 

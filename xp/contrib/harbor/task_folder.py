@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.lib.digest import digest_of, file_digest
+from xp.lib.text import word_list
 
 CONFIG: Final = "task.toml"
 INSTRUCTION: Final = "instruction.md"
@@ -19,28 +20,12 @@ CANARY: Final = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}")
 SCOPES: Final = ("environment", "agent", "verifier")
 KNOWN: Final = {
-    "environment": {
-        *(
-            "build_timeout_sec",
-            "docker_image",
-            "os",
-            "cpus",
-            "memory_mb",
-            "memory",
-            "storage_mb",
-            "storage",
-            "env",
-        ),
-        *(
-            "workdir",
-            "network_mode",
-            "allow_internet",
-            "gpus",
-            "mcp_servers",
-            "skills_dir",
-            "allowed_hosts",
-        ),
-    },
+    "environment": set(
+        word_list("""
+            build_timeout_sec docker_image os cpus memory_mb memory storage_mb storage env
+            workdir network_mode allow_internet gpus mcp_servers skills_dir allowed_hosts
+        """)
+    ),
     "agent": {"timeout_sec", "user"},
     "verifier": {"timeout_sec", "env", "user"},
 }

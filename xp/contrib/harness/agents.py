@@ -104,17 +104,15 @@ HARBOR_OUTSIDE: Final = ("terminus-2",)
 """Agents of Harbor's that run beside its client and reach into a sandbox, which need not reach the policy."""
 HARBOR_AGENTS: Final = (
     *HARBOR_OUTSIDE,
-    *(
-        "aider",
-        "goose",
-        "kimi-cli",
-        "openhands",
-        "openhands-sdk",
-        "pi",
-        "qwen-coder",
-        "swe-agent",
-        "trae-agent",
-    ),
+    "aider",
+    "goose",
+    "kimi-cli",
+    "openhands",
+    "openhands-sdk",
+    "pi",
+    "qwen-coder",
+    "swe-agent",
+    "trae-agent",
 )
 """Agents of Harbor's (harbor 0.26) that ask an endpoint with the wire of chat completions."""
 

@@ -58,7 +58,8 @@ from xp.envs.config import EnvConfig, load_provider
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
 from xp.envs.loop import run
-from xp.envs.pictures import named, pictures_of, store_of
+from xp.envs.picture_store import store_of
+from xp.envs.pictures import pictures_of, unread
 from xp.envs.rows import load_rows, messages_of, reader_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.data_files import files_in
@@ -360,7 +361,7 @@ class HarnessProvider(IndexedProvider):
                 raise XpError(
                     f"environment {self._config.name}: files: {name!r} is not below the working directory"
                 )
-        messages = messages_of(row, None if self._config.images is None else named)
+        messages = messages_of(row, None if self._config.images is None else unread)
         if pictures_of(messages):
             raise ProtocolError(
                 "the task's prompt has an image, and a program gets a text: leave the image out of the prompt, and give the"

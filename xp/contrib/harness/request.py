@@ -11,27 +11,21 @@ from typing import Any, Final
 from xp.contrib.conversation import ModelRequest
 from xp.envs.base import Message, Picture, ProtocolError
 from xp.envs.messages import ReadPicture, chat_messages, role_of
-from xp.envs.pictures import (
-    PICTURE_PARTS,
-    PictureFault,
-    digests_of,
-    joined,
-    parts_of,
-    picture_data,
-    with_pictures,
-)
+from xp.envs.picture_bytes import PictureFault, picture_data
+from xp.envs.pictures import PICTURE_PARTS, digests_of, joined, parts_of, with_pictures
+from xp.lib.text import word_list
 
-SETTINGS: Final = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
-    *("max_tokens", "max_completion_tokens", "max_output_tokens"),
-)
+SETTINGS: Final = word_list("""
+    temperature top_p top_k min_p seed presence_penalty frequency_penalty
+    max_tokens max_completion_tokens max_output_tokens
+""")
 """Settings of a client that have no effect: the run decides how the policy is sampled. Numbers of them are recorded."""
 TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Type of a part that is a text -> its key with the text."""
-NOTED: Final = (
-    *("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url"),
-    *("file", "input_file", "document", "search_result", "resource", "resource_link"),
-)
+NOTED: Final = word_list("""
+    image image_url input_image audio input_audio video video_url
+    file input_file document search_result resource resource_link
+""")
 """Types of parts of which the policy reads a note, but for pictures if it reads these."""
 
 
@@ -160,7 +154,7 @@ def unknown_kind(field: str, value: Mapping[str, Any], supported: str) -> Refuse
     )
 
 
-def text_of(content: Any) -> Any:
+def content_text(content: Any) -> Any:
     """Content as a text, with a note in place of a picture or a file, which a policy may cause.
 
     Raises:
@@ -250,7 +244,7 @@ def _content(
         RefusedRequest: a part of a kind that is not known, or a picture of the prompt that cannot be read.
     """
     if pictures is None or not isinstance(content, list):
-        return text_of(content), []
+        return content_text(content), []
     parts: list[str | Picture] = []
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") not in PICTURE_PARTS:

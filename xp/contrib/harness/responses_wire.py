@@ -12,10 +12,10 @@ from xp.contrib.harness.chat_wire import error as error
 from xp.contrib.harness.request import (
     ProgramRequest,
     RequestPictures,
+    content_text,
     objects,
     refuse,
     request_of,
-    text_of,
     tool_of,
     unknown_kind,
 )
@@ -90,7 +90,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
     if kind == "message":
         message = {"role": item.get("role"), "content": item.get("content")}
         if message["role"] == "assistant":
-            message["content"] = text_of(message["content"])
+            message["content"] = content_text(message["content"])
         if message["role"] == "assistant" and messages and messages[-1]["role"] == "assistant":
             messages[-1]["content"] += message["content"]
         else:

@@ -160,9 +160,9 @@ class HarnessSession(ConversationSession):
         self._follows.append(follows)
         if reason and self._max_rows == 1:
             _warn_once(
-                f"environment {self._config.name}: the program does not go on with its conversation ({reason}); one row"
-                " of tokens follows a single conversation that grows, so the episode ends here and is scored; or set"
-                " env.options.max_rows"
+                f"environment {self._config.name}: the program does not continue its conversation ({reason}), so the"
+                " episode ends here and is scored: a row of tokens follows one growing conversation; set"
+                " env.options.max_rows to train on several rows"
             )
             return self._truncated("rewritten")
         turns = set(range(len(self._follows)))

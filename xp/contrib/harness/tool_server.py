@@ -9,7 +9,8 @@ from concurrent.futures import Executor
 from typing import Any, Final
 
 from xp.envs.base import EnvFault, Session, ToolResult
-from xp.envs.pictures import PictureStore, parts_of
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import parts_of
 
 VERSION: Final = "2025-06-18"
 NOT_FOUND: Final = -32601

@@ -124,11 +124,11 @@ class XpModel(ModelAPI):  # type: ignore[misc]
         calls = message.get("tool_calls")
         if calls:
             output.choices[0].stop_reason = "tool_calls"
-            output.choices[0].message.tool_calls = [_call(call) for call in calls]
+            output.choices[0].message.tool_calls = [_tool_call(call) for call in calls]
         return output
 
 
-def _call(call: dict[str, Any]) -> ToolCall:
+def _tool_call(call: dict[str, Any]) -> ToolCall:
     function = call["function"]
     return ToolCall(
         id=call["id"], function=function["name"], arguments=json.loads(function["arguments"])

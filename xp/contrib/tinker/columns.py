@@ -10,6 +10,7 @@ from xp.contrib.tinker.worker.state import has_state
 from xp.fields.field import OWN, Column, Native
 from xp.fields.run import SEED_OF_TURNS
 from xp.fields.shared import is_ahead
+from xp.lib.text import word_list
 from xp.spec import Estimator, PolicyLoss, RatioFrom, RatioLevel, Reference, RunSpec
 from xp.spec.training import OnNonfinite, Optimizer, Unfinished
 
@@ -178,8 +179,12 @@ COLUMNS: Final[Mapping[str, Column]] = {
     ),
     **dict.fromkeys(
         [
-            *(f"algorithm.importance_{name}" for name in ("correction", "lower", "upper", "mask")),
-            *("algorithm.mask_lower", "algorithm.mask_upper"),
+            "algorithm.importance_correction",
+            "algorithm.importance_lower",
+            "algorithm.importance_upper",
+            "algorithm.importance_mask",
+            "algorithm.mask_lower",
+            "algorithm.mask_upper",
         ],
         _by("batch", "factors of the advantages, of xp.worker.importance"),
     ),
@@ -209,10 +214,10 @@ COLUMNS: Final[Mapping[str, Column]] = {
     **dict.fromkeys(
         [
             f"training.{name}"
-            for name in (
-                *("num_steps", "epochs", "prompts_per_step", "group_size", "passes_per_step"),
-                *("checkpoint_every", "export_every", "keep_checkpoints"),
-            )
+            for name in word_list("""
+                num_steps epochs prompts_per_step group_size passes_per_step
+                checkpoint_every export_every keep_checkpoints
+            """)
         ],
         _by("train"),
     ),
@@ -346,9 +351,13 @@ COLUMNS: Final[Mapping[str, Column]] = {
     ),
     **_left(
         [
-            *("backend.attention", "backend.parallel.strategy", "backend.engine.name"),
-            *(f"backend.engine.{name}" for name in ("placement", "memory_fraction")),
-            *("backend.engine.prefix_caching", "backend.convert_model"),
+            "backend.attention",
+            "backend.parallel.strategy",
+            "backend.engine.name",
+            "backend.engine.placement",
+            "backend.engine.memory_fraction",
+            "backend.engine.prefix_caching",
+            "backend.convert_model",
         ],
         "the service has its own",
     ),
@@ -356,19 +365,17 @@ COLUMNS: Final[Mapping[str, Column]] = {
         [
             *(
                 f"backend.parallel.{name}"
-                for name in (
-                    *("tensor", "pipeline", "first_stage_layers", "last_stage_layers", "context"),
-                    *("expert", "offload_parameters", "offload_optimizer", "cpu_optimizer"),
-                    "offload_reference",
-                )
+                for name in word_list("""
+                    tensor pipeline first_stage_layers last_stage_layers context expert
+                    offload_parameters offload_optimizer cpu_optimizer offload_reference
+                """)
             ),
             *(
                 f"backend.engine.{name}"
-                for name in (
-                    *("accelerators", "tensor_parallel", "max_batched_tokens", "eager"),
-                    *("quantization", "quantized_model", "kv_cache_dtype", "expert_parallel"),
-                    "speculative",
-                )
+                for name in word_list("""
+                    accelerators tensor_parallel max_batched_tokens eager
+                    quantization quantized_model kv_cache_dtype expert_parallel speculative
+                """)
             ),
         ],
         f"{OF_SERVICE}; leave it out",
@@ -380,10 +387,10 @@ SFT_COLUMNS: Final[Mapping[str, Column]] = {
     **dict.fromkeys(
         [
             f"sft.{name}"
-            for name in (
-                *("epochs", "num_updates", "batch_size", "learning_rate", "lr_schedule"),
-                *("min_learning_rate", "warmup_updates", "checkpoint_every"),
-            )
+            for name in word_list("""
+                epochs num_updates batch_size learning_rate lr_schedule
+                min_learning_rate warmup_updates checkpoint_every
+            """)
         ],
         _by("sft"),
     ),

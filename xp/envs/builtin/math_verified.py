@@ -1,4 +1,4 @@
-"""A grader that holds an answer for right however it is written, by the package math-verify.
+"""A grader that accepts a right answer in any notation, by the package math-verify.
 
 A module of its own, so that an interpreter without the package says so before the first episode.
 """

@@ -110,7 +110,9 @@ def read_launches(directory: Path) -> list[Launch] | None:
         return None
     launches = config_of(file, partial(decode, list[Launch]))
     if not all(is_native_id(launch.native_id) and is_inner_path(launch.log) for launch in launches):
-        raise XpError(f"{file} names a job or a log that xp would not name so", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{file} has the name of a job or a log that xp did not write", ExitCode.RUN_DIR
+        )
     return launches
 
 

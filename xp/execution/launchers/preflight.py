@@ -13,7 +13,7 @@ from pathlib import Path
 from xp.envs.pythons import HASH_SEED
 from xp.errors import ExitCode, XpError
 from xp.lib.packages import install_command
-from xp.planning.engine import READS_PICTURES
+from xp.planning.engine_arguments import READS_PICTURES
 from xp.planning.job import Runtime, Stage
 from xp.planning.runtimes import installed, installed_checkouts
 

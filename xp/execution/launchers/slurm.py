@@ -137,7 +137,7 @@ class SlurmLauncher(ClusterLauncher):
             )
         except FileNotFoundError:
             raise XpError(
-                f"scancel is not on this machine's PATH, so job {launch.native_id} goes on; start xp where Slurm is",
+                f"scancel is not on this machine's PATH, so job {launch.native_id} continues; start xp where Slurm is",
                 ExitCode.RUNTIME,
             ) from None
 

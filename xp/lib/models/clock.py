@@ -49,7 +49,7 @@ def with_date(template: str, day: str | None) -> str:
     """
     if CLOCK in template and day is None:
         raise XpError(
-            "the chat template asks for the date, which would make other prompts every day; say which it is:"
+            "the chat template asks for the date, so the prompts would change every day; set a date:"
             f" model.chat_template.{CLOCK}={date.today().isoformat()}",
             ExitCode.PLAN,
         )

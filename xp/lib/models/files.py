@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.lib.facts import fact
-from xp.lib.reading import json_of, text_of
+from xp.lib.reading import json_of, read_text
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -129,7 +129,7 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
             at_hub = _from_hub(f"{name}/resolve/{commit or 'main'}/config.json")
         return at_hub or known_config(name)
     try:
-        return _mapping(text_of(directory / "config.json", ExitCode.CONFIG))
+        return _mapping(read_text(directory / "config.json", ExitCode.CONFIG))
     except XpError:
         return None
 

@@ -15,13 +15,7 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 from xp.errors import ExitCode, XpError
-from xp.lib.secrets.shapes import (
-    MIN_LENGTH,
-    SHAPE,
-    URL_PASSWORD,
-    is_secret_variable,
-    parts_of,
-)
+from xp.lib.secrets.shapes import MIN_LENGTH, SHAPE, URL_PASSWORD, is_secret_variable, masked_parts
 
 MASK = "[REDACTED]"
 WORD: Final = f"{string.ascii_letters}{string.digits}_.:/@+=-"
@@ -61,7 +55,7 @@ def resolve(names: Iterable[str], environ: Mapping[str, str] | None = None) -> d
 def secret_values(environ: Mapping[str, str]) -> list[str]:
     """Values of variables that look like secrets (`HF_TOKEN`, ...) though not declared, for the redactor."""
     values = [value for name, value in environ.items() if is_secret_variable(name, value)]
-    return list(dict.fromkeys(part for value in values for part in parts_of(value)))
+    return list(dict.fromkeys(part for value in values for part in masked_parts(value)))
 
 
 def known_values(names: Iterable[str]) -> list[str]:
@@ -69,7 +63,7 @@ def known_values(names: Iterable[str]) -> list[str]:
     filed = _read_dotenv()
     values = [os.environ.get(name) or filed.get(name, "") for name in names]
     return [
-        *(part for value in values if value for part in parts_of(value)),
+        *(part for value in values if value for part in masked_parts(value)),
         *secret_values({**filed, **os.environ}),
     ]
 

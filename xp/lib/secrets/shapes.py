@@ -106,7 +106,7 @@ def _is_path(value: str) -> bool:
     return value.startswith("~/") or bool(top and os.path.isdir(f"/{top}"))
 
 
-def parts_of(value: str) -> tuple[str, ...]:
+def masked_parts(value: str) -> tuple[str, ...]:
     """Parts of a secret value that are masked: the whole value, and a URL's password alone."""
     passwords = [match.group().partition(":")[2] for match in URL_PASSWORD.finditer(value)]
     return (value, *passwords)

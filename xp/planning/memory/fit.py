@@ -39,6 +39,8 @@ from xp.planning.memory.weights import weights_of
 from xp.spec import RunSpec, Strategy
 from xp.spec.launcher import LauncherName
 
+SHARE = "an engine's weights"
+"""Part that must fit the engine's share of an accelerator, not the whole of it."""
 LARGER = "choose a larger hardware option or a smaller model"
 STATES = ("weights", "gradients", "optimizer")
 """Parts of an estimate that do not depend on the episodes."""
@@ -185,7 +187,7 @@ def impossible_by(estimated: MemoryEstimate, capacity: float) -> tuple[str, floa
         return "weights, gradients and optimizer", fixed - capacity
     if estimated.generation and estimated.kv_room + ENGINE_OVERHEAD * estimated.engine_tensor < 0:
         return (
-            "an engine's weights in its share",
+            SHARE,
             -estimated.kv_room / estimated.engine_tensor - ENGINE_OVERHEAD,
         )
     return None
@@ -209,8 +211,8 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         if size > spec.hardware.memory_gb * 1e9:
             yield Refusal(
                 "hardware.memory_gb",
-                f"{work}: {_host_parts(estimated)} of a machine's own memory are"
-                f" {size / 1e9 - spec.hardware.memory_gb:.0f} GB more than its {spec.hardware.memory_gb:g} GB; set"
+                f"{work}: {_host_parts(estimated)} of host memory are"
+                f" {size / 1e9 - spec.hardware.memory_gb:.0f} GB more than a machine's {spec.hardware.memory_gb:g} GB; set"
                 " hardware.memory_gb to what the machines have, use more machines, or keep less on the host"
                 " (backend.parallel)",
             )
@@ -218,12 +220,14 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         if reason is None:
             continue
         what, excess = reason
+        room = f"the {capacity / GIB:.0f} GiB of one accelerator"
+        if what == SHARE:
+            room = f"its share (backend.engine.memory_fraction) of {room}"
         levers = " or ".join(map(str, fit(spec, work=work).levers))
         fix = f"set {levers}" if levers else LARGER
         yield Refusal(
             "hardware.accelerator_memory_gb",
-            f"{work}: {what} exceed the {capacity / GIB:.0f} GiB of an accelerator by {excess / GIB:.1f} GiB at any"
-            f" length of episodes; {fix}",
+            f"{work}: {what} need {excess / GIB:.1f} GiB more than {room}, even with empty episodes; {fix}",
         )
 
 

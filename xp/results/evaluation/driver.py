@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from xp.envs.chat_api import Answer, Api, Unavailable
+from xp.envs.chat_answers import Answer
+from xp.envs.chat_api import Api, Unavailable
 from xp.envs.config import EpisodeConfig
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
@@ -57,7 +58,8 @@ class Allowance:
         if read is None or written is None:
             if self.is_limited and usage.get("requests", 1):
                 raise XpError(
-                    "the endpoint counts no tokens (`usage`), so that no limit of them can be kept"
+                    "the endpoint reports no token usage, so the limit cannot be enforced;"
+                    " leave out --budget-usd and --max-tokens-total"
                 )
             return
         self.tokens += read + written
@@ -264,12 +266,15 @@ class EndpointPlay:
                 fault = fault or ended
                 self._halt.set()
             else:
-                reason = self._context.take(ended)
-                with self._lock:
-                    self._enough = self._enough or reason
+                self._stop_for(self._context.take(ended))
         if fault is not None:
             raise fault
         return self._enough
+
+    def _stop_for(self, limit: str | None) -> None:
+        """Begins no more episodes if a limit is reached; the first one is told."""
+        with self._lock:
+            self._enough = self._enough or limit
 
     def _work(self, waiting: list[tuple[TaskRow, int]]) -> None:
         try:
@@ -285,8 +290,7 @@ class EndpointPlay:
                         self._begun.add(row.task_id)
                 for trajectory in self._context.settled(self._episode(row, sample)):
                     self._ended.put(trajectory)
-                    with self._lock:
-                        self._enough = self._spend(usage_of(trajectory)) or self._enough
+                    self._stop_for(self._spend(usage_of(trajectory)))
         except BaseException as error:  # raised by `_collect`, on the command's own thread
             self._ended.put(error)
         self._ended.put(None)

@@ -13,7 +13,7 @@ from typing import Any
 from xp.envs import server_events
 from xp.envs.chat_api import Api
 from xp.envs.config import EnvConfig, EpisodeConfig
-from xp.envs.pictures import DIRECTORY, PictureStore
+from xp.envs.picture_store import DIRECTORY, PictureStore
 from xp.episode.auto_dialect import detect
 from xp.episode.evaluation import RECORD, read_evaluation
 from xp.episode.judge import JUDGE, JudgeLog

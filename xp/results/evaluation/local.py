@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from xp.envs.pictures import DIRECTORY, PictureStore
+from xp.envs.picture_store import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.preflight import has_module
 from xp.lib.verified import damaged
-from xp.planning.engine import READS_PICTURES, evaluation_server
+from xp.planning.engine_arguments import READS_PICTURES, evaluation_server
 from xp.planning.episode import judge_server, spec_in_job
 from xp.planning.stages import model_stages
 from xp.results.evaluation.entries import Entry

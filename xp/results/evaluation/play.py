@@ -9,10 +9,12 @@ from typing import Any
 
 from xp.envs.base import NEW_PROMPT, Message
 from xp.envs.call_data import THINK_CLOSE, THINK_OPEN
-from xp.envs.chat_api import Answer, DialogueFails, TooLong
+from xp.envs.chat_answers import Answer
+from xp.envs.chat_api import DialogueFails, TooLong
 from xp.envs.config import EnvConfig
 from xp.envs.messages import chat_call, with_text_arguments
-from xp.envs.pictures import PictureStore, parts_of, pictures_of
+from xp.envs.picture_store import PictureStore
+from xp.envs.pictures import parts_of, pictures_of
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens

@@ -90,7 +90,7 @@ def _notes(figures: Mapping[str, Any]) -> Iterator[str]:
         if bounds["of"] == "rule":
             of = "the limits of its rule and grader"
         between = f"between {bounds['low']:.3f} and {bounds['high']:.3f}"
-        yield f"{figures['num_void']} void; by {of}, they leave the mean {between}"
+        yield f"{figures['num_void']} void; with their rewards the mean would be {between}, by {of}"
 
 
 def _rows(result: Result) -> Iterator[tuple[str, ...]]:

@@ -12,14 +12,14 @@ from xp.execution.tracking.base import TrackedRun, openers
 from xp.execution.tracking.mirror import Mirror
 from xp.lib.nested import leaves
 from xp.lib.secrets.redaction import Redactor
+from xp.lib.text import word_list
 from xp.spec import RunSpec
 
 METRICS: Final = "metrics.jsonl"
 ESTIMATES: Final = ("reward", "passes", "avg_at_k")
-PLAIN: Final = (
-    *("num_tasks", "num_episodes", "num_void"),
-    *("turns_mean", "tool_calls_mean", "malformed_mean", "tokens_mean"),
-)
+PLAIN: Final = word_list("""
+    num_tasks num_episodes num_void turns_mean tool_calls_mean malformed_mean tokens_mean
+""")
 WHOLE: Final = "all"
 """Used instead of an environment's name for results over a mixture."""
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 from xp import __version__
 from xp.composition.points import to_yaml, validated
 from xp.envs.base import Picture
-from xp.envs.pictures import DIRECTORY, PictureStore, is_picture
+from xp.envs.picture_store import DIRECTORY, PictureStore
+from xp.envs.pictures import is_picture
 from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.execution.held_out import evaluation_files

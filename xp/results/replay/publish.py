@@ -21,7 +21,7 @@ from xp.execution.lock import read_lock
 from xp.execution.record import read_record
 from xp.execution.run_directory import SPEC, resource_errors
 from xp.lib.models.files import local_directory
-from xp.lib.reading import json_of, recorded_spec, text_of
+from xp.lib.reading import json_of, read_text, recorded_spec
 from xp.lib.text import counted
 from xp.lib.verified import DIGESTS, VERIFIED, damaged
 from xp.planning.episode import user_modules
@@ -185,7 +185,7 @@ def licence_of(model: Path | None) -> dict[str, str]:
     """
     with suppress(AttributeError, IndexError, OSError, XpError, yaml.YAMLError):
         if model:
-            head = yaml.safe_load(text_of(model / CARD, ExitCode.RUN_DIR).split("---\n")[1])
+            head = yaml.safe_load(read_text(model / CARD, ExitCode.RUN_DIR).split("---\n")[1])
         else:
             head = {}
         keys = ("license", "license_name", "license_link")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.composition.points import compose_recorded
-from xp.envs.pictures import DIRECTORY, PictureStore
+from xp.envs.picture_store import DIRECTORY, PictureStore
 from xp.errors import ExitCode, XpError
 from xp.execution.lock import FILE as LOCK
 from xp.execution.lock import LockInputs, differences, facts_and_inputs, read_lock, spec_digest

@@ -19,7 +19,7 @@ from typing import Any, Final
 from xp.composition.points import from_container
 from xp.envs.base import EnvFault, Provider, Task, ToolResult
 from xp.envs.config import EnvConfig, load_provider
-from xp.envs.pictures import DIRECTORY, VARIABLE
+from xp.envs.picture_store import DIRECTORY, VARIABLE
 from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.metrics import EpisodeFacts, episode_metrics
@@ -33,6 +33,7 @@ from xp.lib.codec import from_value
 from xp.lib.nested import grouped
 from xp.lib.reading import recorded_spec
 from xp.lib.secrets.redaction import resolve
+from xp.lib.text import word_list
 from xp.planning.episode import episode_config
 from xp.results.evaluation.paired import PairedComparison, compare
 from xp.results.evaluation.results import check_content, of_run
@@ -44,10 +45,10 @@ from xp.worker.demonstrations import PHASE as SFT
 
 MEAN: Final = "reward/avg_raw_reward"
 FLAT: Final = "reward/groups_without_variance"
-KEYS: Final = (
-    *("reward_fn", "group_reward_fn", "group_score_weight", "judge"),
-    *("reward.reduction", "reward.nonterminal", "reward.minimum", "reward.maximum"),
-)
+KEYS: Final = word_list("""
+    reward_fn group_reward_fn group_score_weight judge
+    reward.reduction reward.nonterminal reward.minimum reward.maximum
+""")
 """Keys of an environment that make the rule."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp import __version__
-from xp.envs.pictures import DIRECTORY, PictureStore
+from xp.envs.picture_store import DIRECTORY, PictureStore
 from xp.episode.evaluation import EvaluationRecord
 from xp.episode.metric_table import find, title_of_metric
 from xp.errors import ExitCode, XpError

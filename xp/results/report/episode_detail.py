@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.pictures import text_of
 from xp.episode.trajectory import own_turns
-from xp.errors import ExitCode, XpError
 from xp.results.report.web import MAX_CHARACTERS, page_name, page_text
 
 MOST_PICTURES: Final = 16
@@ -36,9 +34,10 @@ def detail(
     """
     messages = [_message(message, most, thumbnail) for message in record["messages"]]
     outcome = record["outcome"]
-    rows, undelivered = rows_of(record)
+    rows = rows_of(record)
+    undelivered = undelivered_turns(record)
     has_tree = len(rows) > 1 or bool(undelivered)
-    row_of = {at: n for n, row in enumerate(rows) for at in row["turns"]}
+    row_of = {turn: number for number, row in enumerate(rows) for turn in row["turns"]}
     for turn, position in enumerate(own_turns(record["messages"], outcome["num_turns"])):
         messages[position]["turn"] = turn
         if has_tree:
@@ -46,7 +45,7 @@ def detail(
     void = outcome["void_reason"]
     return {
         "messages": messages,
-        "calls": [_call(call, record["messages"], most) for call in record["tool_calls"]],
+        "calls": [_call_data(call, record["messages"], most) for call in record["tool_calls"]],
         "rows": rows,
         "step_rewards": outcome["step_rewards"],
         "reward_steps": [
@@ -56,23 +55,29 @@ def detail(
         "metrics": {page_name(name): value for name, value in outcome["metrics"].items()},
         **{name: record[name] for name in ("env_s", "open_s", "started_at")},
         "tokens": record["tokens"] or {},
-        "extra": _written(record["extra"], most) if record["extra"] else "",
+        "extra": _json_text(record["extra"], most) if record["extra"] else "",
     }
 
 
-def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
-    """Rows of tokens of an episode, several if its program rewrote its history; and the turns that it did not wait for.
+def undelivered_turns(record: Mapping[str, Any]) -> set[int]:
+    """Turns for which the episode's program did not wait, and which are not trained on."""
+    turns = set[int]()
+    for call in record["tool_calls"]:
+        turns |= set((call.get("result") or {}).get("undelivered", ()))
+    return turns
+
+
+def rows_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of tokens of an episode, several if its program rewrote its history.
 
     Returns:
-        Each row's turns, and the turn that it `follows` (-1 is a new prompt); and the turns that are not trained on.
+        Each row's turns, and the turn that it `follows` (-1 is a new prompt).
     """
     follows = dict[int, int]()
-    undelivered = set[int]()
     for call in record["tool_calls"]:
         result = call.get("result") or {}
         if result.get("follows") is not None:
             follows[call["turn"] + 1] = result["follows"]
-        undelivered |= set(result.get("undelivered", ()))
     rows: list[dict[str, Any]] = []
     for turn in range(record["outcome"]["num_turns"]):
         before = follows.get(turn, turn - 1)
@@ -81,7 +86,7 @@ def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
             row = {"follows": before, "turns": []}
             rows.append(row)
         row["turns"].append(turn)
-    return rows, undelivered
+    return rows
 
 
 def said_in(record: Mapping[str, Any]) -> str:
@@ -112,7 +117,9 @@ def _message(
     return {"role": page_name(message["role"]), "content": page_text(text, most), **more}
 
 
-def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) -> dict[str, Any]:
+def _call_data(
+    call: Mapping[str, Any], messages: Sequence[Any], most: int | None
+) -> dict[str, Any]:
     call_data: dict[str, Any] = {"turn": call.get("turn"), "message": call.get("message")}
     if "malformed" in call:
         call_data["malformed"] = page_text(str(call["malformed"]), most)
@@ -121,7 +128,7 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
     else:
         call_data |= {
             "name": page_name(call.get("name", "")),
-            "arguments": _written(call.get("arguments"), most),
+            "arguments": _json_text(call.get("arguments"), most),
         }
     result = call.get("result")
     if result is not None:
@@ -133,44 +140,8 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
     return call_data
 
 
-def _written(value: Any, most: int | None) -> str:
+def _json_text(value: Any, most: int | None) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return page_text(
         text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most
     )
-
-
-def described_task(run: Path, record: Mapping[str, Any]) -> str:
-    """The environment's description of the task, with the right answer, as JSON text for a page.
-
-    No file of a run has it, so the environment is asked again.
-
-    Args:
-        run: directory of the run.
-        record: record of the episode.
-
-    Raises:
-        XpError: the run was begun elsewhere, so that its environment is not started, or the environment fails.
-    """
-    # An environment needs what a page of recorded episodes does not: planning and providers.
-    from xp.envs.base import EnvFault, Task
-    from xp.envs.config import load_provider
-    from xp.episode.mixture import description
-    from xp.planning.episode import episode_environ
-    from xp.planning.stages import prepare_config
-    from xp.results.report.recipe import trusted_spec
-
-    spec = trusted_spec(run, "its environment is not started")
-    member = prepare_config(spec).members.get(str(record["env"]))
-    if member is None:
-        raise XpError(f"{run.name} has no environment {record['env']}", ExitCode.RUN_DIR)
-    provider = load_provider(member.env, episode_environ(spec))
-    try:
-        answer = description(provider, Task(record["env"], record["split"], record["index"]))
-    except EnvFault as error:
-        raise XpError(
-            f"the environment does not describe the task: {error}", ExitCode.ENVIRONMENT
-        ) from error
-    finally:
-        provider.close()
-    return page_text(json.dumps(answer, ensure_ascii=False, indent=2))

@@ -8,12 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.pictures import DIRECTORY, PictureStore
+from xp.envs.picture_store import DIRECTORY, PictureStore
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS, own_turns
 from xp.errors import ExitCode, XpError
 from xp.lib.packages import require
-from xp.lib.reading import text_of
+from xp.lib.reading import read_text
 from xp.planning.episode import spec_in_job
 from xp.results.report.episode_detail import rows_of
 from xp.results.report.recipe import trusted_spec
@@ -43,7 +43,7 @@ class TokenReader:
             record: record of the episode.
             file: its file; the tools are beside it.
         """
-        if len(rows_of(record)[0]) > 1:
+        if len(rows_of(record)) > 1:
             return no_tokens(
                 "The episode has several rows of tokens, which are not tokenized again; see its tree."
             )
@@ -51,7 +51,7 @@ class TokenReader:
         tools = "[]"
         if _DIGEST.fullmatch(digest):
             named = file.parent / TOOLS / f"{digest}.json"
-            tools = text_of(named, ExitCode.RUN_DIR, below=file.parent)
+            tools = read_text(named, ExitCode.RUN_DIR, below=file.parent)
         try:
             pieces = list(_pieces(self._chat, record, tools))
         except (TypeError, ValueError, LookupError, XpError) as error:

@@ -23,16 +23,19 @@ MAX_NAME: Final = 300
 """Largest number of characters of a name, a number or a reason."""
 STYLES: Final = ("vendor/uPlot.min.css", "style.css")
 SCRIPTS: Final = (
-    *(
-        "vendor/uPlot.iife.min.js",
-        "base.js",
-        "data.js",
-        "curves.js",
-        "distribution.js",
-        "overview.js",
-        "held_out.js",
-    ),
-    *("episodes.js", "episode.js", "compare.js", "sweep.js", "start.js", "main.js"),
+    "vendor/uPlot.iife.min.js",
+    "base.js",
+    "data.js",
+    "curves.js",
+    "distribution.js",
+    "overview.js",
+    "held_out.js",
+    "episodes.js",
+    "episode.js",
+    "compare.js",
+    "sweep.js",
+    "start.js",
+    "main.js",
 )
 """Names of the scripts, in the order of execution."""
 

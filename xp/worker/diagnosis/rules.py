@@ -209,7 +209,7 @@ def entropy(history: History) -> Finding | None:
 
 @rule(
     "kl",
-    "The updates are too large for what the KL penalty holds back.",
+    "The updates are larger than the KL penalty can hold back.",
     "Lower training.learning_rate, or raise training.kl_coef.",
 )
 def kl(history: History) -> Finding | None:

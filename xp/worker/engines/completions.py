@@ -131,7 +131,7 @@ def sampling_parameters(
         request: the turn.
         never: tokens that are never sampled.
     """
-    return {
+    parameters = {
         "n": 1,
         "max_tokens": request.max_tokens,
         "seed": request.seed,
@@ -141,13 +141,11 @@ def sampling_parameters(
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
         "logprobs": 0,
-        **(
-            {"stop": list(sampling.stop), "include_stop_str_in_output": True}
-            if sampling.stop
-            else {}
-        ),
         **biases(never),
     }
+    if sampling.stop:
+        parameters |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
+    return parameters
 
 
 class ServerEngine(RequestEngine):

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from xp.lib import loopback, private_ray, processes
+from xp.lib import loopback_binding, private_ray, processes
 from xp.lib.asgi_key import App, KeyCheck
 
 KEY: Final = "XP_ENGINE_KEY"
@@ -65,6 +65,6 @@ def main(engine: str, arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    loopback.stay()
+    loopback_binding.bind_to_loopback()
     processes.end_with_parent()
     main(sys.argv[1], sys.argv[2:])

@@ -40,10 +40,10 @@ PINS = {
         1, "evaluation.samples_per_task repeats the held-out tasks"
     ),
     "trainer.resume_mode": Pin("latest", "resume=RUN continues a run"),
-    "data.dataloader.num_workers": Pin(0, "a view of tasks is read in the trainer's process"),
+    "data.dataloader.num_workers": Pin(0, "the tasks are read in the trainer's process"),
     "trainer.algorithm.advantage_batch_normalize": Pin(False, "set algorithm.advantage_scale"),
     "trainer.update_ref_every_epoch": Pin(
-        False, "xp's view of the tasks is one epoch, so that it would never happen"
+        False, "the tasks of a whole run are one epoch, so it would never happen"
     ),
     "trainer.recompute_old_logprobs_per_minibatch": Pin(
         True,

@@ -61,7 +61,7 @@ def choose_latest(checkpoints: Path) -> None:
         return
     whole = [step for step, directory in known.items() if (directory / STATE).is_file()]
     if whole:
-        remedy = f"training goes on from {FORM.format(max(whole))}"
+        remedy = f"training continues from {FORM.format(max(whole))}"
         write_atomically(file, str(max(whole)))
     else:
         remedy = "training begins anew"

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from xp.lib import loopback
+from xp.lib import loopback_binding
 from xp.lib.patching import Execute, around_import
 from xp.worker.nodes import use_rays_interface
 
@@ -32,8 +32,8 @@ VARIABLES = {
 
 def prepare_process() -> None:
     """Makes SkyRL importable and quiet; called first in the driver, and by Ray in each worker."""
-    if loopback.ONE_MACHINE in os.environ:
-        loopback.stay()
+    if loopback_binding.ONE_MACHINE in os.environ:
+        loopback_binding.bind_to_loopback()
     else:
         use_rays_interface()
     for name, value in VARIABLES.items():

@@ -81,7 +81,7 @@ class SftLog:
             self._updates.end(step, *values, is_last=step == self._num_updates)
         elif loss is not None and self._updates.start_loss is None:
             if step:
-                print(f"going on from update {step}", flush=True)
+                print(f"continuing from update {step}", flush=True)
             self._updates.begin(step, loss)
         elif loss is not None:
             self._held_out_loss = loss

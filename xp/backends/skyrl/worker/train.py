@@ -20,7 +20,7 @@ from xp.backends.skyrl.worker.config import (
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.lib import loopback, private_ray
+from xp.lib import loopback, loopback_binding, private_ray
 from xp.lib.atomic import replacing
 from xp.spec.backend import Placement
 from xp.tasks.row import TaskRow
@@ -111,8 +111,8 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
     # A colocated engine loses all weights while it sleeps (RemoteInferenceClient.sleep).
     is_colocated = common.spec.backend.engine.placement is Placement.COLOCATED
     policy.sends_vision = common.spec.model.images is not None and is_colocated
-    if loopback.ONE_MACHINE in os.environ:
-        # The router of SkyRL's engines is not a Python program; xp.lib.loopback binds the engines' own servers.
+    if loopback_binding.ONE_MACHINE in os.environ:
+        # The router of SkyRL's engines is not a Python program; xp.lib.loopback_binding binds the engines' own servers.
         engine = cfg.generator.inference_engine
         engine.router_init_kwargs |= {"host": loopback.HOST, "prometheus_host": loopback.HOST}
         if private_ray.engine_key() is not None:

@@ -8,6 +8,7 @@ from xp.backends.slime.control.flags import Flags, flags_of
 from xp.fields.architecture import FAMILIES, LLAMA3, LOADED_ONLY, SHAPE, YARN, network_flags
 from xp.fields.field import Refusal
 from xp.spec import Architecture, RunSpec
+from xp.spec.model import Router
 
 
 def architecture_flags(shape: Architecture) -> Flags:
@@ -42,6 +43,13 @@ def family_refusal(spec: RunSpec) -> Refusal | None:
     return None
 
 
+def _is_megatrons(router: Router) -> bool:
+    """Returns whether Megatron has such scores: sigmoids are divided by their sum, and they alone have a bias."""
+    if router.sigmoid:
+        return router.normalized
+    return not router.bias
+
+
 def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refusals of unsupported properties in a network of a supported family."""
     shape = spec.model.architecture
@@ -59,14 +67,14 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
             supported = f"{YARN}FACTOR"
         yield Refusal(
             "model.architecture.rope_scaling",
-            f"Slime's network supports only {supported} and would train {shape.rope_scaling} as another network;"
+            f"Slime supports only {supported} and would build a different network for {shape.rope_scaling};"
             " use backend=skyrl or trl",
         )
     router = shape.router
-    if router is not None and (router.sigmoid > router.normalized or router.bias > router.sigmoid):
+    if router is not None and not _is_megatrons(router):
         yield Refusal(
             "model.architecture.router",
-            "Megatron divides sigmoid scores by their sum and has a bias for them only, and would train another"
+            "Megatron divides sigmoid scores by their sum and has a bias for them only, so it would build a different"
             " network; use backend=skyrl or trl",
         )
     if (
@@ -77,5 +85,5 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal(
             "model.architecture.router",
             "Megatron scores a group by its best experts_per_token / groups_per_token experts, and the model's own code"
-            " by its best two, so that it would train another network; use backend=skyrl or trl",
+            " by its best two, so it would build a different network; use backend=skyrl or trl",
         )

@@ -96,7 +96,7 @@ def fault(name: str, values: tuple[str, ...] | None) -> str | None:
 def _wrong_number(flag: Flag, values: tuple[str, ...]) -> str | None:
     if flag.nargs == 0:
         if values:
-            return f"it has no value, but got {' '.join(values)}; give true"
+            return f"it takes no value, but got {' '.join(values)}; give true"
         return None
     expected = flag.nargs if isinstance(flag.nargs, int) else 1
     if flag.nargs in ("*", "?") or (flag.nargs == "+" and values) or len(values) == expected:
@@ -116,7 +116,7 @@ def _wrong_value(flag: Flag, text: str) -> str | None:
             kind = "JSON"
         else:
             kind = f"of type {flag.type}"
-        return f"{text!r} is not {kind}; set such a value"
+        return f"{text!r} is not {kind}; set another value"
     return None
 
 

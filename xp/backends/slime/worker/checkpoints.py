@@ -42,7 +42,7 @@ class Checkpoints:
 
     def whole(self) -> list[int]:
         """Rollout ids with a complete checkpoint, oldest first."""
-        ids = set.intersection(*map(_written, self.directories))
+        ids = set.intersection(*map(_written_steps, self.directories))
         return sorted(
             rollout_id for rollout_id in ids if _position(self.directory, rollout_id).is_file()
         )
@@ -79,7 +79,7 @@ class Checkpoints:
                 seal(export, end_ids, template)
 
 
-def _written(checkpoints: Path) -> set[int]:
+def _written_steps(checkpoints: Path) -> set[int]:
     known = step_directories(checkpoints, FORM)
     return {
         rollout_id for rollout_id, folder in known.items() if (folder / "metadata.json").is_file()

@@ -11,7 +11,7 @@ from functools import partial, wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from xp.lib import loopback
+from xp.lib import loopback_binding
 from xp.lib.patching import after_import
 from xp.worker.engines.key_check import OPEN, EngineKeyCheck, engine_key, headers
 
@@ -26,7 +26,7 @@ SERVER: Final = "sglang.srt.entrypoints.http_server"
 
 def prepare_process() -> None:
     """Sets up a process of Slime's on one machine before it imports Slime; Ray calls this in each of its workers."""
-    loopback.stay()
+    loopback_binding.bind_to_loopback()
     after_import(HTTP_UTILS, _key_of_router_and_rollouts)
     after_import(ENGINE, _key_of_engine)
     # Slime starts it by its name in a separate process.

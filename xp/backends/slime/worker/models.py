@@ -6,12 +6,15 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.lib.models.network import mismatches
 from xp.worker.hub_model import fetched
 from xp.worker.publish import link_or_copy, publish
+
+PLACES: Final = ("runs/", "models/", "/", ".")
+"""Beginnings of a directory, which no Hugging Face id has."""
 
 
 def local_model(name: str, root: Path) -> Path:
@@ -26,14 +29,22 @@ def local_model(name: str, root: Path) -> Path:
     """
     if (root / name / "config.json").is_file():
         return (root / name).absolute()
-    if name.startswith(("runs/", "models/", "/", ".")):
+    if name.startswith(PLACES):
         raise XpError(f"there is no model at {name}; did the run get that far?", ExitCode.RUN_DIR)
     return fetched(name, None)
 
 
 def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
     """Compares the spec with the model's config.json; raises XpError(PLAN) with every field that differs."""
-    differing = mismatches(architecture, json.loads((model / "config.json").read_text()))
+    _check(model, _config_of(model), architecture)
+
+
+def _config_of(model: Path) -> Any:
+    return json.loads((model / "config.json").read_text())
+
+
+def _check(model: Path, config: Any, architecture: Mapping[str, Any]) -> None:
+    differing = mismatches(architecture, config)
     if differing:
         raise XpError(
             f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN
@@ -42,8 +53,8 @@ def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
 
 def check_quantized(model: Path, architecture: Mapping[str, Any]) -> None:
     """Checks the engines' model with FP8 weights; raises XpError(PLAN). Slime passes other types on unquantised."""
-    check_architecture(model, architecture)
-    config = json.loads((model / "config.json").read_text())
+    config = _config_of(model)
+    _check(model, config, architecture)
     method = config.get("quantization_config", {}).get("quant_method")
     if method != "fp8":
         reason = f"{model} has quantization_config.quant_method={method}, expected fp8"
@@ -71,6 +82,6 @@ def set_yarn(args: Any) -> None:
     """Sets the upper band of YaRN's frequencies as the model's config.json has it, before Megatron's configuration is
     made of the arguments: there is no flag, and Kimi K2's differs from Megatron's default."""
     if args.multi_latent_attention:
-        config = json.loads(Path(args.hf_checkpoint, "config.json").read_text())
+        config = _config_of(Path(args.hf_checkpoint))
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         args.beta_fast = float(rope.get("beta_fast", 32))

@@ -41,8 +41,8 @@ class PictureRequest:
             )
         if self.num_encoded_again == self.num_context_tokens:
             raise PictureMismatch(
-                "the tokens of pictures differ: the engine may have read other tokens of a context with images, as many"
-                " as xp has: the text of the policy's turns is encoded otherwise"
+                "the tokens of pictures differ: the engine encodes the text of a context with images again, and the text"
+                " of the policy's turns gives other tokens than the policy wrote"
             )
 
 

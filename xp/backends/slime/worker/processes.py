@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Final
 
 from xp.backends.slime.worker import engine_key
-from xp.lib import loopback
+from xp.lib import loopback_binding
 from xp.lib.patching import after_import
 from xp.worker.nodes import use_rays_interface
 
@@ -21,7 +21,7 @@ DEADLINES_S: Final = {"get": 30.0, "delete": 30.0, "post": 1800.0}
 
 def setup(flags: Sequence[str]) -> Callable[[], None]:
     """Returns the set-up function for a run with this command line on the machines visible to this process."""
-    if loopback.ONE_MACHINE not in os.environ:
+    if loopback_binding.ONE_MACHINE not in os.environ:
         return on_nodes
     if engine_key.starts_all_servers(flags):
         return with_key
@@ -36,7 +36,7 @@ def on_nodes() -> None:
 
 def on_one_machine() -> None:
     """Set-up for one machine, with engines or a router that this run does not start."""
-    loopback.stay()
+    loopback_binding.bind_to_loopback()
     set_deadlines()
 
 

@@ -17,9 +17,9 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, Work
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.processes import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
-from xp.envs import pictures
+from xp.envs import picture_store
 from xp.errors import ExitCode, XpError
-from xp.lib import loopback, private_ray
+from xp.lib import loopback, loopback_binding, private_ray
 from xp.lib.atomic import write_atomically
 from xp.lib.patching import replaced
 from xp.lib.secrets.environment import SECRETS_FILE
@@ -117,7 +117,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     if not os.environ.get("RAY_ADDRESS"):
         private_ray.close_to_others()
     setup = processes.setup(command.flags)
-    if loopback.ONE_MACHINE in os.environ:
+    if loopback_binding.ONE_MACHINE in os.environ:
         setup()
     hook = {"worker_process_setup_hook": f"{setup.__module__}.{setup.__name__}"}
     import ray
@@ -126,7 +126,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     if os.environ.get("RAY_ADDRESS"):
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
-        names = ("PYTHONPATH", SECRETS_FILE, pictures.VARIABLE)
+        names = ("PYTHONPATH", SECRETS_FILE, picture_store.VARIABLE)
         variables = {name: os.environ[name] for name in names if os.environ.get(name)}
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **variables}})
     else:

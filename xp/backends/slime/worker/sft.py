@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     checkpoints = config.checkpoints_in(root)
     latest = checkpoints.choose_latest()
     if latest is not None:
-        print(f"going on from update {latest + 1} of {num_updates}", flush=True)
+        print(f"continuing from update {latest + 1} of {num_updates}", flush=True)
     if latest is None or latest + 1 < num_updates:
         run_train(
             config.command.with_value(STEPS_FLAG, str(num_updates)),

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> None:
         config = config.from_the_start()
     else:
         config = config.resumed(latest, checkpoints.whole())
-        print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
+        print(f"continuing from rollout step {latest + 1} of {config.num_steps}", flush=True)
     last = train(config, root, latest)
     checkpoints.seal_exports(chat.end_ids, chat.template)
     model_place = root / config.places.model

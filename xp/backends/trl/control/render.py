@@ -20,7 +20,7 @@ from xp.fields.support import FieldSupport
 from xp.fields.trl import is_sharded, node_size, world_size
 from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
-from xp.planning.engine import READS_PICTURES, vllm_server
+from xp.planning.engine_arguments import READS_PICTURES, vllm_server
 from xp.planning.job import Job, Stage
 from xp.planning.native_keys import TrainerKeys
 from xp.planning.runtime import trainer_runtime

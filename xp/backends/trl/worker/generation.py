@@ -165,10 +165,10 @@ def send_over_gloo() -> None:
 
     class CpuClient(base):  # type: ignore[misc]
         def init_communicator(self, device: Any = 0) -> None:
-            from xp.worker.gloo_transfer import RendezvousInfo, meet
+            from xp.worker.gloo_transfer import RendezvousInfo, open_group
 
             meeting = RendezvousInfo(HOST, self.group_port, self.get_world_size() + 1)
-            self.communicator = meet(
+            self.communicator = open_group(
                 meeting, partial(self._tell, "init_weight_transfer_engine", "init_info")
             )
 

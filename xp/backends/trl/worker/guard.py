@@ -19,8 +19,8 @@ from xp.backends.trl.worker.lora import without_dropout
 from xp.backends.trl.worker.means import (
     SHARE,
     Counts,
-    parts_of,
     rescaled,
+    row_parts,
     shares,
     trained,
     update_counts,
@@ -305,7 +305,7 @@ class GuardedTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         if self.model.training and self._step % self.args.gradient_accumulation_steps == 0:
             self._xp_counts = update_counts(self)
             self._xp_part = 0
-        first, *further = parts_of(inputs, self.args.per_device_train_batch_size)
+        first, *further = row_parts(inputs, self.args.per_device_train_batch_size)
         total = self._loss_of_part(model, first)
         for part in further:
             self.accelerator.backward(total)

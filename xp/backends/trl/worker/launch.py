@@ -16,7 +16,7 @@ from pathlib import Path
 
 from xp.backends.trl.worker import train
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.process import stay_here
+from xp.backends.trl.worker.process import bind_on_one_machine
 from xp.lib.load import import_large
 from xp.lib.reading import config_of
 from xp.worker.engines.key_check import KEY
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
     path, *accelerate = argv
     config = config_of(Path(path), TRLTrainConfig.from_json)
     with ExitStack() as stack:
-        stay_here()
+        bind_on_one_machine()
         if config.server is not None:
             _serve(stack, config)
         if accelerate:

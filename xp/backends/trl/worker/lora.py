@@ -34,16 +34,8 @@ def start_policy(start: str, policy: Model) -> tuple[Any, Any]:
 
     lora = policy.lora
     dtype = loaded_dtype(policy)
-
-    def loaded(name: str) -> Any:
-        here = Path(name)  # as peft writes it beside the adapters
-        exact = str(here.absolute()) if here.is_dir() else name
-        model = load_network(exact, dtype, trains_vision=policy.train_vision)
-        disable_dropout(model)
-        return model
-
     if lora is None:
-        return loaded(start), None
+        return _loaded(start, policy), None
     from peft import (
         LoraConfig,
         get_peft_model,
@@ -54,13 +46,13 @@ def start_policy(start: str, policy: Model) -> tuple[Any, Any]:
 
     adapters = adapters_of(start)
     if adapters is None or dtype is torch.float32:
-        model = loaded(start)
+        model = _loaded(start, policy)
         check_untied(model, lora.target_modules or ())
         check_targets(model.config, lora)
-        return model, with_experts(peft_config(lora, model), model, lora)
-    base = loaded(base_of(adapters))
+        return model, peft_config(lora, model)
+    base = _loaded(base_of(adapters), policy)
     check_targets(base.config, lora)
-    model = get_peft_model(base, with_experts(peft_config(lora, base), base, lora))
+    model = get_peft_model(base, peft_config(lora, base))
     weights = load_peft_weights(str(adapters), device="cpu")
     shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
     alpha = LoraConfig.from_pretrained(str(adapters)).lora_alpha
@@ -71,8 +63,18 @@ def start_policy(start: str, policy: Model) -> tuple[Any, Any]:
         f"{adapters}: not the settings of model.lora, so these adapters are merged and rounded to {dtype}",
         flush=True,
     )
-    model = loaded(start)
-    return model, with_experts(peft_config(lora, model), model, lora)
+    model = _loaded(start, policy)
+    return model, peft_config(lora, model)
+
+
+def _loaded(start: str, policy: Model) -> Any:
+    """The network of a Hugging Face id or a directory, without dropout."""
+    directory = Path(start)
+    if directory.is_dir():
+        start = str(directory.absolute())  # as peft writes it beside the adapters
+    model = load_network(start, loaded_dtype(policy), trains_vision=policy.train_vision)
+    disable_dropout(model)
+    return model
 
 
 def loaded_dtype(policy: Model) -> Any:
@@ -86,38 +88,39 @@ def loaded_dtype(policy: Model) -> Any:
 
 
 def peft_config(lora: LoraSpec, model: Any) -> Any:
-    """Configuration for peft; the head gets no adapter, since TRL refuses it, nor does a part for pictures."""
+    """Configuration for peft; the head gets no adapter, since TRL refuses it, nor does a part for pictures.
+
+    transformers keeps experts as one tensor each, which is not a linear layer. For some families peft 0.21 takes names
+    of layers for these tensors, so that dense layers and shared experts of the same names would have no adapters.
+    What `target_modules` do not reach is in `target_parameters`.
+    """
     from peft import LoraConfig
 
-    return LoraConfig(
+    config = LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=text_layers(model, lora.target_modules),
     )
-
-
-def with_experts(config: Any, model: Any, lora: LoraSpec) -> Any:
-    """The configuration with target_parameters for what peft's `target_modules` do not reach.
-
-    transformers keeps experts as one tensor each, which is not a linear layer. For some families peft 0.21 takes names
-    of layers for these tensors, so that dense layers and shared experts of the same names would have no adapters.
-    """
-    experts = [] if lora.target_modules is not None else expert_parameters(model)
     layers = linear_layers(model)
-    expert_ends = {end for end in {end_of(name) for name in layers} if _is_of_experts(model, end)}
-    if lora.target_modules is not None:
-        layers = [
-            name
-            for name in layers
-            if end_of(name) in expert_ends and is_named(name, lora.target_modules)
-        ]
-        config.target_parameters = [f"{name}.weight" for name in layers] or None
-        return config
+    expert_ends = {end for end in map(end_of, layers) if _is_of_experts(model, end)}
+    if lora.target_modules is None:
+        _adapt_all(config, model, lora, expert_ends)
+    else:
+        named = [name for name in layers if is_named(name, lora.target_modules)]
+        hidden = [f"{name}.weight" for name in named if end_of(name) in expert_ends]
+        config.target_parameters = hidden or None
+    return config
+
+
+def _adapt_all(config: Any, model: Any, lora: LoraSpec, expert_ends: set[str]) -> None:
+    """Sets the targets of adapters on every linear layer but the head, and on the experts."""
+    experts = expert_parameters(model)
+    layers = linear_layers(model)
     adapted = [name for name in layers if not _is_refused(model, end_of(name))]
     if not experts and not expert_ends and len(adapted) == len(layers):
-        return config
+        return
     config.target_modules = [name for name in adapted if end_of(name) not in expert_ends]
     hidden = [f"{name}.weight" for name in adapted if end_of(name) in expert_ends]
     config.target_parameters = [*experts, *hidden] or None
@@ -126,7 +129,6 @@ def with_experts(config: Any, model: Any, lora: LoraSpec) -> Any:
         fused = rf".*\.{FUSED}"
         config.rank_pattern = {fused: 2 * lora.rank}
         config.alpha_pattern = {fused: 2 * lora.alpha}
-    return config
 
 
 def end_of(name: str) -> str:
@@ -208,7 +210,7 @@ def check_targets(model_config: Any, lora: LoraSpec) -> int:
         twin = network_from(model_config)
     targets = lora.target_modules or ()
     check_names(twin, targets, {name for name in targets if _is_of_experts(twin, name)})
-    config = with_experts(peft_config(lora, twin), twin, lora)
+    config = peft_config(lora, twin)
     try:
         adapted = get_peft_model(twin, config)
     except ValueError as error:
@@ -236,19 +238,19 @@ def merged_weights(model: Any) -> Iterator[tuple[str, Any]]:
             continue
         value = parameter.data
         if BASE in name:
-            owner = base.get_submodule(name.partition(f"{BASE}.")[0])
-            if isinstance(owner, BaseTunerLayer):
-                value = _merged(owner, parameter)
+            wrapper = base.get_submodule(name.partition(f"{BASE}.")[0])
+            if isinstance(wrapper, BaseTunerLayer):
+                value = _merged(wrapper, parameter)
         yield name.replace(BASE, ""), value
 
 
-def _merged(owner: Any, parameter: Any) -> Any:
-    """One weight with its adapters; wrappers of several weights of one layer are nested in `owner`."""
+def _merged(outermost: Any, parameter: Any) -> Any:
+    """One weight with its adapters; wrappers of several weights of one layer are nested in the outermost one."""
     import torch
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     wrappers = []
-    layer = owner
+    layer = outermost
     while isinstance(layer, BaseTunerLayer):
         wrappers.append(layer)
         layer = layer.base_layer

@@ -31,7 +31,7 @@ class Counts:
     tokens: float
     episodes: float
     of_parts: Sequence[float]
-    """Trained tokens of each micro-batch, or of each part of one (`parts_of`)."""
+    """Trained tokens of each micro-batch, or of each part of one (`row_parts`)."""
 
 
 SHARE = "xp_share"
@@ -56,7 +56,7 @@ def shares(inputs: Any, episodes: Sequence[int]) -> torch.Tensor:
     return tokens / torch.zeros_like(tokens).index_add(0, numbers, tokens)[numbers].clamp(min=1)
 
 
-def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
+def row_parts(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
     """A micro-batch in parts of at most this number of rows; one, if no episode has several rows."""
     num_rows = len(inputs["completion_mask"])
     if num_rows <= size:
@@ -78,7 +78,7 @@ def update_counts(trainer: Any) -> Counts:
     first = trainer._step % trainer.args.steps_per_generation
     size = trainer.args.per_device_train_batch_size
     buffered = trainer._buffered_inputs[first : first + accumulated]
-    parts = [part for inputs in buffered for part in parts_of(inputs, size)]
+    parts = [part for inputs in buffered for part in row_parts(inputs, size)]
     counts = torch.stack(
         [torch.stack([trained(part).sum(), part[SHARE].sum()]) for part in parts]
     ).float()

@@ -12,7 +12,7 @@ from datetime import timedelta
 from logging import getLogger
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from xp.lib import loopback
+from xp.lib import loopback_binding
 from xp.worker.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ def quiet_rank() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
-def stay_here() -> None:
+def bind_on_one_machine() -> None:
     """Binds a stage of one machine to 127.0.0.1; a stage of several must be reachable from the others."""
     if Nodes.here(os.environ) is None:
-        loopback.stay()
+        loopback_binding.bind_to_loopback()
 
 
 def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:

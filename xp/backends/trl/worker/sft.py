@@ -17,11 +17,11 @@ from xp.backends.trl.worker.lora import start_policy
 from xp.backends.trl.worker.policy import publish_policy
 from xp.backends.trl.worker.process import (
     Ranks,
+    bind_on_one_machine,
     join_group,
     leave_group,
     quiet_rank,
     quiet_trainer,
-    stay_here,
 )
 from xp.episode.picture_reader import PictureReader
 from xp.lib.load import import_large
@@ -42,7 +42,7 @@ LABEL_OF_OTHERS = -100
 def main(argv: Sequence[str]) -> None:
     """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
     path, *accelerate = map(Path, argv)
-    stay_here()
+    bind_on_one_machine()
     if accelerate:
         launch_processes(str(accelerate[0]), "xp.backends.trl.worker.sft", str(path))
         return
@@ -81,7 +81,7 @@ def train(program: SftProgram[TRLSftConfig], ranks: Ranks) -> None:
     trainer = make_trainer(program, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     if checkpoint is not None:
-        print(f"going on from {checkpoint}", flush=True)
+        print(f"continuing from {checkpoint}", flush=True)
     updates.start()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     held_out_loss = None

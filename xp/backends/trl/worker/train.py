@@ -23,11 +23,11 @@ from xp.backends.trl.worker.lora import merged_weights, set_dropout, start_polic
 from xp.backends.trl.worker.policy import publish_policy
 from xp.backends.trl.worker.process import (
     Ranks,
+    bind_on_one_machine,
     join_group,
     leave_group,
     quiet_rank,
     quiet_trainer,
-    stay_here,
 )
 from xp.episode.advantages import advantage_rule
 from xp.episode.tokens import ChatTokens
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0])
     ranks = Ranks()
     start = Start()
-    stay_here()
+    bind_on_one_machine()
     if not ranks.is_main:
         quiet_rank()
     program = TrainingProgram.begin(path, TRLTrainConfig.from_json)
@@ -122,7 +122,7 @@ def _train(
 
     checkpoint = latest_checkpoint(checkpoints)
     if checkpoint is not None:
-        print(f"going on from {checkpoint}", flush=True)
+        print(f"continuing from {checkpoint}", flush=True)
         log.continue_after(step_of(checkpoint) // log.updates_per_rollout)
         rollouts.resume(checkpoint)
     try:

@@ -293,9 +293,8 @@ def reduction_of(norms: Sequence[float]) -> LossReduction:
         if all(math.isclose(ratio, number, rel_tol=TOLERANCE) for ratio, number in pairs):
             return reduction
     raise XpError(
-        f"the service's gradient of a token's loss is {ratios[0]:.3g} times that of the token alone where 7 tokens without a"
-        f" loss are beside it, and {ratios[1]:.3g} times where it is sent twice; expected 1 and 2 (a sum), or 0.0714 and 1"
-        " (a mean over data of the means of each); use another server",
+        f"the service neither sums nor averages the losses of tokens (gradient with padding: x{ratios[0]:.3g}, expected 1 or"
+        f" 0.0714; of a token sent twice: x{ratios[1]:.3g}, expected 2 or 1); use another server",
         ExitCode.PLAN,
     )
 

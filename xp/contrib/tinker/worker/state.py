@@ -46,7 +46,7 @@ def latest(checkpoints: Path) -> Path | None:
         fault = damaged(manifest) if manifest.is_file() else "it was never finished"
         if fault is None:
             return known[step]
-        print(f"{known[step]} is passed over: {fault}", file=sys.stderr, flush=True)
+        print(f"{known[step]} is skipped: {fault}", file=sys.stderr, flush=True)
     return None
 
 

@@ -148,7 +148,7 @@ class ServiceTraining:
         client = self._service.train(state, has_optimizer=checkpoint is not None)
         self._state = str(state or "")
         if checkpoint is not None:
-            print(f"going on from {checkpoint}", flush=True)
+            print(f"continuing from {checkpoint}", flush=True)
             self._step = int(begun["step"])
             if self._curriculum is not None:
                 self._curriculum.restore(checkpoint / CURRICULUM)

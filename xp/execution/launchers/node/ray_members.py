@@ -20,9 +20,10 @@ from xp.errors import ExitCode
 from xp.execution.launchers.node.job_spec import JobSpec
 from xp.execution.launchers.node.spread import MEMBER
 from xp.lib import processes
+from xp.lib.loopback import free_port
 from xp.lib.reading import config_of
 from xp.lib.text import first_line
-from xp.worker.nodes import NUMBER, free_port
+from xp.worker.nodes import NUMBER
 
 POLL_S = 0.5
 PLACE_S = 600.0

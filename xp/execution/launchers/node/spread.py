@@ -17,7 +17,8 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.execution.launchers.node.job_spec import JOB_SPEC, JobSpec, Spread
 from xp.execution.launchers.node.program import piped
-from xp.worker.nodes import MAIN, free_port
+from xp.lib.loopback import free_port
+from xp.worker.nodes import MAIN
 
 MEMBER = "xp.execution.launchers.node.member"
 RAY_MEMBERS = "xp.execution.launchers.node.ray_members"

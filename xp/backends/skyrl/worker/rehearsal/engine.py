@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from xp.envs.pictures import PictureStore
+from xp.envs.picture_store import PictureStore
 from xp.episode.picture_reader import PictureReader
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling

@@ -51,14 +51,14 @@ class GlooEngine(SkyrlTrainerCapabilities):  # type: ignore[misc]
     """
 
     def __init__(self, client: Any, source: Any, world_size: int) -> None:
-        from xp.worker.gloo_transfer import RendezvousInfo, meet
+        from xp.worker.gloo_transfer import RendezvousInfo, open_group
 
         self._client = client
         self._source = source
         self._group = None
         if dist.get_rank() == 0:
             meeting = RendezvousInfo(HOST, free_port(), world_size)
-            self._group = meet(meeting, client.init_weight_transfer_engine)
+            self._group = open_group(meeting, client.init_weight_transfer_engine)
 
     def send_weights(self) -> None:
         from xp.worker.gloo_transfer import Announcement, send

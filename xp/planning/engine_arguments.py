@@ -102,7 +102,7 @@ def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
     engine = spec.backend.engine
     on_cpu = is_on_cpu(spec)
     longest = longest_in_engine(spec)
-    return (
+    arguments = [
         *("--tp-size", str(engine.tensor_parallel)),
         *("--dp-size", str(max(1, num_accelerators(spec) // engine.tensor_parallel))),
         *("--mem-fraction-static", str(engine.memory_fraction)),
@@ -111,14 +111,20 @@ def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
         *("--context-length", str(longest)),
         *("--dtype", spec.model.dtype.value),
         *("--random-seed", str(spec.seed)),
-        *(() if engine.prefix_caching else ("--disable-radix-cache",)),
-        *_flag("--quantization", engine.quantization),
-        *(("--kv-cache-dtype", "fp8_e4m3") if engine.kv_cache_dtype else ()),
-        *(("--ep-size", str(engine.expert_parallel)) if engine.expert_parallel > 1 else ()),
-        *(("--disable-cuda-graph",) if engine.eager and not on_cpu else ()),
-        # Without the model's own sampling defaults: every request has all parameters.
-        *("--sampling-defaults", "openai"),
-        # SGLang's warm-up would send a request without the key.
-        *("--skip-server-warmup", "--log-level-http", "warning"),
-        *((*ON_CPU, "--max-total-tokens", str(CACHE_TOKENS_ON_CPU * longest)) if on_cpu else ()),
-    )
+    ]
+    if not engine.prefix_caching:
+        arguments.append("--disable-radix-cache")
+    arguments += _flag("--quantization", engine.quantization)
+    if engine.kv_cache_dtype:
+        arguments += ["--kv-cache-dtype", "fp8_e4m3"]
+    if engine.expert_parallel > 1:
+        arguments += ["--ep-size", str(engine.expert_parallel)]
+    if engine.eager and not on_cpu:
+        arguments.append("--disable-cuda-graph")
+    # Without the model's own sampling defaults: every request has all parameters.
+    arguments += ["--sampling-defaults", "openai"]
+    # SGLang's warm-up would send a request without the key.
+    arguments += ["--skip-server-warmup", "--log-level-http", "warning"]
+    if on_cpu:
+        arguments += [*ON_CPU, "--max-total-tokens", str(CACHE_TOKENS_ON_CPU * longest)]
+    return tuple(arguments)
