@@ -195,7 +195,7 @@ def judge(
     raise XpError(
         f"{counted(len(failures), 'task')} could not be prepared ({shares[worst]:.1%} of environment {worst}):\n"
         + "\n".join(lines)
-        + "\nrun the same command again to retry only these, or permit some by preparation.allow_missing_fraction "
+        + "\nrun the same command again to retry them, or permit some by preparation.allow_missing_fraction "
         f"(now {config.preparation.allow_missing_fraction})",
         ExitCode.TASKS,
     )

@@ -25,7 +25,7 @@ from xp.spec.dialect import Dialect
 from xp.spec.env import GraderForm
 from xp.tasks.config import MemberConfig, PrepareConfig
 
-FORMAT = 3
+FORMAT = 4
 """Version of the rows' schema and the rendering of prompts; increase it with every change, so that older sets are not
 used."""
 
