@@ -25,7 +25,7 @@ def stages_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xp.execution.preflight.copy_package", os.makedirs)
     monkeypatch.setattr("xp.execution.launchers.local.make_launcher", launcher)
     # It would keep the sockets of later tests on 127.0.0.1, too.
-    monkeypatch.setattr("xp.backends.trl.worker.train.stay_here", lambda: None)
+    monkeypatch.setattr("xp.backends.trl.worker.train.bind_on_one_machine", lambda: None)
 
 
 def launcher(*_: Any) -> FakeLauncher:
