@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.python_files import XP
 from tests.support.sections import run_spec
+from xp.composition import compose
 from xp.lib.codec import decode
 from xp.planning.episode import spec_in_job
 from xp.spec import RunSpec
@@ -113,6 +114,29 @@ def test_a_job_looks_up_no_plugin_and_reads_no_default() -> None:
     spec = decode(RunSpec, json.dumps(written))
     assert spec.backend.name == spec.launcher.name == "of_a_plugin"
     assert spec.model.dialect == "a_package.dialects:Mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("env.judge={rubric: r, model: {url: 'http://127.0.0.1:1/v1', name: m}}",),
+        ("env.judge={rubric: r, scale: [1, 5], model: {serve: m/m}}",),
+        ("env=harbor", "env.target=/tasks", "env.sandbox=docker"),
+        ("env=[sums,multiply]",),
+        ("env.reward_fn=[math:fsum]", "env.train.split=[train,test]", "tracking=[wandb,mlflow]"),
+        ("env.train.curriculum=pass_rate", "env.train.curriculum_bounds=[0.2,0.8]"),
+        ("model.lora={rank: 8}", "training.stop=[x]"),
+        ("model.lora={rank: 8, target_modules: [q_proj]}",),
+        ("env=shapes_mini", "model=tiny_vlm"),
+        ("algorithm=ppo", "training.critic_learning_rate=1e-5"),
+        ("algorithm=opd", "algorithm.distill.teacher=m", "algorithm.distill.url=http://a:1/v1"),
+        ("algorithm=sapo", "training.max_staleness=1"),
+        ("backend=slime", "hardware=a100x4", "model=qwen3-4b"),
+    ],
+)
+def test_a_job_reads_the_spec_that_was_written(words: tuple[str, ...]) -> None:
+    spec = compose(words)
+    assert decode(RunSpec, spec.model_dump_json()) == spec
 
 
 SAME = (

@@ -124,6 +124,13 @@ def _rubric(text: Any, info: ValidationInfo) -> Any:
         raise ValueError(f"the file cannot be read: {error}") from None
 
 
+def _as_tuple(value: Any) -> Any:
+    """A pair from its list in a file, which pydantic takes for a tuple only in JSON that no validator has read."""
+    if isinstance(value, list):
+        return tuple(value)
+    return value
+
+
 class JudgeSpec(Section):
     """A model that scores episodes by a rubric, beside the environment's own reward."""
 
@@ -131,7 +138,7 @@ class JudgeSpec(Section):
     """Its text; a file with it (/dir/rubric.md, ./rubric.txt); or `column:NAME` of the task's own description."""
     model: JudgeModel
     scoring: Annotated[JudgeScoring, Field(strict=False)]
-    scale: Annotated[tuple[Number, Number], Field(strict=False)]
+    scale: Annotated[tuple[Number, Number], BeforeValidator(_as_tuple)]
     """Worst and best number that the judge gives; they become 0 and 1."""
     weight: Number
     """Factor of the score between 0 and 1, which is added to the reward."""
