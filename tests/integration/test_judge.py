@@ -53,7 +53,15 @@ def judged(
 ) -> GroupScores:
     with closing(
         Judge(
-            config(server, scoring, **changes), {}, lambda _: {}, log or JudgeLog(), RULES.dialect
+            config(
+                server,
+                scoring,
+                **changes,
+            ),
+            {},
+            lambda _: {},
+            log or JudgeLog(),
+            RULES.dialect,
         )
     ) as one:
         return one.score_answers(OPENING, answers, one.config.rubric, "t")
@@ -66,7 +74,13 @@ def server() -> Iterator[ChatServer]:
 
 
 def test_a_score_is_mapped_to_its_scale(server: ChatServer) -> None:
-    scores = judged(server, JudgeScoring.POINTWISE, "aaaaa", "a", scale=(-10.0, 10.0))
+    scores = judged(
+        server,
+        JudgeScoring.POINTWISE,
+        "aaaaa",
+        "a",
+        scale=(-10.0, 10.0),
+    )
     assert scores.values == [0.75, 0.55]
     assert [dict(one) for one in scores.entries] == [{"judge": 0.75}, {"judge": 0.55}]
     assert scores.judges[COST] == pytest.approx(2 * PRICE)
@@ -211,7 +225,15 @@ def test_answers_to_prompts_of_their_own_are_compared_with_these(server: ChatSer
     ]
     group = [GroupEpisode(result, messages, ()) for messages in dialogues]
     spec = config(server, JudgeScoring.GROUPWISE)
-    with closing(Judge(spec, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as judge:
+    with closing(
+        Judge(
+            spec,
+            {},
+            lambda _: {},
+            JudgeLog(),
+            RULES.dialect,
+        )
+    ) as judge:
         judge.score(TASK, group)
     data = data_of(server.requests[0])
     assert data["task"] == []
@@ -224,7 +246,13 @@ def test_answers_to_prompts_of_their_own_are_compared_with_these(server: ChatSer
 def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
     tmp_path: Path, server: ChatServer
 ) -> None:
-    first = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(tmp_path / "judge"))
+    first = judged(
+        server,
+        JudgeScoring.PAIRWISE,
+        "aa",
+        "a",
+        log=JudgeLog(tmp_path / "judge"),
+    )
     (file,) = (tmp_path / "judge").iterdir()
     lines = json_lines(file)
     recorded, sent = (
@@ -262,7 +290,13 @@ def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> 
     own = config(server, JudgeScoring.POINTWISE, key="JUDGE_KEY")
     environ = {"JUDGE_KEY": "canary-of-the-judge", "OTHER": "1"}
     with closing(
-        Judge(own, environ, lambda _: {}, JudgeLog(tmp_path / "judge"), RULES.dialect)
+        Judge(
+            own,
+            environ,
+            lambda _: {},
+            JudgeLog(tmp_path / "judge"),
+            RULES.dialect,
+        )
     ) as judge:
         judge.score_answers(OPENING, ["a"], "rubric", "t")
         assert "canary" not in repr(judge.__dict__)
@@ -272,7 +306,16 @@ def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> 
     assert without_judge_key(grouped.rules(**rules_of(own)), environ) == {"OTHER": "1"}
     with pytest.raises(XpError, match=r"env\.judge\.model\.key: JUDGE_KEY is not set"):
         Judge(own, {}, lambda _: {}, JudgeLog(), RULES.dialect)
-    spec = compose(["env=multiply", judge_word(server, "pointwise", "key: JUDGE_KEY")])
+    spec = compose(
+        [
+            "env=multiply",
+            judge_word(
+                server,
+                "pointwise",
+                "key: JUDGE_KEY",
+            ),
+        ]
+    )
     assert episode_secrets(spec) == {"JUDGE_KEY": "JUDGE_KEY"}
 
 

@@ -69,8 +69,22 @@ def main(config_file: Path, start: Path, place: Path) -> None:
     data = trainer.fwd_logprobs_values_reward(data)
     result["updated"] = data["action_log_probs"].tolist()
     save_policy(trainer, "float32", place / "model")
-    result["published"] = [of_model(place / "model", prompt, turn) for prompt, turn, _ in episodes]
-    result["engine"] = [of_network(sampler._model, prompt, turn) for prompt, turn, _ in episodes]
+    result["published"] = [
+        of_model(
+            place / "model",
+            prompt,
+            turn,
+        )
+        for prompt, turn, _ in episodes
+    ]
+    result["engine"] = [
+        of_network(
+            sampler._model,
+            prompt,
+            turn,
+        )
+        for prompt, turn, _ in episodes
+    ]
     (place / "result.json").write_text(json.dumps(result))
 
 

@@ -198,7 +198,14 @@ def test_padding_tools_and_void_episodes_touch_no_advantage(tmp_path: Path) -> N
     )
     wild = np.where(trained_mask(WITH_TOOLS) > 0, values, 1e6)
     assert np.array_equal(
-        np.stack(computed(made, WITH_TOOLS, values)), np.stack(computed(made, WITH_TOOLS, wild))
+        np.stack(computed(made, WITH_TOOLS, values)),
+        np.stack(
+            computed(
+                made,
+                WITH_TOOLS,
+                wild,
+            )
+        ),
     )
 
 
@@ -256,7 +263,11 @@ def test_the_critics_loss_is_the_clipped_one_over_what_teaches_it(
     mask = trained_mask(WITH_TOOLS)
     override = f"algorithm.loss_aggregation={aggregation}"
     updates = critics_batches(tmp_path, WITH_TOOLS, old, override)
-    settings = made_trainer(tmp_path, "algorithm=ppo", override).cfg.trainer.algorithm
+    settings = made_trainer(
+        tmp_path,
+        "algorithm=ppo",
+        override,
+    ).cfg.trainer.algorithm
     assert len(updates) == 2
     for rows, data in zip((slice(0, 4), slice(4, 8)), updates, strict=True):
         clipped = old[rows] + np.clip(new[rows] - old[rows], -0.2, 0.2)
@@ -324,7 +335,14 @@ def test_a_penalty_in_the_reward_is_of_the_trained_tokens(
     made = made_trainer(tmp_path, *words, "algorithm.use_kl_in_reward=true")
     assert not made.cfg.trainer.algorithm.use_kl_loss
     draw = np.random.default_rng(1)
-    own, reference, values = (draw.normal(-1.0, 0.5, (len(WITH_TOOLS), LONGEST)) for _ in range(3))
+    own, reference, values = (
+        draw.normal(
+            -1.0,
+            0.5,
+            (len(WITH_TOOLS), LONGEST),
+        )
+        for _ in range(3)
+    )
     data = batch(made, WITH_TOOLS)
     for name, planted in (
         ("action_log_probs", own),

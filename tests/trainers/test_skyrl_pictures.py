@@ -93,7 +93,11 @@ def test_batches_with_and_without_pictures_are_joined_and_cut(model: Path, store
     without = play(model, store, [("", "")], joins=False).output
     played = play(model, store, SHOWN)
     cut = slice_generator_output(played.output, [2, 3, 0, 1])
-    batch = batch_of(played, concatenate_generator_outputs([without, cut]), [*"aabbcc"])
+    batch = batch_of(
+        played,
+        concatenate_generator_outputs([without, cut]),
+        [*"aabbcc"],
+    )
     assert [len(grid) for grid in batch["image_grid_thw"]] == [0, 0, 1, 1, 2, 2]
     assert gap(model, batch) < TOLERANCE
 
@@ -126,7 +130,11 @@ def test_a_teacher_in_the_references_place_reads_the_pictures_of_each_row(
     skyrl.dispatch.empty_cache = lambda *_: None
     skyrl.tracker.compared = lambda *_: None
     places = {"policy": model, "ref": teacher}
-    skyrl._execute_forward_pass = lambda role, batch, **_: update_logprobs(places[role], batch, 2)
+    skyrl._execute_forward_pass = lambda role, batch, **_: update_logprobs(
+        places[role],
+        batch,
+        2,
+    )
     batch = skyrl.fwd_logprobs_values_reward(played.batch)
     advantages = skyrl.compute_advantages_and_returns(batch)["advantages"]
     is_policys = batch["loss_mask"] > 0

@@ -131,12 +131,20 @@ def play(
     path = f"{config.root}/worker.json"
     setattr(args, WORKER_ATTRIBUTE, path)
     records: Any = Kept()
-    rollout_process._workers[path] = rollout_process.Worker(config, gallery, records)
+    rollout_process._workers[path] = rollout_process.Worker(
+        config,
+        gallery,
+        records,
+    )
     with seeing_engine(args, model, words, is_patched=is_patched) as server:
         samples = [
             sample
             for number, row in enumerate(gallery.rows())
-            for sample in play_group(args, group_of(row, size, number), evaluation=evaluation)
+            for sample in play_group(
+                args,
+                group_of(row, size, number),
+                evaluation=evaluation,
+            )
         ]
     return server, samples, records.records
 
@@ -148,7 +156,11 @@ def reader_of(model: Path) -> Any:
     return seeing_chat(model, PictureStore.of_stage()).pictures
 
 
-@pytest.mark.parametrize("is_patched", [False, True], ids=["SGLang", "SGLang with Slime's patch"])
+@pytest.mark.parametrize(
+    "is_patched",
+    [False, True],
+    ids=["SGLang", "SGLang with Slime's patch"],
+)
 def test_sglang_reads_xps_tokens_and_pixels(args: Any, model: Path, is_patched: bool) -> None:
     server, samples, records = play(
         args,
@@ -244,7 +256,17 @@ def test_tokens_of_the_same_number_are_not_taken_on_trust() -> None:
 
     PictureRequest({}, 7, None).check(7)
     PictureRequest({}, 7, 6).check(7)
-    for request, num_read in ((PictureRequest({}, 7, None), 6), (PictureRequest({}, 7, 7), 7)):
+    for request, num_read in (
+        (PictureRequest({}, 7, None), 6),
+        (
+            PictureRequest(
+                {},
+                7,
+                7,
+            ),
+            7,
+        ),
+    ):
         with pytest.raises(PictureMismatch, match="the tokens of pictures differ: the engine"):
             request.check(num_read)
 

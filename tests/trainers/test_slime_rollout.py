@@ -83,7 +83,11 @@ def test_slime_agrees_with_the_bare_episode_and_its_sample_with_the_outcome(
     assert resettled(recorder.records[0], script) == bare(script).outcome
     outcome = read_played(sample.metadata).outcome
     trained = tokenizer_and_model()[0].decode(written_by_policy(sample))
-    assert EpisodeFacts(outcome, dialogue(mix.episodes[0]), trained) == bare(script)
+    assert EpisodeFacts(
+        outcome,
+        dialogue(mix.episodes[0]),
+        trained,
+    ) == bare(script)
     status = {
         EpisodeStatus.TRUNCATED: Sample.Status.TRUNCATED,
         EpisodeStatus.VOID: Sample.Status.FAILED,
@@ -122,7 +126,11 @@ def test_the_episodes_of_a_held_out_task_are_a_group(args: Any) -> None:
         worker = put_worker(args, worker_config(args.xp_root, ROOMY), mix, kept)
         worker.__dict__["evaluation"] = SimpleNamespace(samples_per_task=len(grouped.OWN))
         worker.evaluated = "during"
-        samples = play_group(args, group_of(ROW, len(grouped.OWN)), evaluation=True)
+        samples = play_group(
+            args,
+            group_of(ROW, len(grouped.OWN)),
+            evaluation=True,
+        )
     outcomes = [read_played(sample.metadata).outcome for sample in samples]
     assert len(kept.records) == len(outcomes)
     grouped.check_group(
@@ -298,7 +306,17 @@ def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> 
     mix = FakeMix(NO_RETRY)
     put_worker(args, worker_config(args.xp_root), mix, Kept())
     with engine(args, says):
-        groups = [play_group(args, group_of(ROW, 4, number)) for number in range(2)]
+        groups = [
+            play_group(
+                args,
+                group_of(
+                    ROW,
+                    4,
+                    number,
+                ),
+            )
+            for number in range(2)
+        ]
     samples = [sample for group in groups for sample in group]
     data = converted(args, samples)
     for group, own in zip(
@@ -320,7 +338,11 @@ def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> 
         assert total == sum(mask)
     assert all(
         len(one) == length
-        for one, length in zip(data["rollout_log_probs"], data["response_lengths"], strict=True)
+        for one, length in zip(
+            data["rollout_log_probs"],
+            data["response_lengths"],
+            strict=True,
+        )
     )
     assert all(math.isfinite(advantage) for advantage in data["rewards"])
 
@@ -368,7 +390,11 @@ def test_a_void_episode_without_tokens_has_an_untrained_one(args: Any) -> None:
             def open_session() -> Any:
                 raise EnvUnavailable("refused")
 
-            return Episode(Task(row.env, row.split, row.index), open_session, NO_RETRY)
+            return Episode(
+                Task(row.env, row.split, row.index),
+                open_session,
+                NO_RETRY,
+            )
 
     put_worker(args, worker_config(args.xp_root), Refusing(NO_RETRY), Kept())
     with engine(args, lambda _: []):
@@ -422,7 +448,11 @@ def routed(args: Any, num_rows: int | None, response: list[int]) -> Any:
     )
     sample.loss_mask = [int(token > 0) for token in response]
     if num_rows is not None:
-        sample.rollout_routed_experts = torch.full((num_rows, 3, 2), 7, dtype=torch.int32)
+        sample.rollout_routed_experts = torch.full(
+            (num_rows, 3, 2),
+            7,
+            dtype=torch.int32,
+        )
     _fill_experts(args, sample)
     return sample.rollout_routed_experts
 

@@ -53,7 +53,11 @@ def test_a_services_mean_is_undone_and_its_sum_is_not() -> None:
 
 
 def test_a_datum_has_its_tail_at_the_tokens_after_the_prompt() -> None:
-    made = datum(ROWS[0].ids, logprobs=ROWS[0].logprobs, advantages=[1.0, 0.0, 2.0])
+    made = datum(
+        ROWS[0].ids,
+        logprobs=ROWS[0].logprobs,
+        advantages=[1.0, 0.0, 2.0],
+    )
     assert made.model_input.to_ints() == [1, 2, 3, 4]
     inputs = {name: list(one.data) for name, one in made.loss_fn_inputs.items()}
     assert inputs["target_tokens"] == [2, 3, 4, 5]

@@ -72,11 +72,23 @@ def test_the_loss_of_a_batch_is_that_of_the_models_own_forward_pass(
     reader = program.chat.pictures
     assert reader is not None
     for example in program.trained:
-        trained = {token for token, is_on in zip(example.ids, example.mask, strict=True) if is_on}
+        trained = {
+            token
+            for token, is_on in zip(
+                example.ids,
+                example.mask,
+                strict=True,
+            )
+            if is_on
+        }
         assert trained
         assert reader.placeholder_id not in trained
     trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))
-    loss, norm = own_loss(load_network(model, torch.float32), program.trained, reader)
+    loss, norm = own_loss(
+        load_network(model, torch.float32),
+        program.trained,
+        reader,
+    )
     trainer.train()
     (line,) = [line for line in trainer.state.log_history if "loss" in line]
     assert line["loss"] == pytest.approx(loss, abs=TOLERANCE)

@@ -92,7 +92,11 @@ def test_a_picture_that_cannot_be_read_is_refused_with_its_row(
 
 def test_a_model_of_text_has_no_rows_with_pictures(tmp_path: Path) -> None:
     with pytest.raises(XpError, match=r"model\.images=true"):
-        read(tmp_path, {"messages": [TEXT, ANSWER], "images": [uri("a")]}, images=None)
+        read(
+            tmp_path,
+            {"messages": [TEXT, ANSWER], "images": [uri("a")]},
+            images=None,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +131,11 @@ def test_a_held_out_prompt_is_one_with_the_same_picture(
 ) -> None:
     prompt = with_pictures(Message(role="user", content=""), [store.keep(board("a")), "How many?"])
     excluded = frozenset(prompt_keys([prompt]))
-    trained, counts = tokens(chat, read(tmp_path, asked("a"), asked("b")), excluded)
+    trained, counts = tokens(
+        chat,
+        read(tmp_path, asked("a"), asked("b")),
+        excluded,
+    )
     assert counts == {"of held-out tasks": 1}
     (example,) = trained
     assert example.pictures == [store.keep(board("b"))["sha256"]]
@@ -149,7 +157,12 @@ def test_a_dialogue_is_not_cut_within_a_picture(chat: ChatTokens, tmp_path: Path
     row["messages"] += [{"role": "user", "content": content}, ANSWER]
     (whole,), _ = tokens(chat, read(tmp_path, row))
     last = max(at for at, token in enumerate(whole.ids) if token == chat.pictures.placeholder_id)
-    (example,), _ = tokens(chat, read(tmp_path, row), max_tokens=last, too_long=LongDialogues.CUT)
+    (example,), _ = tokens(
+        chat,
+        read(tmp_path, row),
+        max_tokens=last,
+        too_long=LongDialogues.CUT,
+    )
     assert example.is_cut
     assert example.pictures == whole.pictures[:1]
     assert chat.pictures.fault(example.ids, example.pictures) is None
@@ -157,6 +170,13 @@ def test_a_dialogue_is_not_cut_within_a_picture(chat: ChatTokens, tmp_path: Path
 
 
 def test_a_dialogue_with_too_many_pictures_is_left_out(chat: ChatTokens, tmp_path: Path) -> None:
-    trained, counts = tokens(chat, read(tmp_path, asked("a", "b", "c"), asked("a", "b")))
+    trained, counts = tokens(
+        chat,
+        read(
+            tmp_path,
+            asked("a", "b", "c"),
+            asked("a", "b"),
+        ),
+    )
     assert counts == {"with more than model.images.per_episode=2 images": 1}
     assert [len(example.pictures) for example in trained] == [2]

@@ -36,7 +36,12 @@ from xp.spec.env import ToolCallsPerTurn
 
 
 def answer(prompt: int | None, written: int | None, text: str = call("move")) -> Answer:
-    return Answer({"content": text}, is_cut=False, prompt_tokens=prompt, completion_tokens=written)
+    return Answer(
+        {"content": text},
+        is_cut=False,
+        prompt_tokens=prompt,
+        completion_tokens=written,
+    )
 
 
 def test_usage_counts_what_is_billed_and_what_the_environment_added() -> None:
@@ -94,7 +99,11 @@ def test_a_limit_is_reached_by_cost_or_by_tokens() -> None:
     free.spend({"prompt_tokens": 0, "completion_tokens": 1}, None, 1.0)
     assert free.spent() == "--max-tokens-total 1,000 is reached (1,000)"
     with pytest.raises(XpError, match="reports no token usage"):
-        Allowance(max_tokens=1).spend({"requests": 1, "prompt_tokens": 3}, None, None)
+        Allowance(max_tokens=1).spend(
+            {"requests": 1, "prompt_tokens": 3},
+            None,
+            None,
+        )
 
 
 def record(
@@ -155,7 +164,15 @@ def test_an_evaluation_of_one_environment_has_its_figures_and_of_several_those_o
         )
         spec = compose([f"env=[{','.join(names)}]"])
         episodes = [(task, 0) for task in tasks]
-        return summary_of(requested, spec, episodes, records, "spent", (1.0, 2.0), "e-m")
+        return summary_of(
+            requested,
+            spec,
+            episodes,
+            records,
+            "spent",
+            (1.0, 2.0),
+            "e-m",
+        )
 
     alone = summary(["multiply"], 2)
     several = summary(["multiply", "sums"], 4)
@@ -334,4 +351,8 @@ def test_tasks_whose_rollouts_have_no_reward_have_no_logged_rate() -> None:
         {"task_index": 1, "num_rollouts": 2, **rewards, "avg_reward": None},
     ]
     member = SimpleNamespace(target="Org/Name")
-    assert _means({"tasks": tasks}, "x", member) == {0: (0.5, 4)}  # type: ignore[arg-type]
+    assert _means(
+        {"tasks": tasks},
+        "x",
+        member,
+    ) == {0: (0.5, 4)}  # type: ignore[arg-type]

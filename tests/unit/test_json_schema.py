@@ -76,7 +76,11 @@ WRITTEN_BY_PYDANTIC: list[tuple[Any, list[Any]]] = [
 
 
 @pytest.mark.parametrize("dialect", TAGGED)
-@pytest.mark.parametrize(("kind", "values"), WRITTEN_BY_PYDANTIC, ids=lambda one: str(one)[:60])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    WRITTEN_BY_PYDANTIC,
+    ids=lambda one: str(one)[:60],
+)
 @pytest.mark.parametrize("default", [..., None])
 def test_a_call_is_possible_with_every_value_of_a_type(
     kind: Any, values: list[Any], default: Any, dialect: Dialect
@@ -123,9 +127,12 @@ def test_a_tools_arguments_may_be_behind_a_reference() -> None:
         assert list(faults_of(tool)) == []
         for seed in range(20):
             jsonschema.validate(arguments_of(tool, Draw(seed, ())), root)
-    assert read(ToolSpec("look", "Look.", either), Dialect.GLM, kind="cat", lives="9") == (
-        ToolCall("look", {"kind": "cat", "lives": 9}),
-    )
+    assert read(
+        ToolSpec("look", "Look.", either),
+        Dialect.GLM,
+        kind="cat",
+        lives="9",
+    ) == (ToolCall("look", {"kind": "cat", "lives": 9}),)
 
 
 def test_a_combined_schema_has_the_arguments_of_all_its_parts() -> None:

@@ -236,13 +236,21 @@ def test_an_episode_has_at_most_its_number_of_pictures_and_counts_the_others(
     results = [seen(store, "a"), seen(store, "b", "c")]
     rules = replace(RULES, images=IMAGES)
     task = Task("fake", "train", 0)
-    episode = Episode(task, lambda: FakeSession(lambda _, number: results[number]), rules)
+    episode = Episode(
+        task,
+        lambda: FakeSession(lambda _, number: results[number]),
+        rules,
+    )
     episode.step(call("move"))
     (message,) = episode.step(call("move")).messages
     assert len(message["pictures"]) == 1
     assert "[image left out: an episode has at most 2]" in message["content"]
     assert episode.settle().pictures == {"read": 2.0, "left_out": 1.0}
-    blind = Episode(task, lambda: FakeSession(lambda _, number: results[number]), RULES)
+    blind = Episode(
+        task,
+        lambda: FakeSession(lambda _, number: results[number]),
+        RULES,
+    )
     blind.step(call("move"))
     assert "set model.images" in str(blind.settle().void_reason)
 
