@@ -40,7 +40,7 @@ def test_a_server_with_room_holds_all_and_they_are_closed(monkeypatch: pytest.Mo
     assert measured.num_idle == 20
     assert measured.fault is None
     assert 1 <= measured.at_once <= 20
-    assert "20 idle sessions at the same time, which was the most that was tried" in str(measured)
+    assert "20 idle sessions at the same time, the largest number that was tried" in str(measured)
     assert str(measured).endswith(
         f": preparation.concurrency={measured.at_once} env.limits.max_sessions=20"
     )

@@ -114,7 +114,7 @@ def test_an_origin_has_scheme_host_and_port(url: str, expected: str, is_loopback
 def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated() -> None:
     variable = "OPENREWARD_API_URL"
     (config,) = episode_config(compose(["env=openreward", "env.target=a/b"])).members.values()
-    with pytest.raises(XpError, match="is not an http") as caught:
+    with pytest.raises(XpError, match="is not a URL with a legal host") as caught:
         targets.remote_target(config, {**KEY, variable: "alice:XPCANARY@host:80"})
     assert "XPCANARY" not in str(caught.value)
 
