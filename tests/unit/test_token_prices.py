@@ -10,7 +10,7 @@ import pytest
 from tests.support.sections import PLACES
 from tests.unit.slime_config import worker_config
 from xp.composition import compose
-from xp.contrib.tinker.worker.cost_limit import check_cost
+from xp.contrib.tinker.worker.used import check_cost
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import spec_refusals
 

@@ -103,7 +103,7 @@ def plan(args: Namespace) -> int:
     else:
         plans = plans_of(args)
     if args.native or args.native_diff is not None:
-        from xp.cli.native import show_native
+        from xp.cli.explain import show_native
 
         if len(plans) > 1:
             raise XpError(

@@ -1,7 +1,8 @@
-"""Explains a field of a spec (value, origin, meaning, what each backend receives) or a metric."""
+"""Explains a field of a spec (value, origin, meaning, what each backend receives), a metric, or a plan's native keys."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,11 +13,12 @@ from typing import Any, Final
 
 import docstring_parser
 
-from xp.cli.table import print_json, wrapped
+from xp.cli.table import print_json, show_table, wrapped
 from xp.composition import ROOT, Origin, compose, origin_of
 from xp.composition.faults import every_key, nearest_key, same_key
 from xp.composition.native_names import hint as native_hint
 from xp.composition.origins import ALTERNATIVES
+from xp.composition.plan_keys import PlanKeys
 from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import ExitCode, XpError, nearest
 from xp.fields.message_limits import with_proof
@@ -24,8 +26,10 @@ from xp.fields.support import implemented_by_xp
 from xp.lib.plugins import Kind, load, plugins
 from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of, spec_refusals
+from xp.planning.plan import Plan
 from xp.spec import BackendName, RunSpec, Section
 
+NATIVE_COLUMNS: Final = dict.fromkeys(("key", "script", "plan", "result", "in_xp"), 0)
 BOUNDS: Final = {
     "minimum": ">=",
     "exclusiveMinimum": ">",
@@ -364,3 +368,22 @@ def source_of(described: Metric, backend: str) -> str:
         remark = names.MEASURED[described.name]
         native.append(f"xp, {remark}" if remark else "xp")
     return ", ".join(native)
+
+
+def show_native(args: Namespace, plan: Plan) -> None:
+    """Prints the native keys of the training, or of the fine-tuning if that is all (`plan --native`); or the table of a
+    script's keys (`--native-diff`)."""
+    keys = PlanKeys(plan)
+    if args.native_diff is not None:
+        fields = {path: field.value for path, field in fields_of(plan.spec).items()}
+        annex = import_module("xp.contrib.native_diff.difference")
+        lines, unread = annex.Difference(keys, fields).of_file(args.native_diff)
+        show_table(NATIVE_COLUMNS, [asdict(line) for line in lines], as_json=args.json)
+        for sentence in unread:
+            print(f"not read: {sentence}", file=sys.stderr)
+        if not args.json:
+            print(annex.counts(lines))
+    elif args.json:
+        print_json(keys.rendered)
+    else:
+        print("\n".join(keys.lines()))

@@ -18,11 +18,11 @@ from xp.lib.models.network import mismatches
 from xp.lib.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.lib.models.weights import DEQUANTIZED, quantization_fault, weight_faults
 from xp.lib.plugins import CONTRIB, Kind, load
+from xp.lib.python_program import answer_of
 from xp.planning.episode import episode_config
 from xp.planning.job import Job, Stage
 from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
-from xp.planning.probe import answer_of
 from xp.planning.run_size import member_key
 from xp.planning.stages import starts_private_ray
 from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from xp.errors import XpError, nearest
-from xp.spec.defaults import conf_file
+from xp.spec.section import conf_file
 
 AUTO: Final = "auto"
 _COUNT_FIRST = re.compile(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})x([a-z0-9].*)", re.IGNORECASE)

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from xp.lib.codec import IN_JOB
 from xp.lib.secrets.shapes import SHAPE
-from xp.spec.defaults import conf_file
 from xp.spec.section import (
     Count,
     EnvVarName,
@@ -23,6 +22,7 @@ from xp.spec.section import (
     Section,
     Size,
     check_plain_url,
+    conf_file,
 )
 
 SERVER_URL: Final = "XP_JUDGE_URL"

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo
 
 from xp.lib.codec import IN_JOB
-from xp.spec.defaults import conf_file
 from xp.spec.dialect import Dialect, DialectName, ToolsPrompt
 from xp.spec.section import (
     CHECKED_BELOW,
@@ -22,6 +21,7 @@ from xp.spec.section import (
     Section,
     Size,
     check_below,
+    conf_file,
 )
 
 

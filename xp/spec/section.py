@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Final, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -12,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from xp.lib.data_files import HUB, is_data
+from xp.lib.reading import yaml_value
 from xp.lib.secrets.shapes import holds_token
 from xp.lib.terminal import shown
 
@@ -262,3 +265,14 @@ def _sections_in(annotation: Any) -> Iterator[tuple[str, type[Section]]]:
     for argument in get_args(annotation):
         for path, section in _sections_in(argument):
             yield f"{between}{path}", section
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+CONF = (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf"
+
+
+@cache
+def conf_file(name: str) -> dict[str, Any]:
+    """The content of `conf/NAME.yaml`; it is not to be changed."""
+    content: dict[str, Any] = yaml_value((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    return content

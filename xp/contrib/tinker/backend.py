@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from xp.contrib.tinker.columns import COLUMNS, SFT_COLUMNS
 from xp.contrib.tinker.prices import plan_lines as plan_lines
-from xp.contrib.tinker.worker.cost_limit import COST
 from xp.contrib.tinker.worker.service import KEY, QUIET, URL, TinkerSftConfig, TinkerTrainConfig
 from xp.contrib.tinker.worker.state import FORM
+from xp.contrib.tinker.worker.used import COST
 from xp.errors import nearest
 from xp.fields import support
 from xp.fields.field import Native, Refusal

@@ -9,8 +9,8 @@ from typing import Any, Final
 from xp.fields.shared import is_megatron
 from xp.lib.facts import fact
 from xp.lib.models.files import local_directory
+from xp.lib.python_program import answer_of
 from xp.planning.memory.weights import peft_adapters
-from xp.planning.probe import answer_of
 from xp.planning.runtime import trainer_python
 from xp.spec import Architecture, BackendName, RunSpec
 from xp.worker.places import model_place

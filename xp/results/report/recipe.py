@@ -13,10 +13,15 @@ from xp.composition.groups import compose_groups, with_plugins
 from xp.composition.mixes import MIXED, NAMING, general_option, mix_name
 from xp.composition.model import GENERAL
 from xp.composition.points import validated
+from xp.envs.base import EnvFault, Task
+from xp.envs.config import load_provider
+from xp.episode.mixture import description
 from xp.errors import ExitCode, XpError
 from xp.execution.record import is_ours
 from xp.lib.nested import leaves, varied
 from xp.lib.reading import is_name, recorded_spec
+from xp.planning.episode import episode_environ
+from xp.planning.stages import prepare_config
 from xp.results.evaluation.records import REQUEST
 from xp.results.report.web import as_dict, page_name, page_text
 from xp.spec import RunSpec
@@ -127,3 +132,31 @@ def _composed(chosen: tuple[tuple[str, str], ...], members: tuple[str, ...]) -> 
         member = next(iter(env.get("members", {"": env}).values()))
         container[MIXED] = {"members": {members[0]: member}}
     return container
+
+
+def described_task(run: Path, record: Mapping[str, Any]) -> str:
+    """The environment's description of the task, with the right answer, as JSON text for a page.
+
+    No file of a run has it, so the environment is asked again.
+
+    Args:
+        run: directory of the run.
+        record: record of the episode.
+
+    Raises:
+        XpError: the run was begun elsewhere, so that its environment is not started, or the environment fails.
+    """
+    spec = trusted_spec(run, "its environment is not started")
+    member = prepare_config(spec).members.get(str(record["env"]))
+    if member is None:
+        raise XpError(f"{run.name} has no environment {record['env']}", ExitCode.RUN_DIR)
+    provider = load_provider(member.env, episode_environ(spec))
+    try:
+        answer = description(provider, Task(record["env"], record["split"], record["index"]))
+    except EnvFault as error:
+        raise XpError(
+            f"the environment does not describe the task: {error}", ExitCode.ENVIRONMENT
+        ) from error
+    finally:
+        provider.close()
+    return page_text(json.dumps(answer, ensure_ascii=False, indent=2))

@@ -134,7 +134,7 @@ class View:
 
     def task(self, request: Request) -> Response:
         """The right answer and the hidden state of an episode's task, as its environment describes it now."""
-        from xp.results.report.task_description import described_task
+        from xp.results.report.recipe import described_task
 
         record, _ = self._record(request)
         return JSONResponse({"text": described_task(self._page(request).run, record)})

@@ -13,7 +13,6 @@ from statistics import fmean
 from typing import Any
 
 from xp.contrib.tinker.worker.batch import Row, bounds
-from xp.contrib.tinker.worker.cost_limit import check_cost
 from xp.contrib.tinker.worker.held_out import ServiceEvaluation
 from xp.contrib.tinker.worker.penalties import Penalties
 from xp.contrib.tinker.worker.publish import (
@@ -26,6 +25,7 @@ from xp.contrib.tinker.worker.rollouts import Players, ServiceRollouts, ServiceS
 from xp.contrib.tinker.worker.service import Service, TinkerTrainConfig, grad_norm
 from xp.contrib.tinker.worker.state import FORM, latest, prune, read_state, write_state
 from xp.contrib.tinker.worker.step_batch import GAP, StepBatch
+from xp.contrib.tinker.worker.used import check_cost
 from xp.episode.finite import FiniteUpdates
 from xp.episode.metrics import all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile

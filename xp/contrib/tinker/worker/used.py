@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from statistics import median
 from threading import Lock
+from typing import Final
 
-from xp.contrib.tinker.worker.cost_limit import COST
+from xp.episode.metrics_file import metrics_lines
+from xp.errors import ExitCode, XpError
 from xp.spec.launcher import TokenPrices
+from xp.worker.stage import StageConfig
 
 
 class UsedTokens:
@@ -41,3 +46,35 @@ class UsedTokens:
         if prices is not None:
             line[COST] = prices.usd(prompt, sampled, trained)
         return line
+
+
+COST: Final = "cost/usd"
+"""Metric with the price of a step's tokens."""
+
+
+def check_cost(config: StageConfig, step: int, root: Path = Path()) -> None:
+    """Ends a training on a service after a rollout step with a checkpoint, if the next one would be beyond the budget.
+
+    Args:
+        config: of the train stage.
+        step: the finished step, or that from which a new attempt resumes; it is not the last one.
+        root: the outputs root.
+
+    Raises:
+        XpError: (LIMIT) the training must end.
+    """
+    budget = config.spec.training.budget_usd
+    every = config.spec.training.checkpoint_every
+    lines = [line for line in metrics_lines(root / config.places.metrics) if COST in line]
+    costs = [line[COST] for line in lines if line["stage"] == "train"]
+    if budget is None or not costs or step == 0 or step % every:
+        return
+    used = sum(line[COST] for line in lines)
+    checkpoint = every * median(costs)
+    if used + checkpoint > budget:
+        raise XpError(
+            f"the training ends after step {step}, which has a checkpoint: the run's tokens cost {used:.2f} USD, and the next"
+            f" {every}, about {checkpoint:.2f} USD more, would be beyond training.budget_usd={budget:g}\n"
+            "continue it by resume=RUN with a larger value",
+            ExitCode.LIMIT,
+        )
