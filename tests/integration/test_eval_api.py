@@ -123,6 +123,13 @@ def test_a_dialogue_that_has_no_message_fails_alone_where_others_are_answered(na
     assert hello == {**dialogue, "messages": [{"role": "user", "content": "Hello"}]}
 
 
+def test_another_answer_without_a_message_by_chance_does_not_end_the_evaluation() -> None:
+    with serving(refusing(NO_MESSAGE["no choices"], NO_MESSAGE["no choices"])) as server:
+        with pytest.raises(DialogueFails, match="answers other dialogues"):
+            api(server).ask(MESSAGES, [], 0.0)
+    assert len(server.requests) == 3
+
+
 @pytest.mark.parametrize("name", NO_MESSAGE)
 def test_an_endpoint_that_gives_nobody_a_message_stops_the_evaluation(name: str) -> None:
     with serving(ChatServer(before=lambda _: NO_MESSAGE[name])) as server:

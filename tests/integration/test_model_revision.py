@@ -134,8 +134,14 @@ def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(
     (content,) = job.files.values()
     (tmp_path / "config.json").write_text(content)
     place = tmp_path / pinned_place("Org/Tiny", OLD)
+    program = [sys.executable, "-m", job.argv[2], "config.json"]
+    place.mkdir(parents=True)
+    (place / "mine.txt").write_text("of the user's")
+    assert ended(program, cwd=tmp_path).returncode == ExitCode.RUN_DIR
+    (place / "mine.txt").unlink()
+    place.rmdir()
     for _ in range(2):
-        done = ended([sys.executable, "-m", job.argv[2], "config.json"], cwd=tmp_path)
+        done = ended(program, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (
             0,
             f"model: {place.relative_to(tmp_path)}, Org/Tiny at {OLD[:12]}\n",

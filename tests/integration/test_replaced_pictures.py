@@ -145,6 +145,18 @@ def test_a_picture_that_is_replaced_between_two_parts_of_a_preparation_is_not_mi
     assert pictures_of(prepared(home))[2] != pictures[2]
 
 
+def test_a_picture_that_is_replaced_while_it_is_prepared_ends_the_preparation(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("xp.tasks.build.judge", lambda *_: replace_picture(home, 2, "another"))
+        with pytest.raises(XpError, match=r"shown/2\.png of task graded/train/2 changed while"):
+            prepared(home)
+    before = pictures_of(prepared(home))
+    replace_picture(home, 2, "2")
+    assert pictures_of(prepared(home))[2] != before[2]
+
+
 def test_an_evaluation_of_other_pictures_is_another_one(home: Path) -> None:
     asked: list[Any] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hydra
 import pytest
 import yaml
 from omegaconf._utils import get_yaml_loader
@@ -171,3 +172,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     file.write_text("a: 2\n")
     assert read_once(file, 1)[1] == {"a": 1e-6}
     assert read_once(file, 2) == ({"package": None}, {"a": 2})
+
+
+def test_a_program_of_hydras_composes_after_xp(tmp_path: Path) -> None:
+    compose(["env=sums"])
+    (tmp_path / "config.yaml").write_text("a: 1\n")
+    with hydra.initialize_config_dir(config_dir=str(tmp_path), version_base="1.3"):
+        assert hydra.compose("config") == {"a": 1}
+    assert list(compose(["env=sums"]).env.members) == ["sums"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests.support.chat_templates import tokenizer_with
 from tests.support.sections import chat_model
 from xp.envs.base import Message
 from xp.episode.tokens import ChatTokens
+from xp.worker.engines.rows import _new_prompt
 
 
 @pytest.mark.parametrize("template", ["qwen2_5", "qwen3", "qwen3_instruct_2507"])
@@ -56,3 +60,16 @@ def test_where_a_template_only_appends_the_parts_are_the_whole() -> None:
         *chat.reply(said[1:], last_id=chat.end_id),
     ]
     assert tokenizer.decode(parts) == tokenizer.decode(chat.prompt([*opening, *said], "[]"))
+
+
+def test_thinking_that_a_template_leaves_out_does_not_make_a_new_prompt_too_long() -> None:
+    messages = [
+        Message(role="user", content="where?"),
+        Message(role="assistant", content=f"<think>{'x' * 70_000}</think>there"),
+        Message(role="user", content="and now?"),
+    ]
+    reply: Any = SimpleNamespace(messages=messages, tools="[]")
+    sampling: Any = SimpleNamespace(max_prompt_tokens=1024)
+    row = _new_prompt(ChatTokens(tokenizer_with("qwen3")), reply, sampling)
+    assert row is not None
+    assert len(row.prompt_ids) < 100

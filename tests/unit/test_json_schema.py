@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -13,7 +14,7 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 from xp.checks.env_check.policy import Draw, arguments_of, faults_of
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import SYNTAX
-from xp.episode.json_schema import properties, required
+from xp.episode.json_schema import _merged, properties, required
 from xp.episode.tool_calls import MalformedCall, ToolCall
 from xp.spec.dialect import Dialect
 
@@ -160,6 +161,29 @@ def test_a_combined_schema_has_the_arguments_of_all_its_parts() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "other", "both"),
+    [
+        (
+            '{"type": "integer"}',
+            '{"type": "number", "default": 3}',
+            '{"type": ["integer"], "default": 3}',
+        ),
+        ('{"type": "string"}', '{"type": "number"}', "null"),
+        ('{"required": ["a"]}', '{"required": ["b"]}', '{"required": ["a", "b"]}'),
+        ('{"enum": [1, 2]}', '{"enum": [2, 3]}', '{"enum": [2]}'),
+        ('{"enum": [1]}', '{"enum": [2]}', "null"),
+        (
+            '{"properties": {"a": {"type": "string"}, "b": {}}}',
+            '{"properties": {"a": {"enum": ["x"]}}}',
+            '{"properties": {"a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]}, "b": {}}}',
+        ),
+    ],
+)
+def test_two_branches_allow_what_both_allow(first: str, other: str, both: str) -> None:
+    assert _merged(json.loads(first), json.loads(other)) == json.loads(both)
+
+
 @pytest.mark.parametrize("turn", ["$ref", "anyOf"])
 def test_a_schema_that_is_only_itself_allows_anything(turn: str) -> None:
     circle = {"$ref": "#/$defs/a"}
@@ -167,6 +191,12 @@ def test_a_schema_that_is_only_itself_allows_anything(turn: str) -> None:
     tool = ToolSpec("look", "", {"$defs": parts, "properties": {"it": circle}})
     assert read(tool, Dialect.GLM, it="3") == (ToolCall("look", {"it": 3}),)
     assert read(tool, Dialect.GLM, it="x") == (ToolCall("look", {"it": "x"}),)
+
+
+def test_a_schema_of_many_circles_is_read_at_once() -> None:
+    circles = {"anyOf": [{"$ref": "#/properties/it"}] * 12}
+    tool = ToolSpec("look", "", {"properties": {"it": circles}})
+    assert read(tool, Dialect.GLM, it="3") == (ToolCall("look", {"it": 3}),)
 
 
 def test_a_nullable_type_takes_null() -> None:

@@ -77,6 +77,8 @@ def test_an_extension_that_was_cut_goes_on_as_an_extension(
         ("launcher=slurm", "launcher=slurm: the run keeps its recorded options"),
         ("seed=3", "seed: a resumed run keeps it; start a new run to change it"),
         ("training.num_steps=2", "has made 3 steps; give 3 or more"),
+        ("training={num_steps: 2}", "has made 3 steps; give 3 or more"),
+        ("training.num_stps=9", "resume may change training.num_steps"),
     ],
 )
 def test_a_slip_while_resuming_is_told_as_what_it_is(

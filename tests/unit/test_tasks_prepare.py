@@ -191,6 +191,16 @@ def test_each_split_is_listed_by_itself_and_a_task_of_both_purposes_is_fetched_o
     assert world.opened() == dict.fromkeys([task_id.removeprefix("fake/") for task_id in train], 1)
 
 
+def test_a_task_of_both_purposes_that_fails_is_missing_twice(tmp_path: Path) -> None:
+    failing = [f"extra/{n}" for n in range(3)]
+    world = FakeWorld(tmp_path, splits={"train": 1, "extra": 5}, failing=failing)
+    member = world.member()
+    rule = held_out_rule("extra", may_overlap=True)
+    member = member_of(member.env, selection(("extra",)), rule, weight=1.0)
+    with pytest.raises(XpError, match=r"60\.0% of environment fake"):
+        prepare(prepare_of({"fake": member}, 0.3, 8), {}, tmp_path)
+
+
 def test_only_tasks_of_members_with_picture_files_are_fetched_again(tmp_path: Path) -> None:
     work = WorkDirectory(tmp_path / "set.work")
     work.begin({"key": "set"}, anew=set())

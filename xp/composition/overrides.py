@@ -250,6 +250,7 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
 
 
 def _unknown(container: dict[str, Any], path: str, parent: str, node: Any, typed: str) -> Fault:
-    return Fault(
-        path, explain_unknown_key(path, parent, node, hint(typed), GROUPS, all_paths(container))
-    )
+    in_xp = hint(typed)
+    if in_xp == f"in xp: {typed}":
+        in_xp = None
+    return Fault(path, explain_unknown_key(path, parent, node, in_xp, GROUPS, all_paths(container)))

@@ -23,6 +23,7 @@ from xp.composition.values import escaped, with_texts
 from xp.lib.reading import yaml_loader
 from xp.spec.hardware import AUTO, machine_of, this_machine
 
+MAIN_FILES = "xp-main"
 XP_FILES = "xp-own"
 USER_FILES = "xp-user"
 MACHINES = "xp-machines"
@@ -40,10 +41,10 @@ def search_path(
         reads: faults of a user's file are added to it.
     """
     UserFiles.into = reads
-    kinds = {"file": Files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: Machines}
+    kinds = {MAIN_FILES: Files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: Machines}
     SourcesRegistry.instance().types |= kinds | {"structured": StructuredConfigSource}
     places = ConfigSearchPathImpl()
-    places.append("main", f"file://{root / 'conf'}")
+    places.append("main", f"{MAIN_FILES}://{root / 'conf'}")
     places.append("xp", f"{XP_FILES}://{root}")
     for directory in config_dirs:
         places.append("user", f"{USER_FILES}://{directory.resolve()}")
@@ -54,6 +55,10 @@ def search_path(
 
 class Files(FileConfigSource):
     """Hydra's source of files, which reads a file once for all compositions of a process."""
+
+    @staticmethod
+    def scheme() -> str:
+        return MAIN_FILES
 
     def load_config(self, config_path: str) -> ConfigResult:
         file = Path(self.path).resolve() / self._normalize_file_name(config_path)

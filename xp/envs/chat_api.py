@@ -6,6 +6,7 @@ import atexit
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
@@ -31,6 +32,8 @@ TAKEN: Final = (200, *REFUSED)
 """Status codes of a small request that show that an API is running."""
 HELLO: Final = ({"role": "user", "content": "Hello"},)
 """A dialogue that every model answers."""
+HELLOS: Final = 3
+"""Attempts at it, since a sampled answer may lack a message by chance."""
 SHOWN: Final = 300
 """Largest number of characters of an API's message in xp's message."""
 
@@ -206,12 +209,13 @@ class Api:
 
         Settings that the API refuses for every dialogue then still stop the evaluation.
         """
-        try:
-            self._answer(self._post(json.dumps({**body, "messages": HELLO}).encode()))
-        except (_NoMessage, TooLong):
-            return False
-        self._has_answered = True
-        return True
+        hello = json.dumps({**body, "messages": HELLO}).encode()
+        for _ in range(HELLOS):
+            with suppress(_NoMessage, TooLong):
+                self._answer(self._post(hello))
+                self._has_answered = True
+                return True
+        return False
 
     def _send(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         return run(self._exchange(body), self._endpoint.timeout_s + SLACK_S)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -10,10 +11,8 @@ from xp.lib.nested import grouped
 
 Schema = Mapping[str, Any]
 TYPES: Final = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
-MAX_DEPTH: Final = 16
-"""Depth of references and combinations below which a schema allows anything, as a circle of references does."""
-MAX_BRANCHES: Final = 256
-"""Largest number of alternatives of a schema; with more it allows anything."""
+MAX_PARTS: Final = 256
+"""Largest number of parts of one schema that are read; further ones, and all turns of a circle, allow anything."""
 _COMBINED: Final = frozenset(
     {"$ref", "$defs", "definitions", "allOf", "anyOf", "oneOf", "nullable"}
 )
@@ -28,25 +27,14 @@ _OF_TYPE: Final[tuple[tuple[type, str], ...]] = (
 )
 
 
-def branches(schema: Any, root: Schema, depth: int = 0) -> tuple[Schema, ...]:
+def branches(schema: Any, root: Schema) -> tuple[Schema, ...]:
     """The alternatives of a schema: each is free of references and combinations; an empty one allows anything.
 
     Args:
         schema: the schema of a value.
         root: the tool's whole schema, which has the definitions.
-        depth: number of references and combinations around the schema.
     """
-    if not isinstance(schema, Mapping) or depth == MAX_DEPTH:
-        return ({},)
-    result: list[Schema] = [{key: schema[key] for key in schema if key not in _COMBINED}]
-    for alternatives in _combined(schema, root):
-        options = [branch for part in alternatives for branch in branches(part, root, depth + 1)]
-        if len(result) * len(options) > MAX_BRANCHES:
-            return ({},)
-        result = [_merged(branch, option) for branch in result for option in options]
-    if schema.get("nullable") is True:
-        result.append({"type": "null"})
-    return tuple(result)
+    return tuple(_branches(schema, root, iter(range(MAX_PARTS)))) or ({},)
 
 
 def properties(root: Schema) -> dict[str, Any]:
@@ -99,31 +87,53 @@ def allows(branch: Schema, value: Any) -> bool:
     return _type_of(value) in allowed_types(branch)
 
 
-def _combined(schema: Schema, root: Schema) -> Iterator[Sequence[Any]]:
-    """Lists of schemas: a value has to satisfy one of each list."""
+def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
+    if not isinstance(schema, Mapping) or next(budget, None) is None:
+        return [] if schema is False else [{}]
+    parts = [_branches(part, root, budget) for part in _listed(schema.get("allOf"))]
     if "$ref" in schema:
-        yield [_target(schema["$ref"], root)]
-    for part in _listed(schema.get("allOf")):
-        yield [part]
+        parts.append(_branches(_target(schema["$ref"], root), root, budget))
     for key in ("anyOf", "oneOf"):
-        if _listed(schema.get(key)):
-            yield schema[key]
+        alternatives = _listed(schema.get(key))
+        if alternatives:
+            parts.append(
+                [branch for part in alternatives for branch in _branches(part, root, budget)]
+            )
+    plain = {key: value for key, value in schema.items() if key not in _COMBINED}
+    result: list[Schema] = [plain]
+    for part in parts:
+        if len(result) * len(part) > MAX_PARTS:
+            return [{}]
+        pairs = (_merged(first, second) for first, second in product(result, part))
+        result = [schema for schema in pairs if schema is not None]
+    if schema.get("nullable") is True:
+        return [*result, {"type": "null"}]
+    return result
 
 
-def _merged(branch: Schema, other: Schema) -> Schema:
-    """The keys of both; a key that both have is the first one's, but each needs its own arguments."""
-    both = {**other, **branch}
-    schemas = _mapping(branch.get("properties"))
-    further = _mapping(other.get("properties"))
-    if schemas and further:
+def _merged(first: Schema, other: Schema) -> Schema | None:
+    """A branch that satisfies both. None means that no value does. An annotation such as `default` is `first`'s if it
+    has one."""
+    both = {**other, **first}
+    if "properties" in first and "properties" in other:
+        properties_of_first = _mapping(first["properties"])
+        further = _mapping(other["properties"])
         shared = {
-            name: {"allOf": [schemas[name], further[name]]}
-            for name in schemas.keys() & further.keys()
+            name: {"allOf": [properties_of_first[name], further[name]]}
+            for name in properties_of_first.keys() & further.keys()
         }
-        both["properties"] = {**further, **schemas, **shared}
-    needed = [*_listed(branch.get("required")), *_listed(other.get("required"))]
-    if needed:
-        both["required"] = needed
+        both["properties"] = {**further, **properties_of_first, **shared}
+    if "required" in first and "required" in other:
+        both["required"] = [*_listed(first["required"]), *_listed(other["required"])]
+    if "type" in first and "type" in other:
+        kinds, others = (allowed_types({"type": branch["type"]}) for branch in (first, other))
+        both["type"] = sorted(kinds & others)
+    values = allowed_values(first)
+    if values is not None and allowed_values(other) is not None:
+        both["enum"] = [value for value in values if allows(other, value)]
+        both.pop("const", None)
+    if both.get("type") == [] or both.get("enum") == []:
+        return None
     return both
 
 

@@ -7,12 +7,12 @@ processor differ by up to 0.015.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from xp.envs.picture_store import PictureStore
@@ -78,11 +78,9 @@ class PictureReader:
         marks = [decoder[token].content for token in self.form.special_ids if token in decoder]
         marks += [processor.image_token, getattr(processor, "video_token", None)]
         self._placeholders = tuple(dict.fromkeys(mark for mark in marks if mark))
-        side = math.isqrt(images.max_pixels)
-        largest = processed(processor, processor.image_token, [blank_image((side, side))])
-        size = sum(tensor.nbytes for tensor in largest.values())
-        self._picture = lru_cache(max(1, MAX_BYTES // size))(self._processed)
-        """Function from a picture's digest to what the processor makes of it alone."""
+        self._kept: dict[str, Mapping[str, Any]] = {}
+        """Tensors of pictures by digest, those that were used last at the end."""
+        self._lock = Lock()
         self.num_tokens = cache(self._count_tokens)
         """Function from a picture's digest to the number of its features."""
 
@@ -227,11 +225,25 @@ class PictureReader:
         if fault is not None:
             raise PictureMismatch(fault)
 
-    def _processed(self, digest: str) -> Mapping[str, Any]:
-        return processed(self.processor, self.processor.image_token, [self.image(digest)])
+    def _picture(self, digest: str) -> Mapping[str, Any]:
+        """What the processor makes of a picture alone; kept, as long as all together have at most MAX_BYTES."""
+        with self._lock:
+            tensors = self._kept.pop(digest, None)
+        if tensors is None:
+            tensors = processed(self.processor, self.processor.image_token, [self.image(digest)])
+        with self._lock:
+            self._kept[digest] = tensors
+            while num_bytes(self._kept.values()) > MAX_BYTES and len(self._kept) > 1:
+                del self._kept[next(iter(self._kept))]
+        return tensors
 
     def _count_tokens(self, digest: str) -> int:
         return int((self._picture(digest)[IDS] == self.placeholder_id).sum())
+
+
+def num_bytes(pictures: Iterable[Mapping[str, Any]]) -> int:
+    """Size of the tensors of pictures."""
+    return sum(tensor.nbytes for picture in pictures for tensor in picture.values())
 
 
 def processed(processor: Any, text: str, images: Sequence[Any]) -> Mapping[str, Any]:

@@ -287,7 +287,7 @@ class ChatTokens:
             room: number of tokens left for the response.
             messages: as in `reply`, like `last_id`.
         """
-        if is_far_too_long(messages, room):
+        if is_far_too_long(num_characters(messages), room):
             return None
         ids = self.reply(messages, last_id=last_id)
         return ids if len(ids) < room else None
@@ -472,10 +472,10 @@ _MAX_CHARACTERS_PER_TOKEN: Final = 64
 _MIN_ROOM: Final = 64
 
 
-def is_far_too_long(messages: Sequence[Message], room: int) -> bool:
-    """Returns whether messages cannot fit into so many tokens, which costs no tokenizing: 15 MB would take a minute and
-    3 GB."""
-    return num_characters(messages) > _MAX_CHARACTERS_PER_TOKEN * max(room, _MIN_ROOM)
+def is_far_too_long(num: int, room: int) -> bool:
+    """Returns whether a text of `num` characters cannot fit into so many tokens, without tokenizing it: 15 MB would take
+    a minute and 3 GB."""
+    return num > _MAX_CHARACTERS_PER_TOKEN * max(room, _MIN_ROOM)
 
 
 def num_characters(messages: Sequence[Message]) -> int:

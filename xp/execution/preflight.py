@@ -120,7 +120,8 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         fix = f"set tracking=[{','.join(name for name in map(str, plan.spec.tracking) if name in tells)}]"
         if plan.spec.launcher.detach:
             reason = "launcher.detach=true ends this one"
-            fix += ", or launcher.detach=false"
+            if brings_metrics:
+                fix += ", or launcher.detach=false"
         else:
             reason = f"launcher={plan.spec.launcher.name} does not bring the metrics here"
         raise XpError(

@@ -92,10 +92,14 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
     container = recorded_spec(file)
     before = validated(container, directory.name).model_dump(mode="json")
     container["outputs"] = str(directory.parent.parent)
-    spec = recorded_with(container, overrides)
+    try:
+        spec = recorded_with(container, overrides)
+    except XpError as error:
+        raise XpError(f"{error}\nresume may change {', '.join(CHANGEABLE)}") from error
     _check_kept(directory, before, spec)
     attempts = () if is_unborn(directory) else read_record(directory).attempts
-    if {"training.num_steps", "training.epochs"} & set(values):
+    lengths = (spec.training.num_steps, spec.training.epochs)
+    if lengths != (before["training"]["num_steps"], before["training"]["epochs"]):
         trained = next(
             (attempt.training for attempt in reversed(attempts) if attempt.training), None
         )

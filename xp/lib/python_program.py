@@ -72,7 +72,10 @@ def answer_of(program: str, directory: Path, *words: str, python: str | None = N
     if python is None and any(find_spec(name) is None for name in ("torch", "transformers")):
         return None
     if python in (None, sys.executable) and "transformers" in sys.modules:
-        return import_module(program).answer(str(directory), *words)
+        try:
+            return import_module(program).answer(str(directory), *words)
+        except Exception:  # transformers raises much for a checkpoint that it cannot load
+            return None
     return _asked(program, str(directory), words, python or sys.executable, _digest(directory))
 
 

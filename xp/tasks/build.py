@@ -179,7 +179,8 @@ def judge(
 ) -> None:
     """Raises XpError if too many tasks failed; the full list stays in the work directory."""
     selected = Counter(task.env for task in tasks)
-    failed = Counter(failure.task_id.partition("/")[0] for failure in failures)
+    lost = {failure.task_id for failure in failures}
+    failed = Counter(task.env for task in tasks if task.task_id in lost)
     shares = {env: failed[env] / number for env, number in selected.items()}
     if all(share <= config.preparation.allow_missing_fraction for share in shares.values()):
         return

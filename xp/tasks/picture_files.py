@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from xp.envs.base import PictureNamer, Provider, Task
-from xp.envs.picture_bytes import PictureFault, picture_data
+from xp.envs.picture_bytes import PictureFault, files_named, picture_data
 from xp.envs.pictures import digests_of
 from xp.envs.rows import folders_of
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
 from xp.lib.reading import json_of
 from xp.lib.text import first_of
 from xp.tasks.config import MemberConfig, PrepareConfig
@@ -50,10 +50,21 @@ def digests_of_rows(
     tasks: Sequence[SelectedTask],
     work: WorkDirectory,
     providers: Mapping[str, Provider],
+    began_s: float,
 ) -> Digests:
-    """The pictures that the fetched tasks are made of.
+    """The pictures that the fetched tasks are made of, as their files are now.
 
     A grader that writes the prompt itself may leave pictures of its row out, and take others; so it is done here.
+
+    Args:
+        config: the request.
+        tasks: the selected tasks.
+        work: has those that were fetched.
+        providers: member -> its provider.
+        began_s: when the first task was fetched, in seconds since 1970.
+
+    Raises:
+        XpError: (TASKS) a file is another one than when its task was fetched.
     """
     shown: dict[str, dict[str, str]] = {}
     for name, member in config.members.items():
@@ -70,6 +81,12 @@ def digests_of_rows(
                 digest = now(path)
                 if digest in digests:
                     of_member[path] = digest
+                elif _last_change_s(path, folders) >= began_s:
+                    raise XpError(
+                        f"env {name}: the picture {path} of task {task.task_id} changed while the tasks were prepared\n"
+                        "run the same command again, which fetches them again",
+                        ExitCode.TASKS,
+                    )
         if of_member:
             shown[name] = of_member
     return shown
@@ -99,6 +116,15 @@ def changed_pictures(directory: Path, config: PrepareConfig) -> list[str]:
 def few(names: Sequence[str]) -> str:
     """The first names, for a message."""
     return first_of(names, MOST_NAMED)
+
+
+def _last_change_s(name: str, folders: Sequence[Path]) -> float:
+    """When a file of this path was changed or put there last, in seconds since 1970; 0 if there is none."""
+    try:
+        # A copy may keep the time of the content; nothing sets the time of the inode.
+        return max(file.stat().st_ctime for file in files_named(name, folders))
+    except (PictureFault, OSError, ValueError, RuntimeError):
+        return 0.0
 
 
 def _digest(name: str, folders: Sequence[Path]) -> str | None:

@@ -96,10 +96,11 @@ def _build(
         versions, selected = _plan(config, providers)
         tasks = ordered_tasks(config, selected)
         work.begin({"key": path.name, "environments": versions}, anew=members_with_folders(config))
+        began_s = time.time()
         with ProgressBar("prepare", len(tasks), "tasks") as progress:
             failures = Fetcher(config, providers, work, progress).run(tasks)
         judge(config, tasks, failures, work)
-        shown = digests_of_rows(config, tasks, work, providers)
+        shown = digests_of_rows(config, tasks, work, providers, began_s)
     records = {name: chosen.record for name, chosen in selected.items()}
     publish(merge(config, tasks, work, failures, versions, records, shown), path, work)
     built = prove(path)

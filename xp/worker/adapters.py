@@ -151,6 +151,8 @@ def probed(
 
     try:
         lora = LoraSpec(**json.loads(settings))
-        return {"adapters": check(AutoConfig.from_pretrained(directory), lora)}
+        return {
+            "adapters": check(AutoConfig.from_pretrained(directory, trust_remote_code=False), lora)
+        }
     except XpError as error:
         return {"fault": str(error)}

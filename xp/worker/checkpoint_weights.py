@@ -45,7 +45,7 @@ def network_faults(directory: Path) -> list[str]:
         return []
     with quiet_transformers():
         try:
-            config = AutoConfig.from_pretrained(directory)
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         except Exception:  # of many types: a family that needs its own code, or a broken file
             return []
         if quantization_of(config.to_dict()) not in (None, UNPACKED):

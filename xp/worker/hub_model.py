@@ -62,6 +62,11 @@ def main(argv: Sequence[str]) -> None:
             f"{config.name} at {config.commit[:12]} has no {missing[0]}; {WAY_OUT}",
             ExitCode.RUNTIME,
         )
+    if config.target.is_dir() and not (config.target / SOURCES).is_file():
+        raise XpError(
+            f"{config.target} is not a copy that xp made, since it has no {SOURCES}: move it to another place",
+            ExitCode.RUN_DIR,
+        )
     with made_beside(config.target) as unfinished:
         sources = {}
         for file in sorted(file for file in snapshot.iterdir() if file.is_file()):

@@ -184,9 +184,10 @@ def tokens_of(rows: Sequence[Conversation]) -> Tokens:
 
 def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversation | None:
     limit = sampling.max_prompt_tokens
-    if is_far_too_long(reply.messages, limit):
-        return None
     try:
+        # A template may leave out thinking of earlier turns.
+        if is_far_too_long(len(chat.rendered(reply.messages, reply.tools)), limit):
+            return None
         ids = chat.prompt(reply.messages, reply.tools)
     except TemplateFault:
         return None

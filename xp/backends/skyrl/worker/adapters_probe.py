@@ -19,7 +19,7 @@ def check_adapters(start: str, spec: RunSpec) -> None:
 
     lora = spec.model.lora
     if lora is not None and spec.backend.parallel.strategy is not Strategy.MEGATRON:
-        check_targets(AutoConfig.from_pretrained(start), lora)
+        check_targets(AutoConfig.from_pretrained(start, trust_remote_code=False), lora)
 
 
 def check_targets(model_config: Any, lora: LoraSpec) -> int | None:

@@ -22,6 +22,7 @@ from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, loopback_binding, private_ray
 from xp.lib.atomic import replacing
+from xp.lib.reading import config_of
 from xp.spec.backend import Placement
 from xp.tasks.row import TaskRow
 from xp.worker.engines.teacher import check_teacher, check_teachers_pictures
@@ -37,9 +38,9 @@ MIDDLEWARE = "xp.worker.engines.key_check.EngineKeyCheck"
 def main(argv: Sequence[str]) -> None:
     """Runs the training of a config file; SkyRL resumes from the last complete checkpoint, if there is one."""
     path = Path(argv[0]).absolute()
+    prepare(config_of(path, SkyRLTrainStageConfig.from_json))
     program = TrainingProgram.begin(path, SkyRLTrainStageConfig.from_json)
     config = program.config
-    prepare(config)
     chat = policy_chat(config, config.start_model, program.stage)
     write_views(program, chat)
 
