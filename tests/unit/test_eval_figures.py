@@ -21,8 +21,9 @@ from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
+from xp.planning.episode import episode_config
 from xp.results.evaluation.driver import Allowance
-from xp.results.evaluation.evaluate import EvaluationRun
+from xp.results.evaluation.evaluate import EvaluationRun, rules_of
 from xp.results.evaluation.files import inspect_log, write_parquet
 from xp.results.evaluation.logged import _means
 from xp.results.evaluation.play import Dialogue, Usage, play_dialogue
@@ -356,3 +357,15 @@ def test_tasks_whose_rollouts_have_no_reward_have_no_logged_rate() -> None:
         "x",
         member,
     ) == {0: (0.5, 4)}  # type: ignore[arg-type]
+
+
+def test_an_evaluation_by_another_rule_is_another_one_and_the_number_of_its_tasks_is_no_rule() -> (
+    None
+):
+    def rules(*words: str) -> Mapping[str, Any]:
+        (member,) = episode_config(compose(["env=multiply", *words])).members.values()
+        return rules_of(member)
+
+    assert rules() == rules("env.held_out.num_tasks=3", "env.train.num_tasks=9")
+    for other in ("env.reward_fn=[math:fsum]", "env.grader_args={a: 1}", "env.max_turns=7"):
+        assert rules(other) != rules()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,18 @@ def test_causes_have_the_servers_traceback_and_slow_calls_their_place(run: Path)
         f"{ENV}: server restarted 1 time: it has ended",
         f"slowest calls: {ENV} opening 0.5 s, {ENV} accuse 0.25 s ({HERE}:7)",
     ]
+
+
+def test_a_void_episode_is_not_one_that_a_fresh_session_saved(tmp_path: Path) -> None:
+    void = episode("train", 3, 9, 0, None)
+    reason = void.outcome.void_reason
+    faults = (("", "the server was late"), ("accuse", reason))
+    void = replace(void, outcome=replace(void.outcome, faults=faults))
+    run = make_run(tmp_path, "a")
+    write_episodes(run / "attempt_1/train/trajectories/more.jsonl", [void])
+    first, *causes = EpisodeCount.of(run).health.lines(run)
+    assert "0 more repeated on a fresh session" in first
+    assert any("the server was late (0 void, 1 retried)" in line for line in causes)
 
 
 def test_summary_diagnosis_and_page_have_the_same_lines(
