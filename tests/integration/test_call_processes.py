@@ -57,7 +57,16 @@ def settled(provider: GradedProvider, config: EnvConfig, text: str, index: int) 
 def played(config: EnvConfig, answers: Sequence[tuple[int, str]]) -> list[EpisodeResult]:
     """The results of answers to rows, which are graded at the same time."""
     with opened(config) as provider, ThreadPoolExecutor(len(answers)) as pool:
-        playing = [pool.submit(settled, provider, config, text, at) for at, text in answers]
+        playing = [
+            pool.submit(
+                settled,
+                provider,
+                config,
+                text,
+                at,
+            )
+            for at, text in answers
+        ]
         return [one.result() for one in playing]
 
 

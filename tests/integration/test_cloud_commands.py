@@ -23,6 +23,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 def test_the_script_of_a_command_bounds_its_time_and_output(
     command: str, code: int, output: str
 ) -> None:
-    text = BOUNDED.format(command=shlex.quote(command), timeout_s=1.5, kill_s=2, limit=20, half=10)
+    text = BOUNDED.format(
+        command=shlex.quote(command),
+        timeout_s=1.5,
+        kill_s=2,
+        limit=20,
+        half=10,
+    )
     done = ended(["bash", "-c", text])
     assert (done.returncode, done.stdout) == (code, output)

@@ -26,7 +26,13 @@ def test_the_documented_class_is_served_and_checked_by_the_documented_command(
     )
     (tmp_path / "my_env.py").write_text(example)
     command = [sys.executable, "-m", "xp", *line.split(), "tasks=2", "--seconds", "200"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert ended.returncode == 0, ended.stderr
     assert "no problems found" in ended.stdout
     assert "80 in train, 19 in test" in ended.stdout

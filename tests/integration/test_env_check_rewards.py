@@ -61,7 +61,13 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, grader: 
         watch=Watch("check"),
     )
     provider.close()
-    return report(config, found, group_size=2, max_prompt_tokens=100, count_tokens=None)
+    return report(
+        config,
+        found,
+        group_size=2,
+        max_prompt_tokens=100,
+        count_tokens=None,
+    )
 
 
 @pytest.mark.parametrize(

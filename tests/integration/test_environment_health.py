@@ -73,7 +73,16 @@ def health(
         tool = "step" if module == OPENENV else "dig"
         episode.step(f'<tool_call>{{"name": "{tool}", "arguments": {{}}}}</tool_call>')
         episode.settle()
-        writer.write(trajectory(episode, run="r", phase="train", step=0, sample=0, tools="[]"))
+        writer.write(
+            trajectory(
+                episode,
+                run="r",
+                phase="train",
+                step=0,
+                sample=0,
+                tools="[]",
+            )
+        )
     lines = EpisodeCount.of(run).health.lines(run)
     print("\n".join(lines))
     return "\n".join(lines)

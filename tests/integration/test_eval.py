@@ -146,7 +146,13 @@ def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(
             "model.price_in=100",
             "model.price_out=1000",
         )  # 20 x 100 + 5 x 1000 = 0.007 dollars an episode
-        command = words(server, outputs, *prices, "evaluation.num_tasks=30", "eval.concurrency=2")
+        command = words(
+            server,
+            outputs,
+            *prices,
+            "evaluation.num_tasks=30",
+            "eval.concurrency=2",
+        )
         assert main([*command, "--budget-usd", "0.07"]) == 0
         stopped = result_in(outputs)
         assert main([*command, "--budget-usd=100"]) == 0
@@ -172,7 +178,13 @@ def test_a_model_of_this_machine_does_not_cost_what_an_endpoint_does(outputs: Pa
 def test_a_budget_counts_the_evaluations_that_are_finished(outputs: Path) -> None:
     prices = ("model.price_in=100", "model.price_out=1000")  # 0.007 dollars an episode
     with serving(ChatServer(write=knows_some)) as server:
-        command = words(server, outputs, *prices, "evaluation.num_tasks=10", "eval.concurrency=1")
+        command = words(
+            server,
+            outputs,
+            *prices,
+            "evaluation.num_tasks=10",
+            "eval.concurrency=1",
+        )
         command[command.index("model.name=stub")] = "model.name=one,two"
         assert main([*command, "--budget-usd", "0.1"]) == 0
         num_requests = len(server.requests)

@@ -46,7 +46,13 @@ def api(
         {"model.url": server.url, **{f"model.{name}": value for name, value in given.items()}}
     ).model
     noted = [] if pauses is None else pauses
-    return Api(endpoint, "stub", secret, noted.append, max_attempts=endpoint.max_attempts)
+    return Api(
+        endpoint,
+        "stub",
+        secret,
+        noted.append,
+        max_attempts=endpoint.max_attempts,
+    )
 
 
 def refusing(*replies: Reply) -> ChatServer:

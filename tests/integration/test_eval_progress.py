@@ -52,7 +52,13 @@ def test_a_terminal_shows_a_bar_and_a_pipe_plain_lines(
     outputs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with serving(ChatServer(write=knows_some, latency_s=0.1)) as server:
-        asked = words(server, outputs, *PRICES, "evaluation.num_tasks=8", "eval.concurrency=2")
+        asked = words(
+            server,
+            outputs,
+            *PRICES,
+            "evaluation.num_tasks=8",
+            "eval.concurrency=2",
+        )
         shown, code = on_a_terminal(asked)
         assert code == 0, shown
         assert main([*asked, "--again"]) == 0  # capfd takes its output as a file would

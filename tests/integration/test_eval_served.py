@@ -203,7 +203,13 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
     model = tmp_path / model_place(spec.model)
     ensure_made(spec, str(model))
     log = tmp_path / "sglang.log"
-    with running(sglang_arguments(spec), str(model), "", log, python) as (url, key):
+    with running(
+        sglang_arguments(spec),
+        str(model),
+        "",
+        log,
+        python,
+    ) as (url, key):
         sampling = evaluation_sampling(spec)
         with pytest.raises(XpError, match="401"):
             SGLangClient(url, sampling, [2], str(log)).answer(GenerationRequest([7, 8], 3, 1))

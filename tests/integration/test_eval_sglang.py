@@ -30,9 +30,13 @@ def test_a_turn_is_token_ids_with_the_log_probability_of_each(tmp_path: Path) ->
     turn = {"text": "", "meta_info": {"output_token_logprobs": [[-0.5, 8, None], [-1.25, 2, None]]}}
     with http_server(lambda _: Reply(turn)) as server:
         request = GenerationRequest([7, 9], 3, 1)
-        written = SGLangClient(server.url, sampling, [2], str(tmp_path), key="the-key").answer(
-            request
-        )
+        written = SGLangClient(
+            server.url,
+            sampling,
+            [2],
+            str(tmp_path),
+            key="the-key",
+        ).answer(request)
         AdapterClient(server.url, sampling, [2], str(tmp_path)).answer(request)
     assert written.ids == [8, 2]
     assert written.logprobs == [-0.5, -1.25]

@@ -178,7 +178,14 @@ def test_recorded_groups_are_rescored_with_the_same_numbers(tmp_path: Path) -> N
         for _ in range(2):
             for sample, episode in enumerate(play(mix, *grouped.WINS * 4)):
                 writer.write(
-                    trajectory(episode, run="r", phase="train", step=0, sample=sample, tools="[]")
+                    trajectory(
+                        episode,
+                        run="r",
+                        phase="train",
+                        step=0,
+                        sample=sample,
+                        tools="[]",
+                    )
                 )
     rule = {"env.group_reward_fn": "tests.support.grouped:ranked", "env.group_score_weight": 0.5}
     episodes = rescore(run, rule)

@@ -151,7 +151,13 @@ def test_a_hanging_command_is_killed_with_its_children(tasks: Path) -> None:
     # A busy machine may need a second for another command too.
     others = [bash("echo hello > hello.txt")] * 20
     changes = {"options": {"command_timeout_s": 1.0}, "max_turns": 22}
-    outcome, read = play(tasks, bash("sleep 601 & sleep 602"), *others, "Done.", **changes)
+    outcome, read = play(
+        tasks,
+        bash("sleep 601 & sleep 602"),
+        *others,
+        "Done.",
+        **changes,
+    )
     assert outcome.reward == 1.0
     assert read[0] == "[killed: it took longer than 1 s]"
 

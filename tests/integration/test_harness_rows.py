@@ -102,7 +102,17 @@ def played(
         return engines[0]
 
     opening = (Message(role="user", content="Find it."),)
-    row = TaskRow("x/train/0", "x", Purpose.TRAIN, "train", 0, "h", opening, "[]", 1.0)
+    row = TaskRow(
+        "x/train/0",
+        "x",
+        Purpose.TRAIN,
+        "train",
+        0,
+        "h",
+        opening,
+        "[]",
+        1.0,
+    )
     try:
         (rollout,) = EpisodePlay(opened, chat, [(row, 0)], mix)
     finally:

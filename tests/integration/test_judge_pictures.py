@@ -65,7 +65,14 @@ def judged(
     environ = {picture_store.VARIABLE: str(store.directory)}
     rule = config(server, scoring, images=reads_images)
     opening = [message("user", store.keep(board("a")), "How many?")]
-    judge = Judge(rule, environ, lambda _: {}, log or JudgeLog(), RULES.dialect, images)
+    judge = Judge(
+        rule,
+        environ,
+        lambda _: {},
+        log or JudgeLog(),
+        RULES.dialect,
+        images,
+    )
     with closing(judge):
         return judge.score_answers(opening, answers, rule.rubric, "t")
 

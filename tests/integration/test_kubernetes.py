@@ -244,7 +244,13 @@ def test_a_cluster_that_does_not_answer_says_nothing_of_the_job(
     cluster: Path, tmp_path: Path
 ) -> None:
     launcher = KubernetesLauncher(launcher_spec("kubernetes"), tmp_path)
-    launch = Launch("kubernetes", "run/1/train", "rayjob.xp-run", "runs/run/log.txt", "2026-11-29")
+    launch = Launch(
+        "kubernetes",
+        "run/1/train",
+        "rayjob.xp-run",
+        "runs/run/log.txt",
+        "2026-11-29",
+    )
     assert launcher.poll(launch) == ExitCode.TERMINATED  # somebody deleted it
     (cluster / "FAIL").touch()
     assert launcher.poll(launch) is None

@@ -95,7 +95,13 @@ def test_a_run_of_nothing_but_the_plugins_things_ends_well(
 ) -> None:
     chosen = [*words(model), "tracking=sample", "training.prompts_per_step=6"]
     show = ["runs", "show", "run-"]
-    planned, done, shown = xps(["plan", *chosen], chosen, show, path=site, cwd=tmp_path)
+    planned, done, shown = xps(
+        ["plan", *chosen],
+        chosen,
+        show,
+        path=site,
+        cwd=tmp_path,
+    )
     assert planned.returncode == 0, planned.stderr
     assert "python -m xp_sample.train" in planned.stdout
     assert done.returncode == 0, done.stderr + done.stdout

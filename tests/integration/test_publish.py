@@ -56,7 +56,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         episode.step(call("win"))
         episode.settle()
         writer.write(
-            trajectory(episode, run="runs/own", phase="train", step=0, sample=0, tools="[]")
+            trajectory(
+                episode,
+                run="runs/own",
+                phase="train",
+                step=0,
+                sample=0,
+                tools="[]",
+            )
         )
     return here
 

@@ -54,7 +54,14 @@ def prepared(unplayed: Path) -> Path:
                 episode.step(f"It is {right}." if number % 2 else "I do not know.")
                 assert episode.settle().reward == number % 2
                 to.write(
-                    trajectory(episode, run=run.name, phase="train", step=0, sample=0, tools="[]")
+                    trajectory(
+                        episode,
+                        run=run.name,
+                        phase="train",
+                        step=0,
+                        sample=0,
+                        tools="[]",
+                    )
                 )
     return unplayed
 

@@ -76,7 +76,13 @@ class Silent:
 
     def submit_all(self, stages: list[tuple[object, Context]]) -> list[Launch]:
         return [
-            Launch("slurm", its.key("a"), "7", its.log("a"), "2026-01-01T00:00:00+00:00")
+            Launch(
+                "slurm",
+                its.key("a"),
+                "7",
+                its.log("a"),
+                "2026-01-01T00:00:00+00:00",
+            )
             for _, its in stages
         ]
 

@@ -117,7 +117,16 @@ def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(
     spec = spec_of("env.judge.model={serve: some/model, name: a}")
     judge = spec.served_judge
     assert judge is not None
-    file.write_text(JudgeServer(judge, spec.launcher, False, vllm, 2, str(log)).to_json())
+    file.write_text(
+        JudgeServer(
+            judge,
+            spec.launcher,
+            False,
+            vllm,
+            2,
+            str(log),
+        ).to_json()
+    )
     root = Path(__file__).parents[2]
     path = f"{FAKE}:{root}:{tmp_path}"
     environ = {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "4,5,6"}

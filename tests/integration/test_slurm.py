@@ -118,7 +118,16 @@ open("result", "w").write("done")
 
 def test_what_no_node_could_ever_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     launcher = SlurmLauncher(launcher_spec("slurm"), tmp_path / "outputs")
-    large = replace(stage("train", "pass").job, resources=Resources("h100", 9, 1, 1, 1.0))
+    large = replace(
+        stage("train", "pass").job,
+        resources=Resources(
+            "h100",
+            9,
+            1,
+            1,
+            1.0,
+        ),
+    )
     with pytest.raises(XpError, match="Requested node configuration is not available") as caught:
         launcher.check(
             [Stage("train", large)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")

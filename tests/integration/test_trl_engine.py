@@ -45,7 +45,14 @@ class Engine:
         names = names or [f"task/{number}" for number in range(len(prompts))]
         opening = Opening(prompts, names, places or len(prompts), self.delivered.append)
         model, ends = given.pop("model", model), end_ids or [tokenizer.eos_token_id]
-        self.own = TransformersEngine(model, opening, ends, sampling, seed, **given)
+        self.own = TransformersEngine(
+            model,
+            opening,
+            ends,
+            sampling,
+            seed,
+            **given,
+        )
 
     @property
     def conversations(self) -> Sequence[Conversation]:

@@ -91,7 +91,13 @@ def play(
     """The play of a sample of each task, by an engine of this kind."""
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
-    engine = partial(kind, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
+    engine = partial(
+        kind,
+        model,
+        end_ids=chat.end_ids,
+        sampling=SAMPLING,
+        seed="1",
+    )
     numbered = [
         (row, sum(row is earlier for earlier in tasks[:at])) for at, row in enumerate(tasks)
     ]

@@ -25,7 +25,13 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, two evaluations of the same tasks, a slower run with words of somebody else in its notes, and a sweep."""
     root = tmp_path_factory.mktemp("view")
     make_run(root, "run-one")
-    slow = make_run(root, "slow", gain=0.0, num_steps=2, training__learning_rate=1e-5)
+    slow = make_run(
+        root,
+        "slow",
+        gain=0.0,
+        num_steps=2,
+        training__learning_rate=1e-5,
+    )
     (slow / "notes.json").write_text(json.dumps({"tags": [HOSTILE], "note": HOSTILE}))
     make_evaluation(root, "mine-a", 0.4)
     make_evaluation(root, "mine-b", 0.9)

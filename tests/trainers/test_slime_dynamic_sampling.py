@@ -117,7 +117,16 @@ def rollouts(
     REWARDS.append(rewards)
     PLAYED.clear()
     play = f"{__name__}.play"
-    return looped(args, config, ROWS, source, play, step_of, num_steps=num_steps, latest=latest)
+    return looped(
+        args,
+        config,
+        ROWS,
+        source,
+        play,
+        step_of,
+        num_steps=num_steps,
+        latest=latest,
+    )
 
 
 def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(args: Any) -> None:

@@ -46,13 +46,7 @@ def of_slime(args: Any, step: Step) -> tuple[float, list[np.ndarray], dict[str, 
     gradient = np.split(
         logits.grad[0].numpy() / scale, np.cumsum([len(one) for one in step.tokens])[:-1]
     )
-    values = dict(
-        zip(
-            reported["keys"],
-            reported["values"][1:].tolist(),
-            strict=True,
-        )
-    )
+    values = dict(zip(reported["keys"], reported["values"][1:].tolist(), strict=True))
     return float(loss.detach()) / scale, gradient, values
 
 
@@ -64,30 +58,9 @@ def aggregated(
     if args.calculate_per_token_loss:
         weights = [mask / sum(sizes) for mask in MASKS]
     else:
-        weights = [
-            mask / size / len(MASKS)
-            for mask, size in zip(
-                MASKS,
-                sizes,
-                strict=True,
-            )
-        ]
-    total = sum(
-        float((own * weight).sum())
-        for own, weight in zip(
-            losses,
-            weights,
-            strict=True,
-        )
-    )
-    return total, [
-        own * weight
-        for own, weight in zip(
-            slopes,
-            weights,
-            strict=True,
-        )
-    ]
+        weights = [mask / size / len(MASKS) for mask, size in zip(MASKS, sizes, strict=True)]
+    total = sum(float((own * weight).sum()) for own, weight in zip(losses, weights, strict=True))
+    return total, [own * weight for own, weight in zip(slopes, weights, strict=True)]
 
 
 CASES = {
@@ -125,11 +98,7 @@ def test_the_loss_and_its_gradient_are_the_papers(
         )
         assert plain > expected + 1e-4
     assert loss == pytest.approx(expected, rel=1e-4)
-    for own, wanted in zip(
-        gradient,
-        step.logits_gradient(by_log_probs),
-        strict=True,
-    ):
+    for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
         assert own == pytest.approx(wanted, abs=2e-6)
     # Something was clipped and something was not, so that both sides of the formula were compared.
     share = reported["pg_clipfrac"] / (
@@ -160,32 +129,14 @@ def test_the_gap_to_the_engine_weighs_each_token(name: str, tmp_path: Path) -> N
             (own * mask).sum() / max(1, mask.sum())
             for own, mask in zip(weights, MASKS, strict=True)
         ]
-        weights = [
-            np.full(len(mask), own)
-            for own, mask in zip(
-                sums,
-                MASKS,
-                strict=True,
-            )
-        ]
+        weights = [np.full(len(mask), own) for own, mask in zip(sums, MASKS, strict=True)]
     assert any((own == 1.5).any() for own in weights) or kind == "gspo"
     _, by_log_probs = aggregated(
         args,
         losses,
-        [
-            own * weight
-            for own, weight in zip(
-                slopes,
-                weights,
-                strict=True,
-            )
-        ],
+        [own * weight for own, weight in zip(slopes, weights, strict=True)],
     )
-    for own, wanted in zip(
-        gradient,
-        step.logits_gradient(by_log_probs),
-        strict=True,
-    ):
+    for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
         assert own == pytest.approx(wanted, abs=2e-6)
 
 
@@ -210,21 +161,9 @@ def test_a_correction_weighs_the_policy_loss_alone_and_reports_its_weights(
     _, gradient, reported = of_slime(args, step)
     rule = algorithm(weight, left_out_by, 1.0, 1.5)
     gaps = [
-        torch.tensor(old - engine)
-        for old, engine in zip(
-            step.old,
-            step.of_engine,
-            strict=True,
-        )
+        torch.tensor(old - engine) for old, engine in zip(step.old, step.of_engine, strict=True)
     ]
-    weighed = [
-        weigh(rule, gap, torch.tensor(mask))
-        for gap, mask in zip(
-            gaps,
-            MASKS,
-            strict=True,
-        )
-    ]
+    weighed = [weigh(rule, gap, torch.tensor(mask)) for gap, mask in zip(gaps, MASKS, strict=True)]
     assert bool((weighed[0].weights == 1).all()), "a ratio at a bound is in the bounds"
     losses, slopes = papers("grpo", step, args.eps_clip, args.eps_clip_high)
     for at, reference in enumerate(step.of_reference):
@@ -232,11 +171,7 @@ def test_a_correction_weighs_the_policy_loss_alone_and_reports_its_weights(
             1 - np.exp(reference - step.log_probs(at))
         )
     _, by_log_probs = aggregated(args, losses, slopes)
-    for found, wanted in zip(
-        gradient,
-        step.logits_gradient(by_log_probs),
-        strict=True,
-    ):
+    for found, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
         assert found == pytest.approx(wanted, abs=3e-6)
     sums = [
         sum(float(one) for one in parts)
@@ -256,32 +191,16 @@ def test_a_mask_leaves_out_beside_the_ratio_to_the_engine(tmp_path: Path) -> Non
     step = drawn()
     _, gradient, _ = of_slime(args, step)
     kept = [
-        np.exp(old - engine) <= 1.5
-        for old, engine in zip(
-            step.old,
-            step.of_engine,
-            strict=True,
-        )
+        np.exp(old - engine) <= 1.5 for old, engine in zip(step.old, step.of_engine, strict=True)
     ]
     step.old[:] = step.of_engine
     losses, slopes = papers("grpo", step, args.eps_clip, args.eps_clip_high)
     _, by_log_probs = aggregated(
         args,
         losses,
-        [
-            slope * is_kept
-            for slope, is_kept in zip(
-                slopes,
-                kept,
-                strict=True,
-            )
-        ],
+        [slope * is_kept for slope, is_kept in zip(slopes, kept, strict=True)],
     )
-    for found, wanted in zip(
-        gradient,
-        step.logits_gradient(by_log_probs),
-        strict=True,
-    ):
+    for found, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
         assert found == pytest.approx(wanted, abs=3e-6)
 
 
@@ -299,9 +218,5 @@ def test_the_kl_to_the_reference_is_k3_per_token(aggregation: str, tmp_path: Pat
     loss, gradient, _ = of_slime(args, step)
     expected, by_log_probs = aggregated(args, losses, slopes)
     assert loss == pytest.approx(expected, rel=1e-4)
-    for own, wanted in zip(
-        gradient,
-        step.logits_gradient(by_log_probs),
-        strict=True,
-    ):
+    for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
         assert own == pytest.approx(wanted, abs=2e-6)

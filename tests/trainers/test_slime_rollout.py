@@ -338,11 +338,7 @@ def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> 
         assert total == sum(mask)
     assert all(
         len(one) == length
-        for one, length in zip(
-            data["rollout_log_probs"],
-            data["response_lengths"],
-            strict=True,
-        )
+        for one, length in zip(data["rollout_log_probs"], data["response_lengths"], strict=True)
     )
     assert all(math.isfinite(advantage) for advantage in data["rewards"])
 

@@ -188,7 +188,13 @@ class Training:
 def ahead_training(root: Path) -> Iterator[tuple[Any, Seen, Any, TRLTrainConfig]]:
     """A trainer over ROWS, in a directory that holds its model."""
     mix = OneIsDown(RULES_HERE)
-    with training(root, compose(OVERRIDES), mix, ROWS, ROWS) as (trainer, rollouts, config):
+    with training(
+        root,
+        compose(OVERRIDES),
+        mix,
+        ROWS,
+        ROWS,
+    ) as (trainer, rollouts, config):
         seen = Seen()
         seen.watch(trainer)
         yield trainer, seen, rollouts, config

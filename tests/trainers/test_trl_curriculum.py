@@ -83,7 +83,13 @@ def trained(
     """A training in a directory; `before` gets its rollouts, and returns the checkpoint to resume from."""
     spec = compose([*OVERRIDES, *words])
     order = schedule(TASKS, 2 * STEPS, seed=spec.seed, shuffle=True)
-    with training(root, spec, PaidMix(RULES_HERE), TASKS, order) as (trainer, rollouts, config):
+    with training(
+        root,
+        spec,
+        PaidMix(RULES_HERE),
+        TASKS,
+        order,
+    ) as (trainer, rollouts, config):
         checkpoint = before(rollouts, config)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     tasks: dict[int, list[int]] = {}

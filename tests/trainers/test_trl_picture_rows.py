@@ -105,7 +105,15 @@ def trained(model: Path, directory: Path) -> Mapping[str, Any]:
     programs = Programs(store)
     rows = programs.rows()
     chat = model_chat(str(model), spec, store=store)
-    with training(directory, spec, programs, rows, rows, model=model, chat=chat) as parts:
+    with training(
+        directory,
+        spec,
+        programs,
+        rows,
+        rows,
+        model=model,
+        chat=chat,
+    ) as parts:
         trainer, _, config = parts
         trainer.train()
     (line,) = read_metrics(Path(config.places.metrics), "train")

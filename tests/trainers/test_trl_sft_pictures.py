@@ -72,15 +72,7 @@ def test_the_loss_of_a_batch_is_that_of_the_models_own_forward_pass(
     reader = program.chat.pictures
     assert reader is not None
     for example in program.trained:
-        trained = {
-            token
-            for token, is_on in zip(
-                example.ids,
-                example.mask,
-                strict=True,
-            )
-            if is_on
-        }
+        trained = {token for token, is_on in zip(example.ids, example.mask, strict=True) if is_on}
         assert trained
         assert reader.placeholder_id not in trained
     trainer = sft.make_trainer(program, Ranks(), Updates(None, 9, 1.0))

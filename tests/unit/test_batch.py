@@ -64,7 +64,27 @@ def test_there_is_a_legal_proposal_and_the_cheapest_comes_first(
     assert [one.cost for one in found] == sorted(one.cost for one in found)
 
 
-SHAPE = BatchShape(8, 4, 1, 4, 2, 2, 1, 1, 2, None, 1, 8, False, None, None, 8, 2, 6, None)
+SHAPE = BatchShape(
+    8,
+    4,
+    1,
+    4,
+    2,
+    2,
+    1,
+    1,
+    2,
+    None,
+    1,
+    8,
+    False,
+    None,
+    None,
+    8,
+    2,
+    6,
+    None,
+)
 """Eight accelerators that train by tensor 2 and pipeline 2, on two ranks."""
 
 

@@ -23,7 +23,8 @@ from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import ExitCode, XpError, nearest
 from xp.fields.message_limits import with_proof
 from xp.fields.support import implemented_by_xp
-from xp.lib.plugins import Kind, load, plugins
+from xp.lib.load import load_object
+from xp.lib.plugins import NATIVE_DIFF, Kind, load, plugins
 from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of, spec_refusals
 from xp.planning.plan import Plan
@@ -376,7 +377,7 @@ def show_native(args: Namespace, plan: Plan) -> None:
     keys = PlanKeys(plan)
     if args.native_diff is not None:
         fields = {path: field.value for path, field in fields_of(plan.spec).items()}
-        annex = import_module("xp.contrib.native_diff.difference")
+        annex = load_object(NATIVE_DIFF)
         lines, unread = annex.Difference(keys, fields).of_file(args.native_diff)
         show_table(NATIVE_COLUMNS, [asdict(line) for line in lines], as_json=args.json)
         for sentence in unread:

@@ -51,6 +51,8 @@ CONTRIB: Final[Mapping[Kind, Mapping[str, str]]] = {
     },
 }
 """Parts that nothing else of xp imports: each has options, as a plugin has, and could be a package of its own."""
+NATIVE_DIFF: Final = "xp.contrib.native_diff.difference"
+"""The annex's module behind `plan --native-diff`."""
 BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
     Kind.BACKEND: {
         name: f"xp.backends.{name}.control.render" for name in ("trl", "skyrl", "slime")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -64,18 +63,13 @@ def answer_of(program: str, directory: Path, *words: str, python: str | None = N
     """The answer of a program of xp's about a checkpoint. None: it cannot be asked here.
 
     Args:
-        program: module with a function `answer(directory, *words)`, which prints its result as JSON.
+        program: module that prints its result as JSON.
         directory: of the checkpoint.
         words: its other arguments.
         python: the interpreter. None means xp's own.
     """
     if python is None and any(find_spec(name) is None for name in ("torch", "transformers")):
         return None
-    if python in (None, sys.executable) and "transformers" in sys.modules:
-        try:
-            return import_module(program).answer(str(directory), *words)
-        except Exception:  # transformers raises much for a checkpoint that it cannot load
-            return None
     return _asked(program, str(directory), words, python or sys.executable, _digest(directory))
 
 

@@ -1,4 +1,4 @@
-"""Base of all parts of the spec: frozen, strict, no unknown keys, finite numbers only."""
+"""Base of all parts of the spec: frozen, strict, no unknown keys, finite numbers only; and defaults from `conf/`."""
 
 from __future__ import annotations
 

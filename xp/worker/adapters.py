@@ -137,10 +137,10 @@ def number_of(adapted: Any) -> int:
     )
 
 
-def probed(
+def print_adapters(
     check: Callable[[Any, LoraSpec], int | None], directory: str, settings: str
-) -> dict[str, int | str | None]:
-    """The answer of a trainer's probe: `adapters`, their number of parameters, or `fault`, why there are none.
+) -> None:
+    """Prints one line of JSON: `adapters`, their number of parameters, or `fault`, why there are none.
 
     Args:
         check: a trainer's function that makes the adapters on the network of transformers' configuration.
@@ -149,10 +149,10 @@ def probed(
     """
     from transformers import AutoConfig
 
+    answer: dict[str, int | str | None]
     try:
         lora = LoraSpec(**json.loads(settings))
-        return {
-            "adapters": check(AutoConfig.from_pretrained(directory, trust_remote_code=False), lora)
-        }
+        answer = {"adapters": check(AutoConfig.from_pretrained(directory), lora)}
     except XpError as error:
-        return {"fault": str(error)}
+        answer = {"fault": str(error)}
+    print(json.dumps(answer), flush=True)

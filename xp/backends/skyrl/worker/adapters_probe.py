@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.util import find_spec
 from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.spec import LoraSpec, RunSpec, Strategy
-from xp.worker.adapters import check_names, number_of, probed
+from xp.worker.adapters import check_names, number_of, print_adapters
 from xp.worker.media import media_names, network_from
 
 
@@ -19,7 +18,7 @@ def check_adapters(start: str, spec: RunSpec) -> None:
 
     lora = spec.model.lora
     if lora is not None and spec.backend.parallel.strategy is not Strategy.MEGATRON:
-        check_targets(AutoConfig.from_pretrained(start, trust_remote_code=False), lora)
+        check_targets(AutoConfig.from_pretrained(start), lora)
 
 
 def check_targets(model_config: Any, lora: LoraSpec) -> int | None:
@@ -61,10 +60,5 @@ def check_targets(model_config: Any, lora: LoraSpec) -> int | None:
         ) from None
 
 
-def answer(directory: str, settings: str) -> dict[str, Any]:
-    """See `probed`."""
-    return probed(check_targets, directory, settings)
-
-
 if __name__ == "__main__":
-    print(json.dumps(answer(*sys.argv[1:])), flush=True)
+    print_adapters(check_targets, *sys.argv[1:])

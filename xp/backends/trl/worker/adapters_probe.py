@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any
 
 from xp.backends.trl.worker.lora import check_targets
-from xp.worker.adapters import probed
-
-
-def answer(directory: str, settings: str) -> dict[str, Any]:
-    """See `probed`."""
-    return probed(check_targets, directory, settings)
-
+from xp.worker.adapters import print_adapters
 
 if __name__ == "__main__":
-    print(json.dumps(answer(*sys.argv[1:])), flush=True)
+    print_adapters(check_targets, *sys.argv[1:])
